@@ -78,6 +78,6 @@ def _choose_consumer(instance: Any, options: Any, **_: Any) -> None:
 def _warn_without_contact(sender: Any, **_: Any) -> None:
     if ROUTE_BY_TYPE["page"].queue in sender.app.amqp.queues.consume_from and get_settings().lacks_contact:
         log.warning(
-            "User-Agent %r: its contact is an example. Set CONTACT, so that the owners of sites can reach you",
+            "User-Agent %r: its contact is an example. Set USER_AGENT, so that the owners of sites can reach you",
             get_settings().user_agent,
         )

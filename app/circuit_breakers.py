@@ -42,4 +42,4 @@ def breaker_states(settings: Settings) -> list[BreakerState]:
 def _breakers(settings: Settings, redis: Redis) -> list[CircuitBreaker]:
     services = [Services.of(exchange, settings, redis) for exchange in settings.art_exchanges]
     of_art = [breaker for each in services for breaker in each.breakers]
-    return [*of_art, store_breaker(redis, settings.store_outage_pause)]
+    return [*of_art, store_breaker(redis)]

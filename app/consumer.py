@@ -54,7 +54,7 @@ class EnvelopeConsumer(Consumer):
             queue: Services.of(exchange, settings, redis).needed_by(route.type)
             for queue, (exchange, route) in self._art.items()
         }
-        self._breakers |= dict.fromkeys(STORE_QUEUES, (store_breaker(redis, settings.store_outage_pause),))
+        self._breakers |= dict.fromkeys(STORE_QUEUES, (store_breaker(redis),))
         self._redis_failed, self._next_check = False, 0.0
         self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breakers)
 

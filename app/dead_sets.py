@@ -91,4 +91,4 @@ def new_export(settings: Settings) -> Path:
 
 def dead_directory(settings: Settings) -> Path:
     """Return the directory of the audit file and the exports."""
-    return settings.dead_dir or settings.data_dir / "dead"
+    return settings.data_dir / "dead"

@@ -19,7 +19,6 @@ from rich.console import Console
 from app.broker.errors import ApplicationError
 from benchmarks import (
     crawl,
-    durability,
     enqueue,
     extract,
     fairness,
@@ -54,7 +53,6 @@ GENERATED: Mapping[str, Callable[..., MeasuredRow]] = {
     "fairness": fairness.run,
     "latency": latency.run,
     "growth": growth.run,
-    "durability": durability.run,
 }
 ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance", "extract")
 #: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.

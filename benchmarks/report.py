@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import durability, extract, fairness, growth, latency, polite, search_tables
+from benchmarks import extract, fairness, growth, latency, polite, search_tables
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, bullets, ratios, spread, verdict, verdict_below
 from benchmarks.parked import ParkedFigures
@@ -61,7 +61,7 @@ METHOD = """\
 
 ROWS_METHOD = (
     bullets(
-        """The rows polite, fairness, latency, growth and durability run `worker`, `packer` and `beat` of the
+        """The rows polite, fairness, latency and growth run `worker`, `packer` and `beat` of the
         Procfile, RabbitMQ and Redis. Settings that are not named have their defaults. One thread of the
         benchmark serves the sites; its CPU time counts for none of these processes."""
     )
@@ -69,7 +69,6 @@ ROWS_METHOD = (
     + fairness.METHOD
     + latency.METHOD
     + growth.METHOD
-    + durability.METHOD
 )
 
 CAVEATS = """\
@@ -106,7 +105,7 @@ class Results:
     parked: Sequence[ParkedFigures] = ()
     search: SearchFigures | None = None
     relevance: Sequence[Part] = ()
-    #: The rows polite, fairness, latency, growth, durability and extract.
+    #: The rows polite, fairness, latency, growth and extract.
     measured: MeasuredRow | None = None
 
 

@@ -265,7 +265,6 @@ def _environment(system: BenchSystem) -> dict[str, str]:
         "PERENNIAL_DATA_DIR": str(system.settings.data_dir),
         "STORE_URL": (system.folder / "search" / "store").absolute().as_uri(),
         "BROKER_URL": system.settings.broker,
-        "SEARCHER_DIR": str(system.folder / "search" / "searchers"),
         "REPLICAS": str(SEARCHERS),
         "WEB_PORT": "0",
         # All queries come from one address, which the default limit would slow down.

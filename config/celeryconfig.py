@@ -38,7 +38,8 @@ task_default_exchange = SITE
 
 # app/broker/worker/install.py sets when messages are acknowledged.
 # Quorum queues support prefetch per consumer only.
-worker_prefetch_multiplier = _settings.worker_prefetch
+# Enough per pool process and queue to hide a round trip, no more.
+worker_prefetch_multiplier = 3
 worker_concurrency = _settings.worker_concurrency
 worker_detect_quorum_queues = True
 

@@ -60,22 +60,19 @@ class Settings(BaseSettings):
     store_url: str = Field(
         "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
     )
-    store_sync: bool = Field(
-        True,
-        description="Whether a page is synced to the disk of a folder store before its message is acknowledged. Packs "
-        "always are. `false`: a power failure may lose the pages of the last half minute.",
-    )
-    store_outage_pause: float = Field(
-        5.0, gt=0, description="Seconds of pause after the store did not answer; doubled up to a minute."
-    )
     s3_endpoint_url: Annotated[str, AfterValidator(_HTTP)] | None = Field(
         None, description="Endpoint of an S3-compatible server. Credentials come from boto3's own variables."
     )
 
     # Broker
-    queue_type: Literal["quorum", "classic"] = Field("quorum", description="Type of work and delay queues.")
+    queue_type: Literal["quorum", "classic"] = Field(
+        "quorum", description="Type of work and delay queues. `classic` for a broker without quorum queues."
+    )
     delivery_limit: int = Field(
-        50, ge=1, description="Deliveries of a message to crashing workers before the broker dead-letters it."
+        50,
+        ge=1,
+        description="Deliveries of a message to crashing workers before the broker dead-letters it. An argument of the "
+        "queues: `perennial topology migrate` changes it.",
     )
     declare_topology: bool = Field(
         True,
@@ -86,18 +83,25 @@ class Settings(BaseSettings):
         SecretStr(""),
         description="Passwords for `perennial services accounts`, as `worker=secret,web=secret`. Others are random.",
     )
-    publish_timeout: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
-    client_confirms: bool = Field(True, description="Whether a client's `delay()` waits for the broker's confirm.")
-    worker_prefetch: int = Field(
-        3,
-        ge=1,
-        description="Messages reserved per pool process and queue: enough to hide a round trip, no more. Of "
-        "`site.page` 32: a process runs 16 of them at a time.",
+    publish_timeout: float = Field(
+        5.0, gt=0, description="Seconds to wait for a publisher confirm. Longer for a broker far away."
     )
-    worker_concurrency: int = Field(4, ge=1, description="Pool processes of a worker.")
+    client_confirms: bool = Field(
+        True,
+        description="Whether a client's `delay()` waits for the broker's confirm. `false` is faster, and a broker that "
+        "dies may lose the message.",
+    )
+    worker_concurrency: int = Field(
+        4, ge=1, description="Pool processes of a worker: as many as the machine's cores and memory permit."
+    )
 
     # Retries
-    retry_timeout_ms: int = Field(5_000, ge=1, description="First retry delay in ms; each further one is doubled.")
+    retry_timeout_ms: int = Field(
+        5_000,
+        ge=1,
+        description="First retry delay in ms; each further one is doubled. With RETRY_MAX, it says how long an outage "
+        "may last.",
+    )
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
 
     event_retry_ms: int = Field(
@@ -107,26 +111,16 @@ class Settings(BaseSettings):
         description="Milliseconds that a failed event waits. Must equal the TTL of an existing retry queue.",
     )
 
-    dead_dir: Folder | None = Field(
-        None,
-        description="Folder of the dead sets' audit and of what was dropped. Empty: `dead` below the data folder.",
-    )
-
     # Timers
-    timer_timeout: float = Field(300.0, gt=0, description="Seconds of quiet before a domain is packed.")
-    timer_max_wait: float = Field(
-        3_600.0, gt=0, description="Seconds without a finished page after which open work no longer holds a pack back."
+    timer_timeout: float = Field(
+        300.0, gt=0, description="Seconds of quiet before a domain is packed. Less where changes must be found soon."
     )
 
     # Crawl
     user_agent: Annotated[str, AfterValidator(checks.user_agent)] = Field(
         f"Perennial/0.1 (+{EXAMPLE_CONTACT})",
-        description="Sent with every request. The product token obeys robots.txt.",
-    )
-    contact: Annotated[str, AfterValidator(checks.user_agent)] = Field(
-        EXAMPLE_CONTACT,
-        description="Web page or mail address at which the owners of sites reach you; part of USER_AGENT unless that "
-        "is set. A worker that crawls warns while it is the example's.",
+        description="Sent with every request. It names a web page or mail address at which the owners of sites reach "
+        "you. A worker that crawls warns while that is the example's. Its product token obeys robots.txt.",
     )
     scope: Literal["exact", "suffix"] = Field(
         "exact", description="Links followed: the same host and port only, or also hosts below it."
@@ -144,13 +138,20 @@ class Settings(BaseSettings):
     allow_ports: Annotated[tuple[int, ...], NoDecode] = Field(
         (), description="Ports that redirects may lead to, besides 80, 443 and the port of the start URL."
     )
-    response_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response, however slowly it drips.")
+    response_timeout: float = Field(
+        30.0,
+        gt=0,
+        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service, however slowly "
+        "it drips.",
+    )
     max_body_bytes: int = Field(
         5_000_000,
         gt=0,
         description="Bytes of a page after decompression; a larger page is not indexed, but its first links count.",
     )
-    max_pages: int = Field(20_000, gt=0, description="Pages of one crawl.")
+    max_pages: int = Field(
+        20_000, gt=0, description="Pages of one crawl: what a site without a limit of its own may cost."
+    )
     soft_404_probe: bool = Field(
         True,
         description="Whether each crawl requests one page that cannot exist. If the site answers 200, pages with the "
@@ -217,7 +218,11 @@ class Settings(BaseSettings):
     )
 
     # Search
-    replicas: int = Field(2, ge=1, description="Searchers that each pack is placed on, if that number is running.")
+    replicas: int = Field(
+        2,
+        ge=1,
+        description="Searchers that each pack is placed on, if that number is running. Any but one of them may die.",
+    )
     max_deleted_share: float = Field(
         0.5,
         ge=0,
@@ -225,20 +230,20 @@ class Settings(BaseSettings):
         description="Share of known packs that the store may lose while the orchestrator runs. Searchers keep more.",
     )
     heartbeat: float = Field(
-        2.0, gt=0, description="Seconds between two heartbeats of a searcher; after three missed ones it is gone."
-    )
-    searcher_dir: Folder | None = Field(
-        None, description="Folder in which searchers keep packs. Empty: `searchers` below the data folder."
+        2.0,
+        gt=0,
+        description="Seconds between two heartbeats of a searcher; after three missed ones it is gone. More where a "
+        "machine pauses for longer.",
     )
     searcher_disk_mb: int = Field(
         4_000,
         ge=1,
         description="MB (2^20 bytes) of packs that one searcher keeps; less where the disk is full.",
     )
-    searcher_threads: int = Field(4, ge=1, description="Queries that one searcher answers at the same time.")
-    search_time_limit: float = Field(1.0, gt=0, description="Seconds that a query may take in a searcher.")
-    search_deadline: float = Field(
-        3.0, gt=0, description="Seconds to wait for a searcher's reply before a search fails."
+    searcher_threads: int = Field(
+        4,
+        ge=1,
+        description="Queries that one searcher answers at the same time: as many as the machine's cores permit.",
     )
 
     # Web and Flower
@@ -280,14 +285,6 @@ class Settings(BaseSettings):
         # `populate_by_name` would do this too, but it would also read an unrelated DATA_DIR from the environment.
         named = {"PERENNIAL_DATA_DIR": values["data_dir"]} if "data_dir" in values else {}
         return {**values, **named}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_contact(cls, values: dict[str, Any]) -> dict[str, Any]:
-        contact = str(values.get("contact", ""))
-        # An invalid one stays out of the User-Agent: the error then names CONTACT only.
-        named = {"user_agent": f"Perennial/0.1 (+{contact})"} if checks.is_visible_ascii(contact) else {}
-        return named | values
 
     @field_validator("allow_private_hosts", "allow_ports", "forwarded_allow_ips", "web_cors_origins", mode="before")
     @classmethod

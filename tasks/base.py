@@ -102,7 +102,7 @@ def context() -> Context:
     if pid not in _contexts:
         settings = get_settings()
         redis = get_redis(settings.redis)
-        store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=settings.store_sync)
+        store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=True)
         store.on_damage = DamageNotes(redis).add
         frontier = Frontier(redis)
         policies = SitePolicies(store, settings)
@@ -124,7 +124,7 @@ def context() -> Context:
             ticks=TickWatch(redis),
             epoch=Epoch(redis),
             crawler=crawler,
-            store_breaker=store_breaker(redis, settings.store_outage_pause),
+            store_breaker=store_breaker(redis),
         )
         return _contexts.setdefault(pid, made)
     return _contexts[pid]
@@ -182,7 +182,7 @@ class SiteTask(Task):
     def on_time_limit(self) -> Postpone | None:
         """Postpone a run that met its time limit while the store is away: the disk of a folder store may hang."""
         settings = get_settings()
-        breaker = store_breaker(get_quick_redis(settings.redis), settings.store_outage_pause)
+        breaker = store_breaker(get_quick_redis(settings.redis))
         try:
             pause = breaker.seconds_open()
         except RedisError:

@@ -29,6 +29,9 @@ logger = get_task_logger(__name__)
 
 #: While Redis has this key, no process looks for crawls that are due.
 _SITES_READ = f"{PREFIX}sites:read"
+#: Seconds without a finished page after which open messages of a crawl are published again. Only a broker
+#: that lost what it confirmed makes this necessary.
+STALLED = 3_600.0
 #: Milliseconds between two looks of all processes together.
 _READ_SITES_EVERY_MS = 5_000
 #: Scheduled crawls that one tick starts; the next look starts the others.
@@ -79,7 +82,7 @@ def tick() -> None:
         except Exception:
             # The next timers must not wait for this one, which is due again when its claim expires.
             logger.exception("%s: the timer cannot fire; next attempt when its claim expires", timer.domain)
-    for refill in process.frontier.refill(stalled=process.settings.timer_max_wait):
+    for refill in process.frontier.refill(stalled=STALLED):
         with isolated(process.store, _CANNOT_GO_ON, refill.domain, refill.crawl_id):
             _refill(refill)
     _sweep_what_was_lost()

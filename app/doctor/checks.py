@@ -225,7 +225,7 @@ def client_confirms(context: CheckContext) -> Iterator[CheckResult]:
 def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
     """Compare how long each worker can hold a message unacknowledged with the broker's consumer_timeout."""
     found = context.found
-    for process, queues, multiplier in worker_prefetches(context.processes, context.settings.worker_prefetch):
+    for process, queues, multiplier in worker_prefetches(context.processes, context.celery.worker_prefetch_multiplier):
         longest = max_unacknowledged_seconds(queues, multiplier)
         limit, source = min(
             consumer_timeout(found.get(queue), context.settings, context.report.version) for queue in queues

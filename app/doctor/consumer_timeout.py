@@ -14,7 +14,7 @@ from config.settings import Settings
 #: Seconds: RabbitMQ's default since 3.8.17, and that of 3.8.15 and 3.8.16.
 _DEFAULT, _EARLY_DEFAULT = 1_800.0, 900.0
 
-REMEDY = "raise consumer_timeout in rabbitmq.conf, or lower WORKER_PREFETCH or the time limits"
+REMEDY = "raise consumer_timeout in rabbitmq.conf, or lower the time limits"
 
 
 def worker_prefetches(processes: Mapping[str, str], default: int) -> Iterator[tuple[str, list[str], int]]:

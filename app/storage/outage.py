@@ -16,15 +16,17 @@ from app.storage.store import PROBE_PREFIX, ObjectStore
 #: Bytes of the object that is written to try a store: about as many as a page has.
 PROBE_SIZE: Final = 65_536
 
-#: Seconds that the circuit breaker stays open at most, and seconds after which it forgets failures.
+#: Seconds that the circuit breaker stays open after the first failure, doubled with each further one, and at most; and
+#: seconds after which it forgets failures.
+FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 60.0
 FAILURE_MEMORY: Final = 300
 
 
-def store_breaker(redis: Redis, first_pause: float) -> CircuitBreaker:
-    """Return the circuit breaker of the store, open for `first_pause` seconds after the first failure."""
+def store_breaker(redis: Redis) -> CircuitBreaker:
+    """Return the circuit breaker of the store."""
     return CircuitBreaker(
-        redis, "store", "store", first_pause=first_pause, longest_pause=LONGEST_PAUSE, memory=FAILURE_MEMORY
+        redis, "store", "store", first_pause=FIRST_PAUSE, longest_pause=LONGEST_PAUSE, memory=FAILURE_MEMORY
     )
 
 

@@ -55,7 +55,7 @@ def test_a_crawl_ends_with_every_page_though_a_service_is_killed(
 def test_what_a_hung_worker_holds_is_run_by_another_one_when_its_heartbeats_are_missing(
     killable: Killable, site: Site, tmp_path: Path
 ) -> None:
-    quick = {"HOST_DELAY": "0.02", "TIMER_TIMEOUT": "2", "TIMER_MAX_WAIT": "300"}
+    quick = {"HOST_DELAY": "0.02", "TIMER_TIMEOUT": "2"}
     environment = environment_of(killable.settings) | quick
     queues = ("site.index", "site.crawl", "site.page", "site.timer", "site.tick", "site.pack")
     killable.set_heartbeat(3)

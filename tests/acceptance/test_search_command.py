@@ -147,7 +147,7 @@ def test_exit_status_1_is_no_hits_and_2_wrong_usage(perennial: Perennial) -> Non
 
 
 def test_without_an_orchestrator_the_command_names_a_remedy(settings: Settings) -> None:
-    alone = command(environment_of(settings) | {"SEARCH_DEADLINE": "1"})
+    alone = command(environment_of(settings))
     search = alone("search", "site.example", "word")
     assert (search.returncode, search.stdout) == (1, "")
     assert "there is no orchestrator at this broker" in search.stderr

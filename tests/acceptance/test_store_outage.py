@@ -38,7 +38,7 @@ def test_a_crawl_waits_while_the_store_is_away_and_spends_no_retry(
     store, away = Path(settings.store.removeprefix("file://")), tmp_path / "away"
     routes = {path: page(path, f"words of {path}", links=[after]) for path, after in itertools.pairwise([*PAGES, "/"])}
     routes["/"] = page("Home", "welcome", links=PAGES)
-    fast = {**environment, "STORE_OUTAGE_PAUSE": "0.3", "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1"}
+    fast = {**environment, "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1"}
     with Site(routes) as site, running_system(fast, settings, tmp_path) as system:
         store.rename(away)
         store.mkdir()
@@ -77,7 +77,7 @@ def test_a_run_that_meets_its_time_limit_waits_while_the_store_is_away(
                     # The soft limit cannot interrupt a process that waits for a disk. A stopped one ignores it, too.
                     for child in psutil.Process(running.process.pid).children():
                         child.suspend()
-                store_breaker(client, settings.store_outage_pause).fail(reason="the disk hangs", retry_after=120)
+                store_breaker(client).fail(reason="the disk hangs", retry_after=120)
                 eventually(lambda: sum(broker.depths(waiting)) == 1, "the message waits", seconds=60)
             running.kill()
         [postponed] = [each for queue in waiting for each in broker.take(queue)]

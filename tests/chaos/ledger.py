@@ -52,7 +52,7 @@ class Remains:
     unserved: Sequence[str] = ()
     #: URLs of open messages by domain.
     open_urls: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: Log lines of ticks about pages that TIMER_MAX_WAIT published again.
+    #: Log lines of ticks about pages that were published again.
     published_again: Sequence[str] = ()
 
 
@@ -203,7 +203,7 @@ RULES: Mapping[str, tuple[Column, Callable[[Ledger], Iterable[str]]]] = {
     "a full pack comes in the end": ("stuck", _missing_full_packs),
     "no timer is left": ("stuck", _timers),
     "no open message is left": ("stuck", _open_messages),
-    "no page waits for TIMER_MAX_WAIT": ("stuck", _pages_published_again),
+    "no page waits to be published again": ("stuck", _pages_published_again),
     "no message waits in a queue": ("stuck", _queued_messages),
     "every process runs": ("stuck", _missing_processes),
     "no process ended by itself": ("stuck", _ended_processes),

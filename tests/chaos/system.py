@@ -49,8 +49,7 @@ SEARCHERS = 1
 #: MB of the small file system.
 SMALL_DISK_MB = 16
 
-#: The retry budget outlasts every fault that spends it: 0.3 + 0.6 + 1.2 + 2.4 + 4.8 s. `TIMER_MAX_WAIT` is the default:
-#: a page that only it would publish again is a violation.
+#: The retry budget outlasts every fault that spends it: 0.3 + 0.6 + 1.2 + 2.4 + 4.8 s.
 SETTINGS = {
     "host_delay": "0.08",
     "allow_private_hosts": "127.0.0.0/8",

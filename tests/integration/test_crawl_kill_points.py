@@ -166,7 +166,7 @@ class World:
 
 @pytest.fixture
 def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
-    with task_context({**environment, "TIMER_MAX_WAIT": "86400"}, settings, monkeypatch) as context:
+    with task_context(environment, settings, monkeypatch) as context:
         yield context
 
 
@@ -275,7 +275,7 @@ def test_a_redis_that_loses_replies_or_is_full_costs_no_page_no_pack_and_no_wait
     numbers: range,
 ) -> None:
     with closing(RedisProxy(settings.redis)) as proxy:
-        own = {**environment, "REDIS_URL": proxy.url, "TIMER_MAX_WAIT": "86400"}
+        own = {**environment, "REDIS_URL": proxy.url}
         for proxy.every in numbers:
             with task_context(own, settings, monkeypatch) as process, pytest.MonkeyPatch.context() as patch:
                 get_redis(settings.redis).flushdb()

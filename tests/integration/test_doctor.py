@@ -47,6 +47,19 @@ def healthy(settings: Settings, connection: Any) -> Settings:
     return settings
 
 
+def celery_with(**changes: Any) -> SimpleNamespace:
+    """Return Celery's configuration, as far as checks read it, with changes."""
+    names = (
+        "task_acks_late",
+        "task_reject_on_worker_lost",
+        "accept_content",
+        "task_create_missing_queues",
+        "worker_consumer",
+        "worker_prefetch_multiplier",
+    )
+    return SimpleNamespace(**{name: getattr(app.conf, name) for name in names} | changes)
+
+
 def results(settings: Settings, celery: Any = app.conf) -> dict[str, list[CheckResult]]:
     found: dict[str, list[CheckResult]] = {}
     for result in run_checks(settings, celery):
@@ -105,7 +118,7 @@ def test_an_unbound_dead_letter_target_is_a_problem(healthy: Settings, connectio
 
 
 def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(healthy: Settings) -> None:
-    found = results(changed(healthy, worker_prefetch=8))["consumer_timeout"]
+    found = results(healthy, celery_with(worker_prefetch_multiplier=8))["consumer_timeout"]
     assert {result.text.partition(":")[0]: result.status for result in found} == {
         "worker": "problem",
         "packer": "ok",
@@ -136,13 +149,10 @@ def test_a_short_consumer_timeout_of_a_queue_is_a_problem(healthy: Settings, con
 
 
 def test_settings_of_celery_that_lose_messages_are_problems(healthy: Settings) -> None:
-    names = ("task_acks_late", "task_reject_on_worker_lost", "accept_content", "task_create_missing_queues")
-    bad = {name: getattr(app.conf, name) for name in names} | {
-        "task_acks_late": False,
-        "accept_content": ["json", "pickle"],
-        "worker_consumer": "celery.worker.consumer:Consumer",
-    }
-    texts = [result.text for result in results(healthy, SimpleNamespace(**bad))["workers"]]
+    bad = celery_with(
+        task_acks_late=False, accept_content=["json", "pickle"], worker_consumer="celery.worker.consumer:Consumer"
+    )
+    texts = [result.text for result in results(healthy, bad)["workers"]]
     assert [text.partition(" ")[0] for text in texts] == ["task_acks_late", "worker_consumer", "accept_content"]
 
 
@@ -200,7 +210,7 @@ def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_op
     served = changed(settings, **given, event_art_exchange="event-art-archive")
     redis = get_redis(served.redis)
     art = Services.of("cover-art-archive", served, redis)
-    store = store_breaker(redis, served.store_outage_pause)
+    store = store_breaker(redis)
     for breaker in (*art.breakers, store):
         for item in range(OUTAGE_ITEMS):
             breaker.fail(str(item), reason=f"503 of {breaker.name}")

@@ -223,7 +223,7 @@ def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(tm
 
 
 @pytest.mark.parametrize("sync_pages", [True, False])
-def test_a_page_is_synced_as_the_setting_says(tmp_path: Path, calls: list[str], sync_pages: bool) -> None:
+def test_a_page_is_synced_where_its_store_syncs_pages(tmp_path: Path, calls: list[str], sync_pages: bool) -> None:
     store = open_store(tmp_path.as_uri(), sync_pages=sync_pages)
     store.create()
     store.put("content/a.example/1.json", b"1")

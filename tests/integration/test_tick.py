@@ -36,7 +36,8 @@ KINDS: tuple[MessageKind, ...] = ("index", "crawl")
 @pytest.fixture
 def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Return the context of this process as in a worker, with the settings of the test."""
-    with task_context({**environment, "TIMER_MAX_WAIT": "1"}, settings, monkeypatch) as context:
+    monkeypatch.setattr("tasks.timers.STALLED", 1)
+    with task_context(environment, settings, monkeypatch) as context:
         assert context.epoch.is_new()
         context.epoch.note()
         yield context

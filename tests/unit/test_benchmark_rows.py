@@ -10,8 +10,7 @@ import pytest
 import requests
 
 from app.crawl.traps import charges, text_hash
-from benchmarks import durability, extract, fairness, growth, latency, polite
-from benchmarks.durability import DurabilityRun
+from benchmarks import extract, fairness, growth, latency, polite
 from benchmarks.errors import BenchmarkError
 from benchmarks.extract import OURS, PEER, Quality, quality
 from benchmarks.fairness import FairnessRun
@@ -110,16 +109,6 @@ def test_growth_compares_with_the_smallest_site_and_judges_the_largest() -> None
     row = growth.shown([small, large])
     assert aims(row) == [("<= 300", "250", "reached"), ("<= 100", "150", "not reached: 1.50 times it")]
     assert ("the same, times that of the smallest site", "1.00", "1.50") in row.tables[0].rows
-
-
-def test_the_price_of_syncing_is_taken_within_a_round() -> None:
-    runs = [
-        DurabilityRun(*values, others=0.0)
-        for values in ((True, 50, 8), (False, 100, 4), (True, 6, 40), (False, 10, 30))
-    ]
-    on, off = durability.shown(runs).tables[0].rows
-    assert on[2::2] == ("0.55 (0.50-0.60)", "1.67 (1.33-2.00)")
-    assert off[2::2] == ("1.00", "1.00")
 
 
 @pytest.mark.parametrize(

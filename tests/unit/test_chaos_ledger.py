@@ -34,7 +34,7 @@ BROKEN: dict[str, Ledger] = {
     "a full pack comes in the end": replace(SOUND, packs=(replace(PACK, kind="incremental"),)),
     "no timer is left": replace(SOUND, remains=Remains(timers=[DOMAIN])),
     "no open message is left": replace(SOUND, remains=Remains(open_messages={DOMAIN: 1}, open_urls={DOMAIN: ["/a"]})),
-    "no page waits for TIMER_MAX_WAIT": replace(SOUND, remains=Remains(published_again=["... published again: /a"])),
+    "no page waits to be published again": replace(SOUND, remains=Remains(published_again=["... published again: /a"])),
     "no message waits in a queue": replace(SOUND, remains=Remains(queued={"site.delay.600": 1})),
     "every process runs": replace(SOUND, remains=Remains(not_running=["beat"])),
     "no process ended by itself": replace(SOUND, remains=Remains(ended=["beat ended with 1"])),

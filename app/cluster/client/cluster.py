@@ -34,6 +34,8 @@ _Requests = Sequence[SearchRequest] | Sequence[SuggestRequest]
 
 #: Errors after which a second attempt along newer routes, or over a new connection, may succeed.
 _RETRIED = (PackNotFound, NotPlaced, SearchUnavailable)
+#: Seconds that a search waits for the replies of searchers: longer than one may take for a query.
+DEADLINE = 3.0
 #: The part of the deadline after which a silent searcher gets help from the next one.
 _HEDGE = 0.1
 #: Searches of an event loop that may wait for newer routes at the same time.
@@ -45,7 +47,7 @@ _SUGGEST_DEADLINE = 1.0
 class ClusterSearchClient(SearchClient):
     """Queries searchers over the broker, from any thread. While the orchestrator is away, its last routes are used."""
 
-    def __init__(self, url: str, *, deadline: float = 3.0, declare: bool = True) -> None:
+    def __init__(self, url: str, *, deadline: float = DEADLINE, declare: bool = True) -> None:
         """Use the broker at `url`; a search takes at most `deadline` seconds. Connects at the first request.
 
         With `declare` it declares the exchanges that it publishes to.
@@ -64,7 +66,7 @@ class ClusterSearchClient(SearchClient):
     @classmethod
     def of(cls, settings: Settings) -> ClusterSearchClient:
         """Return the client that the settings describe."""
-        return cls(settings.broker, deadline=settings.search_deadline, declare=settings.declare_topology)
+        return cls(settings.broker, declare=settings.declare_topology)
 
     def counts(self) -> dict[str, int]:
         """Return the counters of requests since the start, by the names of `Count`."""

@@ -25,8 +25,8 @@ from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.search_settings import SearchSettingsReader
 from app.cluster.searcher.service import (
     BACKLOG,
-    STUCK_LIMITS,
     STUCK_SECONDS,
+    TIME_LIMIT,
     QueryHandler,
     SearcherService,
     problem,
@@ -108,8 +108,8 @@ def build(
     settings: Settings, searcher_id: str, *, is_connected: Callable[[], bool]
 ) -> tuple[SearcherService, Reporter, SearchSettingsReader]:
     """Lock a data directory and return a searcher's service, reporter and reader of settings; raises PackError."""
-    directory = DataDirectory.acquire(settings.searcher_dir or settings.data_dir / "searchers")
-    packs = OpenPacks(remove=directory.remove, time_limit=settings.search_time_limit)
+    directory = DataDirectory.acquire(settings.data_dir / "searchers")
+    packs = OpenPacks(remove=directory.remove, time_limit=TIME_LIMIT)
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     fetch = fetch_from(store)
     jobs = PackJobs(
@@ -117,8 +117,7 @@ def build(
     )
     loader = Loader(jobs)
     threads = settings.searcher_threads
-    patience = max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit)
-    query_handler = QueryHandler(packs, request_check=loader.submit, threads=threads, patience=patience)
+    query_handler = QueryHandler(packs, request_check=loader.submit, threads=threads, patience=STUCK_SECONDS)
 
     def silence_reason() -> str:
         if not is_connected():

@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 8
 #: Bytes of a reply, well below the 16 MB that RabbitMQ 4 accepts by default.
 MAX_REPLY: Final = 4 * MB
-#: A query is stuck after this many seconds, or this multiple of its time limit if longer. By then SQLite should have
-#: aborted it.
+#: Seconds that a query may take: less than a search client waits.
+TIME_LIMIT: Final = 1.0
+#: A query is stuck after this many seconds. By then SQLite should have aborted it.
 STUCK_SECONDS: Final = 5.0
-STUCK_LIMITS: Final = 3
 
 
 class QueryHandler:
