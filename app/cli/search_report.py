@@ -12,13 +12,15 @@ import typer
 from app.cli.printing import printable
 from app.crawl.urls import parse_domain
 from app.sites.search_counter import THRESHOLD
-from app.sites.search_reports import RETENTION, SearchReport, read_reports, today, total
+from app.sites.search_reports import SearchReport, read_reports, today, total
 from app.sites.stored import read_site
 from app.storage.open import open_store
 from config.settings import get_settings
 
 cli = typer.Typer()
 
+#: Days of a report, with today.
+_DAYS = 30
 #: Lines of each table, without --json.
 _LINES = 20
 
@@ -37,14 +39,13 @@ class Report:
 @cli.command("search-report")
 def search_report(
     domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")],
-    days: Annotated[int, typer.Option(min=1, max=RETENTION, help="Days, with today.")] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted."""
     settings = get_settings()
     name = parse_domain(domain)
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    since = today() - timedelta(days=days - 1)
+    since = today() - timedelta(days=_DAYS - 1)
     reports = [report for _, report in read_reports(store, name, since=since)]
     stored = read_site(store, name)
     counted = stored is not None and stored.site.search_report

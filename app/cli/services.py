@@ -46,11 +46,10 @@ def accounts(
         Path | None,
         typer.Option(help="Folder for their passwords; `accounts` below the data folder if it is left out."),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="What the names of the accounts begin with.")] = "perennial",
 ) -> None:
     """Make an account of the broker for each kind of process, and write how to use each into a file of its own."""
     settings = get_settings()
-    for file in make_accounts(settings, directory or settings.data_dir / "accounts", prefix=prefix):
+    for file in make_accounts(settings, directory or settings.data_dir / "accounts"):
         typer.echo(str(file))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -13,7 +12,6 @@ import typer
 
 from app.broker.connection import connected
 from app.broker.errors import TopologyDiffers
-from app.cli import mermaid as flowcharts
 from app.topology import migrate as migration
 from app.topology.check import TopologyReport, check_topology
 from app.topology.compare import TopologyFinding
@@ -80,27 +78,6 @@ def show() -> None:
             typer.echo(f"    {name} = {value}")
         for exchange, key in sorted(bindings_of(queue)):
             typer.echo(f"    <- {exchange} [{key}]" if key else f"    <- {exchange}")
-
-
-@cli.command()
-def mermaid(
-    of: Annotated[
-        str, typer.Argument(metavar="[OF]", help="`search`, `fixed_ttl` or `x_death`; by default, the site.")
-    ] = "",
-) -> None:
-    """Print the topology of the site, of searching or of a retry policy as a Mermaid flowchart."""
-    settings = get_settings()
-    charts: dict[str, Callable[[], str]] = {
-        "": partial(flowcharts.site_flowchart, settings),
-        "search": partial(flowcharts.search_flowchart, settings),
-        **{
-            example.policy.name: partial(flowcharts.policy_flowchart, example)
-            for example in flowcharts.policy_examples()
-        },
-    }
-    if of not in charts:
-        raise typer.BadParameter(f"{of!r}: expected one of {', '.join(filter(None, charts))}, or nothing")
-    typer.echo(charts[of]())
 
 
 def _lines(report: TopologyReport) -> Iterable[str]:

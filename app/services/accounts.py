@@ -19,7 +19,7 @@ from config.settings import Settings
 _CLIENT = ApiClient(response_timeout=10.0)
 
 
-def make_accounts(settings: Settings, directory: Path, *, prefix: str) -> list[Path]:
+def make_accounts(settings: Settings, directory: Path, *, prefix: str = "perennial") -> list[Path]:
     """Make or change the accounts `<prefix>-<kind>` of the broker's vhost; return the environment files in `directory`.
 
     Each file sets what a process of its kind needs to use its account. A password is that of ACCOUNT_PASSWORDS, else

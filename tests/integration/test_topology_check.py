@@ -17,7 +17,6 @@ from typer.testing import CliRunner, Result
 
 from app.broker.errors import BrokerUnreachable, InvalidMessage, MigrationRefused
 from app.cli import topology as command
-from app.cli.mermaid import PolicyExample, policy_examples, policy_flowchart, search_flowchart, site_flowchart
 from app.topology import migrate as migration
 from app.topology.check import check_topology, management_api
 from app.topology.declare import declare_all
@@ -28,6 +27,7 @@ from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
 from config.settings import Settings
 from tests.support import raw
 from tests.support.broker import Broker
+from tests.support.flowcharts import PolicyExample, policy_examples, policy_flowchart, search_flowchart, site_flowchart
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -228,7 +228,7 @@ def range_in_seconds(numbers: list[int]) -> tuple[float, float]:
 
 
 class DrawnTopology:
-    """The content of a flowchart of `perennial topology mermaid`, with the broker's names instead of node names."""
+    """The content of a flowchart of the reference, with the broker's names instead of node names."""
 
     def __init__(self, text: str) -> None:
         self._names = dict(re.findall(r'(\w+)(?:\{\{"|\[\[")([\w.]+)', text))

@@ -12,11 +12,11 @@ from typing import Any, cast
 import typer.main
 
 from app.cli.main import LazyCommand, cli
-from app.cli.mermaid import policy_examples, policy_flowchart, search_flowchart, site_flowchart
 from app.topology.declare import all_queues
 from app.topology.model import bindings_of
 from app.web.application import create_app
 from config.settings import ROOT, Settings
+from tests.support.flowcharts import policy_examples, policy_flowchart, search_flowchart, site_flowchart
 from tests.support.setting_tables import to_markdown
 
 FOLDERS = ("config", "tasks", "app")

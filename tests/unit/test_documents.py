@@ -14,7 +14,6 @@ from app.broker.policies.delays import POSTPONE_LADDER_MS
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
-from app.cli.mermaid import search_flowchart, site_flowchart
 from app.crawl.urls import parse_message_domain, parse_target
 from app.envelopes import decode_envelope, route_of
 from app.timers.timers import callback_of, timeout_of
@@ -35,6 +34,7 @@ from config.routes import (
 from config.settings import ROOT, Settings
 from tests.support import generated
 from tests.support.documents import blocks, matches, pages, read, table
+from tests.support.flowcharts import search_flowchart, site_flowchart
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +58,7 @@ def test_generated_tables_and_pictures_are_up_to_date(name: str) -> None:
 
 def test_the_generated_parts_have_every_command_setting_folder_and_picture() -> None:
     rows = {row[0].strip("`") for row in table(read("docs/reference/commands.md"), "## All commands")}
-    assert {"perennial dead replay", "perennial search", "perennial topology mermaid"} <= rows
+    assert {"perennial dead replay", "perennial search", "perennial topology show"} <= rows
     assert rows == set(generated.commands())
     assert len(table(read("docs/reference/settings.md"), "# Settings")) == len(Settings.model_fields)
     packages = {f"`{path.parent.relative_to(ROOT)}/`" for path in generated.modules() if path.stem == "__init__"}

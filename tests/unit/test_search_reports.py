@@ -198,6 +198,6 @@ def test_the_command_prints_tables_and_json(store: ObjectStore, settings: None) 
     assert "9 searches, 7 without results, 6 clicks" in printed.stdout
     assert "\x1b" not in printed.stdout
     assert "      6  amber  https://site.example/amber\n" in printed.stdout
-    found = json.loads(run.invoke(cli, ["search-report", DOMAIN, "--days", "60", "--json"]).stdout)
-    assert (found["searches"], found["days"], found["counted"]) == (18, 2, True)
-    assert found["clicked"] == [{"query": "amber", "url": "https://site.example/amber", "clicks": 12}]
+    found = json.loads(run.invoke(cli, ["search-report", DOMAIN, "--json"]).stdout)
+    assert (found["searches"], found["days"], found["counted"]) == (9, 1, True)
+    assert found["clicked"] == [{"query": "amber", "url": "https://site.example/amber", "clicks": 6}]

@@ -1,4 +1,4 @@
-"""The topology as Mermaid flowcharts: of the site, of searching and of each retry policy."""
+"""The topology as Mermaid flowcharts for its reference: of the site, of searching and of each retry policy."""
 
 from __future__ import annotations
 
