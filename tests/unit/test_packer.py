@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
-from app.pack import database
 from app.pack.fetch import fetch_pack, sha256
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
@@ -534,17 +533,6 @@ def altered(site: StoredSite, sql: str) -> bytes:
     return compress(path)
 
 
-def of_a_newer_schema(site: StoredSite, whole: bytes) -> bytes:
-    return altered(site, f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
-
-
-def of_the_first_schema(site: StoredSite, whole: bytes) -> bytes:
-    gone = "".join(f"ALTER TABLE pages DROP COLUMN {name};" for name in ("section", "modified"))
-    return altered(
-        site, f"DROP TABLE names; DROP TABLE words; DROP INDEX pages_properties; {gone} PRAGMA user_version = 1"
-    )
-
-
 def of_another_program(site: StoredSite, whole: bytes) -> bytes:
     return altered(site, "PRAGMA application_id = 1")
 
@@ -564,8 +552,6 @@ class TestDamage:
             garbage,
             truncated,
             far_larger_than_described,
-            of_a_newer_schema,
-            of_the_first_schema,
             of_another_program,
             with_a_stale_index,
             without_tables,
