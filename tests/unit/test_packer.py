@@ -587,13 +587,6 @@ class TestDamage:
             assert previous.path is None
             assert f"more than the limit of {limit}" in caplog.text
 
-    def test_a_page_stored_by_a_release_without_dates_is_packed(self, site: StoredSite) -> None:
-        fields = json.loads(to_json(page("a")))
-        del fields["modified"]
-        site.store.put(content_key(DOMAIN, page_id(url("a"))), json.dumps(fields).encode())
-        assert site.full().pages == 1
-        assert site.query("SELECT path, modified FROM pages") == [("/a", "")]
-
     def test_a_page_or_tombstone_of_a_later_release_is_read_without_its_unknown_fields(self, site: StoredSite) -> None:
         for content in (page("a"), tombstone("b")):
             fields = json.loads(to_json(content)) | {"parts": [{"text": "of a later release"}], "weight": 1}
