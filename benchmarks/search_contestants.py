@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from app.broker.rpc.requestor import Requestor
 from app.cluster.client.cluster import ClusterSearchClient
 from app.search.contract import SearchRequest

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.broker.errors import RequestTimedOut
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import MB, Load, PackRoute, ProblemReply, Routes, read
 from app.envelopes import event_message, request_message

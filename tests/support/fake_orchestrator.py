@@ -12,7 +12,8 @@ from typing import Any
 from kombu import Connection
 
 from app import envelopes
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, Outcome, ProblemReply, SearcherReport, Unload, read, to_payload
 from app.search.contract import SearchReply

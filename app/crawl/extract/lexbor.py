@@ -50,7 +50,10 @@ class LexborExtractor:
         except (SelectolaxError, ValueError, RuntimeError):  # ValueError for a lone surrogate.
             root = None
         if root is None:
-            return contract.extractor("beautifulsoup").extract(document)
+            # Imported on demand: lexbor rejects few documents, and the other parser costs time and memory.
+            from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
+
+            return BeautifulSoupExtractor().extract(document)
         found, without_frames = _extract(tree, root)
         return visible.with_text_instead_of_frames(found, without_frames, self)
 
