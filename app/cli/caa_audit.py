@@ -159,7 +159,7 @@ class HeldBack:
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """Prints findings as they come, counts them and publishes the jobs that repair them."""
 
     archive: ServedArchive

@@ -1,8 +1,9 @@
-"""What holds for all modules together: no import circle."""
+"""What holds for all modules together: no import circle, and one name for one class."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Container, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -41,3 +42,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = {name: set(imported(path, paths)) for name, path in paths.items()}
     assert "app.broker.errors" in graph["app.broker.publishing"]
     TopologicalSorter(graph).prepare()  # Raises CycleError, which names the modules of a circle.
+
+
+def test_no_two_classes_share_a_name() -> None:
+    trees = [ast.parse(path.read_text()) for path in modules("app", "tasks", "config").values()]
+    classes = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in classes.items() if count > 1] == []

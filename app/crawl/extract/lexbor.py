@@ -58,7 +58,7 @@ class LexborExtractor:
         return visible.with_text_instead_of_frames(found, without_frames, self)
 
 
-class _Nodes:
+class _LexborNodes:
     """Reads lexbor's nodes."""
 
     def key(self, node: LexborNode) -> int:
@@ -85,7 +85,7 @@ class _Nodes:
         return contract.collapsed(node.text(separator=" "))
 
 
-_NODES = _Nodes()
+_NODES = _LexborNodes()
 
 
 def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
