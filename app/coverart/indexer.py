@@ -21,10 +21,10 @@ from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, Wi
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.ordering import deletion_waits, listing_waits, present_move
-from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, SERVICE_ERRORS, Services, admit_and_watch, watch
+from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_watch, watch
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
-from app.errors import ArchiveNotFound
+from app.errors import ArchiveNotFound, RemoteError
 from app.state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
@@ -96,7 +96,7 @@ class Indexer:
                 raise decision
             if decision == "run":
                 self.run(job, headers)
-        except SERVICE_ERRORS as error:
+        except RemoteError as error:
             free_runs = whole_number(headers, FREE_RUNS, default=0)
             if error.free_after is None or free_runs >= MAX_FREE_RUNS:
                 raise
