@@ -116,7 +116,7 @@ def searcher_message(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
 def answer_of(body: bytes) -> SearchReply | ProblemReply:
     """Return the value of a reply to `search`."""
     payload = json.loads(body)
-    return read(ProblemReply, payload) if "fault" in payload else read(SearchReply, payload)
+    return read(ProblemReply, payload) if "reason" in payload else read(SearchReply, payload)
 
 
 @contextmanager
