@@ -21,13 +21,13 @@ from app.broker.worker.task import Task
 from app.celery import app
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import PROBE, SITEMAP, MessageKind
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import PROBE, SITEMAP, MessageKind
 from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import Policies
+from app.crawl.record.removed_sites import is_removed
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
-from app.crawl_record.removed_sites import is_removed
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.sites.policies import SitePolicies
 from app.sites.scheduler import CrawlScheduler

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.crawl_report import read_report
-from app.crawl.frontier import Frontier
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.record.crawls import list_crawls
+from app.crawl.record.segments import read_entries
+from app.crawl.reports.crawl_report import read_report
 from app.crawl.traps import MAX_REDIRECTS, pattern_of
 from app.crawl.urls import canonical_key
-from app.crawl_record.crawls import list_crawls
-from app.crawl_record.segments import read_entries
+from app.sites.status import status
 from app.state.client import get_redis
-from app.status import status
 from app.storage.open import open_store
 from config.settings import Settings
 from tests.servers.hostile import LISTS, REASONS, HostileSite

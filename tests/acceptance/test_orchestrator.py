@@ -14,7 +14,7 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import MB, Load, PackRoute, ProblemReply, Routes, read
-from app.envelopes import event_message, request_message
+from app.messages.envelopes import event_message, request_message
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.open import create_store, open_store

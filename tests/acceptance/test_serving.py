@@ -16,7 +16,7 @@ from celery import Celery
 from app.broker.errors import Unroutable
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import ProblemReply, Routes, read
-from app.envelopes import request_message
+from app.messages.envelopes import request_message
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import ROOT
 from tests.support.broker import Broker

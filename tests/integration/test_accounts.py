@@ -19,7 +19,7 @@ from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler
-from app.envelopes import event_message, site_message
+from app.messages.envelopes import event_message, site_message
 from app.services.accounts import make_accounts
 from app.topology.accounts import accounts
 from app.topology.policies import retry_policies, site_policy

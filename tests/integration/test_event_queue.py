@@ -26,7 +26,7 @@ from app.coverart.jobs import EVENT, Index, parse
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
 from app.coverart.project import COVER_ART, EVENT_ART
 from app.errors import ArchiveError, ArtNotServed, DatabaseUnavailable
-from app.event_reader import EventReader
+from app.messages.event_reader import EventReader
 from app.state.client import get_redis
 from app.topology.queues import art_queues
 from config.settings import Settings

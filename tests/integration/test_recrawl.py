@@ -11,18 +11,18 @@ from unittest.mock import patch
 
 import pytest
 
-from app.crawl.explanation import explain_url
-from app.crawl.frontier_values import Crawl, FoundPage
-from app.crawl.politeness import ParsedFiles
+from app.crawl.fetch.politeness import ParsedFiles
+from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.reports.explanation import explain_url
 from app.crawl.urls import Target, canonical_key
 from app.pack.manifest import read_manifest
 from app.sites.site import Site as Declared
+from app.sites.status import status
 from app.sites.stored import site_key, write_site
-from app.status import status
+from app.sites.sweep import Sweep
 from app.storage.folder import FolderStore
 from app.storage.layout import CONTENT_VERSION, content_key, manifest_key, pack_key, page_id
 from app.storage.store import Stat
-from app.sweep import Sweep
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full

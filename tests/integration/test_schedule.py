@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.crawl.frontier_values import Crawl, FoundPage
-from app.crawl_record.crawls import list_crawls
+from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.record.crawls import list_crawls
 from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
 from app.sites.stored import Start, read_start, update_site, write_site, write_start

@@ -12,15 +12,15 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from app.crawl.classify import Gone, Indexed, Skipped
-from app.crawl.frontier_values import Crawl, Host
+from app.crawl.frontier.values import Crawl, Host
 from app.crawl.page_work import complete_dead
+from app.crawl.read.classify import Gone, Indexed, Skipped
+from app.crawl.record.crawls import latest_crawl
+from app.crawl.record.reasons import Reason
 from app.crawl.urls import Link, Target
-from app.crawl_record.crawls import latest_crawl
-from app.crawl_record.reasons import Reason
+from app.sites.sweep import Sweep
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.page_parts import PageLink
-from app.sweep import Sweep
 from app.timers.timers import full_pack, incremental_pack
 from tasks.base import Context
 from tasks.pack import pack_full as pack_full_task

@@ -10,7 +10,7 @@ from kombu import Connection
 
 from app.broker.delivery import Delivery
 from app.broker.errors import UnknownType
-from app.envelopes import call_of_envelope
+from app.messages.envelopes import call_of_envelope
 from app.topology.declare import all_queues, declare_all
 from app.topology.management_api import ManagementApi
 from app.topology.model import bindings_of

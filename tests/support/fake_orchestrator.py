@@ -11,11 +11,11 @@ from typing import Any
 
 from kombu import Connection
 
-from app import envelopes
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, Outcome, ProblemReply, SearcherReport, Unload, read, to_payload
+from app.messages import envelopes
 from app.search.contract import SearchReply
 from app.topology.queues import events_exchange
 from config.routes import REGISTER_AGAIN

@@ -16,7 +16,7 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
 from app.cli.mermaid import search_flowchart, site_flowchart
 from app.crawl.urls import parse_message_domain, parse_target
-from app.envelopes import decode_envelope, route_of
+from app.messages.envelopes import decode_envelope, route_of
 from app.timers.timers import callback_of, timeout_of
 from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue

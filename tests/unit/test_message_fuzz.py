@@ -22,7 +22,7 @@ from app.broker.outgoing import wire_message
 from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
 from app.broker.worker.carry_out import message_of
 from app.broker.worker.failures import message_id
-from app.envelopes import call_of_envelope, to_task_message
+from app.messages.envelopes import call_of_envelope, to_task_message
 from app.topology.policies import retry_policies
 from config.settings import Settings
 from tests.support import raw

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.classify import Indexed, classify
-from app.crawl.extract.extractors import extractor
+from app.crawl.read.classify import Indexed, classify
+from app.crawl.read.extract.extractors import extractor
 from app.crawl.urls import Scope
 from app.errors import StoreError
 from app.http.response import Response

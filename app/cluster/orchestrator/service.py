@@ -27,7 +27,7 @@ from app.cluster.protocol import (
     to_json,
     to_payload,
 )
-from app.envelopes import event_message, searcher_message
+from app.messages.envelopes import event_message, searcher_message
 from app.topology.queues import events_exchange
 from config.routes import HEARTBEAT, REGISTER_AGAIN, SEARCHER_QUEUE, searcher_of
 
