@@ -14,8 +14,8 @@ from app.broker.amqp_internals import gunzip
 from app.broker.delivery import Delivery
 from app.broker.errors import TooDeep, Undecodable, UnknownType
 from app.broker.nesting import read_json
+from app.broker.outgoing import Outgoing
 from app.broker.policies.delays import delay_name, ladder_rung
-from app.broker.publishing import Outgoing
 from app.http.urls import without_credentials_in
 from app.topology.policies import Budgets
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange

@@ -15,7 +15,8 @@ import psycopg
 
 from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.coverart.event_queue import any_running, forget_completed, publish_lost, publish_ready
 from app.coverart.event_record import CHANNEL, connect
 from app.coverart.musicbrainz import Connection

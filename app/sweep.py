@@ -190,5 +190,5 @@ def _pages_of(entries: LatestEntries) -> Iterator[UrlEntry]:
 def _links_of(entry: UrlEntry, page: Page | None) -> Sequence[str] | None:
     """Return the URLs that a requested page leads to, or None if it must be fetched again to know them."""
     if entry.state in STORED_STATES:
-        return [link.url for link in page.links] if page and page.version >= CONTENT_VERSION else None
+        return [link.url for link in page.links] if page and page.version == CONTENT_VERSION else None
     return None if entry.state == "lost" else entry.links

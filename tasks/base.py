@@ -30,7 +30,7 @@ from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_ta
 from app.crawl_record.removed_sites import is_removed
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.sites.policies import SitePolicies
-from app.sites.scheduler import Scheduler
+from app.sites.scheduler import CrawlScheduler
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis, get_raw_redis, get_redis
 from app.state.epoch import Epoch
@@ -78,7 +78,7 @@ class Context:
     redis: Redis
     store: ObjectStore
     policies: Policies
-    scheduler: Scheduler
+    scheduler: CrawlScheduler
     publisher: Publisher
     budgets: Budgets
     frontier: Frontier
@@ -116,7 +116,7 @@ def context() -> Context:
             redis=redis,
             store=store,
             policies=policies,
-            scheduler=Scheduler(store),
+            scheduler=CrawlScheduler(store),
             publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
             budgets=budgets(settings),
             frontier=frontier,

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from app.crawl.classify import FetchResult, Redirected, links_of
 from app.crawl.cpu_limit import limit_was_exceeded
 from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl

@@ -25,7 +25,7 @@ from app.crawl.classify import (
     without_content,
 )
 from app.crawl.cpu_limit import MAX_CPU_SECONDS, cpu_limit
-from app.crawl.extract.contract import extractor
+from app.crawl.extract.extractors import extractor
 from app.crawl.frontier_values import Former, Host, MessageKind
 from app.crawl.getters import Getters
 from app.crawl.policy import CrawlPolicy, Policies, policies_without_sites

@@ -406,11 +406,12 @@ class Frontier(CrawlView):
 
         With a `longest` interval and `scheduled`, pages that are not due are not requested.
         """
-        self._redis.hset(crawl_key(crawl_id), "former", 1)
         key = f"{crawl_key(crawl_id)}:former"
         for batch in batches_of(entries, longest=longest, scheduled=scheduled):
             self._redis.hset(key, mapping=batch)
         self._redis.expire(key, self._ttl)
+        # At last: where a part is missing, pages look into the store.
+        self._redis.hset(crawl_key(crawl_id), "former", 1)
 
     def former(self, crawl_id: str, canonical_key: str) -> Former | None:
         """Return what the former crawl knew of a page, or None."""

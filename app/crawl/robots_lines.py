@@ -26,7 +26,7 @@ _RULE = re.compile(r".*:|(?:allow|d[is]+a[sl]*l[ao]w|crawl[\s-]+delay|request[\s
 OWN_AGENT: Final = "User-agent: *"
 
 
-class Rule(NamedTuple):
+class DisallowLine(NamedTuple):
     """A Disallow line: its number from 1, its value, and the start of the decoded path of every URL that it forbids."""
 
     number: int
@@ -88,10 +88,10 @@ def denying_line(text: str, bounded: str, url: str, token: str) -> str:
 
 
 @lru_cache(maxsize=32)
-def disallows(bounded: str) -> tuple[Rule, ...]:
+def disallows(bounded: str) -> tuple[DisallowLine, ...]:
     """Return the Disallow lines of a file that has the lines of one robot only."""
     return tuple(
-        Rule(number, rule[1], unquote(re.split(r"\*|\$$", rule[1], maxsplit=1)[0]))
+        DisallowLine(number, rule[1], unquote(re.split(r"\*|\$$", rule[1], maxsplit=1)[0]))
         for number, line in enumerate(bounded.splitlines(), start=1)
         if (rule := _DISALLOW.match(line.partition("#")[0].strip()))
     )

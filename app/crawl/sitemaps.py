@@ -72,7 +72,7 @@ class ReadSitemap(NamedTuple):
     unproven: bool = False
 
 
-class _Row(NamedTuple):
+class _SitemapRow(NamedTuple):
     url: str
     date: datetime
     is_sitemap: bool = False
@@ -152,7 +152,7 @@ def _inflated(body: bytes, faults: list[str]) -> Iterator[bytes]:
         faults.append("too large, cut, or damaged")
 
 
-def _text_rows(first: bytes, chunks: Iterable[bytes]) -> Iterator[_Row]:
+def _text_rows(first: bytes, chunks: Iterable[bytes]) -> Iterator[_SitemapRow]:
     rest = b""
     for chunk in chain((first,), chunks, (b"\n",)):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -160,10 +160,10 @@ def _text_rows(first: bytes, chunks: Iterable[bytes]) -> Iterator[_Row]:
             rest = b""
         for line in lines:
             if found := _LINE.match(line.decode("utf-8-sig", "replace").strip()):
-                yield _Row(found[0], _NO_DATE)
+                yield _SitemapRow(found[0], _NO_DATE)
 
 
-def _xml_rows(first: bytes, chunks: Iterable[bytes], faults: list[str]) -> Iterator[_Row]:
+def _xml_rows(first: bytes, chunks: Iterable[bytes], faults: list[str]) -> Iterator[_SitemapRow]:
     """Yield the rows of XML. Add a fault if a row may be missing: the root has no end, or the parser left text out."""
     from lxml import etree
 
@@ -190,7 +190,7 @@ def _xml_rows(first: bytes, chunks: Iterable[bytes], faults: list[str]) -> Itera
         faults.append("cut, damaged, or no sitemap")
 
 
-def _rows_in(parser: etree.XMLPullParser) -> Iterator[_Row]:
+def _rows_in(parser: etree.XMLPullParser) -> Iterator[_SitemapRow]:
     """Yield the rows that the parser has read, and free them."""
     for _, element in parser.read_events():
         name = _name(element)
@@ -199,7 +199,7 @@ def _rows_in(parser: etree.XMLPullParser) -> Iterator[_Row]:
             _forget(element)
 
 
-def _rows_of(element: etree._Element, name: str) -> Iterator[_Row]:
+def _rows_of(element: etree._Element, name: str) -> Iterator[_SitemapRow]:
     """Yield the URL of an element, and those of the page in other languages."""
     kind, dated = _ROWS[name]
     urls: list[str] = []
@@ -214,7 +214,7 @@ def _rows_of(element: etree._Element, name: str) -> Iterator[_Row]:
             date = parsed_date((child.text or "").strip()) or _NO_DATE
     for url in urls:
         if url:
-            yield _Row(url, date, name == "sitemap")
+            yield _SitemapRow(url, date, name == "sitemap")
 
 
 def _forget(element: etree._Element) -> None:

@@ -60,7 +60,7 @@ class CrawlRecord:
     moves: int = 0
     #: The domain whose start page redirected the crawl here last; empty without a move.
     moved_from: str = ""
-    #: Hash of the rules that select the links of a page; empty in the records of former releases.
+    #: Hash of the rules that select the links of a page. With others, the next crawl needs the pages again.
     selection: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)

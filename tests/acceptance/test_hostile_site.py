@@ -108,8 +108,8 @@ def test_a_crawl_of_a_hostile_site_ends_within_its_budgets_with_every_page_and_d
         )
         assert not re.findall(r"Dropped \S*tick.*", system.worker.log)
         assert used.tick < 30
-        assert used.redis < 100 * MIB
-        assert used.process < 400 * MIB
+        assert used.redis < 50 * MIB
+        assert used.process < 300 * MIB
 
 
 def check_pages(system: System, site: HostileSite, settings: Settings) -> None:

@@ -53,7 +53,7 @@ def orchestrator_id(requestor: Requestor) -> str:
 def is_answered(ear: FakeOrchestrator, searcher_id: str) -> bool:
     """Tell whether a searcher answers a search, here of a domain that it does not have."""
     answer = ear.search(searcher_id, "nowhere.example", "word")
-    return isinstance(answer, ProblemReply) and answer.fault == "not-here"
+    return isinstance(answer, ProblemReply) and answer.reason == "not-here"
 
 
 def refused(environment: Mapping[str, str], queues: str, *options: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, classify
-from app.crawl.extract.contract import extractor
+from app.crawl.extract.extractors import extractor
 from app.crawl.politeness import RobotsRules, fetch_robots
 from app.crawl.urls import Link, Scope
 from app.errors import ForbiddenAddress, RobotsUnavailable

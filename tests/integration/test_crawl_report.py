@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from app.cli.urls import cli
 from app.crawl.classify import FetchResult, Gone, Limits, Redirected, Skipped, classify
-from app.crawl.extract.contract import extractor
+from app.crawl.extract.extractors import extractor
 from app.crawl.frontier_values import Crawl, FoundPage, Host
 from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import policies_without_sites

@@ -13,9 +13,10 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from app.broker.errors import Postpone, PublishFailed
+from app.broker.outgoing import Outgoing
 from app.broker.policies.base import MAX_MESSAGE
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.publishing import Publisher
 from app.coverart import event_queue, event_record, musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_lost, publish_ready
 from app.coverart.event_record import EventRecord

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from app.broker.errors import InvalidMessage
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.crawl.classify import Indexed
 from app.crawl.crawl_cache import CrawlCache
 from app.crawl.frontier_values import Crawl, FoundPage, Host

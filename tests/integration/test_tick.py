@@ -11,7 +11,7 @@ import pytest
 from celery.beat import Scheduler
 from kombu import Connection
 
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from app.celery import app
 from app.crawl.frontier_values import Crawl, FoundPage, Host, MessageKind
 from app.crawl_record.crawls import latest_crawl

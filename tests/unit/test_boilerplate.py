@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.crawl.extract.boilerplate import HINTED, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, separated
-from app.crawl.extract.contract import Extractor, extractor
+from app.crawl.extract.contract import Extractor
+from app.crawl.extract.extractors import extractor
 from app.storage.page_parts import HEADINGS, KINDS, Block
 
 pytestmark = pytest.mark.unit

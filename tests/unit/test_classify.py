@@ -8,7 +8,7 @@ from email.utils import formatdate
 import pytest
 
 from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify, links_of
-from app.crawl.extract.contract import extractor
+from app.crawl.extract.extractors import extractor
 from app.crawl.page_work import entry_of
 from app.crawl.urls import Link, Scope, Target
 from app.errors import ServerError

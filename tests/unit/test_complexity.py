@@ -19,7 +19,8 @@ from app.broker.headers import failure_headers
 from app.broker.worker.failures import failure_of
 from app.crawl.classify import Skipped, classify
 from app.crawl.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
-from app.crawl.extract.contract import MAX_SIBLINGS, excess_complexity, extractor
+from app.crawl.extract.contract import MAX_SIBLINGS, excess_complexity
+from app.crawl.extract.extractors import extractor
 from app.crawl.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response

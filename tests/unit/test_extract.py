@@ -13,7 +13,8 @@ from selectolax.lexbor import SelectolaxError
 
 from app.crawl.extract import lexbor
 from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.extract.contract import Anchor, Extract, Extractor, extractor
+from app.crawl.extract.contract import Anchor, Extract, Extractor
+from app.crawl.extract.extractors import extractor
 from app.storage.page_parts import MAX_ANCHOR, Block
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,7 @@ import pytest
 
 from app.crawl.classify import FetchResult, Indexed, Limits, Skipped, classify
 from app.crawl.extract import pdf as extraction
-from app.crawl.extract.contract import extractor
+from app.crawl.extract.extractors import extractor
 from app.crawl.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, PublishFailed
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from app.broker.rpc.responder import Handler, Responder
 from app.cluster.orchestrator.pack_reads import PackReads
 from app.cluster.orchestrator.state import OrchestratorState

@@ -33,7 +33,7 @@ class BeautifulSoupExtractor:
         return visible.with_text_instead_of_frames(_extract(soup), without_frames, self)
 
 
-class _Nodes:
+class _SoupNodes:
     """Reads the tags of BeautifulSoup."""
 
     def key(self, node: Tag) -> int:
@@ -60,7 +60,7 @@ class _Nodes:
         return contract.collapsed("".join(node.find_all(string=True)).replace("\0", " "))
 
 
-_NODES = _Nodes()
+_NODES = _SoupNodes()
 
 
 def _extract(soup: BeautifulSoup) -> Extract:

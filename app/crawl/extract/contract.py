@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 from math import isqrt
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from app.broker.nesting import read_json
 from app.crawl.extract.boilerplate import BOILERPLATE, HEADER, NEVER_BOILERPLATE
@@ -143,21 +142,6 @@ class Extractor(Protocol):
 
     def extract(self, document: str) -> Extract:
         """Return the content of the document; never raises for bad markup."""
-
-
-@cache
-def extractor(name: Literal["lexbor", "beautifulsoup"] | str) -> Extractor:
-    """Return the extractor of the setting EXTRACTOR; raises ValueError for an unknown name."""
-    # Imported on demand: each brings its parser, and a process needs only one.
-    if name == "lexbor":
-        from app.crawl.extract.lexbor import LexborExtractor
-
-        return LexborExtractor()
-    if name == "beautifulsoup":
-        from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
-
-        return BeautifulSoupExtractor()
-    raise ValueError(f"extractor {name!r}: expected 'lexbor' or 'beautifulsoup'")
 
 
 def collapsed(text: str) -> str:

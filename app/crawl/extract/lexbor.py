@@ -50,12 +50,15 @@ class LexborExtractor:
         except (SelectolaxError, ValueError, RuntimeError):  # ValueError for a lone surrogate.
             root = None
         if root is None:
-            return contract.extractor("beautifulsoup").extract(document)
+            # Imported on demand: lexbor rejects few documents, and the other parser costs time and memory.
+            from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
+
+            return BeautifulSoupExtractor().extract(document)
         found, without_frames = _extract(tree, root)
         return visible.with_text_instead_of_frames(found, without_frames, self)
 
 
-class _Nodes:
+class _LexborNodes:
     """Reads lexbor's nodes."""
 
     def key(self, node: LexborNode) -> int:
@@ -82,7 +85,7 @@ class _Nodes:
         return contract.collapsed(node.text(separator=" "))
 
 
-_NODES = _Nodes()
+_NODES = _LexborNodes()
 
 
 def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
