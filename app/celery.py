@@ -35,7 +35,7 @@ install(
     retry_policies(get_settings()),
     publish_timeout=get_settings().publish_timeout,
     confirm=get_settings().client_confirms,
-    consumer="app.consumer:EnvelopeConsumer",
+    consumer="app.messages.consumer:EnvelopeConsumer",
 )
 
 # Flower without options would listen on every address without a password.

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Progress
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Progress
 from app.services.procfile import procfile
 from app.services.service import tail, wait_until
 from app.state.client import get_redis

@@ -5,8 +5,5 @@ from __future__ import annotations
 from app.broker.errors import ApplicationError
 
 
-class BenchmarkError(ApplicationError):
+class BenchmarkError(ApplicationError, reason="benchmark"):
     """Raised when a benchmark cannot run, or when its contestants did different work."""
-
-    permanent = True
-    reason = "benchmark"

@@ -20,7 +20,7 @@ from bs4 import BeautifulSoup
 from resiliparse.extract.html2text import extract_plain_text
 
 from app.celery import GARBAGE_THRESHOLD
-from app.crawl.extract.contract import extractor
+from app.crawl.read.extract.extractors import extractor
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, bullets, ratios, verdict, verdict_below
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from app.crawl.classify import Indexed, classify
-from app.crawl.extract.contract import extractor
+from app.crawl.read.classify import Indexed, classify
+from app.crawl.read.extract.extractors import extractor
 from app.crawl.urls import Scope
 from app.http.response import Response
 from app.pack.fetch import fetch_pack

@@ -14,10 +14,11 @@ import psutil
 from kombu import Connection, Queue
 
 from app.broker.delivery import Delivery
+from app.broker.outgoing import Outgoing
 from app.broker.policies.base import Retry
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.delays import QueueType
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import replacement
 from app.broker.worker.failures import failure_of
 from app.errors import FetchError

@@ -19,14 +19,12 @@ _FILE = re.compile(r"\((.+?)(?::\d+)?\)$")
 
 #: Purpose of the code in a file, by the beginning of its path. The first match counts.
 _POOL_PURPOSES = (
-    ("app/crawl/extract", "parse"),
-    ("app/crawl/classify", "parse"),
-    ("app/crawl/encoding", "parse"),
+    ("app/crawl/read", "parse"),
     ("app/crawl/urls", "parse"),
     ("app/http/", "fetch"),
+    ("app/crawl/frontier/single_flight", "single flight"),
     ("app/crawl/frontier", "frontier"),
-    ("app/crawl/single_flight", "single flight"),
-    ("app/crawl/politeness", "rate limiter, robots"),
+    ("app/crawl/fetch/politeness", "rate limiter, robots"),
     ("app/timers", "timer"),
     ("app/storage", "store"),
     ("app/broker/publishing", "publish"),
@@ -35,14 +33,14 @@ _POOL_PURPOSES = (
 #: Purpose of a stack of the parent, by a word anywhere in it.
 _PARENT_PURPOSES = (
     ("celery/events/", "task events"),
-    ("app/envelopes", "envelope to task"),
+    ("app/messages/envelopes", "envelope to task"),
     ("app/broker/delivery", "envelope to task"),
     ("app/broker/publishing", "publish"),
     ("basic_ack", "acknowledge"),
     ("_write_job", "pipe to and from the pool"),
     ("_flush_outqueue", "pipe to and from the pool"),
     ("handle_result_event", "pipe to and from the pool"),
-    ("on_message (app/consumer", "Celery's message handling"),
+    ("on_message (app/messages/consumer", "Celery's message handling"),
     ("drain_events", "read from the broker"),
     ("poll (kombu/utils/eventio", "wait for events (epoll)"),
 )

@@ -13,7 +13,7 @@ from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, bullets, r
 from benchmarks.parked import ParkedFigures
 from benchmarks.profile import Share
 from benchmarks.relevance import tables as relevance_tables
-from benchmarks.relevance.run import Part
+from benchmarks.relevance.tables import Part
 from benchmarks.runs import CrawlRun
 from benchmarks.search import SearchFigures
 from benchmarks.stored_results import Section

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from app.broker.rpc.requestor import Requestor
 from app.cluster.client.cluster import ClusterSearchClient
 from app.search.contract import SearchRequest
@@ -143,7 +143,7 @@ CONTESTANTS: dict[str, Callable[[dict[str, Any]], Make]] = {
 
 def _best(pack: sqlite3.Connection, query: Query) -> list[Any]:
     ranked = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
-    ids = [row[0] for row in pack.execute(ranked, (query.match, WEIGHTS[max(WEIGHTS)], LIMIT))]
+    ids = [row[0] for row in pack.execute(ranked, (query.match, WEIGHTS, LIMIT))]
     marks = ", ".join("?" * len(ids))
     return pack.execute(f"SELECT {_COLUMNS} FROM pages WHERE id IN ({marks})", ids).fetchall()
 

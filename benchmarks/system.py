@@ -18,11 +18,11 @@ from redis import Redis
 
 from app import services
 from app.broker.publishing import Publisher
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import ACTIVE_CRAWLS, Progress
-from app.crawl_record.keys import plain_id
-from app.envelopes import site_message
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import ACTIVE_CRAWLS, Progress
+from app.crawl.record.keys import plain_id
 from app.http.api import ApiClient
+from app.messages.envelopes import site_message
 from app.services import state
 from app.services.procfile import procfile
 from app.services.service import tail, wait_until

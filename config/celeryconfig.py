@@ -48,7 +48,7 @@ task_serializer = result_serializer = event_serializer = "json"
 accept_content = result_accept_content = ["json"]
 
 beat_schedule = BEAT_SCHEDULE
-beat_scheduler = "app.broker.worker.celery_internals:Scheduler"
+beat_scheduler = "app.broker.worker.celery_internals:BeatScheduler"
 beat_schedule_filename = str(_settings.data_dir / "beat-schedule")
 worker_send_task_events = True
 worker_enable_remote_control = True

@@ -19,7 +19,7 @@ from app.broker.policies.delay_queues import ITERATION
 from app.broker.policies.delays import delay_name
 from app.errors import DemoFailed
 from app.pack.manifest import Manifest
-from app.status import status
+from app.sites.status import status
 from app.topology.declare import all_queues
 from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET, events_exchange

@@ -22,8 +22,8 @@ from app.broker.dead_letters import DeadLetter, DeadSet
 from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
-from app.envelopes import site_message
 from app.errors import DemoFailed, SearchUnavailable, StoreError
+from app.messages.envelopes import site_message
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest
 from app.search.contract import SearchRequest, SearchResult

@@ -21,15 +21,15 @@ from app.broker.worker.task import Task
 from app.celery import app
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import PROBE, SITEMAP, MessageKind
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import PROBE, SITEMAP, MessageKind
 from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import Policies
+from app.crawl.record.removed_sites import is_removed
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
-from app.crawl_record.removed_sites import is_removed
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.sites.policies import SitePolicies
-from app.sites.scheduler import Scheduler
+from app.sites.scheduler import CrawlScheduler
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis, get_raw_redis, get_redis
 from app.state.epoch import Epoch
@@ -77,7 +77,7 @@ class Context:
     redis: Redis
     store: ObjectStore
     policies: Policies
-    scheduler: Scheduler
+    scheduler: CrawlScheduler
     publisher: Publisher
     budgets: Budgets
     frontier: Frontier
@@ -114,7 +114,7 @@ def context() -> Context:
             redis=redis,
             store=store,
             policies=policies,
-            scheduler=Scheduler(store),
+            scheduler=CrawlScheduler(store),
             publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
             budgets=budgets(settings),
             frontier=frontier,

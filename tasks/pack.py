@@ -13,10 +13,10 @@ from celery.utils.log import get_task_logger
 from app.broker.errors import InvalidMessage
 from app.crawl.crawl_records import RecordedCrawl
 from app.crawl.left_out import find_left_out
+from app.crawl.record.crawls import list_crawls, update_crawl
 from app.crawl.urls import canonical_key
-from app.crawl_record.crawls import list_crawls, update_crawl
-from app.envelopes import event_message
 from app.errors import PackError
+from app.messages.envelopes import event_message
 from app.pack import packer
 from app.pack.announcement import is_announced, note_announced
 from app.pack.manifest import read_manifest

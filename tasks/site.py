@@ -9,16 +9,16 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.broker.publishing import Outgoing
-from app.crawl.classify import FetchResult, Redirected, links_of
-from app.crawl.cpu_limit import limit_was_exceeded
+from app.broker.outgoing import Outgoing
 from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
-from app.crawl.frontier_values import Admitted, Completed, Crawl, FoundPage, MessageKind
+from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, MessageKind
+from app.crawl.read.classify import FetchResult, Redirected, links_of
+from app.crawl.read.cpu_limit import limit_was_exceeded
+from app.crawl.record.reasons import Reason
 from app.crawl.urls import Link, Target, canonical_key, host_of
-from app.crawl_record.reasons import Reason
-from app.envelopes import delayed_message, site_message
+from app.messages.envelopes import delayed_message, site_message
 from app.sites.moves import may_move
-from app.status import status
+from app.sites.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, role_of, target_of, task
 

@@ -11,14 +11,14 @@ from celery.utils.log import get_task_logger
 from app.broker.connection import connection_to
 from app.broker.errors import PublishFailed
 from app.broker.worker.task import Task
-from app.crawl.frontier_values import Admitted, Refill
-from app.crawl_record.crawls import read_crawl
-from app.crawl_record.keys import CrawlRef
-from app.envelopes import queue_message, site_message
+from app.crawl.frontier.values import Admitted, Refill
+from app.crawl.record.crawls import read_crawl
+from app.crawl.record.keys import CrawlRef
+from app.messages.envelopes import queue_message, site_message
 from app.sites.scheduler import START_LOST, DueCrawl
+from app.sites.sweep import Sweep
 from app.state.client import PREFIX
 from app.storage.damage import isolated
-from app.sweep import Sweep
 from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
 from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
 from config.routes import CRAWL, INDEX, PAGE

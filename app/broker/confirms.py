@@ -6,12 +6,10 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .delivery import raw_body
-
-if TYPE_CHECKING:
-    from .publishing import Outgoing
+from .outgoing import Outgoing
 
 #: Seconds after which a confirm counts as lost, on a connection that works. A cluster that lost a node, and a disk that
 #: is slow, confirm within half of it. Sending again too early makes a duplicate of each message.

@@ -1,7 +1,4 @@
-"""The root error, and the errors of messages, the broker and its worker.
-
-An error class decides three things: whether the message is retried, its code in dead sets, and the HTTP answer.
-"""
+"""The root error, and the errors of messages, the broker and its worker."""
 
 from __future__ import annotations
 
@@ -34,50 +31,52 @@ UNAVAILABLE = ProblemType("unavailable", 503, "The search cannot be reached", re
 
 
 class ApplicationError(Exception):
-    """Root of every error that this project raises."""
+    """Root of every error that this project raises.
 
+    The head of a class states how it differs from its parent: `class PackError(ApplicationError, reason="pack")`.
+    """
+
+    #: Code in dead sets, metrics and cluster replies. No two classes state the same one.
+    reason: ClassVar[str] = "error"
     #: Whether a retry would fail in the same way: the message is dead-lettered at once.
     permanent: ClassVar[bool] = False
-    #: Code in dead sets, metrics and cluster replies; each class has its own.
-    reason: ClassVar[str] = "error"
+    #: How HTTP answers a request that ends in the error.
     problem: ClassVar[ProblemType] = INTERNAL
 
+    def __init_subclass__(
+        cls, *, reason: str | None = None, permanent: bool | None = None, problem: ProblemType | None = None
+    ) -> None:
+        """Set what the head of a class states; the rest is inherited."""
+        super().__init_subclass__()
+        stated = {"reason": reason, "permanent": permanent, "problem": problem}
+        for name, value in stated.items():
+            if value is not None:
+                setattr(cls, name, value)
 
-class InvalidMessage(ApplicationError):
+
+class InvalidMessage(ApplicationError, reason="invalid-message", permanent=True, problem=INVALID):
     """Raised for a message or a task's arguments that are invalid; names the field and the reason."""
-
-    permanent = True
-    reason = "invalid-message"
-    problem = INVALID
 
 
 class TooDeep(InvalidMessage, ValueError):
     """Raised for JSON that is nested too deeply."""
 
 
-class UnknownType(ApplicationError):
+class UnknownType(ApplicationError, reason="unknown-type", problem=INVALID):
     """Raised for a message type that no route names. Retryable: a newer release may be rolling out."""
 
-    reason = "unknown-type"
-    problem = INVALID
 
-
-class Undecodable(ApplicationError):
+class Undecodable(ApplicationError, reason="undecodable", problem=INVALID):
     """Raised for a body that is not what its content type says."""
 
-    reason = "undecodable"
-    problem = INVALID
 
-
-class Postpone(ApplicationError):
+class Postpone(ApplicationError, reason="postponed"):
     """Raised by a task to run again after `seconds`: the message waits in delay queues, its retry budget unspent.
 
     It waits in a few hops down a ladder of durations, or with `exactly` in one queue of that duration. The message
     comes back with `headers` added. A `mark` is a header, too. With one, the task's hook `on_postponed` is called once
     the message is in the delay queue. `why` is for logs and events.
     """
-
-    reason = "postponed"
 
     def __init__(
         self, seconds: float, why: str, *, exactly: bool = False, mark: str = "", headers: Mapping[str, Any] = _NOTHING
@@ -89,85 +88,50 @@ class Postpone(ApplicationError):
         self.mark = mark
         self.headers = dict(headers)
 
-    def __reduce__(self) -> tuple[type[Postpone], tuple[float, str], dict[str, object]]:
-        """Pickle every attribute, because the pool process sends the error to the worker's parent process."""
-        return type(self), (self.seconds, self.why), self.__dict__
 
-
-class PublishFailed(ApplicationError):
+class PublishFailed(ApplicationError, reason="publish"):
     """Raised when the broker did not confirm a message in time, refused it or could not route it."""
 
-    reason = "publish"
 
-
-class WorkerMisconfigured(ApplicationError):
+class WorkerMisconfigured(ApplicationError, reason="not-wired"):
     """Raised when a worker starts with a task or a queue whose messages it would lose; names it and the cause."""
 
-    permanent = True
-    reason = "not-wired"
 
-
-class Unroutable(PublishFailed):
+class Unroutable(PublishFailed, reason="unroutable"):
     """Raised when no queue is bound for the exchange and the routing key of a message; names both."""
 
-    reason = "unroutable"
 
-
-class QueueUnavailable(PublishFailed):
+class QueueUnavailable(PublishFailed, reason="queue-unavailable"):
     """Raised for a queue whose node is down: it and its messages return with the node; names both."""
 
-    reason = "queue-unavailable"
 
-
-class RequestTimedOut(ApplicationError):
+class RequestTimedOut(ApplicationError, reason="request-timeout", problem=TIMEOUT):
     """Raised when no reply to a request came by its deadline; names the address and the seconds."""
 
-    reason = "request-timeout"
-    problem = TIMEOUT
 
-
-class AlreadyRunning(ApplicationError):
+class AlreadyRunning(ApplicationError, reason="already-running"):
     """Raised when a process starts of which only one may run, while another one runs; names it."""
 
-    permanent = True
-    reason = "already-running"
 
-
-class DeadSetBusy(ApplicationError):
+class DeadSetBusy(ApplicationError, reason="dead-set-busy"):
     """Raised when another operator works on a dead set; names it."""
 
-    reason = "dead-set-busy"
 
-
-class BrokerUnreachable(ApplicationError):
+class BrokerUnreachable(ApplicationError, reason="broker-unreachable", problem=UNAVAILABLE):
     """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
 
-    reason = "broker-unreachable"
-    problem = UNAVAILABLE
 
-
-class ManagementFailed(ApplicationError):
+class ManagementFailed(ApplicationError, reason="management"):
     """Raised when the broker's management API does not answer, or refuses."""
 
-    reason = "management"
 
-
-class TopologyDiffers(ApplicationError):
+class TopologyDiffers(ApplicationError, reason="topology"):
     """Raised when the broker has an exchange or a queue with other arguments than declared; names it."""
 
-    permanent = True
-    reason = "topology"
 
-
-class MigrationRefused(ApplicationError):
+class MigrationRefused(ApplicationError, reason="migration-refused"):
     """Raised when a queue's messages cannot be moved aside safely now; says what to do first."""
 
-    permanent = True
-    reason = "migration-refused"
 
-
-class Overloaded(ApplicationError):
+class Overloaded(ApplicationError, reason="searcher-busy", problem=BUSY):
     """Raised when a process has no room for another request: it could not answer in time."""
-
-    reason = "searcher-busy"
-    problem = BUSY

@@ -6,22 +6,20 @@ import os
 import struct
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from amqp.exceptions import AccessRefused, FrameSyntaxError, NotFound, RecoverableConnectionError
 from kombu import Connection, Queue
 
-from . import amqp_internals
 from .combining import Combiner
 from .confirms import CONFIRM_LIMIT, Answer, Confirms, Transfer
 from .connection import CONNECTION_ERRORS, connection_to
 from .declaring import node_down
 from .errors import InvalidMessage, PublishFailed, QueueUnavailable, Unroutable
+from .outgoing import Outgoing, wire_message
 
 #: Messages published before their confirms are awaited.
 _WINDOW = 500
@@ -31,9 +29,6 @@ _MAX_SHOWN, _SHOWN_BODY = 3, 200
 
 #: Messages of failed calls that are remembered, so that a second attempt sends no more than necessary.
 _MAX_FAILED = 5_000
-
-#: Bytes of a content header's frame besides the properties: frame header, class, weight, body size and frame end.
-_FRAME_OVERHEAD = 20
 
 #: What a socket or the broker raises when a connection is lost, through no fault of a message.
 _LOST = (OSError, RecoverableConnectionError)
@@ -45,21 +40,6 @@ _UNENCODABLE = (struct.error, FrameSyntaxError, TypeError, ValueError, Attribute
 _GLANCE = 0.001
 
 _BLOCKED = "the broker takes no messages, it is low on memory or disk"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
-    """One message to publish. The body is sent unchanged."""
-
-    exchange: str
-    routing_key: str
-    body: bytes
-    headers: Mapping[str, Any] = field(default_factory=dict)
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    content_type: str | None = "application/json"
-    content_encoding: str | None = "utf-8"
-    #: Whether an unroutable message is an error. An event without subscribers is not an error.
-    mandatory: bool = True
 
 
 class _NoAnswer(Exception):
@@ -329,30 +309,6 @@ class Publisher:
         self._blocked = blocked
         if self._confirms and not blocked:
             self._confirms.wait_anew()
-
-
-def wire_message(channel: Any, message: Outgoing) -> Any:
-    """Return a channel's message: persistent and with a new message id, unless its properties say otherwise.
-
-    Raises what py-amqp raises for headers that it cannot encode, and InvalidMessage for headers that are too large.
-    """
-    properties = {"delivery_mode": 2, **message.properties}
-    if "message_id" not in properties:
-        properties["message_id"] = str(uuid.uuid4())
-    priority = properties.pop("priority", None)
-    wire = channel.prepare_message(
-        message.body,
-        priority=priority,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-        headers=dict(message.headers),
-        properties=properties,
-    )
-    size, limit = amqp_internals.encode_properties(wire), channel.connection.frame_max - _FRAME_OVERHEAD
-    if size > limit:
-        # The broker would close the connection, and not confirm what was sent before on it.
-        raise InvalidMessage(f"headers and properties of {size} bytes: a frame of the broker has room for {limit}")
-    return wire
 
 
 def _shown(message: Outgoing) -> str:

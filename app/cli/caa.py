@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from app.cli import caa_view as view
-from app.cli.caa_audit import Comparison, HeldBack, Report, in_order
+from app.cli.caa_audit import AuditReport, Comparison, HeldBack, in_order
 from app.cli.caa_jobs import (
     GidSelection,
     JobPublisher,
@@ -101,7 +101,7 @@ def audit(
         served.connect(primary=fix) as connection,
         served.connect(primary=fix) as second,
     ):
-        report = Report(served, fix=fix, yes=yes, as_json=as_json, held_back=held_back)
+        report = AuditReport(served, fix=fix, yes=yes, as_json=as_json, held_back=held_back)
         comparison = Comparison(
             served.project, served.public, served.web_service, second, given=not every, every_metadata=metadata
         )

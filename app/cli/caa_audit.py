@@ -23,7 +23,14 @@ from app.coverart.jobs import Delete
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Entity, Project
 from app.coverart.webservice import WebService
-from app.errors import ArchiveUnavailable, EntityNotFound, RemoteError, WebServiceUnavailable
+from app.errors import (
+    ArchiveError,
+    ArchiveUnavailable,
+    EntityNotFound,
+    RemoteError,
+    WebServiceError,
+    WebServiceUnavailable,
+)
 
 #: Items that are being compared or wait for an earlier one, for each job. One slow item holds up no other.
 _AHEAD = 16
@@ -104,7 +111,7 @@ class Comparison:
             )
         except _UNAVAILABLE:
             raise
-        except RemoteError as error:
+        except (ArchiveError, WebServiceError) as error:
             return error
 
     def homes(self, images: Collection[int]) -> dict[int, str]:
@@ -159,7 +166,7 @@ class HeldBack:
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """Prints findings as they come, counts them and publishes the jobs that repair them."""
 
     archive: ServedArchive

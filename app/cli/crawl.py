@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from app.crawl.crawl_records import CrawlRecords
-from app.crawl.frontier import Frontier
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
 from app.crawl.urls import parse_domain
-from app.crawl_record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
 from app.sites.policies import SitePolicies
+from app.sites.sweep import Sweep
 from app.state.client import get_redis
 from app.storage.damage import DamageNotes
 from app.storage.open import open_store
-from app.sweep import Sweep
 from app.timers.timers import Timers
 from config.settings import get_settings
 

@@ -22,7 +22,7 @@ from app.broker.errors import ApplicationError
 from app.broker.policies.base import ReplayBudget
 from app.cli import dead_output as output
 from app.cli.printing import confirm
-from app.dead_sets import dead_sets, new_export, where
+from app.messages.dead_sets import dead_sets, new_export, where
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")

@@ -18,7 +18,7 @@ from app.broker.dead_letters.exports import readable
 from app.broker.delivery import BROKER_HEADERS
 from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
 from app.cli.printing import console, print_json, print_lines, printable, short
-from app.dead_sets import domain_of, task_of
+from app.messages.dead_sets import domain_of, task_of
 
 #: Letters shown on a terminal unless --limit says otherwise.
 SCREENFUL = 50

@@ -14,26 +14,26 @@ from config.settings import get_settings
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ErrorOutput:
     """What a command prints on standard error, and its exit code."""
 
     lines: tuple[str, ...]
     exit_code: int = 1
 
 
-def explained(error: BaseException) -> Explanation | None:
-    """Return the explanation of an expected error, None for any other one."""
+def explained(error: BaseException) -> ErrorOutput | None:
+    """Return the output for an expected error, None for any other one."""
     if isinstance(error, ValidationError):
         names = (".".join(str(part) for part in wrong["loc"]).upper() for wrong in error.errors())
         texts = (wrong["msg"].removeprefix("Value error, ") for wrong in error.errors())
         lines = (f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True))
-        return Explanation(tuple(lines), exit_code=2)
+        return ErrorOutput(tuple(lines), exit_code=2)
     if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)):
-        return Explanation((_unreachable("Redis", "REDIS_URL", error),))
+        return ErrorOutput((_unreachable("Redis", "REDIS_URL", error),))
     refused = isinstance(error, PublishFailed) and isinstance(error.__cause__, ConnectionError)
     if isinstance(error, (BrokerUnreachable, OperationalError)) or refused:
-        return Explanation((_unreachable("RabbitMQ", "BROKER_URL", error),))
-    return Explanation((str(error),)) if isinstance(error, ApplicationError) else None
+        return ErrorOutput((_unreachable("RabbitMQ", "BROKER_URL", error),))
+    return ErrorOutput((str(error),)) if isinstance(error, ApplicationError) else None
 
 
 def _unreachable(service: str, variable: str, error: BaseException) -> str:

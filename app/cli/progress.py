@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from app.crawl.frontier_values import Progress
+from app.crawl.frontier.values import Progress
 
 #: Seconds over which the rate is measured, and seconds between two looks.
 WINDOW = 60.0

@@ -26,7 +26,7 @@ _LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SearchReportTotal:
     """The sum of a site's reports from a day on, and whether the site is counted now."""
 
     domain: str
@@ -49,20 +49,20 @@ def search_report(
     reports = [report for _, report in read_reports(store, name, since=since)]
     stored = read_site(store, name)
     counted = stored is not None and stored.site.search_report
-    found = Report(name, since, counted, len(reports), total(reports))
+    found = SearchReportTotal(name, since, counted, len(reports), total(reports))
     _print_json(found) if as_json else _print(found)
     if not found.sums:
         raise typer.Exit(code=1)
 
 
-def _print_json(found: Report) -> None:
+def _print_json(found: SearchReportTotal) -> None:
     sums = json.loads(found.sums.to_json())
     del sums["version"]
     named = {"domain": found.domain, "since": found.since.isoformat(), "counted": found.counted, "days": found.days}
     typer.echo(json.dumps(named | sums, ensure_ascii=False))
 
 
-def _print(found: Report) -> None:
+def _print(found: SearchReportTotal) -> None:
     sums = found.sums
     if not found.counted:
         typer.echo(f"{found.domain}: not counted now; perennial site set {found.domain} search_report=true", err=True)

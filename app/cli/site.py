@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from app.broker.publishing import get_publisher
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Progress
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Progress
 from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
-from app.envelopes import site_message
 from app.errors import StoreError
+from app.messages.envelopes import site_message
+from app.sites.status import status as status_of
 from app.sites.stored import read_site
 from app.state.client import get_redis
-from app.status import status as status_of
 from app.storage.open import open_store
 from app.topology.declare import prepare_client
 from app.topology.policies import budgets

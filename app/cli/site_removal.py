@@ -16,11 +16,11 @@ from app.broker.errors import ApplicationError, Postpone, PublishFailed
 from app.broker.publishing import get_publisher
 from app.broker.waiting import remove_messages
 from app.cli.printing import confirm
-from app.crawl.frontier_values import LEASE
+from app.crawl.frontier.values import LEASE
 from app.crawl.urls import Target, parse_domain, parse_target
-from app.dead_sets import is_about
-from app.envelopes import delayed_message, event_message, site_message
 from app.errors import InvalidSite
+from app.messages.dead_sets import is_about
+from app.messages.envelopes import delayed_message, event_message, site_message
 from app.sites.removal import Holdings, SiteRemoval
 from app.sites.site import Site
 from app.sites.stored import update_site

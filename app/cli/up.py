@@ -14,7 +14,7 @@ from redis import RedisError
 from app import services
 from app.broker.connection import connected
 from app.broker.errors import BrokerUnreachable
-from app.circuit_breakers import breaker_states
+from app.doctor.circuit_breakers import breaker_states
 from app.services import procfile
 from app.services.process_states import current_states
 from config.routes import art_routes

@@ -12,11 +12,11 @@ import typer
 
 from app.broker.errors import InvalidMessage
 from app.cli.printing import printable
-from app.crawl.crawl_report import MAX_SOURCES, CrawlReport
-from app.crawl.explanation import Explanation
-from app.crawl.url_export import Format, export_urls
-from app.crawl_reports import CrawlReports
+from app.crawl.reports.crawl_report import MAX_SOURCES, CrawlReport
+from app.crawl.reports.explanation import Explanation
+from app.crawl.reports.url_export import Format, export_urls
 from app.errors import CrawlNotFound
+from app.sites.crawl_reports import CrawlReports
 from config.settings import get_settings
 
 cli = typer.Typer()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
-from app.errors import InvalidQuery, NotHere, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
+from app.broker.errors import UNAVAILABLE, ApplicationError, InvalidMessage, Overloaded
+from app.errors import NOT_PLACED, InvalidQuery, NotHere, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
 from app.search.contract import Text
 
 #: Unknown fields are ignored: a later release may send them.
@@ -23,12 +24,11 @@ MISSED_HEARTBEATS = 3
 #: The largest integer that every JSON implementation reads exactly (RFC 8259 section 6).
 _MAX_INTEGER = 2**53 - 1
 
-#: Codes of the errors that a searcher or the orchestrator replies with.
-Fault = Literal["invalid-query", "never-indexed", "not-placed", "not-here", "timeout", "busy", "broken"]
-#: The errors that the search client raises for these codes.
-_REPLY_ERRORS = (InvalidQuery, PackNotFound, NotPlaced, NotHere, SearchTimeout, Overloaded, PackCorrupt)
-#: Problem types of error classes for which a reply has another code.
-_FAULTS: dict[str, Fault] = {"invalid": "invalid-query", "unavailable": "not-placed", "internal": "broken"}
+#: The errors with which a searcher or the orchestrator replies, by reason code. The search client raises the same.
+REPLY_ERRORS: Mapping[str, type[ApplicationError]] = {
+    error.reason: error
+    for error in (InvalidQuery, PackNotFound, NotPlaced, NotHere, SearchTimeout, Overloaded, PackCorrupt)
+}
 
 #: Invalid fields of a message that an error text names at most.
 _NAMED_FIELDS = 10
@@ -154,25 +154,15 @@ class Routes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ProblemReply:
-    """The reply to a request that failed."""
+    """The reply to a request that failed: the reason code and the text of its error."""
 
-    fault: Fault
+    reason: str
     detail: str
-
-
-def fault_of(error: type[ApplicationError]) -> Fault:
-    """Return the code of an error class in a reply: its reason or its problem type; `broken` for all other classes."""
-    codes: tuple[Fault, ...] = get_args(Fault)
-    named = (error.reason, _FAULTS.get(error.problem.name, error.problem.name))
-    return next((code for name in named for code in codes if code == name), "broken")
-
-
-_ERRORS = {fault_of(error): error for error in _REPLY_ERRORS}
 
 
 def error_of(reply: ProblemReply) -> ApplicationError:
     """Return the error that the search client raises for a reply."""
-    return _ERRORS[reply.fault](reply.detail)
+    return REPLY_ERRORS.get(reply.reason, PackCorrupt)(reply.detail)
 
 
 def problem_reply(error: Exception, *, process: str) -> ProblemReply:
@@ -181,8 +171,16 @@ def problem_reply(error: Exception, *, process: str) -> ProblemReply:
     Characters that cannot be encoded are replaced: the text may quote the request.
     """
     if not isinstance(error, ApplicationError):
-        return ProblemReply(fault="broken", detail=f"the {process} failed; see its log")
-    return ProblemReply(fault=fault_of(type(error)), detail=str(error).encode(errors="replace").decode())
+        return ProblemReply(reason=PackCorrupt.reason, detail=f"the {process} failed; see its log")
+    return ProblemReply(reason=_reply_error(type(error)).reason, detail=str(error).encode(errors="replace").decode())
+
+
+def _reply_error(error: type[ApplicationError]) -> type[ApplicationError]:
+    """Return the class that replies have for an error: itself, the first one of its problem type, or PackCorrupt."""
+    if error.reason in REPLY_ERRORS:
+        return error
+    problem = NOT_PLACED if error.problem == UNAVAILABLE else error.problem
+    return next((each for each in REPLY_ERRORS.values() if each.problem == problem), PackCorrupt)
 
 
 def read(kind: type[M], payload: Any) -> M:

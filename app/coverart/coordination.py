@@ -98,7 +98,7 @@ class CoalescingWindow:
         return f"{PREFIX}art:window:{self.project.prefix}:{kind_of(job)}:{digest}"
 
 
-class Mark:
+class WindowMark:
     """The mark of one message that has waited: deleted before its job reads, set again if the job is postponed.
 
     A message without a mark of its own leaves all marks as they are. Equal messages may be dropped while a job is

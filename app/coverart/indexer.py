@@ -17,14 +17,14 @@ from app.broker.policies.delays import rounded_up
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, Mark
+from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, WindowMark
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.ordering import deletion_waits, listing_waits, present_move
-from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, SERVICE_ERRORS, Services, admit_and_watch, watch
+from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_watch, watch
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
-from app.errors import ArchiveNotFound
+from app.errors import ArchiveNotFound, RemoteError
 from app.state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
@@ -96,7 +96,7 @@ class Indexer:
                 raise decision
             if decision == "run":
                 self.run(job, headers)
-        except SERVICE_ERRORS as error:
+        except RemoteError as error:
             free_runs = whole_number(headers, FREE_RUNS, default=0)
             if error.free_after is None or free_runs >= MAX_FREE_RUNS:
                 raise
@@ -132,7 +132,7 @@ class Indexer:
         service and database.
         """
         # A mark stands for a message that waited: a retry must not delete that of another message.
-        mark = Mark(self.window, owned=COALESCED in headers and RETRIES not in headers)
+        mark = WindowMark(self.window, owned=COALESCED in headers and RETRIES not in headers)
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
         with ExitStack() as stack:
             stack.enter_context(mark)
@@ -178,7 +178,7 @@ class Indexer:
         entity = self.read_entity(job.gid)
         return entity is not None and entity.gid == job.gid and bool(entity.images)
 
-    def _index(self, job: Index, mark: Mark) -> Outcome:
+    def _index(self, job: Index, mark: WindowMark) -> Outcome:
         def clear(gid: str) -> None:
             mark.clear(Index(gid))
 
@@ -194,7 +194,7 @@ class Indexer:
                 return "skipped"
             return index(self.project, entity, archive=self.archive, web_service=self.web_service)
 
-    def _move(self, job: Move, mark: Mark) -> Outcome:
+    def _move(self, job: Move, mark: WindowMark) -> Outcome:
         mark.clear(job)
         present = present_move(job, self.read_home(job.id))
         if present is None:
@@ -206,7 +206,7 @@ class Indexer:
         with self.locks.hold(present.old_gid, present.new_gid) as require_held:
             return move(self.project, present, archive=self.archive, require_held=require_held)
 
-    def _delete(self, job: Delete, mark: Mark) -> Outcome:
+    def _delete(self, job: Delete, mark: WindowMark) -> Outcome:
         with self.locks.hold(job.gid):
             mark.clear(job)
             if job.id is None:

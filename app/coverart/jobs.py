@@ -10,7 +10,7 @@ from typing import Any
 
 from app.broker.errors import UnknownType
 from app.broker.headers import whole_number
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from app.coverart.project import LISTING_FILE
 from app.errors import InvalidJob
 

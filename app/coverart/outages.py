@@ -39,11 +39,8 @@ FREE_RUNS, MAX_FREE_RUNS = "perennial-free-runs", 20
 #: concerns all. `denied`: the keys may be wrong.
 Evidence = Literal["answered", "failed", "away", "denied"]
 
-#: Errors of the services that a job needs.
-SERVICE_ERRORS = (RemoteError, DatabaseFailed)
 
-
-def evidence_of(error: RemoteError | DatabaseFailed) -> Evidence:
+def evidence_of(error: RemoteError) -> Evidence:
     """Return what an error says about its service."""
     match error:
         case ArchiveDenied():
@@ -114,15 +111,14 @@ def watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
     """
     try:
         yield
-    except SERVICE_ERRORS as error:
+    except RemoteError as error:
         evidence = evidence_of(error)
         if evidence == "answered":
             breaker.succeed()
             raise
-        retry_after = error.retry_after if isinstance(error, RemoteError) else None
-        seconds_open, opened = breaker.fail(item, reason=str(error), retry_after=retry_after)
-        is_free = evidence == "away" or retry_after is not None
-        error.free_after = seconds_open or retry_after or (breaker.first_pause if is_free else None)
+        seconds_open, opened = breaker.fail(item, reason=str(error), retry_after=error.retry_after)
+        is_free = evidence == "away" or error.retry_after is not None
+        error.free_after = seconds_open or error.retry_after or (breaker.first_pause if is_free else None)
         if opened:
             _log_opened(breaker, evidence, seconds_open, error)
         raise

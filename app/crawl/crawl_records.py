@@ -9,13 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from app.crawl.crawl_report import read_report
-from app.crawl.frontier import CRAWL_TTL, Frontier
-from app.crawl.frontier_values import Crawl, is_sitemap
+from app.crawl.frontier.frontier import CRAWL_TTL, Frontier
+from app.crawl.frontier.values import Crawl, is_sitemap
 from app.crawl.policy import Policies
-from app.crawl.traps import TrapLimits
-from app.crawl.urls import Target
-from app.crawl_record.crawls import (
+from app.crawl.record.crawls import (
     CrawlRecord,
     CrawlState,
     list_crawls,
@@ -24,10 +21,13 @@ from app.crawl_record.crawls import (
     update_crawl,
     write_crawl,
 )
-from app.crawl_record.entries import UrlEntry
-from app.crawl_record.keys import CrawlRef
-from app.crawl_record.removed_sites import removed_at
-from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
+from app.crawl.record.entries import UrlEntry
+from app.crawl.record.keys import CrawlRef
+from app.crawl.record.removed_sites import removed_at
+from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
+from app.crawl.reports.crawl_report import read_report
+from app.crawl.traps import TrapLimits
+from app.crawl.urls import Target
 from app.errors import ObjectDamaged, PreconditionFailed, SecretMissing
 from app.storage.layout import stored_ids
 from app.storage.store import ObjectStore

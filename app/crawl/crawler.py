@@ -9,7 +9,12 @@ from typing import NamedTuple
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.crawl.classify import (
+from app.crawl.fetch.getters import Getters
+from app.crawl.fetch.politeness import HostRateLimiter, RobotsCache, RobotsRules, robots_url
+from app.crawl.frontier.single_flight import SingleFlight
+from app.crawl.frontier.values import Former, Host, MessageKind
+from app.crawl.policy import CrawlPolicy, Policies, policies_without_sites
+from app.crawl.read.classify import (
     FetchResult,
     Gone,
     Indexed,
@@ -24,17 +29,12 @@ from app.crawl.classify import (
     same_content,
     without_content,
 )
-from app.crawl.cpu_limit import MAX_CPU_SECONDS, cpu_limit
-from app.crawl.extract.contract import extractor
-from app.crawl.frontier_values import Former, Host, MessageKind
-from app.crawl.getters import Getters
-from app.crawl.policy import CrawlPolicy, Policies, policies_without_sites
-from app.crawl.politeness import HostRateLimiter, RobotsCache, RobotsRules, robots_url
-from app.crawl.single_flight import SingleFlight
-from app.crawl.sitemaps import DEFAULT_PATH, MAX_BYTES, ReadSitemap, sitemap_of
+from app.crawl.read.cpu_limit import MAX_CPU_SECONDS, cpu_limit
+from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, ReadSitemap, sitemap_of
+from app.crawl.record.reasons import Reason
 from app.crawl.traps import error_hash, probe_url
 from app.crawl.urls import Scope, Target, allows_port, host_of, resolve
-from app.crawl_record.reasons import Reason
 from app.errors import FetchError, ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
 from app.http.response import Response

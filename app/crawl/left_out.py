@@ -7,10 +7,10 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
+from app.crawl.record.entries import UrlEntry
+from app.crawl.record.reasons import Reason
 from app.crawl.traps import pattern_of
 from app.crawl.urls import canonical_key
-from app.crawl_record.entries import UrlEntry
-from app.crawl_record.reasons import Reason
 from app.storage.damage import read_readable
 from app.storage.layout import Page, content_key, outline_of, page_id
 from app.storage.store import ObjectStore

@@ -8,12 +8,11 @@ from functools import partial
 from itertools import chain
 
 from app.broker.errors import Postpone
-from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged, content_hash, links_of
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler, Probed, is_move
-from app.crawl.former import READ
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import (
+from app.crawl.frontier.former import READ
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import (
     PROBE,
     SITEMAP,
     Completed,
@@ -25,13 +24,14 @@ from app.crawl.frontier_values import (
     frontier_key,
     message_name,
 )
-from app.crawl.page_interval import with_interval
 from app.crawl.policy import Policies
-from app.crawl.sitemaps import MAX_NESTING
+from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged, content_hash, links_of
+from app.crawl.read.page_interval import with_interval
+from app.crawl.read.sitemaps import MAX_NESTING
+from app.crawl.record.entries import UrlEntry, first_links
+from app.crawl.record.reasons import Reason
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import Excluded, Target, canonical_key, host_of
-from app.crawl_record.entries import UrlEntry, first_links
-from app.crawl_record.reasons import Reason
 from app.storage.layout import page_id
 
 #: Seconds that a message waits whose crawl Redis lost while it was restored.

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import ada_url
 
+from app.crawl.record.crawls import CrawlSettings
+from app.crawl.record.entries import MAX_HASH
 from app.crawl.traps import MAX_DEPTH, TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
-from app.crawl_record.crawls import CrawlSettings
-from app.crawl_record.entries import MAX_HASH
 from app.storage.page_parts import hash_of
 from config.settings import Settings
 

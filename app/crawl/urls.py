@@ -14,7 +14,7 @@ from w3lib.url import canonicalize_url
 
 from app.broker.errors import InvalidMessage
 from app.crawl.path_rules import ALL_PATHS, PathRules
-from app.crawl_record.reasons import Reason
+from app.crawl.record.reasons import Reason
 from app.errors import InvalidUrl, OutOfScope
 from app.http.urls import without_credentials
 from app.text.anchor_texts import MAX_ANCHORS, joined_texts

@@ -17,9 +17,9 @@ from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
-from app.circuit_breakers import breaker_states
 from app.cluster.client.cluster import ClusterSearchClient
 from app.doctor import probes
+from app.doctor.circuit_breakers import breaker_states
 from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches

@@ -11,8 +11,9 @@ from typing import Any
 from kombu import Exchange, Queue
 
 from app.broker.errors import PublishFailed
+from app.broker.outgoing import Outgoing
 from app.broker.policies.delays import QueueType, delay_queue
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.publishing import Publisher
 
 #: Every queue and exchange of a probe has a name that begins with it.
 _PREFIX = "perennial.doctor."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import io
 import json
 import time
 import zlib
@@ -87,16 +88,18 @@ def read_body(raw: urllib3.BaseHTTPResponse, *, max_bytes: int) -> tuple[bytes, 
     if coding not in _DECODERS:
         raise HTTPError(f"content coding {coding[:40]!r} was not requested")
     decoder = _DECODERS[coding]()
-    body = bytearray()
+    # Its value shares its memory: a body of 50 MB is not copied.
+    body = io.BytesIO()
     received = 0
     while data := raw.read1(_READ_SIZE, decode_content=False):
         received += len(data)
-        body += decoder.decompress(data, max_bytes - len(body) + 1)
-        if max(len(body), received) > max_bytes or decoder.members > MAX_MEMBERS:
-            return bytes(body[:max_bytes]), True
+        body.write(decoder.decompress(data, max_bytes - body.tell() + 1))
+        if max(body.tell(), received) > max_bytes or decoder.members > MAX_MEMBERS:
+            body.truncate(max_bytes)
+            return body.getvalue(), True
     if received and not decoder.eof:
         raise zlib.error("the compressed body is incomplete")
-    return bytes(body), False
+    return body.getvalue(), False
 
 
 class _Decoder(Protocol):

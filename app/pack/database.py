@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +16,8 @@ from app.text.titles import site_name, without_site_name
 
 #: `PERN`, as in `schema.sql`.
 APPLICATION_ID: Final = 0x5045524E
-#: Schema version that `schema.sql` creates and packers update, and the versions that searchers read.
-SCHEMA_VERSION: Final = 5
-READ_VERSIONS: Final = (2, 3, 4, SCHEMA_VERSION)
+#: Schema version that `schema.sql` creates. A pack of another one is refused, and rebuilt from all stored pages.
+SCHEMA_VERSION: Final = 1
 
 #: Bytes of terms that FTS5 collects before it writes a segment. 64 MB halve the time of a load against its own 1 MB.
 FTS_HASH_SIZE: Final = 64 * 2**20
@@ -38,11 +37,6 @@ PRAGMA cache_size = -65536;
 _FOLDER: Final = Path(__file__).parent
 SCHEMA: Final = (_FOLDER / "schema.sql").read_text()
 TRIGGERS: Final = (_FOLDER / "triggers.sql").read_text()
-_SCHEMAS: Final = {SCHEMA_VERSION: SCHEMA + TRIGGERS} | {
-    version: (_FOLDER / f"schema_{version}.sql").read_text() + (_FOLDER / f"triggers_{version}.sql").read_text()
-    for version in READ_VERSIONS
-    if version != SCHEMA_VERSION
-}
 
 #: Characters of an object's definition that are read, and of its name in an error; objects that an error names.
 _MAX_SQL: Final = 10_000
@@ -156,8 +150,8 @@ def write_names(database: sqlite3.Connection, site: str) -> None:
 # Check
 
 
-def check(path: Path, *, versions: Collection[int] = READ_VERSIONS) -> None:
-    """Raise PackCorrupt unless the file is an intact pack of one of the schema versions."""
+def check(path: Path) -> None:
+    """Raise PackCorrupt unless the file is an intact pack of this release's schema version."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             database.execute("PRAGMA trusted_schema = OFF")
@@ -165,12 +159,13 @@ def check(path: Path, *, versions: Collection[int] = READ_VERSIONS) -> None:
             if application != APPLICATION_ID:
                 raise PackCorrupt(f"{path.name}: not a pack: application_id {application}")
             version = _pragma(database, "user_version")
-            if not isinstance(version, int) or version not in versions:
-                older = isinstance(version, int) and version < SCHEMA_VERSION
-                remedy = "; `perennial pack DOMAIN` rebuilds it from the stored pages" if older else ""
-                raise PackCorrupt(f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}{remedy}")
+            if version != SCHEMA_VERSION:
+                raise PackCorrupt(
+                    f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
+                    "`perennial pack DOMAIN` rebuilds it from the stored pages"
+                )
             # Before anything that runs what the schema says: a check evaluates constraints and indexed expressions.
-            if differing := _differing_objects(database, version):
+            if differing := _differing_objects(database):
                 raise PackCorrupt(f"{path.name}: its schema has other objects than a pack: {', '.join(differing)}")
             result = _pragma(database, "quick_check")
             if result != "ok":
@@ -179,11 +174,11 @@ def check(path: Path, *, versions: Collection[int] = READ_VERSIONS) -> None:
         raise PackCorrupt(f"{path.name}: {error}") from error
 
 
-@lru_cache(maxsize=len(READ_VERSIONS))
-def _expected_schema(version: int) -> dict[str, str]:
-    """Return the objects of a complete pack of a schema version, as `_schema` does."""
+@cache
+def _expected_schema() -> dict[str, str]:
+    """Return the objects of a complete pack, as `_schema` does."""
     with closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(_SCHEMAS[version])
+        database.executescript(SCHEMA + TRIGGERS)
         return _schema(database)
 
 
@@ -193,12 +188,12 @@ def _schema(database: sqlite3.Connection) -> dict[str, str]:
     return {f"{kind} {name}": " ".join(_COMMENT.sub("", sql or "").split()) for kind, name, sql in rows}
 
 
-def _differing_objects(database: sqlite3.Connection, version: int) -> list[str]:
+def _differing_objects(database: sqlite3.Connection) -> list[str]:
     """Return the first objects that a pack has not, lacks or defines in another way.
 
     The tables that FTS5 keeps for itself may have other plain columns: they depend on the version of SQLite.
     """
-    expected, found = _expected_schema(version), _schema(database)
+    expected, found = _expected_schema(), _schema(database)
     differing = [
         name
         for name in expected.keys() | found.keys()

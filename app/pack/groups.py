@@ -15,7 +15,7 @@ _ROWS: Final = "SELECT id, key, canonical, text_hash, inlinks, path, shown_as FR
 _UPDATE: Final = "UPDATE pages SET shown_as = ?, hidden = ? WHERE id = ?"
 
 
-class _Row(NamedTuple):
+class _PageRow(NamedTuple):
     id: int
     key: str
     canonical: str
@@ -35,7 +35,7 @@ def hash_of(title: str, body: str) -> int:
 
 def assign(database: sqlite3.Connection) -> None:
     """Bring the groups of all pages up to date. Equal rows are not written again."""
-    rows = [_Row(*row) for row in database.execute(_ROWS)]
+    rows = [_PageRow(*row) for row in database.execute(_ROWS)]
     targets = targets_of({row.key: row.canonical for row in rows})
     shown: dict[int, int] = {}
     for group in _groups(rows, targets):
@@ -66,7 +66,7 @@ def targets_of(canonical: Mapping[str, str]) -> dict[str, str]:
     return {key: ends[key] or key for key in canonical}
 
 
-def _groups(rows: list[_Row], targets: Mapping[str, str]) -> list[list[_Row]]:
+def _groups(rows: list[_PageRow], targets: Mapping[str, str]) -> list[list[_PageRow]]:
     """Return the groups of at least two pages: those with one target, joined where pages have the same text."""
     leaders: dict[str, str] = {}
 
@@ -81,13 +81,13 @@ def _groups(rows: list[_Row], targets: Mapping[str, str]) -> list[list[_Row]]:
         if row.text_hash:
             same = first_with.setdefault(row.text_hash, targets[row.key])
             leaders[leader(targets[row.key])] = leader(same)
-    groups: dict[str, list[_Row]] = defaultdict(list)
+    groups: dict[str, list[_PageRow]] = defaultdict(list)
     for row in rows:
         groups[leader(targets[row.key])].append(row)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _preference(row: _Row, targets: Mapping[str, str]) -> tuple[bool, int, bool, int, int, str]:
+def _preference(row: _PageRow, targets: Mapping[str, str]) -> tuple[bool, int, bool, int, int, str]:
     """Return what orders the pages of a group: canonical, most linked to, without a query, the shortest address."""
     path = row.path
     return (targets[row.key] != row.key, -row.inlinks, "?" in path, path.count("/"), len(path), row.key)

@@ -193,7 +193,7 @@ def pack_incremental(
 ) -> PackResult:
     """Bring a domain's pack up to date with the stored pages, reading only what changed.
 
-    Nothing is written if nothing changed. A pack that is missing, damaged or of a newer schema is rebuilt from all
+    Nothing is written if nothing changed. A pack that is missing, damaged or of another schema is rebuilt from all
     stored pages. Without `deletions`, rows of deleted pages stay. `work` is a folder for temporary files.
 
     Raises PackRefused when no page would be left of a pack that had some; PreconditionFailed when another pack was

@@ -71,7 +71,7 @@ def download_previous(store: ObjectStore, domain: str, target: Path) -> Previous
     limit = stored_manifest.uncompressed_size if stored_manifest and is_described else MAX_RATIO * size
     try:
         decompress(stored.data, target, limit=limit)
-        database.check(target, versions=(database.SCHEMA_VERSION,))
+        database.check(target)
         database.check_index(target)
         manifest = describe_pack(target, sha256=checksum, size=size, etag=stored.etag)
     except PackCorrupt as error:

@@ -1,7 +1,7 @@
 -- One pack: the pages of one domain and their full-text index.
--- Version 5. The version is `PRAGMA user_version`; `application_id` spells PERN.
+-- Version 1. The version is `PRAGMA user_version`; `application_id` spells PERN.
 PRAGMA application_id = 0x5045524e;
-PRAGMA user_version = 5;
+PRAGMA user_version = 1;
 
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,

@@ -168,9 +168,9 @@ class PackHits:
     relaxed: bool
     hits: tuple[Hit, ...]
     seconds: float
+    ideal: Annotated[float, Field(gt=0)]
     facets: tuple[Facet, ...] = ()
     did_you_mean: str = ""
-    ideal: float = 0.0
     best_bets: tuple[BestBet, ...] = ()
 
 

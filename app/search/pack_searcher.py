@@ -27,14 +27,7 @@ from app.text.titles import without_site_name
 
 #: As in app/pack/schema.sql.
 APPLICATION_ID = 0x5045524E
-SCHEMA_VERSION = 5
-#: Versions that are searched. Packs before version 3 have neither anchor texts nor forms of words, and packs before
-#: version 4 neither subsections nor groups of identical pages. Packs before version 5 have no indexes of stems.
-READ_VERSIONS = (2, 3, 4, SCHEMA_VERSION)
-
-#: The first version with forms of names such as `C++`, with groups of identical pages, and with indexes of stems.
-_WITH_SYMBOLS = _WITH_GROUPS = 4
-_WITH_STEMS = 5
+SCHEMA_VERSION = 1
 
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
@@ -55,8 +48,8 @@ _BODY_BYTES = 4 * MAX_SCANNED
 _BODY = f"substr(CAST(body AS BLOB), 1, {_BODY_BYTES})"
 #: Columns of a hit. A reply has to stay small, whatever the pack has: the crawl follows URLs of 2,000 characters.
 _HIT_COLUMNS = f"""id, {cut("url", 4_000)}, {cut("path", 4_000)}, {cut("title", 500)}, {cut("headings", 100_000)},
-    {cut("description", 10_000)}, {_BODY}, {cut("lang", 35)}, {cut("modified", 10)}"""
-_SUBSECTIONS = f", {cut('subsections', 100_000)}"
+    {cut("description", 10_000)}, {_BODY}, {cut("lang", 35)}, {cut("modified", 10)},
+    {cut("subsections", 100_000)}"""
 
 #: Instructions of SQLite's virtual machine between two checks of the time limit.
 _INSTRUCTIONS = 1_000
@@ -78,15 +71,12 @@ class PackSearcher:
             on_failure.callback(self._connections.close)
             try:
                 with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
-                    self._version = _read_version(connection, path)
-                    self.info, stemmers, self._site_name = _read_info(connection)
-                    self._stemmers = stemmers if self._version > 2 else ()
-                    self._properties = Properties(connection, version=self._version)
+                    _require_version(connection, path)
+                    self.info, self._stemmers, self._site_name = _read_info(connection)
+                    self._properties = Properties(connection)
                     pages = self._properties.rows
                     self._link_factors = ranking.link_factors(self._properties.inlinks, pages=pages)
-                    self._visible = visible.read_visible(
-                        connection, self._properties.hidden, has_groups=self._version >= _WITH_GROUPS
-                    )
+                    self._visible = visible.read_visible(connection, self._properties.hidden)
                     self._applied = NO_SETTINGS, self._visible
             except SearchTimeout as error:
                 raise PackCorrupt(f"{path.name}: it cannot be opened within {OPENING_SECONDS:g} s") from error
@@ -118,7 +108,7 @@ class PackSearcher:
         Of identical pages, one in the first of `languages` is shown.
         """
         settings, shown = self._applied
-        query = self._with_forms(settings.synonyms.expanded(query))
+        query = settings.synonyms.expanded(query).with_forms(self._stemmers)
         properties = self._properties
         # Filters and dates apply to every match, not to the best ones only.
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
@@ -159,12 +149,6 @@ class PackSearcher:
         """Close the pack. Running searches are not interrupted."""
         self._connections.close()
 
-    def _with_forms(self, query: Query) -> Query:
-        """Return the query with those forms of its words that this version of a pack has."""
-        if self._version > 2:
-            query = query.with_forms(self._stemmers)
-        return query if self._version >= _WITH_SYMBOLS else query.without_symbols()
-
     def _scored(
         self,
         connection: sqlite3.Connection,
@@ -175,26 +159,25 @@ class PackSearcher:
         limit: int | None,
     ) -> tuple[ranking.Ranking, dict[int, float], float]:
         """Return the pages that match, their scores, best first, and the score that no page can exceed."""
-        pages, version = self._properties.rows, ranking.RANKED_AS[self._version]
-        stems = stems_in(connection, query, self._stemmers, pages=pages) if self._version >= _WITH_STEMS else None
+        pages = self._properties.rows
+        stems = stems_in(connection, query, self._stemmers, pages=pages)
         ranked = ranking.rank(
             connection,
             query,
             hidden=hidden,
             limit=limit,
-            version=version,
             stems=stems,
             complete_only=limit is None,
             factors=factors,
         )
         bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
         scores = ranked.scores
-        if stems and stems.in_passages:
+        if stems.in_passages:
             scores = passages.raised(connection, stems.in_passages, scores, typed=stems.typed_in_passages)
         by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
         scores = ranking.weighted(by_title, self._link_factors)
         if scores and not ranked.relaxed:
-            promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
+            promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden)
             scores = ranking.promote(promoted, scores, bound=bound)
         return ranked, ranking.bounded(scores, ranked.phrases, bound=bound), bound
 
@@ -209,12 +192,9 @@ class PackSearcher:
         """Return the hits of ranked pages, each with the page that represents its group."""
         hits, matcher = {}, Matcher(phrases)
         ranked = {represented: page for page, represented in pages.items()}
-        has_groups = self._version >= _WITH_GROUPS
-        columns = _HIT_COLUMNS + (_SUBSECTIONS if has_groups else "")
-        for row in pack_tables.read_rows(connection, columns, tuple(ranked)):
-            page, url, path, title, headings, description, utf8, lang, modified, *subsections = row
+        for row in pack_tables.read_rows(connection, _HIT_COLUMNS, tuple(ranked)):
+            page, url, path, title, headings, description, utf8, lang, modified, named = row
             body = _decode(utf8 or b"")
-            named = "".join(subsections)
             others = [each for each in (ranked[page], *copies.get(ranked[page], ())) if each != page]
             opens_at, listed = choose(named, title=title, matcher=matcher)
             opens_at = opens_at or best_pdf_page(named, body, matcher)
@@ -308,16 +288,17 @@ def _decode(utf8: bytes) -> str:
     return utf_8_decode(utf8, "strict", len(utf8) < _BODY_BYTES)[0][:MAX_SCANNED]
 
 
-def _read_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the schema version of a pack; raises PackCorrupt for one that is not read here."""
+def _require_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise PackCorrupt for a database that is no pack of this release's schema version."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise PackCorrupt(f"{path.name}: a SQLite database, but not a pack")
-    if version not in READ_VERSIONS:
-        remedy = "; `perennial pack DOMAIN` rebuilds it from the stored pages" if version < SCHEMA_VERSION else ""
-        raise PackCorrupt(f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}{remedy}")
-    return int(version)
+    if version != SCHEMA_VERSION:
+        raise PackCorrupt(
+            f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
+            "`perennial pack DOMAIN` rebuilds it from the stored pages"
+        )
 
 
 def _read_info(connection: sqlite3.Connection) -> tuple[PackInfo, tuple[str, ...], str]:

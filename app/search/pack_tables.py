@@ -113,9 +113,9 @@ _SPARSE = 64
 _MAX_SECTION, _MAX_LANG, _MAX_TYPE, _MAX_DATE = 200, 35, 127, 10
 _MAX_SECTIONS, _MAX_LANGS, _MAX_TYPES = 4_000, 500, 500
 
-#: The index pages_properties covers this statement. Packs before schema version 3 count no links.
+#: The index pages_properties covers this statement.
 _EVERY = f"""
-SELECT id, {{inlinks}}, hidden, {cut("section", _MAX_SECTION)}, {cut("lang", _MAX_LANG)},
+SELECT id, inlinks, hidden, {cut("section", _MAX_SECTION)}, {cut("lang", _MAX_LANG)},
     {cut("content_type", _MAX_TYPE)}, {cut("modified", _MAX_DATE)}
 FROM pages
 """  # noqa: S608 (ours)
@@ -170,7 +170,7 @@ class _Column:
 class Properties:
     """The properties of all pages of a pack."""
 
-    def __init__(self, connection: sqlite3.Connection, *, version: int) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         """Read the properties row by row. They take a few numbers for each page; each distinct value is kept once."""
         self.rows, first, last = connection.execute("SELECT count(*), min(id), max(id) FROM pages").fetchone()
         sparse = self.rows and (last > _SPARSE * (self.rows + 1_000) or first < 0)
@@ -183,8 +183,7 @@ class Properties:
         self.inlinks: dict[int, int] = {}
         section_codes, lang_codes, type_codes = {"": 0}, {"": 0}, {"": 0}
         hidden = set()
-        every = _EVERY.format(inlinks="inlinks" if version > 2 else "0")
-        for page, inlinks, is_hidden, section, lang, content_type, modified in connection.execute(every):
+        for page, inlinks, is_hidden, section, lang, content_type, modified in connection.execute(_EVERY):
             if isinstance(inlinks, int) and inlinks > 0:
                 self.inlinks[page] = inlinks
             if is_hidden:

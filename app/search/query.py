@@ -258,11 +258,6 @@ class Query:
         return has_stop_words and len(self.phrases) >= _SENTENCE and not any(each.quoted for each in self.phrases)
 
     @property
-    def any_term_match(self) -> str:
-        """FTS5 expression for at least one of the words, without exclusions."""
-        return " OR ".join(term.match for term in self.terms)
-
-    @property
     def phrase_match(self) -> str | None:
         """FTS5 expression for all words adjacent; None for a query of one phrase, whose `match` is the same."""
         if len(self.phrases) == 1 and len(self.typed) == len(self.words):
@@ -288,14 +283,6 @@ class Query:
             return replace(phrase, forms=_folded(forms_of(word, algorithms)), stems=marked)
 
         return replace(self, phrases=tuple(map(expanded, self.phrases)))
-
-    def without_symbols(self) -> Query:
-        """Return the query for a pack that lacks the forms of names with signs."""
-
-        def without(phrase: Phrase) -> Phrase:
-            return replace(phrase, symbol="", synonyms=tuple(map(without, phrase.synonyms)))
-
-        return replace(self, phrases=tuple(map(without, self.phrases)))
 
     def with_words(self, replacements: Mapping[int, str]) -> str:
         """Return the text with some of `words`, named by their index, replaced."""

@@ -17,25 +17,13 @@ from app.search.query import Phrase, Query, words
 from app.search.stemmed import Stems
 from app.text.symbols import symbols_in
 
-#: Column weights by schema version. 2: title, headings, description, body. 3: title, headings, anchors, description,
-#: forms of words in names, forms of words in the text, body.
-_WITH_FORMS = "bm25(10.0, 5.0, 5.0, 3.0, 4.0, 0.4, 1.0)"
-WEIGHTS = {2: "bm25(10.0, 5.0, 3.0, 1.0)", 3: _WITH_FORMS, 5: _WITH_FORMS}
-#: The same of a page's names alone. 2: title, headings. 3: title, headings, anchors, forms. 5: the same without forms.
-_NAME_WEIGHTS = {2: "bm25(1.0, 1.0)", 3: "bm25(2.0, 1.0, 2.0, 1.0)", 5: "bm25(2.0, 1.0, 2.0)"}
-#: The schema version whose weights a pack has.
-RANKED_AS = {2: 2, 3: 3, 4: 3, 5: 5}
-#: What the columns contain, by schema version: the field of a page. Forms of names have the weight of `names`.
-_FIELDS = {
-    2: ("title", "headings", "description", "body"),
-    3: ("title", "headings", "anchors", "description", "names", "body", "body"),
-    5: ("title", "headings", "anchors", "description", "names", "body", "body"),
-}
-_NAME_FIELDS = {
-    2: ("title", "headings"),
-    3: ("title", "headings", "anchors", "names"),
-    5: ("title", "headings", "anchors"),
-}
+#: Weights of the columns of `pages_fts`, in their order: see app/pack/schema.sql.
+WEIGHTS = "bm25(10.0, 5.0, 5.0, 3.0, 4.0, 0.4, 1.0)"
+#: The same of the names of pages, in `name_stems`.
+_NAME_WEIGHTS = "bm25(2.0, 1.0, 2.0)"
+#: What the columns contain: the field of a page. Forms of names have the weight of `names`.
+_FIELDS = ("title", "headings", "anchors", "description", "names", "body", "body")
+_NAME_FIELDS = ("title", "headings", "anchors")
 #: Upper bound of bm25's term frequency factor, k1 + 1. FTS5 has k1 = 1.2
 #: (https://sqlite.org/fts5.html#the_bm25_function).
 _SATURATION = 2.2
@@ -61,14 +49,12 @@ _MAX_LINK_SHARE = 0.6
 _NAVIGATION = 0.6
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY +rank LIMIT ?"
-_NAME_SCORES = "SELECT rowid, rank FROM names WHERE names MATCH ? AND rank MATCH ?"
 _NAME_STEM_SCORES = "SELECT rowid, rank FROM name_stems WHERE name_stems MATCH ? AND rank MATCH ?"
 _BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
-_COUNT_NAMES = "SELECT count(*) FROM names WHERE names MATCH ?"
 _COUNT_NAME_STEMS = "SELECT count(*) FROM name_stems WHERE name_stems MATCH ?"
 #: What has a page's names: none is longer than a query, which has 255 characters.
-_NAME_COLUMNS = f"id, {cut('title', 1_000)}, {cut('headings', 1_000)}, {cut('path', 4_000)}"
-_ANCHORS = f", {cut('anchors', 10_000)}"
+_NAME_COLUMNS = f"""id, {cut("title", 1_000)}, {cut("headings", 1_000)}, {cut("path", 4_000)},
+    {cut("anchors", 10_000)}"""
 #: Numbers of sections and chapters, which people do not type.
 NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 _NUMBERING_OF_LINES = re.compile(NUMBERING.pattern, re.MULTILINE)
@@ -99,8 +85,7 @@ def rank(
     *,
     hidden: Collection[int],
     limit: int | None,
-    version: int,
-    stems: Stems | None = None,
+    stems: Stems,
     complete_only: bool = False,
     factors: Mapping[str, float] = _NO_FACTORS,
 ) -> Ranking:
@@ -108,10 +93,9 @@ def rank(
 
     Few pages are followed by those that match a part of the query, except with `complete_only`. So are pages that match
     a whole question: its answer may have other words. Pages in `hidden` are left out. `limit` bounds the number of
-    ranked pages; None is no limit. `factors` of the fields change their weights. `stems` are those of the query, for a
-    pack with an index of stems.
+    ranked pages; None is no limit. `factors` of the fields change their weights. `stems` are those of the query.
     """
-    weights = _multiplied(WEIGHTS[version], _FIELDS[version], factors)
+    weights = _multiplied(WEIGHTS, _FIELDS, factors)
     scores, capped = _scores(connection, query.match, hidden, limit, weights)
     complete = scores
     if not complete and query.relaxed_match:
@@ -121,8 +105,8 @@ def rank(
         raised = {page: _COMPLETE_FACTOR * scores.get(page, score) for page, score in complete.items()}
         scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
     relaxed = bool(scores) and not complete
-    name_weights = _multiplied(_NAME_WEIGHTS[version], _NAME_FIELDS[version], factors)
-    scores = _add_name_scores(connection, stems or query, scores, name_weights)
+    name_weights = _multiplied(_NAME_WEIGHTS, _NAME_FIELDS, factors)
+    scores = _add_name_scores(connection, stems, scores, name_weights)
     return Ranking(scores, query.relaxed_terms if relaxed else query.phrases, complete, capped, relaxed)
 
 
@@ -148,20 +132,15 @@ def _scores(
 
 
 def _add_name_scores(
-    connection: sqlite3.Connection, query: Query | Stems, scores: dict[int, float], weights: str
+    connection: sqlite3.Connection, stems: Stems, scores: dict[int, float], weights: str
 ) -> dict[int, float]:
-    """Return the scores plus those of each page's names alone, best first: of their stems, or of their words and forms.
+    """Return the scores plus those of the stems in each page's names alone, best first.
 
     bm25 divides by the length of the whole page, so on a long page a match in the title would hardly count.
     """
-    if not scores:
+    if not scores or not stems.in_names:
         return scores
-    if isinstance(query, Stems):
-        if not query.in_names:
-            return scores
-        name_scores = connection.execute(_NAME_STEM_SCORES, (query.in_names, weights)).fetchall()
-    else:
-        name_scores = connection.execute(_NAME_SCORES, (query.any_term_match, weights)).fetchall()
+    name_scores = connection.execute(_NAME_STEM_SCORES, (stems.in_names, weights)).fetchall()
     raised = {page: scores[page] - score for page, score in name_scores if page in scores}
     if not raised:
         return scores
@@ -199,13 +178,12 @@ class Promoted:
 
 
 def promoted_pages(
-    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, hidden: Collection[int], version: int
+    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, hidden: Collection[int]
 ) -> Promoted:
     """Return the pages of a ranking to promote."""
     candidates = [page for (page,) in connection.execute(_BEST_NAMES, (query.name_match, _NAME_CANDIDATES))]
     ranked = [page for page in candidates if page in ranking.scores]
-    columns = _NAME_COLUMNS + (_ANCHORS if version > 2 else "")
-    rows = {page: names for page, *names in pack_tables.read_rows(connection, columns, ranked)}
+    rows = {page: names for page, *names in pack_tables.read_rows(connection, _NAME_COLUMNS, ranked)}
     typed = words(" ".join(query.typed))
     symbols = tuple(phrase.symbol for phrase in query.phrases if phrase.symbol)
 
@@ -250,7 +228,7 @@ def promote(promoted: Promoted, scores: dict[int, float], *, bound: float) -> di
     return ordered
 
 
-def _names(title: str, headings: str, path: str, anchors: str = "") -> set[str]:
+def _names(title: str, headings: str, path: str, anchors: str) -> set[str]:
     """Return the names of a page: `os` for the title "os - Miscellaneous", and for /library/os.html and /os/.
 
     What links call it is a name, too.
@@ -275,13 +253,13 @@ def _may_have(names: Collection[str], typed: Sequence[str]) -> bool:
 # Upper bound of scores
 
 
-def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int, stems: Stems | None = None) -> float:
+def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int, stems: Stems) -> float:
     """Return a score that no page exceeds, in a pack with `pages` rows: every word with its maximum frequency.
 
     Synonyms do not raise it, so that a site with many is not ranked below others; `bounded` cuts the scores to it.
     """
     factors = _COMPLETE_FACTOR * (1 + _MAX_LINK_SHARE) * (1 + title_match.MAX_SHARE)
-    if stems and stems.in_passages:
+    if stems.in_passages:
         factors *= 1 + passages.MAX_SHARE
     return factors * _SATURATION * sum(_phrase_bound(connection, phrase, pages, stems) for phrase in ranking.phrases)
 
@@ -293,7 +271,7 @@ def bounded(scores: dict[int, float], phrases: Iterable[Phrase], *, bound: float
     return {page: min(score, bound) for page, score in scores.items()}
 
 
-def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int, stems: Stems | None) -> float:
+def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int, stems: Stems) -> float:
     """Return the bound of one phrase, or that of its strongest synonym if only synonyms are in the pack."""
     if phrase.synonyms:
         own = replace(phrase, synonyms=())
@@ -312,19 +290,11 @@ def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int, st
     for form in phrase.other_matches:
         # The vocabulary has no stems: a word on no page would have the highest weight.
         bound += _idf(pack_tables.count_matches(connection, form), pages)
-    if stems:
-        counts = (_count_names(connection, match, _COUNT_NAME_STEMS) for match in stems.of(phrase))
-        return bound + sum(_idf(count, pages) for count in counts)
-    bound += sum(_idf(_count_names(connection, form), pages) for form in phrase.other_matches)
-    for word in phrase.words:
-        names = _count_names(connection, Phrase((word,)).match)
-        # Longer words are not counted: with them the word has at least as many names, so at most this frequency.
-        bound += _idf(names, pages) * (2 if phrase.prefix else 1)
-    return bound
+    return bound + sum(_idf(_count_names(connection, match), pages) for match in stems.of(phrase))
 
 
-def _count_names(connection: sqlite3.Connection, match: str, statement: str = _COUNT_NAMES) -> int:
-    (names,) = connection.execute(statement, (match,)).fetchone()
+def _count_names(connection: sqlite3.Connection, match: str) -> int:
+    (names,) = connection.execute(_COUNT_NAME_STEMS, (match,)).fetchone()
     return int(names)
 
 

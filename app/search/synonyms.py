@@ -26,7 +26,7 @@ Key: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SynonymRule:
     """A search for one of `phrases` finds each of `found`, too. The two sides of a group are the same."""
 
     phrases: tuple[str, ...]
@@ -39,7 +39,7 @@ class Rule:
 
 
 @lru_cache(maxsize=2_000)
-def read_rule(text: str) -> Rule:
+def read_rule(text: str) -> SynonymRule:
     """Return the rule of `tv, television` or `tv => television`; raises ValueError with the text and the reason."""
     before, arrow, after = text.partition(_ARROW)
     sides = [before, after] if arrow else [before]
@@ -52,7 +52,7 @@ def read_rule(text: str) -> Rule:
         raise ValueError(f"{text[:100]!r}: the same phrase is on both sides")
     if len(keys | found_keys) > MAX_PHRASES:
         raise ValueError(f"{text[:100]!r}: expected at most {MAX_PHRASES} words or phrases")
-    return Rule(phrases, found)
+    return SynonymRule(phrases, found)
 
 
 def _checked(phrase: str, rule: str) -> str:
@@ -71,7 +71,7 @@ def _checked(phrase: str, rule: str) -> str:
     return phrase
 
 
-def check_cycles(rules: Iterable[Rule]) -> None:
+def check_cycles(rules: Iterable[SynonymRule]) -> None:
     """Raise ValueError if rules of one direction lead from a phrase back to it."""
     following: dict[Key, dict[Key, None]] = {}
     named: dict[Key, str] = {}
@@ -115,7 +115,7 @@ class Synonyms:
     longest: int
 
     @classmethod
-    def of(cls, rules: Iterable[Rule]) -> Synonyms:
+    def of(cls, rules: Iterable[SynonymRule]) -> Synonyms:
         """Return the synonyms by rules. A phrase is found with and without its stop words."""
         found: dict[Key, dict[Key, Phrase]] = {}
         for rule in rules:

@@ -36,10 +36,10 @@ class VisiblePages:
             yield from self.copies.get(page, ())
 
 
-def read_visible(connection: sqlite3.Connection, hidden: frozenset[int], *, has_groups: bool) -> VisiblePages:
+def read_visible(connection: sqlite3.Connection, hidden: frozenset[int]) -> VisiblePages:
     """Return the pages of a pack that are shown without any setting of its site."""
     copies: dict[int, list[int]] = defaultdict(list)
-    for page, shown in connection.execute(_GROUPED) if has_groups and hidden else ():
+    for page, shown in connection.execute(_GROUPED) if hidden else ():
         if shown not in hidden:
             copies[shown].append(page)
     return VisiblePages(hidden, {shown: tuple(sorted(pages)) for shown, pages in copies.items()})

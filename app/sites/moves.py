@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import chain
 
-from app.crawl.frontier import Frontier
-from app.crawl_record.crawls import list_crawls
-from app.crawl_record.removed_sites import removed_key
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.record.crawls import list_crawls
+from app.crawl.record.removed_sites import removed_key
 from app.sites.stored import site_key
 from app.storage.layout import content_prefix, manifest_key
 from app.storage.store import ObjectStore

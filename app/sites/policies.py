@@ -11,10 +11,10 @@ import ada_url
 
 from app.crawl.path_rules import PathRules
 from app.crawl.policy import CrawlPolicy, RequestOptions, policies_without_sites, settings_of_crawls
+from app.crawl.record.crawls import CrawlSettings
+from app.crawl.record.reasons import Reason
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
-from app.crawl_record.crawls import CrawlSettings
-from app.crawl_record.reasons import Reason
 from app.errors import SecretMissing
 from app.sites.site import Site
 from app.sites.stored import read_site

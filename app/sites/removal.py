@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from redis import Redis
 
-from app.crawl.frontier import CRAWL_TTL, Frontier
-from app.crawl.frontier_values import ACTIVE_CRAWLS, HOST_PREFIX, crawl_key, crawls_key, host_keys, latest_key
-from app.crawl_record.crawls import CrawlRecord, list_crawls, update_crawl
-from app.crawl_record.keys import domain_prefix, plain_id
-from app.crawl_record.removed_sites import note_removed
+from app.crawl.frontier.frontier import CRAWL_TTL, Frontier
+from app.crawl.frontier.values import ACTIVE_CRAWLS, HOST_PREFIX, crawl_key, crawls_key, host_keys, latest_key
+from app.crawl.record.crawls import CrawlRecord, list_crawls, update_crawl
+from app.crawl.record.keys import domain_prefix, plain_id
+from app.crawl.record.removed_sites import note_removed
 from app.sites.search_reports import report_prefix
 from app.sites.stored import site_key, start_key
 from app.state.client import PREFIX

@@ -32,7 +32,7 @@ class DueCrawl:
         return f"{self.site.domain.replace(':', '-')}-{self.due.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
 
-class Scheduler:
+class CrawlScheduler:
     """Finds due crawls. An unchanged site, and the last start of one that is not due, are not read again."""
 
     def __init__(self, store: ObjectStore) -> None:

@@ -1,23 +1,19 @@
-"""Fields of a site that change searches of it, checked one by one, and the settings that searchers take."""
+"""Fields of a site that change searches of it, checked one by one."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.crawl.path_rules import PathRules
 from app.crawl.urls import parse_url
 from app.errors import InvalidUrl
 from app.search.contract import BestBet
 from app.search.query import MAX_CHARACTERS, words
-from app.search.site_settings import FIELDS, MAX_FACTOR, MIN_FACTOR, BestBetRule, SearchSettings, factors_of
-from app.search.synonyms import Synonyms, check_cycles, read_rule
-
-if TYPE_CHECKING:
-    from app.sites.site import Site
+from app.search.site_settings import FIELDS, MAX_FACTOR, MIN_FACTOR, BestBetRule
+from app.search.synonyms import check_cycles, read_rule
 
 #: Rules of synonyms, best bets, and queries of a best bet.
 MAX_SYNONYMS: Final = 1_000
@@ -117,13 +113,3 @@ def known_best_bets(values: Sequence[Any]) -> list[Any]:
         else each
         for each in values
     ]
-
-
-def search_settings(site: Site) -> SearchSettings:
-    """Return the settings with which searchers search the pack of a site."""
-    return SearchSettings(
-        synonyms=Synonyms.of(map(read_rule, site.synonyms)),
-        best_bets=tuple(best_bet.rule() for best_bet in site.best_bets),
-        hides=PathRules((), site.hidden_paths).excludes if site.hidden_paths else None,
-        factors=factors_of(site.field_weights),
-    )

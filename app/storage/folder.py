@@ -1,7 +1,7 @@
 """An object store in a folder: plain files, content hashes as ETags, conditional writes between processes.
 
     <root>/<key>                   the object's bytes, with its ETag as an extended attribute of the file
-    <root>/.store/etags/<key>      its ETag, where the file system has no attributes or a former release wrote it
+    <root>/.store/etags/<key>      its ETag, where the file system has no extended attributes
     <root>/.store/locks/00 .. ff   lock files; a writer that replaces an object holds the one that its key hashes to
     <root>/.store/writing/         files being written, named `<root>/<key>` when they are complete
 

@@ -26,8 +26,8 @@ from app.storage.page_parts import (
 from app.storage.reading import decoded
 from app.storage.store import ObjectStore
 
-#: Version of the content of pages that this release stores. Version 1 has no blocks, links, hashes and version.
-CONTENT_VERSION: Final = 2
+#: Version of the content of stored pages. The next crawl requests a page of another version again.
+CONTENT_VERSION: Final = 1
 
 #: Keys of pages begin with this.
 CONTENT_PREFIX: Final = "content/"
@@ -165,7 +165,7 @@ def to_json(content: Page | Tombstone) -> bytes:
 
 
 def from_json(data: bytes, *, parts: bool = True) -> Page | Tombstone:
-    """Read the output of `to_json` of any release, ignoring unknown fields; raises ObjectDamaged for any other bytes.
+    """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes.
 
     Without `parts`, a page comes in half the time. Its blocks are the headings with an id. Invalid blocks and links are
     left out.
@@ -203,9 +203,9 @@ def to_fields(content: Page | Tombstone) -> dict[str, Any]:
 def page_from_fields(named: Mapping[str, Any], *, parts: bool = True) -> Page:
     """Read the `to_fields` of a page; raises KeyError, TypeError, ValueError and AttributeError for anything else.
 
-    Blocks and links of a later version may have another form: such a page comes without them.
+    Blocks and links of another version may have another form: such a page comes without them.
     """
-    found = {"version": 1, **_fields_of(Page, named), "canonical_key": named["key"]}
+    found = {**_fields_of(Page, named), "canonical_key": named["key"], "version": named["version"]}
     found["headings"] = tuple(named["headings"])
     page = Page(**found | {"blocks": (), "links": ()})
     if page.version != CONTENT_VERSION:

@@ -61,7 +61,7 @@ def hash_of(text: str) -> str:
 def blocks_to_json(blocks: Iterable[Block], body: str) -> list[dict[str, Any]]:
     """Return the JSON form of blocks. A line that comes next in `body` is stored as its length.
 
-    So the text of a page is stored once. Former releases read it from `body`.
+    So the text of a page is stored once.
     """
     stored, position = [], 0
     for block in blocks:

@@ -17,7 +17,8 @@ from kombu import Exchange, Queue
 
 from app.broker.connection import connected
 from app.broker.errors import InvalidMessage, ManagementFailed, MigrationRefused
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.topology.check import is_declared, management_api
 from app.topology.declare import all_queues
 from app.topology.management_api import ManagementApi

@@ -6,8 +6,8 @@ import sys
 from functools import cache, partial
 
 from app.cluster.client.cluster import ClusterSearchClient
-from app.crawl.first_crawls import CrawlsInRedis
-from app.crawl_reports import CrawlReports
+from app.crawl.reports.first_crawls import CrawlsInRedis
+from app.sites.crawl_reports import CrawlReports
 from app.sites.names import site_names
 from app.sites.search_counter import search_counter
 from app.timers.timers import packing_state

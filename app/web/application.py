@@ -15,9 +15,9 @@ from starlette.types import Scope
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
-from app.crawl.first_crawls import FirstCrawls, no_crawls
-from app.crawl_reports import CrawlReports
+from app.crawl.reports.first_crawls import FirstCrawls, no_crawls
 from app.errors import MethodNotAllowed, ResourceNotFound
+from app.sites.crawl_reports import CrawlReports
 from app.sites.search_counter import SearchCounter
 from app.web import api, clicks, developer_pages, monitoring, opensearch, operators, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware

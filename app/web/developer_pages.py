@@ -24,7 +24,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ApiOperation:
     """One address of the API."""
 
     path: str
@@ -55,7 +55,7 @@ def _page(name: str, **values: Any) -> HTMLResponse:
     return HTMLResponse(templates.get_template(name).render(**values))
 
 
-def _operation(path: str, described: Mapping[str, Any]) -> Operation:
+def _operation(path: str, described: Mapping[str, Any]) -> ApiOperation:
     given = described.get("parameters", ())
     parameters = (Entry(each["name"], _kind(each["schema"]), each.get("description", "")) for each in given)
     responses = described["responses"]
@@ -63,7 +63,7 @@ def _operation(path: str, described: Mapping[str, Any]) -> Operation:
     json_content = content.get("application/json")
     answer = _kind(json_content["schema"]) if json_content else " or ".join(content)
     errors = (Entry(status, "", each["description"]) for status, each in responses.items() if status != "200")
-    return Operation(path, described["description"], tuple(parameters), answer, tuple(errors))
+    return ApiOperation(path, described["description"], tuple(parameters), answer, tuple(errors))
 
 
 def _fields(schema: Mapping[str, Any]) -> Iterator[Entry]:

@@ -16,9 +16,8 @@ from redis import RedisError
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
-from app.crawl.crawl_report import BrokenLink
-from app.crawl.url_export import MEDIA_TYPES, Format, export_urls
-from app.crawl_reports import CrawlReports
+from app.crawl.reports.crawl_report import BrokenLink
+from app.crawl.reports.url_export import MEDIA_TYPES, Format, export_urls
 from app.errors import (
     BodyRefused,
     CrawlNotFound,
@@ -28,7 +27,8 @@ from app.errors import (
     TooManySearches,
     UriTooLong,
 )
-from app.status import Status
+from app.sites.crawl_reports import CrawlReports
+from app.sites.status import Status
 from app.web.api import describe_errors
 from app.web.models import MAX_DOMAIN
 

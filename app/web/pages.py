@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.cluster.client.corrected import search_corrected
-from app.crawl.first_crawls import FirstCrawl
+from app.crawl.reports.first_crawls import FirstCrawl
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters

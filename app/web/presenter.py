@@ -174,7 +174,7 @@ class FacetView:
 
 
 @dataclass(frozen=True, slots=True)
-class PageLink:
+class PaginationLink:
     """A link to one page of results; `href` is empty for the page that is shown, `number` 0 for a gap."""
 
     number: int
@@ -293,7 +293,7 @@ class ResultsView:
     relaxed: bool
     best_bets: tuple[BestBetView, ...]
     hits: tuple[HitView, ...]
-    pages: tuple[PageLink, ...]
+    pages: tuple[PaginationLink, ...]
     previous: str
     next: str
     sorts: tuple[Choice, ...]
@@ -322,7 +322,7 @@ def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str
         ),
         hits=_hit_views(result.hits, several=several, names=names),
         pages=tuple(
-            PageLink(number, _page_href(form, number, last_page))
+            PaginationLink(number, _page_href(form, number, last_page))
             for number in (_page_numbers(form.page, last_page) if last_page > 1 else ())
         ),
         previous=_page_href(form, form.page - 1, last_page),

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from app.broker.errors import BUSY, INTERNAL, INVALID, TIMEOUT, UNAVAILABLE, ApplicationError
-from app.errors import (
-    BROKEN,
-    LIMITED,
-    NEVER_INDEXED,
-    NOT_ALLOWED,
-    NOT_FOUND,
-    NOT_PLACED,
-    TOO_LONG,
-    UNAUTHORIZED,
-    WITH_BODY,
-    ResourceNotFound,
-)
+from app.broker.errors import INTERNAL, UNAVAILABLE, ApplicationError, ProblemType
+from app.errors import BROKEN, UNAUTHORIZED, ResourceNotFound
 from app.web.models import Problem, json_response
 
 log = logging.getLogger(__name__)
@@ -31,14 +21,15 @@ _FOR_OPERATORS = frozenset({BROKEN, UNAVAILABLE, INTERNAL})
 #: Seconds in which errors with one reason are logged once. A line for each search would fill the log of an outage.
 LOG_INTERVAL = 60.0
 
+
+def _problems(error: type[ApplicationError]) -> Iterator[ProblemType]:
+    yield error.problem
+    for each in error.__subclasses__():
+        yield from _problems(each)
+
+
 #: Every problem type by its name.
-PROBLEMS = {
-    problem.name: problem
-    for problem in (
-        *(INVALID, NEVER_INDEXED, NOT_PLACED, BUSY, UNAVAILABLE, BROKEN, TIMEOUT, LIMITED),
-        *(UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TOO_LONG, WITH_BODY, INTERNAL),
-    )
-}
+PROBLEMS = {problem.name: problem for problem in _problems(ApplicationError)}
 
 router = APIRouter(prefix="/problems", include_in_schema=False)
 

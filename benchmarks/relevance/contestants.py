@@ -50,9 +50,8 @@ def tantivy(pack: Path, site: str) -> Rank:
 
 
 def tantivy_with_our_fields(pack: Path, site: str) -> Rank:
-    """Search every field of text that the pack has with tantivy, stemmed and boosted."""
-    boosts = {name: boost for name, boost in _OUR_BOOSTS.items() if name in _columns(pack)}
-    return TantivyStemmed(_rows(pack, boosts), boosts, _LANGUAGES.get(site, "english")).rank
+    """Search every field of text of a pack with tantivy, stemmed and boosted."""
+    return TantivyStemmed(_rows(pack, _OUR_BOOSTS), _OUR_BOOSTS, _LANGUAGES.get(site, "english")).rank
 
 
 def fts5_porter(pack: Path, site: str) -> Rank:
@@ -87,11 +86,6 @@ CONTESTANTS: Final[dict[str, Callable[[Path, str], Rank]]] = {
 def path_of(path: str) -> str:
     """Return a path as the judged set names it."""
     return unquote(path).removeprefix("/")
-
-
-def _columns(pack: Path) -> frozenset[str]:
-    with closing(sqlite3.connect(pack)) as database:
-        return frozenset(name for _, name, *_ in database.execute("PRAGMA table_info(pages)"))
 
 
 def _rows(pack: Path, fields: Mapping[str, float]) -> Iterator[dict[str, str]]:

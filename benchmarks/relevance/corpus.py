@@ -24,7 +24,12 @@ SITES: Final = {
     "debian-reference-ja": DebianSite("debian-reference-ja", "usr/share/debian-reference"),
 }
 #: Sources whose change makes extracted pages stale.
-_SOURCES: Final = ("app/crawl/classify.py", "app/crawl/urls.py", "app/storage/layout.py", "app/storage/page_parts.py")
+_SOURCES: Final = (
+    "app/crawl/read/classify.py",
+    "app/crawl/urls.py",
+    "app/storage/layout.py",
+    "app/storage/page_parts.py",
+)
 _COMPLETE: Final = "complete"
 
 
@@ -56,7 +61,7 @@ def _stored(name: str, folder: Path) -> FolderStore:
 
 def _digest(version: str) -> str:
     """Return a hash of a package's version and of the code that extracts its pages."""
-    extractor = sorted((ROOT / "app/crawl/extract").glob("*.py"))
+    extractor = sorted((ROOT / "app/crawl/read/extract").glob("*.py"))
     sources = [*(ROOT / source for source in _SOURCES), *extractor]
     return hashlib.sha256(version.encode() + b"".join(map(Path.read_bytes, sources))).hexdigest()[:16]
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.relevance import corpus, judged, measures, tables
 from benchmarks.relevance.contestants import CONTESTANTS
-from benchmarks.relevance.judged import JudgedQuery
-from benchmarks.relevance.measures import Scores
+from benchmarks.relevance.tables import Part
 from config.settings import ROOT
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The queries of one part of the judged set, and the scores of each contestant in the same order."""
-
-    name: str
-    queries: Sequence[JudgedQuery]
-    scores: Mapping[str, Sequence[Scores]]
 
 
 def run(folder: Path, *, unseen: bool) -> list[Part]:

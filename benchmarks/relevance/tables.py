@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.figures import FigureTable
 from benchmarks.relevance import measures
 from benchmarks.relevance.contestants import OURS, TANTIVY, TANTIVY_FIELDS
 from benchmarks.relevance.judged import KINDS, JudgedQuery
 from benchmarks.relevance.measures import Difference, Scores
-
-if TYPE_CHECKING:
-    from benchmarks.relevance.run import Part
 
 #: nDCG@10 above tantivy's on the unseen sites; and MRR there by kind.
 NDCG_AIM = 0.08
@@ -30,6 +27,15 @@ METHOD = """\
 """
 
 Select = Callable[[JudgedQuery], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The queries of one part of the judged set, and the scores of each contestant in the same order."""
+
+    name: str
+    queries: Sequence[JudgedQuery]
+    scores: Mapping[str, Sequence[Scores]]
 
 
 def aims(parts: Sequence[Part]) -> list[tuple[str, str, str, str]]:

@@ -14,8 +14,8 @@ from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import SearcherReport, to_payload
-from app.envelopes import event_message, request_message
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
+from app.messages.envelopes import event_message, request_message
 from app.search.contract import SearchRequest, SearchResult
 from config.routes import ORCHESTRATOR, REQUEST_TYPES
 from config.settings import Settings

@@ -14,7 +14,8 @@ import pytest
 from amqp.exceptions import MessageNacked
 
 from app.broker.errors import ApplicationError, PublishFailed
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.search.contract import SearchRequest
 from config.settings import Settings

@@ -15,7 +15,7 @@ import pytest
 from kombu import Connection
 
 from app.broker.publishing import Publisher
-from app.dead_sets import dead_sets, where
+from app.messages.dead_sets import dead_sets, where
 from app.topology.declare import declare_for_client
 from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET

@@ -11,7 +11,7 @@ import pytest
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Routes, read
-from app.envelopes import event_message, request_message
+from app.messages.envelopes import event_message, request_message
 from app.topology.queues import requests_exchange
 from config.routes import ORCHESTRATOR
 from config.settings import Settings

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.crawl_report import read_report
-from app.crawl.frontier import Frontier
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.record.crawls import list_crawls
+from app.crawl.record.segments import read_entries
+from app.crawl.reports.crawl_report import read_report
 from app.crawl.traps import MAX_REDIRECTS, TrapLimits, pattern_of
 from app.crawl.urls import canonical_key
-from app.crawl_record.crawls import list_crawls
-from app.crawl_record.segments import read_entries
+from app.sites.status import status
 from app.state.client import get_redis
-from app.status import status
 from app.storage.open import open_store
 from config.settings import Settings
 from tests.servers.hostile import LISTS, REASONS, HostileSite
@@ -108,8 +108,8 @@ def test_a_crawl_of_a_hostile_site_ends_within_its_budgets_with_every_page_and_d
         )
         assert not re.findall(r"Dropped \S*tick.*", system.worker.log)
         assert used.tick < 30
-        assert used.redis < 100 * MIB
-        assert used.process < 400 * MIB
+        assert used.redis < 50 * MIB
+        assert used.process < 300 * MIB
 
 
 def check_pages(system: System, site: HostileSite, settings: Settings) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.frontier import Frontier
+from app.crawl.frontier.frontier import Frontier
 from app.errors import PackNotFound
 from app.pack.manifest import read_manifest
 from app.state.client import get_redis

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from app.broker.errors import RequestTimedOut
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import MB, Load, PackRoute, ProblemReply, Routes, read
-from app.envelopes import event_message, request_message
+from app.messages.envelopes import event_message, request_message
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.open import create_store, open_store
@@ -142,7 +143,7 @@ def test_packs_are_placed_on_searchers_and_searches_reach_them(
         eventually(
             lambda: not any("b.example" in actor.domains for actor in cast if actor is not first), "it is forgotten"
         )
-        assert read(ProblemReply, client.search("b.example")).fault == "never-indexed"
+        assert read(ProblemReply, client.search("b.example")).reason == "pack-not-found"
 
 
 def test_a_pack_too_big_for_every_searcher_is_reported_and_waits_for_a_larger_one(
@@ -153,7 +154,7 @@ def test_a_pack_too_big_for_every_searcher_is_reported_and_waits_for_a_larger_on
         eventually(lambda: client.route("big.example").why and client.route("big.example"), "it is told of")
         assert client.route("big.example").why == "500 MB, and no other searcher has a capacity of more than 100 MB"
         assert "big.example: a copy cannot be placed: 500 MB" in running.log
-        assert read(ProblemReply, client.search("big.example")).fault == "not-placed"
+        assert read(ProblemReply, client.search("big.example")).reason == "not-placed"
 
         with actors(settings, 501) as (bigger,):
             eventually(lambda: client.route("big.example").searchers == (bigger.id,), "it is placed")

@@ -16,7 +16,7 @@ from celery import Celery
 from app.broker.errors import Unroutable
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import ProblemReply, Routes, read
-from app.envelopes import request_message
+from app.messages.envelopes import request_message
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import ROOT
 from tests.support.broker import Broker
@@ -53,7 +53,7 @@ def orchestrator_id(requestor: Requestor) -> str:
 def is_answered(ear: FakeOrchestrator, searcher_id: str) -> bool:
     """Tell whether a searcher answers a search, here of a domain that it does not have."""
     answer = ear.search(searcher_id, "nowhere.example", "word")
-    return isinstance(answer, ProblemReply) and answer.fault == "not-here"
+    return isinstance(answer, ProblemReply) and answer.reason == "not-here"
 
 
 def refused(environment: Mapping[str, str], queues: str, *options: str) -> str:

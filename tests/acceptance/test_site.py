@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.services import Urls
+from app.sites.status import status
 from app.state.client import get_redis
-from app.status import status
 from app.storage.layout import pack_key
 from app.storage.open import open_store
 from app.timers.timers import Timers

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl_record.crawls import list_crawls
-from app.crawl_record.removed_sites import removed_key
+from app.crawl.record.crawls import list_crawls
+from app.crawl.record.removed_sites import removed_key
 from app.services import Urls
 from app.state.client import get_redis
 from app.storage.open import open_store

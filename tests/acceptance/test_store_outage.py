@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from app.broker.delivery import Delivery
-from app.envelopes import TaskMessage, call_of_envelope, to_task_message
+from app.messages.envelopes import TaskMessage, call_of_envelope, to_task_message
 from app.storage.open import open_store
 from app.storage.outage import store_breaker
 from app.topology.declare import all_queues

@@ -13,10 +13,10 @@ import redis
 
 from app.broker.errors import ApplicationError
 from app.cluster.client.cluster import ClusterSearchClient
-from app.crawl.frontier import Frontier
+from app.crawl.frontier.frontier import Frontier
 from app.crawl.urls import path_of
-from app.dead_sets import dead_sets, domain_of, payload_of, task_of
 from app.errors import SearchUnavailable
+from app.messages.dead_sets import dead_sets, domain_of, payload_of, task_of
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_prefix, from_json

@@ -22,7 +22,7 @@ def worker() -> str:
 
 
 #: The command of the process that publishes the events of the database.
-READER = shlex.join([sys.executable, "-m", "app.event_reader"])
+READER = shlex.join([sys.executable, "-m", "app.messages.event_reader"])
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from kombu import Connection
 from app.broker.connection import connected
 from app.broker.dead_letters.canary import Canary
 from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler
-from app.envelopes import event_message, site_message
+from app.messages.envelopes import event_message, site_message
 from app.services.accounts import make_accounts
 from app.topology.accounts import accounts
 from app.topology.policies import retry_policies, site_policy

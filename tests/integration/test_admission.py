@@ -18,9 +18,9 @@ from redis.exceptions import OutOfMemoryError
 from redis.retry import Retry
 
 from app.broker.errors import Postpone
-from app.crawl.crawl_view import CrawlView
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Admitted, Crawl, FoundPage, Host, PageMessage
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Admitted, Crawl, FoundPage, Host, PageMessage
+from app.crawl.frontier.view import CrawlView
 from app.state.client import ConnectionCount, get_redis
 from tests.support.redis_proxy import RedisProxy, Trouble
 

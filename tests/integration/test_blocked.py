@@ -16,7 +16,8 @@ from kombu import Queue, pools
 from typer.testing import CliRunner
 
 from app.broker.errors import PublishFailed, RequestTimedOut, Unroutable
-from app.broker.publishing import Outgoing, Publisher, get_publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher, get_publisher
 from app.broker.rpc.requestor import Requestor
 from app.broker.worker.producer import NotConfirmed
 from app.cli import site

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, classify
-from app.crawl.extract.contract import extractor
-from app.crawl.politeness import RobotsRules, fetch_robots
+from app.crawl.fetch.politeness import RobotsRules, fetch_robots
+from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped, classify
+from app.crawl.read.extract.extractors import extractor
 from app.crawl.urls import Link, Scope
 from app.errors import ForbiddenAddress, RobotsUnavailable
 from app.http.fetcher import Fetcher

@@ -11,10 +11,11 @@ from pydantic import SecretStr
 from app.broker.connection import connected
 from app.broker.declaring import declare_queues, node_down
 from app.broker.errors import QueueUnavailable, Unroutable
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.celery import app
-from app.dead_sets import dead_sets
 from app.doctor.checks import run_checks
+from app.messages.dead_sets import dead_sets
 from app.topology.check import check_topology
 from app.topology.declare import declare_all
 from app.topology.queues import searcher_queue

@@ -22,7 +22,7 @@ from app.search.contract import Hit, PackHits, PackInfo, SearchReply, SearchRequ
 from app.search.snippet import Snippet
 from app.topology.queues import searcher_queue
 from config.settings import Settings
-from tests.support.peers import Peer, Script, fault, orchestrator, peer, route, routes, silence
+from tests.support.peers import Peer, Script, orchestrator, peer, refused, route, routes, silence
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -148,16 +148,16 @@ def test_several_domains_give_one_result_and_interleaved_suggestions(world: Worl
     assert client.suggest(["a.example", "b.example"], "tea", limit=3) == ("tea one", "tea two", "tea more")
 
 
-@pytest.mark.parametrize("trouble", ["gone", "busy", "not-here", "broken"])
+@pytest.mark.parametrize("trouble", ["gone", "searcher-busy", "not-here", "pack-corrupt"])
 def test_when_a_replica_fails_the_next_one_is_asked_at_once(world: World, trouble: str) -> None:
     world.routes = routes(route("a.example", "one", "two"))
     world.orchestrator(), world.searcher("two")
     if trouble != "gone":
-        world.searcher("one", fault(trouble))
+        world.searcher("one", refused(trouble))
     client = world.client(deadline=60.0)  # Nothing here waits for a part of it: that would be six seconds.
     assert {titles(ask(client))[0] for _ in range(4)} == {"two"}
     counts = client.counts()
-    count = {"gone": "returned", "not-here": "not_here", "broken": "failed"}.get(trouble, trouble)
+    count = {"gone": "returned", "not-here": "not_here", "pack-corrupt": "failed"}.get(trouble, "busy")
     assert (counts[count], counts["hedged"], counts["sent"]) == (1, 0, 5)
 
 
@@ -226,14 +226,14 @@ def test_a_pack_that_moved_is_found_along_newer_routes(world: World) -> None:
 @pytest.mark.parametrize(
     ("scripts", "error"),
     [
-        ([fault("busy"), fault("busy")], Overloaded),
-        ([fault("broken"), fault("not-here")], PackCorrupt),
-        ([fault("not-here"), fault("not-here")], NotPlaced),
-        ([fault("timeout"), says("two")], SearchTimeout),
-        ([fault("invalid-query"), says("two")], InvalidQuery),
+        ([refused("searcher-busy"), refused("searcher-busy")], Overloaded),
+        ([refused("pack-corrupt"), refused("not-here")], PackCorrupt),
+        ([refused("not-here"), refused("not-here")], NotPlaced),
+        ([refused("search-timeout"), says("two")], SearchTimeout),
+        ([refused("invalid-query"), says("two")], InvalidQuery),
         ([lambda _request: b"{}", lambda _request: b"no json"], PackCorrupt),
         ([silence, silence], RequestTimedOut),
-        ([silence, fault("busy")], Overloaded),
+        ([silence, refused("searcher-busy")], Overloaded),
         ([], NotPlaced),
     ],
 )

@@ -18,7 +18,7 @@ from redis.connection import AbstractConnection
 
 from app.broker.errors import Postpone
 from app.cli.crawl import change_crawls
-from app.crawl_record.crawls import latest_crawl
+from app.crawl.record.crawls import latest_crawl
 from app.pack.manifest import read_manifest
 from app.state.client import get_raw_redis, get_redis
 from app.state.epoch import EPOCH

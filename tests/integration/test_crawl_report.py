@@ -13,15 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.urls import cli
-from app.crawl.classify import FetchResult, Gone, Limits, Redirected, Skipped, classify
-from app.crawl.extract.contract import extractor
-from app.crawl.frontier_values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.page_work import PageWork, complete_dead
+from app.crawl.read.classify import FetchResult, Gone, Limits, Redirected, Skipped, classify
+from app.crawl.read.extract.extractors import extractor
+from app.crawl.record.crawls import latest_crawl
+from app.crawl.record.reasons import Reason
 from app.crawl.urls import Scope, Target
-from app.crawl_record.crawls import latest_crawl
-from app.crawl_record.reasons import Reason
 from app.http.response import Response
-from app.status import status
+from app.sites.status import status
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tests.integration.test_tick import process

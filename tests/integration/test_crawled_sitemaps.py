@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.crawl.explanation import explain_url
-from app.crawl.frontier_values import SITEMAP, Crawl, FoundPage, Host
+from app.crawl.frontier.values import SITEMAP, Crawl, FoundPage, Host
+from app.crawl.reports.explanation import explain_url
 from app.crawl.urls import Target
-from app.status import status
+from app.sites.status import status
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, packed, reasons

@@ -12,20 +12,20 @@ import pytest
 import zstandard
 
 from app.broker.errors import Postpone
-from app.crawl.frontier_values import Crawl, FoundPage, Host
-from app.crawl_record.entries import UrlEntry
-from app.crawl_record.keys import CrawlRef
-from app.crawl_record.segments import append_segment
+from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.record.entries import UrlEntry
+from app.crawl.record.keys import CrawlRef
+from app.crawl.record.segments import append_segment
 from app.doctor.checks import damaged_objects
 from app.errors import ObjectDamaged, StoreError
 from app.sites.site import Site as Declared
+from app.sites.status import status
 from app.sites.stored import Start, site_key, write_site, write_start
-from app.status import status
+from app.sites.sweep import Sweep
 from app.storage.damage import MAX_NOTED, DamageNotes
 from app.storage.layout import Page, content_key, page_id, read_content, to_json
 from app.storage.page_parts import PageLink
 from app.storage.store import StoredObject
-from app.sweep import Sweep
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.site import end_crawl

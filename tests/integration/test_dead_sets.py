@@ -24,8 +24,9 @@ from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.broker.headers import REPLAY, REPLAY_HISTORY
 from app.broker.outcomes import OUTCOMES
+from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.publishing import Publisher
 from tests.support.broker import Broker
 from tests.support.dead import DEAD_OF, OF_QUEUE, dead_letter, dead_sets, declare, failed_delivery, failure
 from tests.support.waiting import eventually

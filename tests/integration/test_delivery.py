@@ -15,7 +15,7 @@ from kombu import Connection
 from app.broker.delivery import Delivery
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import replacement
-from app.envelopes import decode_envelope
+from app.messages.envelopes import decode_envelope
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,10 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from app.broker.errors import Postpone, PublishFailed
+from app.broker.outgoing import Outgoing
 from app.broker.policies.base import MAX_MESSAGE
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.publishing import Publisher
 from app.coverart import event_queue, event_record, musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_lost, publish_ready
 from app.coverart.event_record import EventRecord
@@ -25,7 +26,7 @@ from app.coverart.jobs import EVENT, Index, parse
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
 from app.coverart.project import COVER_ART, EVENT_ART
 from app.errors import ArchiveError, ArtNotServed, DatabaseUnavailable
-from app.event_reader import EventReader
+from app.messages.event_reader import EventReader
 from app.state.client import get_redis
 from app.topology.queues import art_queues
 from config.settings import Settings

@@ -13,9 +13,10 @@ from kombu import Connection
 from app.broker.errors import Postpone
 from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outcomes import OUTCOMES
+from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.registry import Policies
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler, Original
 from tests.support.broker import Broker
 from tests.support.clock import HandTimer

@@ -97,7 +97,7 @@ def test_without_attributes_a_missing_or_invalid_etag_file_is_written_again(
     assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
 
 
-def test_an_etag_file_of_a_former_release_is_valid_until_its_object_is_replaced(tmp_path: Path) -> None:
+def test_an_etag_file_is_valid_until_its_object_is_replaced(tmp_path: Path) -> None:
     store, path = folder_store(tmp_path), tmp_path / "a" / "k"
     store.put("a/k", b"text")
     os.removexattr(path, ATTRIBUTE)
@@ -107,7 +107,7 @@ def test_an_etag_file_of_a_former_release_is_valid_until_its_object_is_replaced(
     beside.write_text(f"{'0' * 64} {status.st_ino} {status.st_mtime_ns} {status.st_size}\n")
     assert store.stat("a/k").etag == "0" * 64
     assert store.put("a/k", b"newer", if_match="0" * 64) == store.stat("a/k").etag == hash_of(b"newer")
-    os.removexattr(path, ATTRIBUTE)  # As the former release sees it.
+    os.removexattr(path, ATTRIBUTE)  # As after a copy to a file system without attributes.
     assert store.stat("a/k").etag == hash_of(b"newer")
     store.delete("a/k")
     assert not beside.parent.exists()

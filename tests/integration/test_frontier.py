@@ -15,9 +15,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage, Postpone
-from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import (
+from app.crawl.fetch.politeness import HostRateLimiter
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.single_flight import SingleFlight
+from app.crawl.frontier.values import (
     Admitted,
     Completed,
     Crawl,
@@ -29,8 +30,7 @@ from app.crawl.frontier_values import (
     crawl_key,
     fingerprint,
 )
-from app.crawl.politeness import HostRateLimiter
-from app.crawl.single_flight import SingleFlight
+from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped
 from app.crawl.traps import TrapLimits, pattern_of
 from app.crawl.urls import Link
 from app.errors import ServerError

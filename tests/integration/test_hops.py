@@ -18,9 +18,9 @@ from redis import Redis
 from app.broker.delivery import Delivery
 from app.broker.errors import Postpone
 from app.broker.policies.base import Postponed
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Crawl, FoundPage, Host, PageMessage
-from app.envelopes import delayed_message
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Crawl, FoundPage, Host, PageMessage
+from app.messages.envelopes import delayed_message
 from app.topology.policies import site_policy
 from config.routes import PAGE
 from config.settings import Settings

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Crawl, FoundPage, Host
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.traps import TrapLimits, text_hash
 from app.state.client import get_redis
 from tests.servers.site import in_letters

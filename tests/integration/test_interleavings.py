@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from app.broker.errors import InvalidMessage
-from app.broker.publishing import Outgoing, Publisher
-from app.crawl.classify import Indexed
-from app.crawl.crawl_cache import CrawlCache
-from app.crawl.frontier_values import Crawl, FoundPage, Host
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
+from app.crawl.frontier.cache import CrawlCache
+from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.read.classify import Indexed
 from app.crawl.urls import Target
 from app.errors import RobotsUnavailable
 from app.pack.manifest import Manifest, read_manifest

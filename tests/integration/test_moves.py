@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from app.crawl.frontier_values import Crawl
-from app.crawl_record.crawls import list_crawls
-from app.crawl_record.removed_sites import note_removed
+from app.crawl.frontier.values import Crawl
+from app.crawl.record.crawls import list_crawls
+from app.crawl.record.removed_sites import note_removed
 from app.pack.manifest import read_manifest
 from app.sites.moves import may_move
 from app.sites.site import Site as Declared

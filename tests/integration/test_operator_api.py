@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from app.crawl.classify import Gone
 from app.crawl.page_work import PageWork
-from app.crawl_reports import CrawlReports
+from app.crawl.read.classify import Gone
+from app.sites.crawl_reports import CrawlReports
 from app.web.application import create_app
 from app.web.cors import OPERATOR_PATHS
 from tasks.base import Context

@@ -16,7 +16,7 @@ import pytest
 from redis import Redis, ResponseError
 
 from app.broker.errors import Postpone
-from app.crawl.frontier_values import Crawl
+from app.crawl.frontier.values import Crawl
 from app.pack.manifest import read_manifest
 from app.storage import s3
 from app.storage.disk_watch import watch_disk

@@ -17,10 +17,11 @@ from kombu import Connection, Exchange, Queue
 
 from app.broker.delivery import Delivery
 from app.broker.errors import PublishFailed, Unroutable
+from app.broker.outgoing import Outgoing
 from app.broker.policies.base import Decision
 from app.broker.policies.delays import QueueType
 from app.broker.policies.x_death import XDeath
-from app.broker.publishing import Outgoing, Publisher, get_publisher
+from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.carry_out import Disposition
 from app.topology.declare import all_queues, client_queues
 from app.topology.policies import site_policy

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.crawl.classify import Gone
-from app.crawl.frontier_values import Crawl, Host
+from app.crawl.frontier.values import Crawl, Host
+from app.crawl.read.classify import Gone
+from app.crawl.record.entries import FIRST_LINKS, UrlEntry
+from app.crawl.record.keys import CrawlRef
+from app.crawl.record.segments import latest_entries, read_entries
 from app.crawl.urls import Link, Target
-from app.crawl_record.entries import FIRST_LINKS, UrlEntry
-from app.crawl_record.keys import CrawlRef
-from app.crawl_record.segments import latest_entries, read_entries
+from app.sites.sweep import Sweep
 from app.state.client import get_raw_redis
 from app.storage.layout import page_id
-from app.sweep import Sweep
 from tasks.base import Context
 from tests.integration.test_tick import process
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -10,18 +11,18 @@ from unittest.mock import patch
 
 import pytest
 
-from app.crawl.explanation import explain_url
-from app.crawl.frontier_values import Crawl, FoundPage
-from app.crawl.politeness import ParsedFiles
+from app.crawl.fetch.politeness import ParsedFiles
+from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.reports.explanation import explain_url
 from app.crawl.urls import Target, canonical_key
 from app.pack.manifest import read_manifest
 from app.sites.site import Site as Declared
+from app.sites.status import status
 from app.sites.stored import site_key, write_site
-from app.status import status
+from app.sites.sweep import Sweep
 from app.storage.folder import FolderStore
-from app.storage.layout import content_key, manifest_key, pack_key, page_id
+from app.storage.layout import CONTENT_VERSION, content_key, manifest_key, pack_key, page_id
 from app.storage.store import Stat
-from app.sweep import Sweep
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full
@@ -217,6 +218,19 @@ def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: C
     requests = crawl(process, site, "two")
     sent = {request.path: request.headers.get("if-none-match") for request in requests}
     assert sent == {"/": '"1"', "/amber": None, "/cedar": '"1"', "/deep": '"1"'}
+
+
+@pytest.mark.parametrize("version", [CONTENT_VERSION - 1, CONTENT_VERSION + 1])
+def test_a_stored_page_of_another_version_is_requested_whole_and_stored_again(
+    process: Context, site: Site, version: int
+) -> None:
+    crawl(process, site, "one")
+    key = content_key(site.domain, page_id(site.at("/amber")))
+    other = json.loads(process.store.get(key).data) | {"version": version, "links": "of another form"}
+    process.store.put(key, json.dumps(other).encode())
+    sent = {request.path: request.headers.get("if-none-match") for request in crawl(process, site, "two")}
+    assert sent == {"/": '"1"', "/amber": None, "/cedar": '"1"', "/deep": '"1"'}
+    assert json.loads(process.store.get(key).data)["version"] == CONTENT_VERSION
 
 
 def test_other_rules_for_links_need_the_pages_again(process: Context, site: Site) -> None:

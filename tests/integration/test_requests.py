@@ -26,7 +26,8 @@ from app.broker.errors import (
     UnknownType,
     Unroutable,
 )
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Reply, Requestor
 from app.broker.rpc.responder import Responder
 from tests.support.answering import QUEUE, ByHand, ask, consumed

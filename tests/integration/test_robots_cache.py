@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from app.broker.errors import Postpone
-from app.crawl import politeness
-from app.crawl.frontier_values import Host
-from app.crawl.politeness import HostRateLimiter, RobotsCache
+from app.crawl.fetch import politeness
+from app.crawl.fetch.politeness import HostRateLimiter, RobotsCache
+from app.crawl.frontier.values import Host
 from app.http.fetcher import Fetcher
 from app.state.client import get_redis
 from tests.servers.site import Request, Site, robots

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.crawl.frontier_values import Crawl, FoundPage
-from app.crawl_record.crawls import list_crawls
-from app.sites.scheduler import Scheduler
+from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.record.crawls import list_crawls
+from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
 from app.sites.stored import Start, read_start, update_site, write_site, write_start
 from app.timers.timers import full_pack
@@ -117,7 +117,7 @@ def test_a_start_without_any_effect_is_repeated_after_an_hour(process: Context, 
 
 def test_two_workers_that_meet_one_due_crawl_post_the_same_crawl(process: Context) -> None:
     site = add(process, schedule="1h")
-    ids = {crawl.crawl_id for _ in range(2) for crawl in Scheduler(process.store).due(site.created)}
+    ids = {crawl.crawl_id for _ in range(2) for crawl in CrawlScheduler(process.store).due(site.created)}
     assert len(ids) == 1
 
 

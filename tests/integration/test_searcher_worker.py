@@ -65,9 +65,9 @@ def found(answer: SearchReply | ProblemReply) -> tuple[str, int]:
     return title, answer.results.total
 
 
-def fault(answer: SearchReply | ProblemReply) -> str:
+def reason_of(answer: SearchReply | ProblemReply) -> str:
     assert isinstance(answer, ProblemReply), answer
-    return answer.fault
+    return answer.reason
 
 
 def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers_its_packs(
@@ -95,15 +95,15 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     suggested = ear.requestor.request(searcher_message(me, "suggest", domain=DOMAIN, q="alp"), deadline=20)
     assert "alpha" in json.loads(suggested.body)[0]
 
-    assert fault(ear.search(me, "gamma.example", "word")) == "not-here"
-    assert fault(ear.search(me, DOMAIN, "-word")) == "invalid-query"
-    assert fault(ear.search(me, DOMAIN, "word", offset=-1)) == "invalid-query"
+    assert reason_of(ear.search(me, "gamma.example", "word")) == "not-here"
+    assert reason_of(ear.search(me, DOMAIN, "-word")) == "invalid-query"
+    assert reason_of(ear.search(me, DOMAIN, "word", offset=-1)) == "invalid-query"
     nonsense = ear.requestor.request(searcher_message(me, "sing"), deadline=20)
     assert "expected one of search, suggest, load, unload" in nonsense.body.decode()
     garbled = replace(searcher_message(me, "search"), body=b"\xff")
     assert "not utf-8 JSON" in ear.requestor.request(garbled, deadline=20).body.decode()
     half_a_pair = ear.requestor.request(searcher_message(me, "search", domain=DOMAIN, q="\ud800"), deadline=20)
-    assert json.loads(half_a_pair.body)["fault"] == "invalid-query"
+    assert json.loads(half_a_pair.body)["reason"] == "invalid-query"
     ear.publisher.publish([searcher_message(me, "load", domain=DOMAIN)])
 
     # A heartbeat has the complete state, and expires after three intervals.
@@ -205,10 +205,10 @@ def test_a_corrupt_pack_in_the_store_or_on_the_disk_is_reported_and_never_served
     with database.open("r+b") as file:
         file.write(b"\0" * database.stat().st_size)
     # The connection has read other pages of the file, and need not read those again.
-    assert fault(ear.search(me, DOMAIN, noise(1, seed=1).split()[0])) == "broken"
+    assert reason_of(ear.search(me, DOMAIN, noise(1, seed=1).split()[0])) == "pack-corrupt"
     failed = ear.receive("failed", after=mark)
     assert (failed.value.domain, failed.value.sha256, failed.report.holdings) == (DOMAIN, good.sha256, ())
-    assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
+    assert reason_of(ear.search(me, DOMAIN, "alpha")) == "not-here"
 
     packs.publish(DOMAIN, 3)
     third = load_of(settings, DOMAIN)
@@ -218,7 +218,7 @@ def test_a_corrupt_pack_in_the_store_or_on_the_disk_is_reported_and_never_served
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 3)
     gone = ear.order(me, Unload(domain=DOMAIN, sha256=third.sha256))
     assert (gone.type, gone.report.holdings) == ("unloaded", ())
-    assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
+    assert reason_of(ear.search(me, DOMAIN, "alpha")) == "not-here"
 
 
 def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator, settings: Settings) -> None:
@@ -303,6 +303,6 @@ def test_queries_beyond_the_backlog_are_refused_at_once_and_the_others_answered(
         futures = [ear.requestor.send(request, deadline=30) for _ in range(500)]
         answers = [answer_of(future.result().body) for future in futures]
         refused = [answer for answer in answers if isinstance(answer, ProblemReply)]
-        assert {problem.fault for problem in refused} == {"busy"}
+        assert {problem.reason for problem in refused} == {"searcher-busy"}
         assert 0 < len(refused) < 500
         assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 40)

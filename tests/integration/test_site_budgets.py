@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from app.sites.site import Site as Declared
+from app.sites.status import status
 from app.sites.stored import write_site
-from app.status import status
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, process
 from tests.servers.site import Site, in_letters, page, redirect

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Crawl, FoundPage, crawl_key
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
 from app.sites.site import Site as Declared
 from app.sites.stored import write_site
 from app.state.client import get_redis

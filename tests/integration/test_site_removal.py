@@ -13,10 +13,10 @@ from app.broker.connection import connected
 from app.broker.delivery import Delivery
 from app.broker.headers import is_suspect, unacknowledged
 from app.cli.main import cli
-from app.crawl.frontier_values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.record.removed_sites import is_removed, note_removed, removed_key
 from app.crawl.urls import Target
-from app.crawl_record.removed_sites import is_removed, note_removed, removed_key
-from app.envelopes import site_message
+from app.messages.envelopes import site_message
 from app.sites.removal import SiteRemoval
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site

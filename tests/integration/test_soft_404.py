@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.crawl.frontier_values import Crawl
+from app.crawl.frontier.values import Crawl
 from app.crawl.urls import Target
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, packed, reasons

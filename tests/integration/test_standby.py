@@ -20,7 +20,7 @@ from app.coverart.jobs import EVENT, Index
 from app.coverart.musicbrainz import connect, entity
 from app.coverart.project import COVER_ART, listing
 from app.errors import DatabaseUnavailable
-from app.event_reader import EventReader
+from app.messages.event_reader import EventReader
 from app.state.client import get_redis
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer

@@ -8,18 +8,19 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from redis import Redis
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from app.crawl.classify import Gone, Indexed, Skipped
-from app.crawl.frontier_values import Crawl, Host
+from app.crawl.frontier.values import Crawl, Host
 from app.crawl.page_work import complete_dead
+from app.crawl.read.classify import Gone, Indexed, Skipped
+from app.crawl.record.crawls import latest_crawl
+from app.crawl.record.reasons import Reason
 from app.crawl.urls import Link, Target
-from app.crawl_record.crawls import latest_crawl
-from app.crawl_record.reasons import Reason
+from app.sites.sweep import Sweep
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.page_parts import PageLink
-from app.sweep import Sweep
 from app.timers.timers import full_pack, incremental_pack
 from tasks.base import Context
 from tasks.pack import pack_full as pack_full_task
@@ -89,8 +90,19 @@ def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     assert [(each.url, each.role) for each in completed.admitted.messages] == [(url("robots.txt"), "sitemap")]
 
 
+def lose(redis: Redis) -> None:
+    redis.flushdb()
+
+
+def rename_all(redis: Redis) -> None:
+    """Leave the keys as another release would, whose keys have another form."""
+    for key in list(redis.scan_iter()):
+        redis.rename(key, "other-" + str(key))
+
+
+@pytest.mark.parametrize("lost", [lose, rename_all])
 def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
-    process: Context, sweep: Callable[..., list[str]]
+    process: Context, sweep: Callable[..., list[str]], lost: Callable[[Redis], None]
 ) -> None:
     crawl = begin(process)
     complete(process, "start", "hidden", "broken", indexed=False)
@@ -99,7 +111,7 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     complete_dead(process.frontier, broken, "page")
     process.records.flush(crawl)
     complete(process, "third", "fourth")  # Its entry is lost with Redis: it is fetched again.
-    process.redis.flushdb()
+    lost(process.redis)
     assert sweep() == [
         f"{DOMAIN}: crawl c is running: 1 pages wait in its backlog again",
         f"{DOMAIN}: timer started: pack_full in 30 s",

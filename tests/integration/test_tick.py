@@ -11,11 +11,11 @@ import pytest
 from celery.beat import Scheduler
 from kombu import Connection
 
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from app.celery import app
-from app.crawl.frontier_values import Crawl, FoundPage, Host, MessageKind
-from app.crawl_record.crawls import latest_crawl
-from app.crawl_record.entries import UrlEntry
+from app.crawl.frontier.values import Crawl, FoundPage, Host, MessageKind
+from app.crawl.record.crawls import latest_crawl
+from app.crawl.record.entries import UrlEntry
 from app.storage.folder import FolderStore
 from app.storage.layout import page_id
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack

@@ -19,12 +19,12 @@ from starlette.datastructures import QueryParams
 from starlette.types import Message
 
 from app.cluster.client.local import LocalSearchClient
-from app.crawl.crawl_report import CrawlReport
-from app.crawl.explanation import Explanation
-from app.crawl_reports import CrawlReports
+from app.crawl.reports.crawl_report import CrawlReport
+from app.crawl.reports.explanation import Explanation
 from app.errors import CrawlNotFound
 from app.search.contract import SearchRequest, SearchResult
-from app.status import Status
+from app.sites.crawl_reports import CrawlReports
+from app.sites.status import Status
 from app.web.application import create_app
 from app.web.middleware import search_cost
 from tests.packs import page, write_pack

@@ -16,11 +16,11 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
-from app.crawl import first_crawls
-from app.crawl.first_crawls import CrawlsInRedis
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import ACTIVE_CRAWLS, Crawl, crawl_key
-from app.crawl_record.keys import plain_id
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import ACTIVE_CRAWLS, Crawl, crawl_key
+from app.crawl.record.keys import plain_id
+from app.crawl.reports import first_crawls
+from app.crawl.reports.first_crawls import CrawlsInRedis
 from app.errors import NotPlaced, PackCorrupt, PackNotFound
 from app.search.contract import SearchResult
 from app.state.client import get_redis

@@ -13,7 +13,7 @@ from kombu import Connection
 
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Load, Outcome, PackVersion, SearcherReport, Unload, read, to_payload
-from app.envelopes import event_message
+from app.messages.envelopes import event_message
 from app.topology.declare import declare_for_client
 from app.topology.queues import searcher_queue
 from config.settings import Settings

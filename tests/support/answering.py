@@ -12,7 +12,7 @@ from kombu import Connection
 
 from app.broker.connection import CONNECTION_ERRORS
 from app.broker.delivery import Delivery
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from tests.support.raw import Raw
 
 QUEUE = "answers"

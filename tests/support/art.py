@@ -66,7 +66,7 @@ class ArtSystem:
     @contextmanager
     def reader(self, name: str = "reader") -> Iterator[Worker]:
         """Run the process that publishes the events of the database, for the block."""
-        running = start_module(self.environment, self.folder / f"{name}.log", "app.event_reader")
+        running = start_module(self.environment, self.folder / f"{name}.log", "app.messages.event_reader")
         try:
             yield running
         finally:

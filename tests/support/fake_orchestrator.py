@@ -11,10 +11,11 @@ from typing import Any
 
 from kombu import Connection
 
-from app import envelopes
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, Outcome, ProblemReply, SearcherReport, Unload, read, to_payload
+from app.messages import envelopes
 from app.search.contract import SearchReply
 from app.topology.queues import events_exchange
 from config.routes import REGISTER_AGAIN
@@ -115,7 +116,7 @@ def searcher_message(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
 def answer_of(body: bytes) -> SearchReply | ProblemReply:
     """Return the value of a reply to `search`."""
     payload = json.loads(body)
-    return read(ProblemReply, payload) if "fault" in payload else read(SearchReply, payload)
+    return read(ProblemReply, payload) if "reason" in payload else read(SearchReply, payload)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Routes
-from app.envelopes import event_message
+from app.messages.envelopes import event_message
 from app.storage.layout import Page, manifest_key
 from app.storage.open import open_store
 from app.storage.store import ObjectStore

@@ -107,9 +107,9 @@ def route(domain: str, *searchers: str, newest: int = 0, **changed: Any) -> Pack
     return PackRoute(domain=domain, searchers=searchers, newest=newest, **{**fields, **changed})
 
 
-def fault(name: Any) -> Script:
-    """Return the script of a searcher that always replies with this fault."""
-    return lambda _request: to_json(ProblemReply(fault=name, detail=f"told: {name}"))
+def refused(reason: str) -> Script:
+    """Return the script of a searcher that always replies with this reason code."""
+    return lambda _request: to_json(ProblemReply(reason=reason, detail=f"told: {reason}"))
 
 
 def silence(_request: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Progress
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Progress
 from app.errors import PackNotFound
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest, read_manifest

@@ -162,7 +162,7 @@ def test_a_stack_counts_for_the_innermost_file_of_the_project(tmp_path: Path) ->
     task = "__call__ (app/task.py:9);index (tasks/site.py:9)"
     stacks = [
         f'process 1:"a";process 2:"a";loop (billiard/pool.py:1);{task};put (app/storage/folder.py:2);open (os:1) 60',
-        f'process 1:"a";process 2:"a";{task};unseen (app/crawl/frontier.py:2);send (redis/connection.py:1) 30',
+        f'process 1:"a";process 2:"a";{task};unseen (app/crawl/frontier/frontier.py:2);send (redis/connection.py:1) 30',
         'process 1:"a";process 2:"a";workloop (billiard/pool.py:1);recv (billiard/connection.py:1) 10',
         'process 1:"a";asynloop (celery/worker/loops.py:1);flush (celery/events/dispatcher.py:1) 1',
         'process 1:"a";asynloop (celery/worker/loops.py:1) 3',

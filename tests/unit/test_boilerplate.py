@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.extract.boilerplate import HINTED, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, separated
-from app.crawl.extract.contract import Extractor, extractor
+from app.crawl.read.extract.boilerplate import HINTED, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, separated
+from app.crawl.read.extract.contract import Extractor
+from app.crawl.read.extract.extractors import extractor
 from app.storage.page_parts import HEADINGS, KINDS, Block
 
 pytestmark = pytest.mark.unit

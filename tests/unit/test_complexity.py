@@ -17,10 +17,11 @@ from billiard.exceptions import WorkerLostError
 from app.broker.delivery import Delivery
 from app.broker.headers import failure_headers
 from app.broker.worker.failures import failure_of
-from app.crawl.classify import Skipped, classify
-from app.crawl.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
-from app.crawl.extract.contract import MAX_SIBLINGS, excess_complexity, extractor
-from app.crawl.extract.pdf import UnreadablePdf, extract_pdf
+from app.crawl.read.classify import Skipped, classify
+from app.crawl.read.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
+from app.crawl.read.extract.contract import MAX_SIBLINGS, excess_complexity
+from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.crawl.crawl_cache import CrawlCache
+from app.crawl.frontier.cache import CrawlCache
 
 pytestmark = pytest.mark.unit
 

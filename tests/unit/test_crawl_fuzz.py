@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError
-from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify, links_of
-from app.crawl.extract.contract import Extractor, extractor
-from app.crawl.politeness import RobotsRules, robots_directives
+from app.crawl.fetch.politeness import RobotsRules, robots_directives
+from app.crawl.read.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify, links_of
+from app.crawl.read.extract.contract import Extractor
+from app.crawl.read.extract.extractors import extractor
 from app.crawl.urls import Scope, canonical_key, parse_target, path_of, resolve
 from app.errors import ServerError
 from app.http.response import Response

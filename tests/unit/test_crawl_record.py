@@ -14,8 +14,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl_record import segments
-from app.crawl_record.crawls import (
+from app.crawl.record import segments
+from app.crawl.record.crawls import (
     CrawlRecord,
     CrawlSettings,
     CrawlState,
@@ -26,10 +26,10 @@ from app.crawl_record.crawls import (
     update_crawl,
     write_crawl,
 )
-from app.crawl_record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, UrlEntry, UrlState
-from app.crawl_record.keys import CrawlRef
-from app.crawl_record.reasons import MEANINGS, Reason
-from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries
+from app.crawl.record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, UrlEntry, UrlState
+from app.crawl.record.keys import CrawlRef
+from app.crawl.record.reasons import MEANINGS, Reason
+from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.layout import page_id
 from app.storage.store import ObjectStore

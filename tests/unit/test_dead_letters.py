@@ -26,7 +26,7 @@ from app.broker.errors import InvalidMessage
 from app.cli.dead import age_seconds, cli
 from app.cli.dead_output import age
 from app.cli.printing import short
-from app.dead_sets import domain_of, task_of, where
+from app.messages.dead_sets import domain_of, task_of, where
 from tests.support.deliveries import delivery
 
 pytestmark = pytest.mark.unit

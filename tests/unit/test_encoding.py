@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.encoding import decode, prescan
+from app.crawl.read.encoding import decode, prescan
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ import pytest
 
 import app
 from app.broker.errors import ApplicationError, Postpone
-from app.cluster.protocol import ProblemReply, error_of, problem_reply
+from app.cluster.protocol import error_of, problem_reply
 from app.errors import ConnectionFailed, PackError, StoreError, lacks_descriptors, lacks_space
 from app.http.fetcher import Fetcher
 from app.pack.database import create
@@ -55,7 +55,7 @@ def test_each_error_class_has_a_code_in_replies_that_the_client_reads(error: typ
     raised = error.__new__(error)
     Exception.__init__(raised, "why")
     reply = problem_reply(raised, process="searcher")
-    assert problem_reply(error_of(reply), process="client") == ProblemReply(fault=reply.fault, detail=reply.detail)
+    assert problem_reply(error_of(reply), process="client") == reply
 
 
 def test_errors_of_a_full_disk_are_told_from_others(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selectolax.lexbor import SelectolaxError
 
-from app.crawl.extract import lexbor
-from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.extract.contract import Anchor, Extract, Extractor, extractor
+from app.crawl.read.extract import lexbor
+from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
+from app.crawl.read.extract.contract import Anchor, Extract, Extractor
+from app.crawl.read.extract.extractors import extractor
 from app.storage.page_parts import MAX_ANCHOR, Block
 
 pytestmark = pytest.mark.unit

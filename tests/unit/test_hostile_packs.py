@@ -217,7 +217,12 @@ def hit(number: int, size: int) -> Hit:
 @pytest.mark.parametrize(("hits", "size"), [(0, 0), (10, 100), (1_000, 500), (1_000, 4_000), (30, 200_000)])
 def test_a_reply_is_bounded_by_leaving_out_its_last_hits(hits: int, size: int) -> None:
     results = PackHits(
-        total=hits, capped=False, relaxed=False, hits=tuple(hit(number, size) for number in range(hits)), seconds=0.1
+        total=hits,
+        capped=False,
+        relaxed=False,
+        hits=tuple(hit(number, size) for number in range(hits)),
+        seconds=0.1,
+        ideal=1.0,
     )
     info = PackInfo(domain="site.example", generation="1", built_at="", pages=1)
     reply = bounded_reply(SearchReply(info=info, results=results))

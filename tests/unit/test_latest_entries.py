@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.crawl_report import mark_duplicates
-from app.crawl_record.entries import STORED_STATES, UrlEntry
-from app.crawl_record.latest import LatestEntries
-from app.crawl_record.reasons import Reason
+from app.crawl.record.entries import STORED_STATES, UrlEntry
+from app.crawl.record.latest import LatestEntries
+from app.crawl.record.reasons import Reason
+from app.crawl.reports.crawl_report import mark_duplicates
 
 pytestmark = pytest.mark.unit
 

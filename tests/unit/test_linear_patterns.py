@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from app.crawl.encoding import _LATE_CHARSET
-from app.crawl.extract.contract import _ATTRIBUTE
+from app.crawl.read.encoding import _LATE_CHARSET
+from app.crawl.read.extract.contract import _ATTRIBUTE
 from app.crawl.traps import charges
 from app.search.ranking import _TITLE_SEPARATOR
 from app.text.titles import _SEPARATOR

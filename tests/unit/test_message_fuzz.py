@@ -18,11 +18,11 @@ from app.broker.amqp_internals import read_properties
 from app.broker.delivery import Delivery, raw_body
 from app.broker.errors import Undecodable, UnknownType
 from app.broker.headers import DELIVERIES, is_suspect, is_uncounted, unacknowledged
+from app.broker.outgoing import wire_message
 from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
-from app.broker.publishing import wire_message
 from app.broker.worker.carry_out import message_of
 from app.broker.worker.failures import message_id
-from app.envelopes import call_of_envelope, to_task_message
+from app.messages.envelopes import call_of_envelope, to_task_message
 from app.topology.policies import retry_policies
 from config.settings import Settings
 from tests.support import raw

@@ -14,8 +14,8 @@ from app.broker.amqp_internals import MAX_BODY
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.crawl.urls import Target, parse_message_domain, parse_target
-from app.envelopes import call_of_envelope, decode_envelope, site_message, to_task_message
 from app.errors import InvalidUrl, OutOfScope
+from app.messages.envelopes import call_of_envelope, decode_envelope, site_message, to_task_message
 from app.timers.timers import Callback, callback_of, timeout_of
 from config.routes import ROUTE_BY_TYPE, ROUTES, callback_queue
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.crawl.classify import modified_date
+from app.crawl.read.classify import modified_date
 
 pytestmark = pytest.mark.unit
 

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.unit
 def started(*queues: str) -> Celery:
     """Return a Celery application as a worker with `--queues` finds it after its first signal."""
     fresh = Celery("fresh", set_as_current=False)
-    fresh.conf.update(task_queues=app.celery.app.conf.task_queues, worker_consumer="app.consumer:EnvelopeConsumer")
+    queues_of_app = app.celery.app.conf.task_queues
+    fresh.conf.update(task_queues=queues_of_app, worker_consumer="app.messages.consumer:EnvelopeConsumer")
     app.celery._choose_consumer(instance=SimpleNamespace(app=fresh), options={"queues": queues or None})
     return fresh
 
@@ -29,7 +30,7 @@ def test_a_worker_without_queues_takes_all_tasks_but_the_orchestrators() -> None
     taken = set(fresh.amqp.queues.consume_from)
     assert {"site.index", "site.pack", "site.tick"} <= taken
     assert not {ORCHESTRATOR, REQUESTS} & taken
-    assert fresh.conf.worker_consumer == "app.consumer:EnvelopeConsumer"
+    assert fresh.conf.worker_consumer == "app.messages.consumer:EnvelopeConsumer"
 
 
 def test_a_worker_of_the_orchestrators_queue_is_the_orchestrator() -> None:

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
-from app.pack import database
 from app.pack.fetch import fetch_pack, sha256
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
@@ -534,17 +533,6 @@ def altered(site: StoredSite, sql: str) -> bytes:
     return compress(path)
 
 
-def of_a_newer_schema(site: StoredSite, whole: bytes) -> bytes:
-    return altered(site, f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
-
-
-def of_the_first_schema(site: StoredSite, whole: bytes) -> bytes:
-    gone = "".join(f"ALTER TABLE pages DROP COLUMN {name};" for name in ("section", "modified"))
-    return altered(
-        site, f"DROP TABLE names; DROP TABLE words; DROP INDEX pages_properties; {gone} PRAGMA user_version = 1"
-    )
-
-
 def of_another_program(site: StoredSite, whole: bytes) -> bytes:
     return altered(site, "PRAGMA application_id = 1")
 
@@ -564,8 +552,6 @@ class TestDamage:
             garbage,
             truncated,
             far_larger_than_described,
-            of_a_newer_schema,
-            of_the_first_schema,
             of_another_program,
             with_a_stale_index,
             without_tables,
@@ -600,13 +586,6 @@ class TestDamage:
                 previous = download_previous(site.store, DOMAIN, site.folder / "previous.sqlite")
             assert previous.path is None
             assert f"more than the limit of {limit}" in caplog.text
-
-    def test_a_page_stored_by_a_release_without_dates_is_packed(self, site: StoredSite) -> None:
-        fields = json.loads(to_json(page("a")))
-        del fields["modified"]
-        site.store.put(content_key(DOMAIN, page_id(url("a"))), json.dumps(fields).encode())
-        assert site.full().pages == 1
-        assert site.query("SELECT path, modified FROM pages") == [("/a", "")]
 
     def test_a_page_or_tombstone_of_a_later_release_is_read_without_its_unknown_fields(self, site: StoredSite) -> None:
         for content in (page("a"), tombstone("b")):

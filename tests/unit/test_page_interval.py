@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.crawl.classify import FetchResult, Gone, Indexed, Unchanged
-from app.crawl.former import batches_of
-from app.crawl.frontier_values import Former
-from app.crawl.page_interval import with_interval
-from app.crawl_record.entries import UrlEntry
+from app.crawl.frontier.former import batches_of
+from app.crawl.frontier.values import Former
+from app.crawl.read.classify import FetchResult, Gone, Indexed, Unchanged
+from app.crawl.read.page_interval import with_interval
+from app.crawl.record.entries import UrlEntry
 from app.storage.layout import Page
 
 pytestmark = pytest.mark.unit

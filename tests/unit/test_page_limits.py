@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.classify import Indexed, classify
-from app.crawl.extract.contract import extractor
+from app.crawl.read.classify import Indexed, classify
+from app.crawl.read.extract.extractors import extractor
 from app.crawl.urls import Scope
 from app.http.response import Response
 from app.pack.fetch import fetch_pack

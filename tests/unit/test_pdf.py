@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.classify import FetchResult, Indexed, Limits, Skipped, classify
-from app.crawl.extract import pdf as extraction
-from app.crawl.extract.contract import extractor
-from app.crawl.extract.pdf import UnreadablePdf, extract_pdf
+from app.crawl.read.classify import FetchResult, Indexed, Limits, Skipped, classify
+from app.crawl.read.extract import pdf as extraction
+from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
 from tests.support.pdf import pdf

@@ -21,7 +21,7 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import Policies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
-from app.envelopes import queue_message, site_message
+from app.messages.envelopes import queue_message, site_message
 from app.topology.policies import budgets
 from config.routes import ROUTES
 from config.settings import Settings

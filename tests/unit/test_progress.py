@@ -11,7 +11,7 @@ from rich.console import Console
 
 from app.cli import progress as shown
 from app.cli.progress import Meter, watch
-from app.crawl.frontier_values import Crawl, Progress
+from app.crawl.frontier.values import Crawl, Progress
 
 pytestmark = pytest.mark.unit
 

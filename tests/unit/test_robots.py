@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from app.crawl.politeness import (
+from app.crawl.fetch.politeness import (
     MAX_BYTES,
     ParsedFiles,
     RobotsRules,
@@ -18,7 +18,7 @@ from app.crawl.politeness import (
     robots_directives,
     robots_url,
 )
-from app.crawl.robots_lines import own_lines, product_token
+from app.crawl.fetch.robots_lines import own_lines, product_token
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
 

@@ -10,12 +10,12 @@ from celery import Celery
 from celery.beat import ScheduleEntry, SchedulingError
 from celery.schedules import schedule
 
-from app.broker.worker.celery_internals import Scheduler
+from app.broker.worker.celery_internals import BeatScheduler
 
 pytestmark = pytest.mark.unit
 
 
-class Outage(Scheduler):
+class Outage(BeatScheduler):
     """A scheduler whose broker is away until a test says otherwise."""
 
     is_away = True

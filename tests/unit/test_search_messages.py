@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
 from app.cluster.client.cluster import MAX_AGE
 from app.cluster.protocol import (
-    Fault,
+    REPLY_ERRORS,
     Load,
     Outcome,
     PackVersion,
@@ -74,28 +74,33 @@ def test_an_invalid_message_names_its_wrong_fields() -> None:
         read(Load, json.dumps({"sha256": "0", "generation": 1, "size_mb": "1"}))
 
 
-@pytest.mark.parametrize("fault", get_args(Fault))
-def test_a_reply_code_survives_the_way_to_the_client(fault: Fault) -> None:
-    problem = ProblemReply(fault=fault, detail="why")
+@pytest.mark.parametrize("reason", REPLY_ERRORS)
+def test_a_reply_code_survives_the_way_to_the_client(reason: str) -> None:
+    problem = ProblemReply(reason=reason, detail="why")
     assert problem_reply(error_of(problem), process="searcher") == problem
 
 
 @pytest.mark.parametrize(
-    ("error", "fault"),
+    ("error", "reason"),
     [
         (UnknownType("type 'x'"), "invalid-query"),
         (SearchUnavailable("it is not known yet"), "not-placed"),
-        (PackCorrupt("a.example: malformed"), "broken"),
-        (StoreError("away"), "broken"),
+        (PackCorrupt("a.example: malformed"), "pack-corrupt"),
+        (StoreError("away"), "pack-corrupt"),
     ],
 )
-def test_similar_errors_share_a_reply_code(error: ApplicationError, fault: Fault) -> None:
-    assert problem_reply(error, process="searcher") == ProblemReply(fault=fault, detail=str(error))
+def test_similar_errors_share_a_reply_code(error: ApplicationError, reason: str) -> None:
+    assert problem_reply(error, process="searcher") == ProblemReply(reason=reason, detail=str(error))
+
+
+def test_a_code_of_a_later_release_means_that_the_pack_cannot_be_read() -> None:
+    error = error_of(ProblemReply(reason="pack-moved", detail="why"))
+    assert (type(error), str(error)) == (PackCorrupt, "why")
 
 
 def test_unexpected_errors_are_detailed_only_in_the_log() -> None:
     reply = problem_reply(KeyError("/home/secret"), process="searcher")
-    assert reply == ProblemReply(fault="broken", detail="the searcher failed; see its log")
+    assert reply == ProblemReply(reason="pack-corrupt", detail="the searcher failed; see its log")
 
 
 @pytest.mark.parametrize("domain", ["\ud800", "x" * 200_000])

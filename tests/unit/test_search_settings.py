@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.cluster.client.scatter_gather import merge
 from app.cluster.protocol import PackVersion
 from app.cluster.searcher.packs import OpenPacks
-from app.cluster.searcher.search_settings import SearchSettingsReader
+from app.cluster.searcher.search_settings import SearchSettingsReader, settings_of
 from app.errors import InvalidSite, StoreError
 from app.search.contract import BestBet, Filters, PackHits, SearchReply, SearchRequest
 from app.search.pack_searcher import PackSearcher
@@ -25,7 +25,6 @@ from app.search.query import parse
 from app.search.ranking import Promoted, promote
 from app.search.synonyms import Synonyms, read_rule
 from app.sites.declared import read_declared
-from app.sites.search_fields import search_settings
 from app.sites.site import Site
 from app.sites.stored import site_key, update_site, write_site
 from app.storage.folder import FolderStore
@@ -62,7 +61,7 @@ def searcher(tmp_path: Path) -> Iterator[PackSearcher]:
 
 
 def apply(searcher: PackSearcher, **fields: Any) -> None:
-    searcher.apply(search_settings(Site.of("site.example", fields)))
+    searcher.apply(settings_of(Site.of("site.example", fields)))
 
 
 def found(searcher: PackSearcher, text: str) -> PackHits:
@@ -159,7 +158,7 @@ def test_the_file_of_the_guide_is_valid(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "guides" / "sites.md").read_text(), re.DOTALL)
     (tmp_path / "sites.toml").write_text(block)
     site = Site.of("docs.example", read_declared(tmp_path / "sites.toml")["docs.example"])
-    settings = search_settings(site)
+    settings = settings_of(site)
     assert [each.title for each in settings.best_bets_for("Is it open when I come?")] == ["Opening hours"]
     assert settings.hides is not None
     assert [path for path in ("/drafts/a", "/a?print=1", "/a?b=1") if settings.hides(path)] == [
@@ -272,7 +271,7 @@ def test_best_bets_of_several_sites_are_merged_and_only_the_first_page_has_them(
         with closing(PackSearcher(pack)) as searcher:
             urls = [f"https://{domain}/{number}" for number in range(4)]
             bets = [{"queries": ["amber"], "url": url, "title": f"Bet {url[-1]}"} for url in urls]
-            searcher.apply(search_settings(Site.of(domain, {"best_bets": bets})))
+            searcher.apply(settings_of(Site.of(domain, {"best_bets": bets})))
             replies[domain] = SearchReply(info=searcher.info, results=found(searcher, "amber"))
     request = SearchRequest(domains=("a.example", "b.example"), q="amber")
     merged = merge(request, replies, 0.0)

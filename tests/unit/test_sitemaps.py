@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.sitemaps import MAX_URLS, Sitemap, read_sitemap
+from app.crawl.read.sitemaps import MAX_URLS, Sitemap, read_sitemap
 
 pytestmark = pytest.mark.unit
 

@@ -20,7 +20,7 @@ from app.crawl.path_rules import PathRules
 from app.errors import InvalidSite, SecretMissing, StoreError
 from app.sites.policies import SitePolicies, policy_of
 from app.sites.schedule import Schedule, check_schedule
-from app.sites.scheduler import Scheduler
+from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
 from app.sites.stored import Start, list_sites, read_site, read_start, update_site, write_site, write_start
 from app.storage.store import ObjectStore
@@ -136,7 +136,7 @@ def test_a_damaged_start_counts_from_its_time_and_does_not_stop_the_other_schedu
     written = store.stat("starts/a.example.json").modified
     assert read_start(store, "a.example") == Start(written, "")
     later = max(NOON, written) + timedelta(hours=1)
-    assert [crawl.due for crawl in Scheduler(store).due(later)] == [written + timedelta(hours=1), NOON]
+    assert [crawl.due for crawl in CrawlScheduler(store).due(later)] == [written + timedelta(hours=1), NOON]
 
 
 def test_the_jitter_delays_the_first_start_and_lengthens_no_interval() -> None:

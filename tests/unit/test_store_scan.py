@@ -45,7 +45,7 @@ def finished(store: ObjectStore, *, domains: Collection[str] = ()) -> ScanResult
     return result
 
 
-def test_a_store_of_a_former_release_gets_its_marker_when_packs_are_found(tmp_path: Path) -> None:
+def test_a_store_without_marker_gets_one_when_packs_are_found(tmp_path: Path) -> None:
     store = folder_store(tmp_path)
     assert finished(store).store_id == ""
     publish(store, write_pack(tmp_path / "pack.sqlite", [page("/a")]))

@@ -1,11 +1,9 @@
-"""Stored pages: their JSON, of this and of the former version, and the packs that are built from both."""
+"""Stored pages: their JSON, that of other versions, and what invalid parts cost."""
 
 from __future__ import annotations
 
 import json
 import re
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.classify import Indexed, classify
-from app.crawl.extract.contract import extractor
+from app.crawl.read.classify import Indexed, classify
+from app.crawl.read.extract.extractors import extractor
 from app.crawl.urls import Scope
 from app.errors import StoreError
 from app.http.response import Response
-from app.pack.fetch import fetch_pack
-from app.pack.packer import pack_full, pack_incremental
+from app.pack.packer import pack_full
 from app.storage.layout import CONTENT_VERSION, Page, content_key, from_json, page_id, to_json
 from app.storage.page_parts import KINDS, Block, PageLink, blocks_from_json, hash_of
 from tests.packs import page
@@ -50,14 +47,6 @@ def crawled(name: str) -> Page:
     return result.page
 
 
-def as_former_release(stored: Page) -> bytes:
-    """Return the bytes that the former release stored of a page."""
-    named = json.loads(to_json(stored))
-    for later in ("blocks", "links", "body_hash", "title_hash", "version"):
-        del named[later]
-    return json.dumps(named, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
-
-
 def test_a_stored_page_has_its_text_once_and_all_that_packs_may_need() -> None:
     stored = json.loads(to_json(crawled("a")))
     assert stored["version"] == CONTENT_VERSION
@@ -85,11 +74,6 @@ def test_any_page_is_read_as_it_was_stored(parts: tuple[Block, ...], linked: tup
     assert from_json(to_json(written)) == written
 
 
-def test_a_page_of_the_former_release_is_read() -> None:
-    former = from_json(as_former_release(crawled("a")))
-    assert former == replace(crawled("a"), blocks=(), links=(), body_hash="", title_hash="", version=1)
-
-
 @pytest.mark.parametrize(
     "parts",
     [
@@ -114,9 +98,21 @@ def test_invalid_blocks_and_links_are_an_error_for_who_needs_them(parts: dict[st
     assert from_json(stored, parts=False) == replace(crawled("a"), blocks=headings, links=links)
 
 
-def test_a_page_of_a_later_version_is_read_without_its_blocks_and_links() -> None:
-    stored = json.loads(to_json(crawled("a"))) | {"version": 3, "blocks": "of another form", "links": 1}
-    assert from_json(json.dumps(stored).encode()) == replace(crawled("a"), blocks=(), links=(), version=3)
+@pytest.mark.parametrize("version", [CONTENT_VERSION - 1, CONTENT_VERSION + 1])
+def test_a_page_of_another_version_is_packed_without_its_blocks_and_links(tmp_path: Path, version: int) -> None:
+    other = {"version": version, "blocks": "of another form", "links": 1, "weight": 7}
+    stored = json.dumps(json.loads(to_json(crawled("a"))) | other).encode()
+    assert from_json(stored) == replace(crawled("a"), blocks=(), links=(), version=version)
+    store = folder_store(tmp_path / "store")
+    store.put(content_key(DOMAIN, page_id(crawled("a").canonical_key)), stored)
+    assert pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path).pages == 1
+
+
+def test_a_page_without_a_version_is_none() -> None:
+    stored = json.loads(to_json(crawled("a")))
+    del stored["version"]
+    with pytest.raises(StoreError, match=r"not a stored page: KeyError.'version'"):
+        from_json(json.dumps(stored).encode())
 
 
 def test_a_page_with_a_hash_that_is_no_text_is_left_out_of_its_pack(tmp_path: Path) -> None:
@@ -125,25 +121,6 @@ def test_a_page_with_a_hash_that_is_no_text_is_left_out_of_its_pack(tmp_path: Pa
         fields = json.loads(to_json(crawled(name))) | parts
         store.put(content_key(DOMAIN, page_id(crawled(name).canonical_key)), json.dumps(fields).encode())
     assert pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path).pages == 2
-
-
-def test_pages_of_both_releases_make_the_same_pack(tmp_path: Path) -> None:
-    def packed(store_name: str, *, former: set[str]) -> list[tuple[str, ...]]:
-        store = folder_store(tmp_path / store_name)
-        for name in ("a", "b", "c"):
-            key = content_key(DOMAIN, page_id(crawled(name).canonical_key))
-            store.put(key, as_former_release(crawled(name)) if name in former else to_json(crawled(name)))
-        pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
-        # A page that is crawled again after the upgrade.
-        store.put(content_key(DOMAIN, page_id(crawled("c").canonical_key)), to_json(crawled("c")))
-        pack_incremental(store, DOMAIN, work=tmp_path)
-        with closing(sqlite3.connect(fetch_pack(store, DOMAIN, tmp_path / f"{store_name}-packs"))) as pack:
-            columns = "object, url, path, section, lang, canonical, title, description, headings, body"
-            return pack.execute(f"SELECT {columns} FROM pages ORDER BY object").fetchall()
-
-    new = packed("new", former=set())
-    assert len(new) == 3
-    assert packed("former", former={"a", "b", "c"}) == packed("mixed", former={"a", "c"}) == new
 
 
 def test_the_documents_name_every_field_of_a_stored_page() -> None:

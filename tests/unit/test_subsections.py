@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.extract.pdf import extract_pdf
+from app.crawl.read.extract.pdf import extract_pdf
 from app.pack.rows import subsections
 from app.search.contract import Filters, Hit, Subsection
 from app.search.matcher import Matcher

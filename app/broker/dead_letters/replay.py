@@ -13,8 +13,9 @@ from kombu import Connection
 from ..delivery import Delivery
 from ..errors import Unroutable
 from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY
+from ..outgoing import Outgoing
 from ..policies.base import Address, Policy, ReplayBudget
-from ..publishing import Outgoing, Publisher
+from ..publishing import Publisher
 from ..worker.carry_out import replacement
 from .audit import Audit
 from .canary import Canary

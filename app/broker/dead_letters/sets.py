@@ -12,9 +12,10 @@ from kombu import Queue
 
 from ..connection import connected
 from ..errors import InvalidMessage
+from ..outgoing import Outgoing
 from ..policies.base import Policy, ReplayBudget
 from ..policies.registry import Policies
-from ..publishing import Outgoing, Publisher
+from ..publishing import Publisher
 from .audit import Audit
 from .canary import Canary
 from .exports import ExportAndDrop

@@ -19,7 +19,7 @@ from pika.channel import Channel
 
 from ..connection import backoff, connection_error_text
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed
-from ..publishing import Outgoing
+from ..outgoing import Outgoing
 
 logger = logging.getLogger(__name__)
 

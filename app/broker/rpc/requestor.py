@@ -16,7 +16,7 @@ from pika import BasicProperties
 from pika.channel import Channel
 
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut, Unroutable
-from ..publishing import Outgoing
+from ..outgoing import Outgoing
 from .channel import ChannelOwner, ChannelThread, properties_of, publish
 
 #: The largest expiration in milliseconds that AMQP can carry.

@@ -17,7 +17,7 @@ from pika.channel import Channel
 from ..delivery import Delivery
 from ..errors import ApplicationError, BrokerUnreachable, Overloaded, Undecodable, UnknownType
 from ..nesting import read_json
-from ..publishing import Outgoing
+from ..outgoing import Outgoing
 from .channel import ChannelOwner, ChannelThread, properties_of, publish
 
 logger = logging.getLogger(__name__)

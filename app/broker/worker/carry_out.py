@@ -10,8 +10,9 @@ from celery.utils.log import get_logger
 
 from ..delivery import Delivery
 from ..headers import DELIVERIES
+from ..outgoing import Outgoing
 from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
-from ..publishing import Outgoing, Publisher
+from ..publishing import Publisher
 
 logger = get_logger(__name__)
 

@@ -197,7 +197,7 @@ STEPS_WITHOUT_DELAYED_DELIVERY = tuple(
 )
 
 
-class Scheduler(PersistentScheduler):  # type: ignore[misc]
+class BeatScheduler(PersistentScheduler):  # type: ignore[misc]
     """Celery's scheduler, which logs a broker's outage in single lines, ever more rarely.
 
     Celery would log a traceback for each message that cannot be sent: one a second for ticks.

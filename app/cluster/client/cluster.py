@@ -23,8 +23,8 @@ from app.cluster.client.scatter_gather import (
     validate_request,
 )
 from app.cluster.protocol import Routes, read
-from app.envelopes import request_message as broker_request
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
+from app.messages.envelopes import request_message as broker_request
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
 from app.topology.queues import queries_exchange, requests_exchange
 from config.settings import Settings

@@ -23,8 +23,8 @@ from app.broker.errors import (
 )
 from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.protocol import PackRoute, read_reply, to_payload
-from app.envelopes import query_message
 from app.errors import InvalidQuery, NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
+from app.messages.envelopes import query_message
 from app.search.contract import SearchRequest, SuggestRequest
 
 T = TypeVar("T")

@@ -170,22 +170,16 @@ def _interleave_by_rank(packs: Iterable[_RankedHits]) -> Iterator[Hit]:
 
 def _rank_by_score(replies: Sequence[SearchReply]) -> Iterator[_RankedHits]:
     """Rank by score. A hit that its pack puts before another one counts as no worse than that one."""
-    ideals = [reply.results.ideal for reply in replies]
-    if min(ideals, default=0.0) <= 0:
-        # An old searcher does not tell the best possible score. The best hit of each pack then stands for it.
-        ideals = [max((hit.score for hit in reply.results.hits), default=0.0) or 1.0 for reply in replies]
-    for reply, ideal in zip(replies, ideals, strict=True):
-        hits = list(_hits_with_domain(reply))
+    for reply in replies:
+        hits, ideal = list(_hits_with_domain(reply)), reply.results.ideal
         falling = list(accumulate((hit.score for hit in reversed(hits)), max))[::-1]
         yield [(("", round(score / ideal, _DIGITS)), hit) for score, hit in zip(falling, hits, strict=True)]
 
 
 def _rank_by_date(replies: Sequence[SearchReply]) -> Iterator[_RankedHits]:
-    """Rank by date, undated hits last; within a day by score if the scores of all packs can be compared."""
-    comparable = all(reply.results.ideal > 0 for reply in replies)
+    """Rank by date, undated hits last; within a day by score."""
     for reply in replies:
-        ideal = reply.results.ideal
-        scores = [round(hit.score / ideal, _DIGITS) if comparable else 0.0 for hit in reply.results.hits]
+        scores = [round(hit.score / reply.results.ideal, _DIGITS) for hit in reply.results.hits]
         yield [((hit.modified, score), hit) for score, hit in zip(scores, _hits_with_domain(reply), strict=True)]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, PublishFailed
-from app.broker.publishing import Outgoing
+from app.broker.outgoing import Outgoing
 from app.broker.rpc.responder import Handler, Responder
 from app.cluster.orchestrator.pack_reads import PackReads
 from app.cluster.orchestrator.state import OrchestratorState
@@ -27,7 +27,7 @@ from app.cluster.protocol import (
     to_json,
     to_payload,
 )
-from app.envelopes import event_message, searcher_message
+from app.messages.envelopes import event_message, searcher_message
 from app.topology.queues import events_exchange
 from config.routes import HEARTBEAT, REGISTER_AGAIN, SEARCHER_QUEUE, searcher_of
 

@@ -33,7 +33,7 @@ class PackSource:
     pack: Callable[[str], Pack]
     #: Returns the store's id, empty for a store without a marker; raises StoreError.
     store_id: Callable[[], str]
-    #: Gives a store of a release without markers its marker, and returns its id; raises StoreError.
+    #: Gives a store that was not made by `perennial store create` its marker; returns its id. Raises StoreError.
     create_marker: Callable[[], str]
 
 
@@ -102,7 +102,7 @@ class StoreScan:
                     log.warning("%s: manifest not readable, searchers keep their packs: %s", domain, error)
             store_id = self._source.store_id()
             if packs and not store_id:
-                log.warning("The store has packs but no marker: a former release made it, so it gets one now")
+                log.warning("The store has packs but no marker, so it gets one now")
                 store_id = self._source.create_marker()
             self._result = ScanResult(packs=tuple(packs), deleted=frozenset(deleted), whole=whole, store_id=store_id)
         except (StoreError, OSError) as error:

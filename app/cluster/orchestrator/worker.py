@@ -22,7 +22,7 @@ from app.cluster.orchestrator.service import OrchestratorService
 from app.cluster.orchestrator.store_scan import PackSource
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import size_mb
-from app.consumer import EnvelopeConsumer
+from app.messages.consumer import EnvelopeConsumer
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.storage.marker import create_marker, read_marker
 from app.storage.open import open_store

@@ -12,7 +12,7 @@ from app.broker.errors import PublishFailed
 from app.broker.publishing import Publisher
 from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, SearcherReport, to_payload
 from app.cluster.searcher.pack_jobs import JobOutcome
-from app.envelopes import event_message
+from app.messages.envelopes import event_message
 from config.routes import HEARTBEAT
 
 log = logging.getLogger(__name__)

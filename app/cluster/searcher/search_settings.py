@@ -8,9 +8,10 @@ from typing import Final
 
 from app.broker.errors import ApplicationError
 from app.cluster.searcher.packs import OpenPacks
+from app.crawl.path_rules import PathRules
 from app.errors import StoreError
-from app.search.site_settings import NO_SETTINGS
-from app.sites.search_fields import search_settings
+from app.search.site_settings import NO_SETTINGS, SearchSettings, factors_of
+from app.search.synonyms import Synonyms, read_rule
 from app.sites.site import Site
 from app.sites.stored import SITES_PREFIX, list_sites, read_site, site_key
 from app.storage.store import ObjectStore
@@ -79,7 +80,7 @@ class SearchSettingsReader:
         domain = _domain(key)
         try:
             stored = read_site(self._store, domain)
-            self._packs.apply(domain, search_settings(stored.site) if stored else NO_SETTINGS)
+            self._packs.apply(domain, settings_of(stored.site) if stored else NO_SETTINGS)
             self._keep(key, stored.site if stored else None)
         except ApplicationError as error:
             if self._failed.get(key) != etag:
@@ -93,7 +94,7 @@ class SearchSettingsReader:
         """Apply what the last process kept, until the first reading."""
         try:
             for site in list_sites(self._kept):
-                self._packs.apply(site.domain, search_settings(site))
+                self._packs.apply(site.domain, settings_of(site))
                 self._etags[site_key(site.domain)] = _OF_LAST_PROCESS
         except ApplicationError as error:
             log.warning("Search settings that were kept on this disk cannot be read: %s", error)
@@ -124,6 +125,16 @@ class SearchSettingsReader:
             self._read_once.set()
             if self._stopped.wait(self._interval):
                 return
+
+
+def settings_of(site: Site) -> SearchSettings:
+    """Return the settings with which searchers search the pack of a site."""
+    return SearchSettings(
+        synonyms=Synonyms.of(map(read_rule, site.synonyms)),
+        best_bets=tuple(best_bet.rule() for best_bet in site.best_bets),
+        hides=PathRules((), site.hidden_paths).excludes if site.hidden_paths else None,
+        factors=factors_of(site.field_weights),
+    )
 
 
 def _domain(key: str) -> str:

@@ -19,8 +19,8 @@ from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import IntegrityCheck
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Reporter
-from app.envelopes import decode_envelope
 from app.errors import PackCorrupt
+from app.messages.envelopes import decode_envelope
 from app.search.contract import SearchReply, SearchRequest, SuggestRequest
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse

@@ -1,0 +1,1 @@
+"""What all workers share of the crawls, in Redis: the state of each page, the backlog, the admission window."""

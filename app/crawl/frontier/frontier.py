@@ -1,0 +1,427 @@
+"""The frontier of crawls in Redis: each page's state, the backlog, the admission window, and lines of the record."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+from redis import Redis
+
+from app.broker.errors import InvalidMessage, Postpone
+from app.crawl.frontier.cache import CrawlCache
+from app.crawl.frontier.excluded import ExcludedNotes
+from app.crawl.frontier.former import batches_of
+from app.crawl.frontier.values import (
+    ACTIVE_CRAWLS,
+    HOST_PREFIX,
+    LEASE,
+    RESTORED_CRAWLS,
+    Completed,
+    Crawl,
+    Entered,
+    FetchedPage,
+    Former,
+    FoundPage,
+    Host,
+    MessageKind,
+    PageMessage,
+    Refill,
+    admitted_of,
+    crawl_key,
+    crawls_key,
+    fingerprint,
+    foreign_crawl,
+    host_keys,
+    latest_key,
+    message_name,
+    parts_of,
+    to_entry,
+)
+from app.crawl.frontier.view import CrawlView
+from app.crawl.record.crawls import CrawlState
+from app.crawl.record.entries import UrlEntry
+from app.crawl.record.keys import plain_id
+from app.crawl.traps import TrapLimits
+from app.crawl.urls import host_of
+from app.state.client import PREFIX, connections_of, load_script
+from app.state.epoch import EPOCH
+
+#: Seconds after its last page that Redis keeps a crawl: `status` shows it for a week, and late messages meet its end.
+CRAWL_TTL = 7 * 86_400
+
+#: Pages of all crawls that are in the work queues at the same time: enough for 16 processes of 16 pages.
+ADMISSION = 256
+
+#: Seconds for which a message waits while another one of its page is worked on.
+_BUSY = 5.0
+
+#: Seconds after which the end of a crawl is published again. More than all retries of the message take by default.
+END_AGAIN = 300
+
+#: Characters of an error that are kept of a page's last failure.
+_MAX_ERROR = 300
+
+
+class Frontier(CrawlView):
+    """All crawls of one Redis. `admission` is the number of pages that all crawls may have admitted together.
+
+    What `complete` and `refill` admit must be published with confirms before the message is acknowledged. A page's
+    links are in the store before they are noted here.
+    """
+
+    def __init__(
+        self, redis: Redis, *, ttl: int = CRAWL_TTL, admission: int = ADMISSION, traps: TrapLimits | None = None
+    ) -> None:
+        super().__init__(redis)
+        self._ttl = ttl
+        self._admission = admission
+        self._traps = traps or TrapLimits()
+        self._connections = connections_of(redis)
+        self._cache = CrawlCache(self._connections)
+        self._noted = ExcludedNotes(self._connections)
+        folder = Path(__file__).parent
+        admit, budgets = folder / "admit.lua", folder / "traps.lua"
+        self._enter = load_script(redis, admit, budgets, folder / "enter.lua")
+        record = folder / "record.lua"
+        self._complete = load_script(redis, admit, budgets, folder / "exclude.lua", record, folder / "complete.lua")
+        self._refill = load_script(redis, admit, folder / "refill.lua")
+        self._release = load_script(redis, admit, folder / "release.lua")
+        self._rebuild = load_script(redis, budgets, folder / "exclude.lua", folder / "rebuild.lua")
+        self._add_line = load_script(redis, record, folder / "add_line.lua")
+        self._next_lines = load_script(redis, record, folder / "next_lines.lua")
+        self._stored = load_script(redis, folder / "stored.lua")
+        self._close = load_script(redis, folder / "close.lua")
+        self._note_published = load_script(redis, folder / "published.lua")
+
+    def begin(self, crawl: Crawl) -> Crawl:
+        """Store a crawl as its domain's latest, and return it; one that is stored already keeps its first values."""
+        # Each crawl renews the set's TTL, so its expired members must be removed here.
+        crawls = self._crawls_of(crawl.domain)
+        pipe = self._redis.pipeline(transaction=False)
+        for each in crawls:
+            pipe.exists(crawl_key(each))
+        expired = [each for each, exists in zip(crawls, pipe.execute(), strict=True) if not exists]
+        if expired:
+            self._redis.srem(crawls_key(crawl.domain), *expired)
+        key = crawl_key(crawl.id)
+        fields = {
+            "id": crawl.id,
+            "domain": crawl.domain,
+            "start": crawl.start_url,
+            "began": crawl.started.isoformat(),
+            "moves": str(crawl.moves),
+            "own": str(int(crawl.own)),
+            "moved_from": crawl.moved_from,
+            "state": "running",
+            "born": uuid.uuid4().hex[:8],
+            "last": f"{crawl.started.timestamp():.3f}",
+        }
+        pipe = self._redis.pipeline()
+        for name, value in fields.items():
+            pipe.hsetnx(key, name, value)
+        pipe.expire(key, self._ttl)
+        pipe.set(latest_key(crawl.domain), crawl.id, ex=self._ttl)
+        pipe.sadd(crawls_key(crawl.domain), crawl.id)
+        pipe.expire(crawls_key(crawl.domain), self._ttl)
+        pipe.execute()
+        return self.crawl(crawl.id) or crawl
+
+    def enter(
+        self,
+        crawl_id: str,
+        domain: str,
+        link: FoundPage,
+        host: Host,
+        *,
+        message_id: str,
+        due: bool = False,
+        traps: TrapLimits | None = None,
+    ) -> Entered:
+        """Begin the run of a page's message. An earlier run of the message with this id is no longer at work.
+
+        With `due`, the page is requested whatever the former crawl found. `traps` are budgets in place of the usual.
+
+        Raises Postpone while the host or another message of the page is busy, and InvalidMessage for a crawl of another
+        domain.
+        """
+        key, name = crawl_key(crawl_id), link.name
+        action, *values = self._enter(
+            keys=[
+                *parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"),
+                *host_keys(host.name),
+                EPOCH,
+            ],
+            args=[
+                *(name, domain, to_entry(link), f"{uuid.uuid4().hex[:8]} {message_id}", LEASE),
+                *(host.concurrency, host.delay, int(host.own), (traps or self._traps).identical_texts, int(due)),
+            ],
+        )
+        match action:
+            case "foreign":
+                raise InvalidMessage(foreign_crawl(crawl_id, str(values[0]), domain))
+            case "wait":
+                raise Postpone(float(values[0]), f"{host.name} gets one request in {host.delay:g} s")
+            case "busy":
+                raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on")
+            case "spent":
+                return Entered(fetch=False, spent=str(values[0]))
+            case "not-due":
+                return Entered(fetch=False, former=Former.from_text(str(values[0])), not_due=True)
+            case "fetch":
+                self._cache.note_born(crawl_id, str(values[0]))
+                former, soft_404 = Former.from_text(str(values[1])), str(values[2])
+                return Entered(fetch=True, former=former, soft_404=soft_404, former_known=bool(values[3]))
+            case "unknown":
+                return Entered(fetch=False, crawl_found=False)
+        return Entered(fetch=False, handover=admitted_of(values, 0.0))
+
+    def complete(
+        self,
+        crawl_id: str,
+        kind: MessageKind,
+        canonical_key: str,
+        *,
+        host: Host,
+        line: str = "",
+        indexed: bool = False,
+        dead: bool = False,
+        links: Iterable[FoundPage] = (),
+        excluded: Iterable[tuple[str, FoundPage]] = (),
+        max_pages: int = 0,
+        text: str = "",
+        traps: TrapLimits | None = None,
+    ) -> Completed:
+        """Note a message as done or dead, its links as waiting, and admit the crawl's next pages.
+
+        `line` is the page's line of the crawl's record, `text` its `text_hash`. A line that has links gets those that
+        lead to new pages. `excluded` are links that are not
+        followed, with their reasons. A crawl gets no page beyond `max_pages` and its budgets against traps; such a page
+        and one of `max-depth` note it as cut. Identical texts close a pattern instead. `traps` are budgets in
+        place of the usual ones.
+        """
+        key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
+        named, connections = {link.name: link for link in links}, self._connections()
+        unseen = self._cache.unseen(crawl_id, named)
+        fresh = [each for each in named if each in unseen]
+        arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
+        not_followed = self._noted.new(crawl_id, excluded)
+        confirmed = ",".join(self._cache.take_handed_over(crawl_id))
+        ended, write, seen, wait, *items = self._complete(
+            keys=[
+                *parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record"),
+                *host_keys(host.name),
+                ACTIVE_CRAWLS,
+            ],
+            args=[
+                *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency if host.own else ""),
+                *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
+                *(plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, text, len(canonical_key)),
+                *(len(fresh), *arguments),
+                *(field for reason, link in not_followed for field in (reason, link.name, to_entry(link))),
+            ],
+        )
+        if connections == self._connections():  # Otherwise the Redis that has noted them may be gone.
+            # Without those that a limit left out: another page may lead to them within its limits.
+            self._cache.add_seen(crawl_id, fresh[: int(seen)])
+            self._noted.add(crawl_id, not_followed)
+        return Completed(admitted_of(items, float(wait)), name, bool(write), bool(ended))
+
+    def note_handed_over(self, crawl_id: str, name: str) -> None:
+        """Note that what this message admitted is published; the crawl's next completion here removes it."""
+        self._cache.add_handed_over(crawl_id, name)
+
+    def add_line(self, crawl_id: str, line: str) -> bool:
+        """Add a line to a crawl's record: of a page that was indexed by a message outside of the crawl.
+
+        Return whether the caller is to write a segment.
+        """
+        return bool(self._add_line(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[line, uuid.uuid4().hex]))
+
+    def release(
+        self, crawl_id: str, kind: MessageKind, canonical_key: str, host: Host, *, failed: bool, error: str = ""
+    ) -> None:
+        """End a run that did not complete its message. One that failed leaves the admission window until its retry."""
+        key = crawl_key(crawl_id)
+        self._release(
+            keys=[*parts_of(key, "pages", "admitted", "retrying"), host_keys(host.name)[1], f"{key}:failures"],
+            args=[message_name(kind, canonical_key), int(failed), error[:_MAX_ERROR], self._ttl],
+        )
+
+    def refill(self, *, stalled: float) -> Iterator[Refill]:
+        """Admit pages of all active crawls; yield each crawl with new pages, ended, or `stalled` seconds idle."""
+        rows = self._refill(keys=[ACTIVE_CRAWLS], args=[f"{PREFIX}crawl:", HOST_PREFIX, self._admission, stalled])
+        for crawl_id, domain, ended, idle, wait, *items in rows:
+            real = self._redis.hget(f"{PREFIX}crawl:{crawl_id}", "id") or crawl_id
+            names = tuple(item[: item.index("[")] for item in items)
+            yield Refill(str(real), domain, admitted_of(items, float(wait)), bool(ended), float(idle), names)
+
+    def confirm_refill(self, refill: Refill) -> None:
+        """Note that the pages of a refill are published. Those that another tick has admitted since stay noted."""
+        self._redis.srem(f"{crawl_key(refill.crawl_id)}:refilled", *refill.names)
+
+    def open_pages(self, crawl_id: str) -> tuple[tuple[PageMessage, ...], int]:
+        """Return the open messages of a crawl, to be published again, and how often that was since its last progress.
+
+        The crawl's idle time begins again.
+        """
+        key = crawl_key(crawl_id)
+        seconds, _ = self._redis.time()
+        rounds = int(self._redis.hget(key, "rounds") or 0) + 1
+        self._redis.hset(key, mapping={"last": seconds, "rounds": rounds})
+        return self.open_page_messages(crawl_id), rounds
+
+    def readmit(self, crawl_id: str) -> tuple[PageMessage, ...]:
+        """Return the open messages of a crawl, to be published again since Redis may have lost its last writes.
+
+        Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host. The note
+        of the published end is forgotten, too: the end may have been recorded in the lost writes.
+        """
+        messages = self.open_page_messages(crawl_id)
+        hosts = {host_of(each.url) for each in messages}
+        self._redis.delete(*parts_of(crawl_key(crawl_id), "ending"), *(host_keys(host)[1] for host in hosts))
+        return messages
+
+    def set_state(self, crawl_id: str, state: CrawlState) -> None:
+        """Pause, resume or cancel a crawl. Cancelling forgets its backlog and its open messages."""
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline()
+        pipe.hset(key, "state", state)
+        if state == "cancelled":
+            pipe.hset(key, "cut", 1)
+            pipe.delete(*parts_of(key, "backlog", "admitted", "retrying"))
+        pipe.ttl(key)
+        if pipe.execute()[-1] < 0:  # Redis had forgotten the crawl.
+            self._redis.expire(key, self._ttl)
+
+    def note_end_published(self, crawl_id: str) -> None:
+        """Note that `end_crawl` of a crawl is published: `refill` returns the crawl again in END_AGAIN seconds."""
+        self._redis.set(f"{crawl_key(crawl_id)}:ending", 1, ex=END_AGAIN)
+
+    def close(self, crawl_id: str) -> bool:
+        """Note that a crawl has ended and that its record is complete; return whether that is so."""
+        keys = [*parts_of(crawl_key(crawl_id), "", "admitted", "retrying", "backlog", "record"), ACTIVE_CRAWLS]
+        return bool(self._close(keys=keys, args=[plain_id(crawl_id)]))
+
+    def abandon(self, crawl_id: str) -> None:
+        """Note a crawl as no longer active although its record is not complete: its `end_crawl` is dead-lettered."""
+        self._redis.srem(ACTIVE_CRAWLS, plain_id(crawl_id))
+
+    def next_lines(self, crawl_id: str) -> tuple[int, list[str]]:
+        """Return the offset of the next segment of a crawl's record, and its lines; see record.lua for their bound."""
+        offset, lines = self._next_lines(keys=parts_of(crawl_key(crawl_id), "", "record"))
+        return int(offset), [str(line) for line in lines]
+
+    def note_stored_lines(self, crawl_id: str, offset: int, stored: int, lines: Sequence[str]) -> None:
+        """Note that the segment at `offset` has `stored` lines, which `lines` are a part of, unless this is noted."""
+        size = sum(len(line.encode()) for line in lines)
+        self._stored(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[offset, stored, len(lines), size])
+
+    def note_restored(self, crawl_id: str, stored_lines: int) -> None:
+        """Note that a crawl was restored, and that the store has these lines of its record: it waits for a sweep."""
+        self._redis.hsetnx(crawl_key(crawl_id), "stored", stored_lines)
+        self._redis.sadd(RESTORED_CRAWLS, crawl_id)
+
+    def note_swept(self, crawl_ids: Collection[str]) -> None:
+        """Note that a sweep of these crawls is published, or done."""
+        if crawl_ids:
+            self._redis.srem(RESTORED_CRAWLS, *crawl_ids)
+
+    def rebuild(
+        self,
+        crawl_id: str,
+        done: Iterable[FetchedPage],
+        waiting: Iterable[FoundPage],
+        dead: Iterable[str] = (),
+        *,
+        max_pages: int = sys.maxsize,
+        traps: TrapLimits | None = None,
+    ) -> int:
+        """Note pages as done, others as dead or waiting, also those of a sitemap; return how many wait.
+
+        `dead` are canonical keys. Pages that the frontier has already stay as they are. The crawl gets no page beyond
+        `max_pages` and its budgets against traps.
+        """
+        key, added = crawl_key(crawl_id), 0
+        rows = chain(
+            (("d", FoundPage("", each.canonical_key, 0), int(each.member), each.text) for each in done),
+            (("x", FoundPage("", page, 0), 1, "") for page in dead),
+            (("w", link, 0, "") for link in waiting),
+        )
+        while batch := list(islice(rows, 500)):
+            arguments = [
+                field
+                for state, link, member, text in batch
+                for field in (
+                    *(state, link.name, member, to_entry(link)),
+                    *(text, len(link.canonical_key)),
+                )
+            ]
+            added += self._rebuild(
+                keys=parts_of(key, "", "pages", "backlog"),
+                args=[*(traps or self._traps).arguments, max_pages, *arguments],
+            )
+        self._redis.sadd(ACTIVE_CRAWLS, plain_id(crawl_id))
+        return added
+
+    def unseen(
+        self, crawl_id: str, pages: Mapping[str, str], *, depth: int, max_pages: int, max_depth: int
+    ) -> dict[str, str]:
+        """Return those of `pages`, URLs by canonical key, that this crawl has not seen and its limits allow.
+
+        `depth` is that of all of them. Where a limit leaves pages out, the crawl is noted as cut.
+        """
+        named = {fingerprint(each): each for each in pages}
+        uncached = self._cache.unseen(crawl_id, named)
+        unknown = {each: name for name, each in named.items() if name in uncached}
+        if not unknown:
+            return {}
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hmget(f"{key}:pages", list(unknown.values()))
+        pipe.hget(key, "seen")
+        states, seen = pipe.execute()
+        self._cache.add_seen(crawl_id, (name for name, state in zip(unknown.values(), states, strict=True) if state))
+        fresh = [each for each, state in zip(unknown, states, strict=True) if not state]
+        room = 0 if depth > max_depth else max(0, max_pages - int(seen or 0))
+        if len(fresh) > room:
+            self._redis.hset(key, "cut", 1)
+        return {key: pages[key] for key in fresh[:room]}
+
+    def note_published(self, crawl_id: str, links: Sequence[FoundPage]) -> None:
+        """Note that the broker has confirmed the `index` and `crawl` messages of these pages."""
+        if links:
+            fields = [field for link in links for field in (link.name, to_entry(link))]
+            self._note_published(
+                keys=[*parts_of(crawl_key(crawl_id), "", "pages", "admitted"), ACTIVE_CRAWLS],
+                args=[self._ttl, plain_id(crawl_id), *fields],
+            )
+
+    def note_soft_404(self, crawl_id: str, text: str) -> None:
+        """Note the hash of the text with which the site answers for pages that do not exist."""
+        self._redis.hset(crawl_key(crawl_id), "soft_404", text)
+
+    def note_cut(self, crawl_id: str) -> None:
+        """Note that a crawl did not follow all links."""
+        self._redis.hset(crawl_key(crawl_id), "cut", 1)
+
+    def note_former(
+        self, crawl_id: str, entries: Iterable[UrlEntry], *, longest: float | None = None, scheduled: bool = False
+    ) -> None:
+        """Note what the former crawl's record has of its pages and sitemaps. Each is forgotten when it is completed.
+
+        With a `longest` interval and `scheduled`, pages that are not due are not requested.
+        """
+        key = f"{crawl_key(crawl_id)}:former"
+        for batch in batches_of(entries, longest=longest, scheduled=scheduled):
+            self._redis.hset(key, mapping=batch)
+        self._redis.expire(key, self._ttl)
+        # At last: where a part is missing, pages look into the store.
+        self._redis.hset(crawl_key(crawl_id), "former", 1)
+
+    def former(self, crawl_id: str, canonical_key: str) -> Former | None:
+        """Return what the former crawl knew of a page, or None."""
+        found = self._redis.hget(f"{crawl_key(crawl_id)}:former", fingerprint(canonical_key))
+        return Former.from_text(str(found or ""))

@@ -1,0 +1,318 @@
+"""The values that the frontier takes and returns, and the names of crawls, pages and hosts in Redis."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from app.crawl.record.crawls import CrawlState
+from app.crawl.record.entries import UrlEntry
+from app.crawl.record.keys import plain_id
+from app.crawl.record.reasons import Reason
+from app.crawl.traps import charges
+from app.crawl.urls import canonical_key
+from app.state.client import PREFIX
+from app.storage.layout import page_id
+
+ACTIVE_CRAWLS = f"{PREFIX}crawls:active"
+#: The crawls that were restored from their records and wait for a sweep.
+RESTORED_CRAWLS = f"{PREFIX}crawls:restored"
+HOST_PREFIX = f"{PREFIX}host:"
+
+
+#: Seconds after which a request that has not ended counts as lost. Then another message of its page may be fetched.
+LEASE = 150.0
+
+#: `page` is the one message of a page of our own crawls; a client's crawl has an `index` and a `crawl` for each page.
+MessageKind = Literal["page", "index", "crawl"]
+_PREFIX_OF_KIND: dict[MessageKind, str] = {"page": "", "index": "i", "crawl": "c"}
+_KIND_OF_PREFIX: dict[str, MessageKind] = {"i": "index", "c": "crawl"}
+#: Characters of a page's name.
+NAME_LENGTH = 16
+
+#: Compact JSON. `json.dumps` creates a new encoder for each value if separators are given.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+#: The states of a page or message in Redis, and their names.
+PAGE_STATES = {"w": "waiting", "o": "open", "d": "done", "x": "dead", "l": "seen"}
+
+
+@dataclass(frozen=True, slots=True)
+class Crawl:
+    """One crawl of a domain. `started` is when its first message was handled."""
+
+    id: str
+    domain: str
+    start_url: str
+    started: datetime
+    #: How often the start page redirected to another host, and the crawl with it.
+    moves: int = 0
+    #: Whether it began with `index+crawl`: then its links are `page` messages, and it has a record in the store.
+    own: bool = False
+    #: The domain whose start page redirected the crawl here, empty for one that a message began.
+    moved_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Counts of a domain's latest crawl. `seen`, `waiting` and `indexed` count pages; `done` and `dead` messages.
+
+    `open` is the number of open messages over all crawls of the domain; `idle` is seconds since one was completed.
+    `waiting` is the backlog.
+    """
+
+    crawl: Crawl | None
+    seen: int
+    open: int
+    waiting: int
+    done: int
+    dead: int
+    indexed: int
+    idle: float
+    state: CrawlState = "running"
+    #: Seconds from a response to the next request, as of the page that was completed last.
+    delay: float = 0.0
+
+
+class FoundPage(NamedTuple):
+    """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty.
+
+    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`, `probe` or, for a page, empty.
+    """
+
+    url: str
+    canonical_key: str
+    depth: int
+    referrer: str = ""
+    redirects: int = 0
+    role: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its message in Redis."""
+        return fingerprint(frontier_key(self.canonical_key, self.role))
+
+
+#: The role of a URL whose message reads sitemaps: one itself, or the robots.txt that names them.
+SITEMAP = "sitemap"
+#: The role of a URL that cannot exist: the response shows what the site's error pages look like.
+PROBE = "probe"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPage:
+    """A page that a crawl has fetched: whether it belongs in the pack, and its `text_hash` or an empty string."""
+
+    canonical_key: str
+    member: bool
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageMessage:
+    """A message of a page that is to be published."""
+
+    kind: MessageKind
+    url: str
+    depth: int
+    referrer: str
+    redirects: int = 0
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host with its politeness: `delay` seconds from a response to the next request, `concurrency` requests at once.
+
+    `own` says whether it is the crawl's own host, whose hold keeps pages in the backlog.
+    """
+
+    name: str
+    delay: float
+    concurrency: int
+    own: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Messages to publish, each to be delivered after `wait` seconds."""
+
+    messages: tuple[PageMessage, ...] = ()
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A page as the former crawl found it. It is the one that is stored if the stored page has this `hash`.
+
+    `at` is the time of its last request and `due` that of the next one, in seconds since the epoch. `interval` is in
+    seconds. They are 0 for a site without `max_page_interval`, and `due` for a crawl that the schedule did not start.
+    """
+
+    etag: str
+    last_modified: str
+    hash: str
+    interval: float = 0.0
+    at: float = 0.0
+    due: float = 0.0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header fields of a conditional request (RFC 9110 section 13.1); empty without a validator."""
+        named = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in named.items() if value}
+
+    def to_text(self) -> str:
+        """Serialise for Redis."""
+        values: list[str | float] = [self.etag, self.last_modified, self.hash]
+        # The script `enter.lua` reads the last one.
+        times = [round(self.interval, 3), round(self.at, 3), round(self.due, 3)] if self.at else []
+        return json.dumps(values + times, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Former | None:
+        """Read the output of `to_text`; None for an empty text."""
+        return cls(*json.loads(text)) if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The begin of a page's run. `fetch` false: nothing is left to do but to publish `handover` again."""
+
+    fetch: bool
+    #: Whether Redis has the crawl. If not, nothing has begun.
+    crawl_found: bool = True
+    #: What the domain's former crawl knew of the page, None for a page that is not stored.
+    former: Former | None = None
+    #: Whether Redis has what the former crawl knew of all its pages.
+    former_known: bool = False
+    #: What the page admitted when it was completed, to be published again.
+    handover: Admitted = Admitted()
+    #: The reason code of the budget that was spent while the page waited: it is completed without a request.
+    spent: str = ""
+    #: Whether the page is not due, as the former crawl found it: it is completed without a request if it is stored.
+    not_due: bool = False
+    #: The `error_hash` of the site's error page, if it has the status 200.
+    soft_404: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The result of a completion: pages admitted now, and whether the crawl has nothing left."""
+
+    admitted: Admitted
+    #: The name of the message that handed the pages over.
+    name: str
+    #: Whether a segment of the crawl's record is to be written now.
+    write: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Failed attempts of a message: their number, the time of the last one (seconds since the epoch) and its error."""
+
+    number: int
+    at: float
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.number} {'attempt' if self.number == 1 else 'attempts'} failed, the last with: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """A crawl that needs something: pages to publish, its end, or attention after `idle` seconds without progress.
+
+    `names` are those of the pages in Redis.
+    """
+
+    crawl_id: str
+    domain: str
+    admitted: Admitted
+    ended: bool
+    idle: float
+    names: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=16_384)
+def fingerprint(key: str) -> str:
+    """Return the name of a key in Redis, 16 hex digits; 64 bits tell a million pages apart."""
+    return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+def frontier_key(canonical_key: str, role: str = "") -> str:
+    """Return what the frontier and the crawl record name a URL by: as a sitemap it is another one than as a page."""
+    return f"{role} {canonical_key}" if role == SITEMAP else canonical_key
+
+
+def is_sitemap(entry: UrlEntry) -> bool:
+    """Return whether an entry of a crawl record is that of a sitemap, or of the robots.txt that names some."""
+    own_id = page_id(frontier_key(canonical_key(entry.url), SITEMAP))
+    return entry.reason == Reason.SITEMAP or entry.page_id == own_id
+
+
+def message_name(kind: MessageKind, key: str) -> str:
+    """Return the name of a message in the frontier, by its `frontier_key`."""
+    return _PREFIX_OF_KIND[kind] + fingerprint(key)
+
+
+def foreign_crawl(crawl_id: str, owner: str, domain: str) -> str:
+    """Return the error text for a message of one domain that names a crawl of another."""
+    return f"crawl_id {crawl_id!r}: it is a crawl of {owner}, not of {domain}"
+
+
+def crawl_key(crawl_id: str) -> str:
+    """Return the Redis key of a crawl; the keys of its parts and fetch results begin with it."""
+    return f"{PREFIX}crawl:{plain_id(crawl_id)}"
+
+
+def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
+    if "domain" not in fields:
+        return None
+    return Crawl(
+        crawl_id,
+        fields["domain"],
+        fields["start"],
+        datetime.fromisoformat(fields["began"]),
+        int(fields.get("moves", 0)),
+        fields.get("own") == "1",
+        fields.get("moved_from", ""),
+    )
+
+
+def to_entry(link: FoundPage) -> str:
+    """Return a page as it waits in Redis, as JSON; the scripts read its charges at the end. A sitemap has none."""
+    charged = "" if link.role == SITEMAP else charges(link.canonical_key)
+    return _ENCODER.encode([link.url, link.depth, link.referrer, link.redirects, link.role, charged])
+
+
+def admitted_of(items: Iterable[str], wait: float) -> Admitted:
+    """Return the messages of backlog items: each is a message's name, then its entry."""
+    messages = []
+    for item in items:
+        name, entry = item[: item.index("[")], item[item.index("[") :]
+        kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > NAME_LENGTH else "page"
+        messages.append(PageMessage(kind, *json.loads(entry)[:5]))
+    return Admitted(tuple(messages), wait)
+
+
+def parts_of(key: str, *names: str) -> list[str]:
+    return [f"{key}:{name}" if name else key for name in names]
+
+
+def host_keys(host: str) -> list[str]:
+    return [f"{HOST_PREFIX}{host}", f"{HOST_PREFIX}{host}:flight", f"{HOST_PREFIX}{host}:hold"]
+
+
+def latest_key(domain: str) -> str:
+    return f"{PREFIX}domain:{domain}:latest"
+
+
+def crawls_key(domain: str) -> str:
+    return f"{PREFIX}domain:{domain}:crawls"

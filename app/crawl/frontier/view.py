@@ -1,0 +1,193 @@
+"""The crawls in Redis as they are: their fields, counts, open messages and states of pages. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redis import Redis
+
+from app.broker.errors import InvalidMessage
+from app.crawl.frontier.excluded import ExcludedUrls, excluded_urls
+from app.crawl.frontier.values import (
+    ACTIVE_CRAWLS,
+    NAME_LENGTH,
+    PAGE_STATES,
+    RESTORED_CRAWLS,
+    Completed,
+    Crawl,
+    Failures,
+    MessageKind,
+    PageMessage,
+    Progress,
+    admitted_of,
+    crawl_key,
+    crawl_of_fields,
+    crawls_key,
+    foreign_crawl,
+    latest_key,
+    message_name,
+)
+from app.crawl.record.keys import plain_id
+
+
+class CrawlView:
+    """Reads the crawls of one Redis."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    def crawl(self, crawl_id: str) -> Crawl | None:
+        """Return a crawl by its id, or None for an unknown or expired one."""
+        fields = {str(name): str(value) for name, value in self._redis.hgetall(crawl_key(crawl_id)).items()}
+        return crawl_of_fields(crawl_id, fields)
+
+    def crawl_of(self, domain: str, crawl_id: str) -> Crawl | None:
+        """Return a crawl of a domain, or None as `crawl` does; raises InvalidMessage for a crawl of another domain."""
+        found = self.crawl(crawl_id)
+        if found and found.domain != domain:
+            raise InvalidMessage(foreign_crawl(crawl_id, found.domain, domain))
+        return found
+
+    def latest(self, domain: str) -> Crawl | None:
+        """Return the latest crawl of a domain, or None for a domain without one."""
+        crawl_id = self._redis.get(latest_key(domain))
+        return self.crawl(str(crawl_id)) if crawl_id else None
+
+    def state(self, crawl_id: str) -> str | None:
+        """Return the state of a crawl in Redis, or None for an unknown or expired one."""
+        state = self._redis.hget(crawl_key(crawl_id), "state")
+        return None if state is None else str(state)
+
+    def active_domains(self) -> list[str]:
+        """Return the domains with a crawl that has pages left, or whose end is not recorded yet."""
+        return sorted({crawl.domain for crawl in self.active()})
+
+    def active(self) -> list[Crawl]:
+        """Return the crawls that have pages left, or whose end is not recorded yet."""
+        crawls = map(self.crawl, sorted(str(crawl_id) for crawl_id in self._redis.smembers(ACTIVE_CRAWLS)))
+        return [crawl for crawl in crawls if crawl is not None]
+
+    def open_page_messages(self, crawl_id: str) -> tuple[PageMessage, ...]:
+        """Return the messages of a crawl that are published and not completed, also those that wait for a retry."""
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(f"{key}:admitted")
+        pipe.hgetall(f"{key}:retrying")
+        admitted, retrying = pipe.execute()
+        return admitted_of((f"{name}{entry}" for name, entry in {**admitted, **retrying}.items()), 0.0).messages
+
+    def restored(self) -> list[str]:
+        """Return the ids of the restored crawls that wait for a sweep."""
+        return sorted(str(crawl_id) for crawl_id in self._redis.smembers(RESTORED_CRAWLS))
+
+    def is_restored(self, domain: str) -> bool:
+        """Return whether a crawl of a domain was restored and waits for a sweep, which may find more of its pages."""
+        crawls = map(self.crawl, self.restored())
+        return any(crawl is not None and crawl.domain == domain for crawl in crawls)
+
+    def is_active(self, domain: str) -> bool:
+        """Return whether a crawl of a domain has pages left, or its end is not recorded yet."""
+        crawls = self._crawls_of(domain)
+        return bool(crawls) and any(self._redis.smismember(ACTIVE_CRAWLS, [plain_id(each) for each in crawls]))
+
+    def handover(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Completed:
+        """Return the open messages that a completed message admitted, unless their publication is noted."""
+        key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
+        names = str(self._redis.hget(f"{key}:handover", name) or "")
+        pages = [names[at : at + NAME_LENGTH] for at in range(0, len(names), NAME_LENGTH)]
+        entries = self._redis.hmget(f"{key}:admitted", pages) if pages else []
+        items = [f"{page}{entry!s}" for page, entry in zip(pages, entries, strict=True) if entry]
+        return Completed(admitted_of(items, 0.0), name)
+
+    def failures(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Failures | None:
+        """Return the failures of a message since it was published, or None without any."""
+        found = self._redis.hget(f"{crawl_key(crawl_id)}:failures", message_name(kind, canonical_key))
+        if not found:
+            return None
+        number, at, error = str(found).split(" ", 2)
+        return Failures(int(number), float(at), error)
+
+    def buffered_lines(self, crawl_id: str, limit: int) -> tuple[int, list[str]]:
+        """Return the offset of the first line of the record that is not in the store, and up to `limit` such lines.
+
+        A `limit` of -1 returns all of them.
+        """
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline()
+        pipe.hget(key, "stored")
+        pipe.lrange(f"{key}:record", 0, max(-1, limit - 1))
+        stored, lines = pipe.execute()
+        return int(stored or 0), [str(line) for line in lines]
+
+    def counts(self, crawl_id: str) -> dict[str, int]:
+        """Return the counts of a crawl: `seen` and `indexed` pages, `done` and `dead` messages."""
+        names = ("seen", "indexed", "done", "dead")
+        return {
+            name: int(value or 0)
+            for name, value in zip(names, self._redis.hmget(crawl_key(crawl_id), names), strict=True)
+        }
+
+    def is_cut(self, crawl_id: str) -> bool:
+        """Return whether a crawl did not follow all links: it reached its most pages or its depth, or was cancelled."""
+        return bool(self._redis.hget(crawl_key(crawl_id), "cut"))
+
+    def closed_patterns(self, crawl_id: str) -> frozenset[str]:
+        """Return the directory patterns that identical texts closed for a crawl; see `traps.pattern_of`."""
+        return frozenset(map(str, self._redis.smembers(f"{crawl_key(crawl_id)}:closed")))
+
+    def open_messages(self, domain: str) -> int:
+        """Return the number of open messages and waiting pages of a domain, over all its crawls."""
+        return sum(map(sum, self._open_and_waiting(self._crawls_of(domain))))
+
+    def open_messages_of(self, crawl_id: str) -> int:
+        """Return the number of open messages and waiting pages of one crawl."""
+        return sum(map(sum, self._open_and_waiting([crawl_id])))
+
+    def progress(self, domain: str) -> Progress:
+        """Return the counts of a domain's latest crawl."""
+        crawl_id = str(self._redis.get(latest_key(domain)) or "")
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(crawl_key(crawl_id))
+        pipe.time()
+        fields, (seconds, _) = pipe.execute()
+        crawls = self._crawls_of(domain)
+        counts = dict(zip(crawls, self._open_and_waiting(crawls), strict=True))
+        seen, done, dead, indexed = (int(fields.get(name, 0)) for name in ("seen", "done", "dead", "indexed"))
+        return Progress(
+            crawl=crawl_of_fields(crawl_id, fields),
+            seen=seen,
+            open=sum(open_messages for open_messages, _ in counts.values()),
+            waiting=counts.get(crawl_id, (0, 0))[1],
+            done=done,
+            dead=dead,
+            indexed=indexed,
+            idle=max(0.0, float(seconds) - float(fields.get("last", seconds))),
+            state=fields.get("state", "running"),
+            delay=float(fields.get("delay", 0)),
+        )
+
+    def page_state(self, crawl_id: str, canonical_key: str) -> dict[MessageKind, str]:
+        """Return the states of a page's messages in a crawl, for `perennial explain`; empty for an unseen page."""
+        kinds: tuple[MessageKind, ...] = ("page", "index", "crawl")
+        states = self._redis.hmget(
+            f"{crawl_key(crawl_id)}:pages", [message_name(kind, canonical_key) for kind in kinds]
+        )
+        return {kind: PAGE_STATES[str(state)] for kind, state in zip(kinds, states, strict=True) if state}
+
+    def excluded(self, crawl_id: str) -> ExcludedUrls:
+        """Return the URLs that a crawl found and never requests."""
+        return excluded_urls(self._redis, crawl_id)
+
+    def _crawls_of(self, domain: str) -> list[str]:
+        return [str(each) for each in self._redis.smembers(crawls_key(domain))]
+
+    def _open_and_waiting(self, crawl_ids: Iterable[str]) -> list[tuple[int, int]]:
+        pipe = self._redis.pipeline(transaction=False)
+        for key in map(crawl_key, crawl_ids):
+            pipe.hlen(f"{key}:admitted")
+            pipe.hlen(f"{key}:retrying")
+            pipe.llen(f"{key}:backlog")
+        counts = iter(pipe.execute())
+        return [
+            (admitted + retrying, waiting) for admitted, retrying, waiting in zip(counts, counts, counts, strict=True)
+        ]

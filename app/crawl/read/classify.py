@@ -1,0 +1,395 @@
+"""Classify a response: a page to index, a page that is gone, a redirect, or one that changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from itertools import chain
+from typing import Any, Self
+
+from app.crawl.fetch import politeness
+from app.crawl.fetch.robots_lines import product_token
+from app.crawl.frontier.values import Former
+from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
+from app.crawl.read.extract.contract import Extract, Extractor
+from app.crawl.read.extract.pdf import UnreadablePdf
+from app.crawl.record.entries import MAX_HASH, MAX_VALIDATOR
+from app.crawl.record.reasons import Reason
+from app.crawl.urls import (
+    Excluded,
+    Link,
+    Scope,
+    allows_port,
+    canonical_key,
+    links_in_scope,
+    path_of,
+    resolve,
+)
+from app.errors import ServerError
+from app.http.response import Response
+from app.http.urls import without_credentials
+from app.storage.layout import Page, bounded
+from app.storage.page_parts import PageLink, hash_of
+from config.settings import Settings
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: The server asks for another try later, as with 5xx: Request Timeout, Too Early, Too Many Requests.
+_TRANSIENT = frozenset({408, 425, 429})
+#: Directives for robots: `none` is both.
+_NOINDEX = frozenset({"noindex", "none"})
+_NOFOLLOW = frozenset({"nofollow", "none"})
+#: Header values are Latin-1 without control characters (RFC 9110 section 5.5).
+_UNSENDABLE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
+#: A link of a Link header and its parameters (RFC 8288 section 3).
+_LINK = re.compile(r'<([^<>]*)>((?:\s*;(?:[^",;<]|"[^"]*")*)*)')
+#: Characters of a Link header that are read.
+_MAX_LINK_HEADER = 20_000
+#: The web is not older; an earlier date comes from a clock that was never set.
+_EARLIEST = date(1990, 1, 1)
+#: A Last-Modified this close to the response's Date is the time of the response, not of a change.
+_GENERATED_NOW = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Received:
+    """What the response said beside its content: HTTP status, 0 without a response, and validators for a later GET.
+
+    They do not say what becomes of the page, so they are not compared, and they are no part of a stored page. Nor are
+    the links that are not followed, and the seconds and the time (since the epoch) until the page is due again.
+    """
+
+    status: int = field(default=0, compare=False)
+    etag: str = field(default="", compare=False)
+    last_modified: str = field(default="", compare=False)
+    excluded: tuple[Excluded, ...] = field(default=(), compare=False)
+    interval: float = field(default=0.0, compare=False)
+    due: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexed(_Received):
+    """A page to index. `links` are in scope, distinct by canonical key, in document order."""
+
+    page: Page
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone(_Received):
+    """Not indexed: `why` is `404`, `410`, `noindex`, `robots` or `blocked`. `detail` names the place of a `noindex`,
+    or the line of robots.txt.
+
+    Links of a `noindex` page may be followed.
+    """
+
+    why: str
+    detail: str = ""
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redirected(_Received):
+    """A redirect to `target`, an absolute URL. `why` is a reason code."""
+
+    target: str
+    in_scope: bool
+    why: str = Reason.REDIRECT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped(_Received):
+    """A result that leaves the stored page as it is: `why` is a reason code.
+
+    The part of a page that is too large, and a page without text, may still lead to others. `hash` is of a sitemap.
+    """
+
+    why: str
+    detail: str = ""
+    links: tuple[Link, ...] = ()
+    hash: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unchanged(_Received):
+    """A page that is as it is stored: `why` is `not-modified`, `same-content` or `not-due`."""
+
+    page: Page
+    why: str
+    links: tuple[Link, ...] = ()
+
+
+FetchResult = Indexed | Unchanged | Gone | Redirected | Skipped
+
+
+def links_of(result: FetchResult) -> tuple[Link, ...]:
+    """Return the pages within the scope that a result leads to."""
+    match result:
+        case Indexed(links=links) | Unchanged(links=links) | Gone(links=links) | Skipped(links=links):
+            return links
+        case Redirected(target=target, in_scope=True):
+            return (Link(target, canonical_key(target)),)
+        case _:
+            return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one response. `retry_after` is in seconds; `robot` is the crawler's product token.
+
+    `ports` are those that a redirect may lead to, besides 80, 443 and the domain's own.
+    """
+
+    links: int = 5_000
+    ports: tuple[int, ...] = ()
+    retry_after: float = 3_600.0
+    robot: str = "Perennial"
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the limits of the settings."""
+        return cls(
+            ports=settings.allow_ports,
+            robot=product_token(settings.user_agent),
+        )
+
+
+def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: Limits | None = None) -> FetchResult:
+    """Return what a response means for its page.
+
+    Raises ServerError for 5xx, 408, 425 and 429, with the seconds of a Retry-After header.
+    """
+    limits = limits or Limits()
+    result = without_content(response, scope=scope, limits=limits) or _content(response, scope, extractor, limits)
+    return replace(
+        result,
+        status=response.status,
+        etag=validator(response.headers, "etag"),
+        last_modified=validator(response.headers, "last-modified"),
+    )
+
+
+def not_modified(response: Response, stored: Page, former: Former) -> Unchanged:
+    """Return the result of a 304 to a conditional request: the stored page, with its links."""
+    return replace(
+        not_due(stored, former),
+        why=Reason.NOT_MODIFIED,
+        status=response.status,
+        etag=validator(response.headers, "etag") or former.etag,
+        last_modified=validator(response.headers, "last-modified") or former.last_modified,
+    )
+
+
+def not_due(stored: Page, former: Former) -> Unchanged:
+    """Return the result of a page that is not requested in this crawl: the stored page, with its links."""
+    return Unchanged(
+        page=stored,
+        why=Reason.NOT_DUE,
+        links=tuple(Link(link.url, canonical_key(link.url), link.text) for link in stored.links),
+        etag=former.etag,
+        last_modified=former.last_modified,
+        interval=former.interval,
+        due=former.due,
+    )
+
+
+def same_content(result: Indexed) -> Unchanged:
+    """Return the result of a page that was sent again as it is stored."""
+    return Unchanged(
+        page=result.page,
+        why=Reason.SAME_CONTENT,
+        links=result.links,
+        status=result.status,
+        etag=result.etag,
+        last_modified=result.last_modified,
+        excluded=result.excluded,
+    )
+
+
+def content_hash(page: Page) -> str:
+    """Return the hash of a page's title and text; empty for a page without text."""
+    return hash_of(f"{page.title_hash} {page.body_hash}")[:MAX_HASH] if page.body_hash else ""
+
+
+def validator(headers: Mapping[str, str], name: str) -> str:
+    """Return the value of a header that a later request may send back; empty if it is missing, long or not sendable."""
+    value = headers.get(name, "").strip()
+    return value if len(value) <= MAX_VALIDATOR and not _UNSENDABLE.search(value) else ""
+
+
+def without_content(response: Response, *, scope: Scope, limits: Limits) -> Redirected | Gone | Skipped | None:
+    """Return what a status means whose body is never read; None if the body is content: 200 and 203.
+
+    Raises ServerError as `classify` does.
+    """
+    status = response.status
+    if status >= 500 or status in _TRANSIENT:
+        raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=limits.retry_after))
+    if status in _REDIRECTS:
+        # http.client decodes headers as Latin-1; a byte beyond ASCII is most likely part of UTF-8.
+        location = response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
+        return _redirect(response.url, location, base=response.url, scope=scope, limits=limits)
+    if status in (404, 410):
+        return Gone(why=str(status))
+    if status not in (200, 203):
+        return Skipped(why=Reason.NOT_MODIFIED if status == 304 else str(status))
+    return None
+
+
+def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limits) -> Redirected | Skipped:
+    """Return the result of a redirect from `url`; `base` is the URL that its location is relative to."""
+    target = resolve(base, location) if location else None
+    if target is None:
+        return Skipped(why=Reason.INVALID_REDIRECT, detail=f"to {without_credentials(location)[:200]!r}")
+    if not allows_port(scope.domain, target, limits.ports):
+        return Skipped(why=Reason.INVALID_REDIRECT, detail=f"to {target}, whose port ALLOW_PORTS does not name")
+    if canonical_key(target) == canonical_key(url):
+        return Skipped(why=Reason.INVALID_REDIRECT, detail="to itself")
+    return Redirected(target=target, in_scope=scope.contains(target))
+
+
+def _content(response: Response, scope: Scope, extractor: Extractor, limits: Limits) -> FetchResult:
+    media_type = indexable_type(response)
+    if media_type is None:
+        return Skipped(why=Reason.CONTENT_TYPE, detail=response.headers.get("content-type", "none"))
+    too_large = f"over {len(response.body)} bytes" if response.truncated else ""
+    if too_large and media_type not in HTML:
+        return Skipped(why=Reason.TOO_LARGE, detail=too_large)
+    try:
+        extract = extract_document(response, media_type, extractor)
+    except TooComplex as error:
+        return Skipped(why=Reason.TOO_LARGE if too_large else Reason.TOO_COMPLEX, detail=too_large or str(error))
+    except UnreadablePdf as error:
+        return Skipped(why=Reason.UNREADABLE, detail=str(error))
+    return _extracted(response, extract, media_type, too_large, scope=scope, limits=limits)
+
+
+def _extracted(
+    response: Response, extract: Extract, media_type: str, too_large: str, *, scope: Scope, limits: Limits
+) -> FetchResult:
+    """Return the result of a document's content; `too_large` says why only its links count, or is empty."""
+    base = (resolve(response.url, extract.base) if extract.base else None) or response.url
+    canonical = _canonical(response, extract, base=base, scope=scope)
+    tags = response.headers.get("x-robots-tag", "").split("\n")
+    by_header = politeness.robots_directives(tags, limits.robot)
+    directives = by_header | extract.robots
+    if extract.refresh and not directives & _NOFOLLOW:
+        redirect = _redirect(response.url, extract.refresh, base=base, scope=scope, limits=limits)
+        if isinstance(redirect, Redirected):
+            return redirect
+    followed, excluded = _links(response, extract, base=base, canonical=canonical, scope=scope, limits=limits)
+    if directives & _NOFOLLOW:
+        excluded += not_followed(followed)
+        followed = ()
+    if directives & _NOINDEX:
+        where = "X-Robots-Tag" if by_header & _NOINDEX else "<meta>"
+        return Gone(why=Reason.NOINDEX, detail=where, links=followed, excluded=excluded)
+    if too_large:
+        return Skipped(why=Reason.TOO_LARGE, detail=too_large, links=followed, excluded=excluded)
+    if not extract.body and needs_script(response, media_type):
+        return Skipped(why=Reason.EMPTY, links=followed, excluded=excluded)
+    page = bounded(
+        _page(response, extract, canonical=canonical, media_type=media_type, domain=scope.domain, links=followed)
+    )
+    page = replace(page, body_hash=hash_of(page.body), title_hash=hash_of(page.title))
+    return Indexed(page=page, links=followed, excluded=excluded)
+
+
+def _canonical(response: Response, extract: Extract, *, base: str, scope: Scope) -> str:
+    """Return the URL of rel=canonical, by the page or else its Link header, if it is in scope and another page."""
+    if extract.canonical:
+        declared = resolve(base, extract.canonical)
+    else:
+        named = next((url for url, parameters in _header_links(response) if "canonical" in parameters), "")
+        declared = resolve(response.url, named) if named else None
+    # One out of the scope is ignored: on a mirror it would make every page a duplicate of another site.
+    if declared is None or not scope.contains(declared) or canonical_key(declared) == canonical_key(response.url):
+        return ""
+    return declared
+
+
+def _header_links(response: Response) -> list[tuple[str, str]]:
+    """Return URL and parameters, in lower case, of each link in the Link header (RFC 8288)."""
+    return [
+        (url, parameters.lower())
+        for url, parameters in _LINK.findall(response.headers.get("link", "")[:_MAX_LINK_HEADER])
+    ]
+
+
+def _links(
+    response: Response, extract: Extract, *, base: str, canonical: str, scope: Scope, limits: Limits
+) -> tuple[tuple[Link, ...], tuple[Excluded, ...]]:
+    """Return the links of a page, then its canonical URL and its versions in other languages; and the excluded ones."""
+    alternates = [resolve(base, href) for href in extract.alternates]
+    alternates += [
+        resolve(response.url, url) for url, parameters in _header_links(response) if "hreflang" in parameters
+    ]
+    others = (url for url in (canonical, *alternates) if url and url != response.url)
+    anchors = chain(extract.links, ((url, "") for url in others))
+    within: dict[str, Any] = {"scope": scope, "limit": limits.links}
+    links, excluded = links_in_scope(base, anchors, **within)
+    if extract.nofollow:
+        excluded += not_followed(links_in_scope(base, ((href, "") for href in extract.nofollow), **within)[0])
+    return links, excluded
+
+
+def not_followed(links: Iterable[Link]) -> tuple[Excluded, ...]:
+    """Return links that the page forbids to follow, as excluded ones."""
+    return tuple(Excluded(link.url, link.canonical_key, Reason.NOFOLLOW) for link in links)
+
+
+def _page(
+    response: Response, extract: Extract, *, canonical: str, media_type: str, domain: str, links: Iterable[Link]
+) -> Page:
+    """Return the page of an extract; `canonical` is the URL of another page or empty."""
+    return Page(
+        canonical_key=canonical_key(response.url),
+        url=response.url,
+        domain=domain,
+        path=path_of(response.url),
+        title=extract.title,
+        description=extract.description,
+        headings=extract.headings,
+        body=extract.body,
+        blocks=extract.blocks,
+        links=tuple(PageLink(link.url, link.text) for link in links),
+        lang=extract.lang,
+        content_type=media_type,
+        canonical=canonical_key(canonical) if canonical else "",
+        modified=modified_date(extract.dates, response.headers),
+    )
+
+
+def modified_date(dates: Iterable[str], headers: Mapping[str, str], *, now: datetime | None = None) -> str:
+    """Return the first plausible one of a page's own dates, else of its Last-Modified, as `2026-11-21`; else "".
+
+    Dates are ISO 8601, with or without a time, or HTTP dates (RFC 9110 section 5.6.7), in any time zone. A date before
+    1990 or more than a day after `now` (UTC) is not plausible. Header names are lower case.
+    """
+    now = now or datetime.now(UTC)
+    latest = (now + timedelta(days=1)).date()
+    changed = parsed_date(headers.get("last-modified", ""))
+    if changed is not None and changed >= (parsed_date(headers.get("date", "")) or now) - _GENERATED_NOW:
+        changed = None
+    for moment in (*map(parsed_date, dates), changed):
+        if moment is not None and _EARLIEST <= moment.date() <= latest:
+            return moment.date().isoformat()
+    return ""
+
+
+def parsed_date(text: str) -> datetime | None:
+    """Return the time of an ISO 8601 or HTTP date, as UTC where it has no time zone; None for any other text."""
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        try:
+            found = parsedate_to_datetime(text.strip())
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+    if found.year in (MINYEAR, MAXYEAR):  # No other time can be compared with it in every time zone.
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,235 @@
+"""A page's text with marks at its elements, as both extractors write it, and the blocks that are read from it.
+
+A mark is a text that an extractor inserts at both edges of an element. It begins with NUL, which is in no parsed text.
+So one reading of the whole text, which is fast, shows in which element each part of it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from app.crawl.read.extract import boilerplate, contract
+from app.crawl.read.extract.boilerplate import (
+    IN_AN_ARTICLE,
+    IN_BOILERPLATE,
+    IN_HEADER,
+    NO_SIGN,
+    OWN,
+    PlacedBlock,
+    Sign,
+    sign_of,
+)
+from app.storage.page_parts import BREADCRUMB, HEADINGS, LIST, TEXT, Block, body_of
+
+Node = TypeVar("Node")
+
+#: Elements that may have a mark.
+MARKED: Final = contract.STRUCTURE | boilerplate.WITH_ATTRIBUTES
+
+#: Between two texts that the edge of an element separates.
+EDGE: Final = " \0 "
+CLOSING: Final = "\0>"
+
+#: Elements within a heading that are searched for an id. Headings may be nested in each other.
+_MAX_WITHIN: Final = 20
+
+
+class Mark(NamedTuple):
+    """What an element says of its text: its kind, its region and parts of the page, and a heading's text and id."""
+
+    kind: str = TEXT
+    region: int = OWN
+    heading: str = ""
+    id: str = ""
+    parts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text of a page: all blocks, the headings outside of boilerplate, and the body, which is searched."""
+
+    blocks: tuple[Block, ...]
+    headings: tuple[Mark, ...]
+    body: str
+
+    @property
+    def first_heading(self) -> str:
+        """The first heading of the first level, for a page without a title."""
+        return next((mark.heading for mark in self.headings if mark.kind == "h1"), "")
+
+
+class Nodes(Protocol[Node]):
+    """Reads the elements of one parser's tree."""
+
+    def key(self, node: Node) -> int:
+        """Return a number that only this element has."""
+
+    def name(self, node: Node) -> str:
+        """Return the name of an element, at least if it is `contract.ITEM` or in `MARKED`."""
+
+    def attributes(self, node: Node) -> contract.Attributes:
+        """Return the attributes of an element."""
+
+    def id(self, node: Node) -> str:
+        """Return the id of an element, or else the name of an anchor; empty where it has none."""
+
+    def parent(self, node: Node) -> Node | None:
+        """Return the element around an element."""
+
+    def within(self, node: Node) -> Iterator[Node]:
+        """Return the elements in an element, in document order."""
+
+    def text(self, node: Node) -> str:
+        """Return the text in an element with white space collapsed."""
+
+
+def section_ids(nodes: Nodes[Node], headings: Iterable[Node]) -> dict[int, str]:
+    """Return the id of each heading's section, by the heading's key; empty where it has none.
+
+    It is the heading's own id, or the first one within it, or that of the nearest element that begins with the heading.
+    """
+    found = {}
+    begun: set[int] = set()
+    for heading in headings:
+        above = ""
+        parent = nodes.parent(heading)
+        while parent is not None and nodes.key(parent) not in begun:
+            begun.add(nodes.key(parent))
+            above = above or nodes.id(parent)
+            parent = nodes.parent(parent)
+        within = islice(nodes.within(heading), _MAX_WITHIN)
+        own = nodes.id(heading) or next(filter(None, map(nodes.id, within)), "")
+        found[nodes.key(heading)] = own or above
+    return found
+
+
+class Element(NamedTuple, Generic[Node]):
+    """An element that may have a mark: the parser's node and its key, its name, and what its attributes say."""
+
+    node: Node
+    key: int
+    name: str
+    sign: Sign
+
+
+def elements_of(nodes: Nodes[Node], named: Iterable[tuple[str, Node]]) -> list[Element[Node]]:
+    """Return the elements that may have a mark. `named` are all those with a name in `MARKED`, in document order."""
+    elements = []
+    for name, node in named:
+        sign = sign_of(name, nodes.attributes(node)) if name in boilerplate.WITH_ATTRIBUTES else NO_SIGN
+        if sign is not NO_SIGN or name in contract.STRUCTURE:
+            elements.append(Element(node, nodes.key(node), name, sign))
+    return elements
+
+
+def marks_of(
+    nodes: Nodes[Node], elements: Sequence[Element[Node]], breadcrumb: Node | None, ids: Mapping[int, str]
+) -> list[tuple[Node, Mark]]:
+    """Return the elements to mark. `ids` are those of `section_ids`."""
+    signs = _signs(nodes, elements)
+    found = []
+    for node, key, name, _ in elements:
+        kind = BREADCRUMB if node is breadcrumb else contract.KINDS.get(name, TEXT)
+        if kind == LIST and (parent := nodes.parent(node)) is not None and nodes.name(parent) == contract.ITEM:
+            kind = TEXT
+        region, part, _ = signs.get(key, NO_SIGN)
+        if name == boilerplate.HEADER and region == OWN and not _is_within(nodes, node, contract.MAIN):
+            region = IN_HEADER
+        if kind != TEXT or region != OWN or part:
+            heading = contract.heading(nodes.text(node)) if name in contract.HEADINGS else ""
+            found.append((node, Mark(kind, region, heading, ids.get(key, ""), part)))
+    return found
+
+
+def _signs(nodes: Nodes[Node], elements: Sequence[Element[Node]]) -> dict[int, Sign]:
+    """Return the signs of elements by their keys. Elements around the page's own text are no boilerplate."""
+    signs = {each.key: boilerplate.BY_NAME[each.name] for each in elements if each.name in boilerplate.BY_NAME}
+    articles = [each.key for each in elements if each.name == boilerplate.ARTICLE]
+    if len(articles) > 1:
+        signs |= dict.fromkeys(articles, Sign(part=IN_AN_ARTICLE))
+    by_attribute = [each for each in elements if each.sign is not NO_SIGN and each.key not in signs]
+    if by_attribute:
+        outside = {key for key, sign in signs.items() if sign.region != OWN}
+        own = [each.node for each in elements if each.name in boilerplate.NEVER_BOILERPLATE]
+        own += [each.node for each in by_attribute if each.sign.part]
+        around = _around(nodes, own, outside=outside)
+        signs |= {each.key: each.sign for each in by_attribute if each.sign.part or each.key not in around}
+    return signs
+
+
+def _is_within(nodes: Nodes[Node], element: Node, names: Collection[str]) -> bool:
+    parent = nodes.parent(element)
+    while parent is not None and nodes.name(parent) not in names:
+        parent = nodes.parent(parent)
+    return parent is not None
+
+
+def _around(nodes: Nodes[Node], elements: Iterable[Node], *, outside: Collection[int]) -> set[int]:
+    """Return the keys of all elements around the given ones that are not in elements with a key of `outside`."""
+    is_outside = dict.fromkeys(outside, True)
+    for element in elements:
+        path = []
+        parent = nodes.parent(element)
+        while parent is not None and nodes.key(parent) not in is_outside:
+            path.append(nodes.key(parent))
+            parent = nodes.parent(parent)
+        is_outside |= dict.fromkeys(path, parent is not None and is_outside[nodes.key(parent)])
+    return {key for key, is_it in is_outside.items() if not is_it}
+
+
+def opening(number: int) -> str:
+    """Return the text that begins the element of a mark, given by its number."""
+    return f"\0<{number}"
+
+
+def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str, links: Collection[str]) -> Text:
+    """Return the text of a page. `links` are the texts of its links.
+
+    The words of its breadcrumb name the sections above it: its body ends with them.
+    """
+    placed: list[PlacedBlock] = []
+    #: Each with the number of its first block.
+    headings: list[tuple[Mark, int]] = []
+    lines: list[str] = []
+    within, outer = Mark(), [Mark()]
+    # Like every text, the first one has a space in front. The mark at the end ends the last block.
+    for piece in f" {contract.without_permalinks(contract.collapsed(marked))}{CLOSING}".split("\0"):
+        if piece[:1] not in ("<", ">"):
+            if line := piece.strip(" "):
+                lines.append(line)
+            continue
+        if lines:
+            placed.append(PlacedBlock(Block(tuple(lines), within.kind, within.id), within.region, within.parts))
+            lines = []
+        if piece[0] == ">":
+            within = outer.pop()
+        else:
+            outer.append(within)
+            within = _nested(within, marks[int(piece[1:])])
+            if within.heading and within.region != IN_BOILERPLATE:
+                headings.append((within, len(placed)))
+    blocks = boilerplate.separated(placed, links)
+    removed = {number for number, block in enumerate(blocks) if block.boilerplate}
+    kept = [
+        mark
+        for mark, number in headings
+        if number not in removed or mark.region == IN_HEADER or mark.kind == HEADINGS[0]
+    ]
+    return Text(blocks, tuple(kept), _body(blocks, breadcrumb))
+
+
+def _nested(outer: Mark, mark: Mark) -> Mark:
+    """Return what holds for the text of an element within another: a list in a menu is boilerplate, too."""
+    kind = BREADCRUMB if outer.kind == BREADCRUMB else mark.kind
+    return Mark(kind, max(outer.region, mark.region), mark.heading, mark.id, outer.parts | mark.parts)
+
+
+def _body(blocks: Sequence[Block], breadcrumb: str) -> str:
+    """Return the text that is searched. A page with little text outside of its boilerplate is searched as a whole."""
+    body = body_of(blocks)
+    if len(body) < boilerplate.MIN_TEXT:
+        return body_of(blocks, boilerplate=True)
+    return f"{body} {contract.without_permalinks(breadcrumb)}".rstrip()

@@ -1,0 +1,216 @@
+"""Crawls in the store: each one's settings, state and counts, changed by conditional writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from itertools import chain
+from typing import Any, Final, Literal, get_args
+
+from app.crawl.record.keys import CRAWLS_PREFIX, CrawlRef, domain_prefix
+from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed
+from app.storage.damage import read_readable, readable
+from app.storage.store import ObjectStore
+
+#: Version of the format. A release reads those up to its own; fields may be added without a new version.
+VERSION: Final = 1
+#: Conditional writes of one change. Each that fails means that another writer succeeded.
+ATTEMPTS: Final = 10
+
+CrawlState = Literal["running", "paused", "cancelled", "done"]
+#: A crawl in one of these states does no further work.
+FINISHED: Final = frozenset({"cancelled", "done"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlSettings:
+    """The settings that a crawl was started with. `host_delay` is in seconds."""
+
+    scope: Literal["exact", "suffix"]
+    max_pages: int
+    max_depth: int
+    host_delay: float
+    host_concurrency: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlRecord:
+    """One crawl of a domain.
+
+    `seeds` are further URLs with which the crawl begins. `timer_timeout` is in seconds; `callback` is the message that
+    the crawl's timer publishes. `moves` is how often the start page redirected to another host. `counts` has a number
+    of URLs by state, or any other number by its name. `reasons` has the number of URLs by reason code,
+    of a crawl that has ended. `closed` are the directory patterns that identical texts closed.
+    `packed`: the pack was found equal to the pages of this crawl, so its manifest names a former one.
+    """
+
+    id: str
+    domain: str
+    start_url: str
+    #: When its first message was handled, with its time zone.
+    started: datetime
+    settings: CrawlSettings
+    timer_timeout: float
+    state: CrawlState = "running"
+    seeds: tuple[str, ...] = ()
+    callback: Mapping[str, Any] = field(default_factory=dict)
+    moves: int = 0
+    #: The domain whose start page redirected the crawl here last; empty without a move.
+    moved_from: str = ""
+    #: Hash of the rules that select the links of a page. With others, the next crawl needs the pages again.
+    selection: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    closed: tuple[str, ...] = ()
+    packed: bool = False
+
+    @property
+    def ref(self) -> CrawlRef:
+        """Where the crawl is in the store."""
+        return CrawlRef(self.domain, self.id)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the crawl is done or cancelled."""
+        return self.state in FINISHED
+
+    def to_json(self) -> bytes:
+        """Serialise with sorted keys."""
+        named = asdict(self) | {"version": VERSION, "started": self.started.isoformat()}
+        return json.dumps(named, sort_keys=True, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> CrawlRecord:
+        """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
+        try:
+            loaded: dict[str, Any] = json.loads(data)
+            if loaded["version"] > VERSION:
+                raise ObjectDamaged(f"crawl record: version {loaded['version']!r}; this release reads up to {VERSION}")
+            named = _fields_of(cls, loaded)
+            named["started"] = datetime.fromisoformat(named["started"])
+            named["settings"] = CrawlSettings(**_fields_of(CrawlSettings, named["settings"]))
+            named["seeds"] = tuple(named.get("seeds", ()))
+            named["closed"] = tuple(named.get("closed", ()))
+            record = cls(**named)
+            _check(record)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ObjectDamaged(f"not a crawl record: {error!r}: {data[:80]!r}") from error
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCrawl:
+    """A crawl as it was read, with the ETag of the bytes that were read."""
+
+    record: CrawlRecord
+    etag: str
+
+
+def read_crawl(store: ObjectStore, ref: CrawlRef) -> StoredCrawl | None:
+    """Return the crawl, or None for an unknown or damaged one; raises StoreError."""
+    with suppress(ObjectNotFound):
+        stored = store.get(ref.key)
+        record = readable(store, ref.key, stored, _parse)
+        return StoredCrawl(record, stored.etag) if record else None
+    return None
+
+
+def write_crawl(store: ObjectStore, record: CrawlRecord, *, etag: str | None) -> str:
+    """Write the crawl in place of the version with this ETag, None for a new crawl, and return its new ETag.
+
+    Raises PreconditionFailed, with nothing written, when the store holds another version.
+    """
+    return store.put(record.ref.key, record.to_json(), if_match=etag, if_absent=etag is None)
+
+
+def update_crawl(store: ObjectStore, ref: CrawlRef, change: Callable[[CrawlRecord], CrawlRecord]) -> CrawlRecord | None:
+    """Replace the crawl by what `change` makes of it. Return the crawl as it is then, or None for an unknown one.
+
+    `change` is called again with the present version when another writer was faster, so that neither undoes the other.
+    Nothing is written where it returns an equal record. Raises PreconditionFailed after ATTEMPTS races.
+    """
+    for _ in range(ATTEMPTS):
+        stored = read_crawl(store, ref)
+        if stored is None:
+            return None
+        changed = change(stored.record)
+        if changed == stored.record:
+            return changed
+        with suppress(PreconditionFailed):
+            write_crawl(store, changed, etag=stored.etag)
+            return changed
+    raise PreconditionFailed(f"{ref.key}: other writers changed it during {ATTEMPTS} attempts to write it")
+
+
+def list_crawls(store: ObjectStore, domain: str | None = None) -> list[CrawlRecord]:
+    """Return the crawls of a domain, or of all domains, newest first, without damaged ones."""
+    prefixes = [domain_prefix(domain)] if domain else (f"{CRAWLS_PREFIX}{each}/" for each in _domains(store))
+    keys = chain.from_iterable(
+        (f"{prefix}{each}/crawl.json" for each in store.list_folders(prefix)) for prefix in prefixes
+    )
+    crawls = [record for _, record in read_readable(store, keys, _parse)]
+    return sorted(crawls, key=lambda crawl: (crawl.started, crawl.id), reverse=True)
+
+
+def latest_crawl(store: ObjectStore, domain: str) -> CrawlRecord | None:
+    """Return the crawl of a domain that was started last, or None without a crawl."""
+    return next(iter(list_crawls(store, domain)), None)
+
+
+def prune(store: ObjectStore, domain: str, *, keep: int) -> list[CrawlRef]:
+    """Delete the records of a domain's finished crawls except the `keep` newest, and return which.
+
+    A running or paused crawl is never deleted. A deletion that was interrupted is completed by the next one, since
+    crawl.json is deleted last.
+    """
+    finished = [crawl.ref for crawl in list_crawls(store, domain) if crawl.is_finished]
+    for ref in finished[keep:]:
+        for stat in list(store.list(ref.urls_prefix)):
+            store.delete(stat.key)
+        store.delete(ref.excluded_key)
+        store.delete(ref.key)
+    return finished[keep:]
+
+
+def _domains(store: ObjectStore) -> list[str]:
+    return list(store.list_folders(CRAWLS_PREFIX))
+
+
+def _parse(key: str, data: bytes) -> CrawlRecord:
+    record = CrawlRecord.from_json(data)
+    if record.ref.key != key:
+        raise ObjectDamaged(f"it is the record of crawl {record.id!r:.200} of {record.domain!r:.200}")
+    return record
+
+
+def _fields_of(kind: type[CrawlRecord | CrawlSettings], named: Mapping[str, Any]) -> dict[str, Any]:
+    return {each.name: named[each.name] for each in fields(kind) if each.name in named}
+
+
+def _check(record: CrawlRecord) -> None:
+    """Raise TypeError or ValueError for fields that are not of their type."""
+    texts = (record.id, record.domain, record.start_url, record.moved_from, record.selection, *record.seeds)
+    texts += record.closed
+    numbers = (
+        record.moves,
+        record.timer_timeout,
+        *record.counts.values(),
+        *record.reasons.values(),
+        record.settings.max_pages,
+    )
+    numbers += (record.settings.max_depth, record.settings.host_delay, record.settings.host_concurrency)
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(n, int | float) for n in numbers):
+        raise TypeError("a field is not of its type")
+    if record.state not in get_args(CrawlState):
+        raise ValueError(f"state {record.state!r}")
+    if record.settings.scope not in ("exact", "suffix"):
+        raise ValueError(f"scope {record.settings.scope!r}")
+    if type(record.packed) is not bool:
+        raise TypeError("packed is no truth value")
+    if not isinstance(record.callback, dict):
+        raise TypeError("callback is no object")
+    if record.started.tzinfo is None:
+        raise ValueError("started has no time zone")

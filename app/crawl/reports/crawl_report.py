@@ -1,0 +1,231 @@
+"""What became of the URLs of a domain's latest crawl: totals by reason, broken links, and a row for each URL."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain
+from typing import Final
+
+from app.crawl.frontier.excluded import ExcludedUrls
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import frontier_key, is_sitemap
+from app.crawl.record.crawls import CrawlRecord, latest_crawl, read_crawl
+from app.crawl.record.entries import STORED_STATES, UrlEntry
+from app.crawl.record.keys import CrawlRef
+from app.crawl.record.latest import LatestEntries
+from app.crawl.record.reasons import Reason
+from app.crawl.record.segments import latest_entries, read_excluded
+from app.crawl.urls import canonical_key
+from app.storage.damage import read_readable
+from app.storage.layout import Page, content_key, outline_of, page_id
+from app.storage.store import ObjectStore
+
+#: Pages that are listed of each broken link.
+MAX_SOURCES: Final = 20
+#: Canonical keys of links that are kept while broken links are collected: most pages repeat the same ones.
+_CACHED_KEYS: Final = 50_000
+
+#: Reasons of URLs that are no pages of the site.
+_NO_PAGES: Final = frozenset({Reason.SITEMAP, Reason.PROBE})
+#: Reasons of URLs that have content which is not to be indexed.
+_FORBIDDEN: Final = frozenset({Reason.NOINDEX, Reason.ROBOTS, Reason.BLOCKED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlReport:
+    """One crawl: its record, the last entry of each page by page id, and its excluded URLs.
+
+    `excluded` has the number of excluded URLs by reason, `listed` the first ones of each reason. `waiting` counts pages
+    that are in work, in the backlog or between two attempts.
+    """
+
+    record: CrawlRecord
+    entries: Mapping[str, UrlEntry]
+    excluded: Mapping[str, int]
+    listed: tuple[UrlEntry, ...]
+    waiting: int
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Numbers of URLs by reason code, or by state where that says all; most frequent first."""
+        counted = Counter(entry.code for entry in self.entries.values())
+        counted.update(self.excluded)
+        if self.waiting:
+            counted["waiting"] = self.waiting
+        return in_order(counted)
+
+    def rows(self) -> Iterator[dict[str, str | int]]:
+        """Yield a row for each URL with all columns; unknown values are empty texts and zeros."""
+        for entry in chain(self.entries.values(), self.listed):
+            referrer = self.entries.get(entry.referrer)
+            yield {
+                "url": entry.url,
+                "state": entry.state,
+                "reason": entry.code,
+                "detail": entry.detail,
+                "status": entry.status,
+                "at": datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="seconds"),
+                "depth": entry.depth,
+                "referrer": referrer.url if referrer else "",
+            }
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLink:
+    """A URL that pages link to and that has no content: `reason` is a reason code, `status` 0 without a response.
+
+    `pages` are the URLs of up to `MAX_SOURCES` pages that link to it, of `number` pages.
+    """
+
+    url: str
+    status: int
+    reason: str
+    detail: str
+    number: int
+    pages: tuple[str, ...]
+
+
+def read_report(frontier: Frontier, store: ObjectStore, domain: str, *, crawl_id: str = "") -> CrawlReport | None:
+    """Return the report of a domain's crawl, the latest one by default; None for a crawl without a record."""
+    record = _record_of(frontier, store, domain, crawl_id)
+    if record is None:
+        return None
+    _, lines = frontier.buffered_lines(record.id, -1)
+    buffered = [UrlEntry.from_line(line.encode()) for line in lines]
+    entries = latest_entries(store, record.ref, after=buffered)
+    mark_duplicates(entries)
+    excluded, listed = _excluded_of(frontier, store, record)
+    return CrawlReport(
+        record=record,
+        entries=entries,
+        excluded=excluded,
+        listed=tuple(entry for entry in listed if entry.page_id not in entries),
+        waiting=frontier.open_messages_of(record.id),
+    )
+
+
+def reason_totals(frontier: Frontier, store: ObjectStore, domain: str) -> dict[str, int]:
+    """Return the totals of a domain's latest crawl without its sitemaps and its probe, which are no pages of the site.
+
+    Those of a crawl that has ended are in its record. A sitemap that failed has another reason, and counts.
+    """
+    record = _record_of(frontier, store, domain, "")
+    if record is None:
+        return {}
+    if record.is_finished and record.reasons and not frontier.buffered_lines(record.id, 1)[1]:
+        totals = in_order(record.reasons)
+    else:
+        report = read_report(frontier, store, domain, crawl_id=record.id)
+        totals = report.totals if report else {}
+    return {reason: number for reason, number in totals.items() if reason not in _NO_PAGES}
+
+
+def in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return numbers by reason code, the largest ones first."""
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def mark_duplicates(entries: LatestEntries) -> None:
+    """Mark each stored page with the title and text of another as its duplicate.
+
+    The page with the shortest URL is the original.
+    """
+    for entry, original in entries.copies():
+        if entry.reason != Reason.CANONICAL:
+            entries.replace(replace(entry, reason=Reason.DUPLICATE, detail=original.url))
+
+
+def excluded_entries(excluded: ExcludedUrls, *, at: float) -> list[UrlEntry]:
+    """Return the listed excluded URLs as entries of the crawl record."""
+    return [
+        UrlEntry(
+            url=link.url,
+            page_id=page_id(frontier_key(canonical_key(link.url), link.role)),
+            state="excluded",
+            reason=reason,
+            at=at,
+            depth=link.depth,
+            referrer=link.referrer,
+        )
+        for reason, link in excluded.listed
+    ]
+
+
+def broken_links(report: CrawlReport, store: ObjectStore) -> list[BrokenLink]:
+    """Return the broken links of a crawl, those of most pages first. Reads the crawl's stored pages."""
+    broken = (entry for entry in report.entries.values() if _is_broken(entry) and not is_sitemap(entry))
+    targets = {canonical_key(entry.url): entry for entry in broken}
+    if not targets:
+        return []
+    sources: dict[str, _Sources] = {key: _Sources() for key in targets}
+    key_of = lru_cache(_CACHED_KEYS)(canonical_key)
+    for url, links in _links(report, store):
+        for key in {key_of(link) for link in links} & targets.keys():
+            sources[key].add(url)
+    found = [
+        BrokenLink(entry.url, entry.status, entry.code, entry.detail, sources[key].number, sources[key].sorted)
+        for key, entry in targets.items()
+        # A start page needs no link.
+        if sources[key].number or not entry.depth
+    ]
+    return sorted(found, key=lambda each: (-each.number, each.url))
+
+
+@dataclass(slots=True)
+class _Sources:
+    """The pages that link to one URL: their number, and the first of them in the order of their URLs."""
+
+    number: int = 0
+    urls: list[str] = field(default_factory=list)
+
+    def add(self, url: str) -> None:
+        self.number += 1
+        self.urls = heapq.nsmallest(MAX_SOURCES, [*self.urls, url])
+
+    @property
+    def sorted(self) -> tuple[str, ...]:
+        return tuple(self.urls)
+
+
+def _is_broken(entry: UrlEntry) -> bool:
+    if entry.state == "skipped":
+        return entry.status >= 400 or entry.reason == Reason.INVALID_REDIRECT
+    return entry.state == "failed" or (entry.state == "gone" and entry.reason not in _FORBIDDEN)
+
+
+def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the URL of each page with the URLs that it links to."""
+    stored = {}
+    for entry in report.entries.values():
+        if entry.links:
+            yield entry.url, entry.links
+        elif entry.state in STORED_STATES:
+            stored[content_key(report.record.domain, entry.page_id)] = entry.url
+    for key, content in read_readable(store, stored, outline_of):
+        if isinstance(content, Page):
+            yield stored[key], tuple(link.url for link in content.links)
+
+
+def _record_of(frontier: Frontier, store: ObjectStore, domain: str, crawl_id: str) -> CrawlRecord | None:
+    latest = frontier.latest(domain)
+    if not crawl_id and (latest is None or not latest.own):
+        return latest_crawl(store, domain)
+    stored = read_crawl(store, CrawlRef(domain, crawl_id or (latest.id if latest else "")))
+    return stored.record if stored else None
+
+
+def _excluded_of(
+    frontier: Frontier, store: ObjectStore, record: CrawlRecord
+) -> tuple[Mapping[str, int], list[UrlEntry]]:
+    """Return what Redis knows of a crawl's excluded URLs, or else what was written when it ended."""
+    excluded = frontier.excluded(record.id)
+    if excluded.counts:
+        return excluded.counts, excluded_entries(excluded, at=record.started.timestamp())
+    listed = read_excluded(store, record.ref)
+    counted = Counter(entry.reason for entry in listed)
+    return {reason: max(number, record.reasons.get(reason, 0)) for reason, number in counted.items()}, listed

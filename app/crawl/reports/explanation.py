@@ -1,0 +1,123 @@
+"""Explain one URL: where it is in the crawl, its reason, and what is stored of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import SITEMAP, Failures, MessageKind, frontier_key
+from app.crawl.record.entries import UrlEntry
+from app.crawl.reports.crawl_report import CrawlReport, read_report
+from app.crawl.urls import Target
+from app.errors import ObjectDamaged
+from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
+from app.storage.store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The state of one URL. `crawled` says where its messages are, `stored` what the store has, both in words.
+
+    `states` has the state of each message of its page. `entry` is its last entry in the crawl's record, None without
+    one. `next_attempt` is in seconds since the epoch, None unless it waits for a retry.
+    """
+
+    url: str
+    canonical: str
+    domain: str
+    crawl_id: str | None
+    states: dict[MessageKind, str]
+    crawled: str
+    entry: UrlEntry | None
+    referrer: str
+    failures: Failures | None
+    next_attempt: float | None
+    stored: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `perennial explain --json` prints."""
+        return {
+            "url": self.url,
+            "canonical": self.canonical,
+            "domain": self.domain,
+            "stored": self.stored,
+            "crawl": {"id": self.crawl_id, **self.states} if self.crawl_id else None,
+            "explanation": self.crawled,
+            "recorded": asdict(self.entry) if self.entry else None,
+            "reason": self.entry.code if self.entry else None,
+            "referrer": self.referrer or None,
+            "failures": asdict(self.failures) if self.failures else None,
+            "next_attempt": self.next_attempt,
+        }
+
+
+def explain_url(frontier: Frontier, store: ObjectStore, page: Target, *, retry_ms: int) -> Explanation:
+    """Return the explanation of a page, or of a sitemap that is no page.
+
+    `retry_ms` is the first retry delay, which each further one doubles.
+    """
+    progress = frontier.progress(page.domain)
+    crawl = progress.crawl
+    report = read_report(frontier, store, page.domain)
+    for key in (page.canonical_key, frontier_key(page.canonical_key, SITEMAP)):
+        entry = (report.entries.get(page_id(key)) or _listed(report, page_id(key))) if report else None
+        states = frontier.page_state(crawl.id, key) if crawl else {}
+        if entry or states:
+            break
+    failures = frontier.failures(crawl.id, "page", key) if crawl else None
+    next_attempt = failures.at + retry_ms / 1_000 * 2 ** (failures.number - 1) if failures else None
+    source = report.entries.get(entry.referrer) if report and entry else None
+    crawl_id = crawl.id if crawl else (report.record.id if report else None)
+    return Explanation(
+        url=page.url,
+        canonical=page.canonical_key,
+        domain=page.domain,
+        crawl_id=crawl_id,
+        states=states,
+        crawled=_crawled(crawl_id, states, failures, next_attempt, waiting=progress.waiting, state=progress.state),
+        entry=entry,
+        referrer=source.url if source else "",
+        failures=failures,
+        next_attempt=next_attempt,
+        stored=_stored(store, page.domain, page_id(page.canonical_key)),
+    )
+
+
+def _crawled(
+    crawl_id: str | None,
+    states: dict[MessageKind, str],
+    failures: Failures | None,
+    next_attempt: float | None,
+    *,
+    waiting: int,
+    state: str,
+) -> str:
+    if crawl_id is None:
+        return "never crawled"
+    text = f"{crawl_id}: " + (", ".join(f"{kind} {name}" for kind, name in states.items()) or "not seen")
+    if "waiting" in states.values():
+        text += f"; {waiting} pages wait in the backlog" + (f", and the crawl is {state}" if state != "running" else "")
+    if failures is not None and next_attempt is not None:
+        since = datetime.fromtimestamp(failures.at, UTC).isoformat(timespec="seconds")
+        until = datetime.fromtimestamp(next_attempt, UTC).isoformat(timespec="seconds")
+        text += f"; {failures}; waits since {since}, next attempt at {until} or later"
+    return text
+
+
+def _listed(report: CrawlReport, own_id: str) -> UrlEntry | None:
+    return next((entry for entry in report.listed if entry.page_id == own_id), None)
+
+
+def _stored(store: ObjectStore, domain: str, own_id: str) -> str:
+    try:
+        content = read_content(store, content_key(domain, own_id))
+    except ObjectDamaged as error:
+        return f"damaged ({error})"
+    match content:
+        case Page(title=title):
+            return f"page {title!r}"
+        case Tombstone(why=why):
+            return f"gone ({why})"
+    return "nothing"

@@ -1,0 +1,89 @@
+"""How far the first crawls of sites are, for visitors who cannot search these sites yet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from redis import RedisError
+
+from app.crawl.frontier.view import CrawlView
+from app.state.client import get_quick_redis
+
+#: Crawls that a page names.
+MAX_SHOWN = 5
+
+#: Seconds for which an answer is kept, and the number of answers.
+KEPT, _MAX_KEPT = 2.0, 1_000
+#: Seconds that a page waits while another one asks Redis, and seconds without a further query after Redis was silent.
+_PATIENCE, _PAUSE = 0.05, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCrawl:
+    """A crawl of a site without a pack: pages that are done, of those that it has found so far."""
+
+    domain: str
+    done: int
+    seen: int
+
+
+class FirstCrawls(Protocol):
+    """Looks for crawls of sites without a pack."""
+
+    def __call__(self, domains: Collection[str] = ()) -> Sequence[FirstCrawl]:
+        """Return the crawls of these domains that are under way; without any, of all domains."""
+
+
+def no_crawls(domains: Collection[str] = ()) -> Sequence[FirstCrawl]:  # noqa: ARG001 (of the protocol)
+    """Return no crawl."""
+    return ()
+
+
+class CrawlsInRedis:
+    """The crawls of one Redis, each answer kept for KEPT seconds. While Redis does not answer, no crawl is known.
+
+    One thread at a time asks Redis, so a Redis that is silent holds one thread of a server and no more.
+    """
+
+    def __init__(self, redis_url: str) -> None:
+        self._view = CrawlView(get_quick_redis(redis_url))
+        self._asking = threading.Lock()
+        self._silent_until = 0.0
+        #: By domains, the oldest first: when an answer expires, in monotonic seconds, and the answer.
+        self._kept: dict[tuple[str, ...], tuple[float, Sequence[FirstCrawl]]] = {}
+
+    def __call__(self, domains: Collection[str] = ()) -> Sequence[FirstCrawl]:
+        """Return the crawls that are under way, at most MAX_SHOWN."""
+        if not self._asking.acquire(timeout=_PATIENCE):
+            return ()
+        try:
+            return self._answer(tuple(domains)[:MAX_SHOWN])
+        finally:
+            self._asking.release()
+
+    def _answer(self, domains: tuple[str, ...]) -> Sequence[FirstCrawl]:
+        expires, crawls = self._kept.get(domains, (0.0, ()))
+        now = time.monotonic()
+        if now < max(expires, self._silent_until):
+            return crawls
+        self._kept.pop(domains, None)
+        try:
+            names = domains or tuple(self._view.active_domains())[:MAX_SHOWN]
+            found = [self._first_crawl(domain) for domain in names]
+        except RedisError:
+            self._silent_until = time.monotonic() + _PAUSE
+            return ()
+        self._kept[domains] = now + KEPT, [crawl for crawl in found if crawl is not None]
+        if len(self._kept) > _MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return self._kept[domains][1]
+
+    def _first_crawl(self, domain: str) -> FirstCrawl | None:
+        progress = self._view.progress(domain)
+        if progress.crawl is None or progress.state == "cancelled":
+            return None
+        return FirstCrawl(domain, progress.done + progress.dead, progress.seen)

@@ -1,0 +1,60 @@
+"""The export of a crawl's URLs: a row for each with its reason, as JSON Lines or CSV, in pieces of text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from itertools import chain, islice
+from typing import Any, Final
+
+from app.broker.errors import InvalidMessage
+from app.crawl.record.entries import is_reason_code
+from app.crawl.reports.crawl_report import CrawlReport
+
+#: Columns of CSV; JSON Lines have the same names.
+COLUMNS: Final = ("url", "state", "reason", "detail", "status", "at", "depth", "referrer")
+#: A spreadsheet takes a cell that begins so for a formula.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+#: Rows of one piece.
+_ROWS: Final = 500
+
+
+class Format(StrEnum):
+    """The format of an export."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+#: The media type of each format.
+MEDIA_TYPES: Final = {Format.JSONL: "application/x-ndjson", Format.CSV: "text/csv"}
+
+
+def export_urls(report: CrawlReport, form: Format, *, reason: str = "") -> Iterator[str]:
+    """Return the export of a crawl's URLs in pieces, or only of those with a reason code; raises InvalidMessage."""
+    if reason and reason not in report.totals and not is_reason_code(reason):
+        raise InvalidMessage(f"reason {reason!r}: it is no reason code")
+    rows = (row for row in report.rows() if not reason or row["reason"] == reason)
+    if form is Format.JSONL:
+        return _pieces(f"{json.dumps(row)}\n" for row in rows)
+    named = ({name: _cell(value) for name, value in row.items()} for row in rows)
+    return _pieces(map(_csv_line, chain([dict(zip(COLUMNS, COLUMNS, strict=True))], named)))
+
+
+def _pieces(lines: Iterable[str]) -> Iterator[str]:
+    lines = iter(lines)
+    while piece := "".join(islice(lines, _ROWS)):
+        yield piece
+
+
+def _csv_line(row: Mapping[str, Any]) -> str:
+    line = io.StringIO()
+    csv.DictWriter(line, COLUMNS).writerow(row)
+    return line.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

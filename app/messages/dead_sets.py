@@ -1,0 +1,94 @@
+"""The dead sets of this application: its policies' sets, audited, and the task and domain of their letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter
+from app.broker.dead_letters.letters import LetterIds, letter_of
+from app.broker.delivery import Delivery
+from app.broker.errors import InvalidMessage
+from app.broker.publishing import get_publisher
+from app.crawl.urls import parse_domain
+from app.topology.policies import retry_policies
+from config.routes import ROUTE_BY_TYPE
+from config.settings import Settings, get_settings
+
+
+def dead_sets(settings: Settings | None = None) -> DeadSets:
+    """Return the dead sets of this process's broker. Every operation on them is audited.
+
+    In `celery -A app shell` or any Python:
+
+        from app.messages.dead_sets import dead_sets, where
+        dead = dead_sets()
+        dead.groups()
+        dead.replay(where(domain="site.gov", reason="server-error"), budget="fresh", canary=60.0)
+    """
+    settings = settings or get_settings()
+    publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
+    audit = Audit(dead_directory(settings) / "audit.jsonl")
+    return DeadSets.of(retry_policies(settings), settings.broker, publisher, audit=audit)
+
+
+def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
+    """Return a filter; `task` and `domain` match envelopes, too, and `fields` are those of LetterFilter.
+
+    Raises InvalidUrl for an invalid domain.
+    """
+    name = parse_domain(domain) if domain else ""
+
+    def also(letter: DeadLetter) -> bool:
+        return task in ("", task_of(letter)) and name in ("", domain_of(letter))
+
+    return LetterFilter(also=also if task or name else None, **fields)
+
+
+def is_about(domains: Collection[str]) -> Callable[[Delivery], bool]:
+    """Return the condition that a message of the site group is about one of these domains."""
+
+    def matches(delivery: Delivery) -> bool:
+        return domain_of(letter_of(delivery, delivery.queue, LetterIds())) in domains
+
+    return matches
+
+
+def task_of(letter: DeadLetter) -> str:
+    """Return the name of the task that a letter is for, empty if unknown."""
+    kind = payload_of(letter).get("type")
+    route = ROUTE_BY_TYPE.get(kind) if isinstance(kind, str) else None
+    return letter.cause.task or (route.task if route else "")
+
+
+def domain_of(letter: DeadLetter) -> str:
+    """Return the domain that a letter is about, empty if unknown."""
+    payload = payload_of(letter)
+    text = payload.get("domain") or payload.get("host") or payload.get("url")
+    try:
+        return parse_domain(text) if isinstance(text, str) else ""
+    except InvalidMessage:
+        return ""
+
+
+def payload_of(letter: DeadLetter) -> Mapping[str, Any]:
+    """Return the named arguments of a letter. A single positional argument is a URL."""
+    match letter.arguments():
+        case [[str(url), *_], dict(named)]:
+            return {"url": url, **named}
+        case [list(), dict(named)] | dict(named):
+            return named
+    return {}
+
+
+def new_export(settings: Settings) -> Path:
+    """Return the path of a new export file for letters that are dropped now."""
+    time = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return dead_directory(settings) / f"dropped-{time}.jsonl"
+
+
+def dead_directory(settings: Settings) -> Path:
+    """Return the directory of the audit file and the exports."""
+    return settings.data_dir / "dead"

@@ -1,0 +1,163 @@
+"""`python -m app.messages.event_reader`: publish events of MusicBrainz's database as messages, until a signal."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+
+import psycopg
+
+from app.broker.connection import connected
+from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
+from app.coverart.event_queue import any_running, forget_completed, publish_lost, publish_ready
+from app.coverart.event_record import CHANNEL, connect
+from app.coverart.musicbrainz import Connection
+from app.coverart.project import Project, served
+from app.errors import ArtNotServed, DatabaseFailed
+from app.topology.queues import art_queues
+from config.logs import configure
+from config.settings import Settings, get_settings
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two polls of the table; doubled up to the second while no event runs.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 32.0
+
+#: Seconds between two searches for lost and for old events.
+_HOUSEKEEPING = 60.0
+
+#: Seconds between two checks whether the process must end.
+_ATTENTION = 0.5
+
+
+class EventReader:
+    """Publishes events of one database. Several readers may run: each row is taken by one of them."""
+
+    def __init__(self, settings: Settings, *, stopping: threading.Event) -> None:
+        """Raise ArtNotServed for settings without a table or an archive."""
+        self._url = settings.event_queue_url.get_secret_value()
+        self._exchanges = served(settings)
+        if not self._url or not self._exchanges:
+            raise ArtNotServed("no events to read: set EVENT_QUEUE_URL and MUSICBRAINZ_URL")
+        self._settings = settings
+        self._stopping = stopping
+        self._publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
+        self._next_housekeeping = 0.0
+
+    def run(self) -> None:
+        """Publish events until `stopping` is set. Without database or broker, try again after a pause."""
+        pause = FIRST_PAUSE
+        with closing(self._publisher):
+            while not self._stopping.is_set():
+                began = time.monotonic()
+                try:
+                    self._serve()
+                except (DatabaseFailed, PublishFailed, BrokerUnreachable) as error:
+                    # A long time of service is not a failure in a row.
+                    pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
+                    _log.warning("Events wait in their table, retry in %g s: %s", pause, error)
+                    self._stopping.wait(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _serve(self) -> None:
+        pause = FIRST_PAUSE
+        with connect(self._url) as connection:
+            connection.execute(f"LISTEN {CHANNEL}")
+            while not self._stopping.is_set():
+                count = publish_ready(connection, self._exchanges, self._publish)
+                if count:
+                    _log.info("Events published as messages: %d", count)
+                # What follows from them becomes ready when they end, and a pooler may keep the notification to itself.
+                self._touch_heartbeat()
+                if time.monotonic() >= self._next_housekeeping:
+                    self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
+                    self._keep_house(connection)
+                pause = FIRST_PAUSE if count or any_running(connection) else min(pause * 2, LONGEST_PAUSE)
+                self._wait(connection, pause)
+
+    def _publish(self, messages: Sequence[Outgoing]) -> None:
+        self._declare()
+        self._publisher.publish(messages)
+
+    def _declare(self) -> None:
+        """Declare the work queues, each once per connection: no worker may have been here before."""
+        if self._settings.declare_topology:
+            for exchange in self._exchanges:
+                self._publisher.declare(art_queues(exchange, self._settings))
+
+    def _touch_heartbeat(self) -> None:
+        """Touch the file that a health check looks at."""
+        file = self._settings.heartbeat_dir / "eventreader"
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        except OSError as error:
+            _log.warning("Heartbeat file %s not written: %s", file, error)
+
+    def _keep_house(self, connection: Connection) -> None:
+        """Publish lost events again, and delete those that were completed long ago. An error is logged only."""
+        steps: list[Callable[[Connection], None]] = [
+            partial(self._publish_lost, exchange, project) for exchange, project in self._exchanges.items()
+        ]
+        for step in [*steps, _forget_completed]:
+            try:
+                step(connection)
+            except (ApplicationError, psycopg.Error) as error:
+                _log.warning("Lost or old events left as they are, retry in %g s: %s", _HOUSEKEEPING, error)
+
+    def _publish_lost(self, exchange: str, project: Project, connection: Connection) -> None:
+        self._declare()
+        with connected(self._settings.broker, timeout=self._settings.publish_timeout) as broker:
+            channel = broker.channel()
+
+            def idle(queue: str) -> bool:
+                return not channel.queue_declare(queue, passive=True).message_count
+
+            lost = publish_lost(
+                connection,
+                {exchange: project},
+                self._publish,
+                idle=idle,
+                seconds=self._settings.event_timeout,
+                retry_seconds=self._settings.art_retry_ms / 1_000,
+            )
+        if lost:
+            _log.warning("Lost events published again: %d", lost)
+
+    def _wait(self, connection: Connection, seconds: float) -> None:
+        """Wait until the database notifies or `stopping` is set, at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+            if list(connection.notifies(timeout=min(left, _ATTENTION), stop_after=1)):
+                return
+
+
+def _forget_completed(connection: Connection) -> None:
+    if forgotten := forget_completed(connection):
+        _log.info("Completed events deleted: %d", forgotten)
+
+
+def main() -> int:
+    """Return 0 after a signal, and 1 for settings without events to read."""
+    configure()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        EventReader(get_settings(), stopping=stopping).run()
+    except ApplicationError as error:
+        _log.critical("Event reader ended: %s: %s", type(error).__name__, error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What operators read of crawls, for the command and for the API: explanations, totals, broken links, all URLs."""
+
+from __future__ import annotations
+
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.reports.crawl_report import BrokenLink, CrawlReport, broken_links, read_report
+from app.crawl.reports.explanation import Explanation, explain_url
+from app.crawl.urls import parse_domain, parse_target
+from app.errors import CrawlNotFound
+from app.sites.status import Status, status
+from app.state.client import get_redis
+from app.storage.open import open_store
+from config.settings import Settings
+
+
+class CrawlReports:
+    """The crawls of the store and of the Redis of the settings. Each method raises InvalidUrl for an invalid name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+        self._frontier = Frontier(get_redis(settings.redis))
+
+    def explain(self, url: str) -> Explanation:
+        """Return the state of one URL."""
+        settings = self._settings
+        page = parse_target({"url": url}, scope=settings.scope)
+        return explain_url(self._frontier, self._store, page, retry_ms=settings.retry_timeout_ms)
+
+    def status(self, domain: str) -> Status:
+        """Return the status of a domain, with the totals of its latest crawl by reason."""
+        return status(domain, settings=self._settings)
+
+    def latest(self, domain: str) -> CrawlReport:
+        """Return what became of the URLs of a domain's latest crawl; raises CrawlNotFound."""
+        name = parse_domain(domain)
+        report = read_report(self._frontier, self._store, name)
+        if report is None:
+            raise CrawlNotFound(f"{name} has no crawl record")
+        return report
+
+    def broken_links(self, report: CrawlReport) -> list[BrokenLink]:
+        """Return the broken links of a crawl. Reads the crawl's stored pages."""
+        return broken_links(report, self._store)

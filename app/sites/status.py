@@ -1,0 +1,118 @@
+"""The status of one domain: pages, open messages, timer, pack."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.reports.crawl_report import reason_totals
+from app.crawl.urls import parse_domain
+from app.errors import PackNotFound
+from app.pack.manifest import read_manifest
+from app.sites.policies import spent_budgets
+from app.state.client import get_redis
+from app.storage.damage import DamageNotes
+from app.storage.open import open_store
+from app.timers.timers import Timers
+from config.settings import Settings, get_settings
+
+#: Damaged objects that the text names.
+_MAX_LISTED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status of a domain. `seen`, `waiting` and `indexed` count pages; `open`, `done` and `dead` count messages.
+
+    `crawl_state` is `running`, `paused` or `cancelled`, None without a crawl.
+    `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer. `crawl_delay` is the
+    seconds between requests that robots.txt demands, where these are more than HOST_DELAY, as far as CRAWL_DELAY_MAX
+    allows; None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason code, except its sitemaps
+    and its probe. `budgets` has the budgets that stopped URLs of it, with their present values.
+    `damaged` are the keys of its objects that could not be read.
+    `seconds_left` is what the pages that are known take at least at the delay of the host; None without a delay.
+    """
+
+    domain: str
+    crawl_id: str | None
+    crawl_state: str | None
+    seen: int
+    open: int
+    waiting: int
+    done: int
+    dead: int
+    indexed: int
+    timer: float | None
+    callback: str | None
+    crawl_delay: float | None
+    pack: dict[str, Any] | None
+    reasons: dict[str, int]
+    budgets: dict[str, int]
+    seconds_left: float | None
+    damaged: list[str]
+
+    def __str__(self) -> str:
+        pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
+        timer = "no timer" if self.timer is None else f"{self.callback} in {self.timer:.0f} s"
+        waiting = f", {self.waiting} pages wait" if self.waiting else ""
+        state = f" (crawl {self.crawl_state})" if self.crawl_state in ("paused", "cancelled") else ""
+        pages = f"{self.seen} pages seen{waiting}, {self.open} messages open, {self.dead} dead"
+        if self.crawl_delay:
+            pages += f"; one request in {self.crawl_delay:g} s, as robots.txt demands"
+        if self.seconds_left and self.seconds_left >= 1:
+            pages += f"; at least {timedelta(seconds=round(self.seconds_left))} left"
+        return f"{self.domain}{state}: {pages}; {timer}; {pack}{self._totals}"
+
+    @property
+    def _totals(self) -> str:
+        totals = ", ".join(f"{reason} {number}" for reason, number in self.reasons.items())
+        budgets = ", ".join(f"{name} {value}" for name, value in self.budgets.items())
+        more = len(self.damaged) - _MAX_LISTED
+        damaged = ", ".join(self.damaged[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+        return (
+            (f"\n  URLs by reason: {totals}" if totals else "")
+            + (f"\n  stopped by {budgets}" if budgets else "")
+            + (f"\n  damaged objects, which count as missing: {damaged}" if damaged else "")
+        )
+
+
+def status(domain: str, *, settings: Settings | None = None, reasons: bool = True) -> Status:
+    """Return the status of a domain, given by its name or by any URL of it; raises InvalidUrl.
+
+    Without `reasons`, it has no totals by reason, and the crawl's record is not read.
+    """
+    settings = settings or get_settings()
+    name = parse_domain(domain)
+    redis = get_redis(settings.redis)
+    frontier = Frontier(redis)
+    progress = frontier.progress(name)
+    timer = Timers(redis).running(name)
+    store, notes = open_store(settings.store, endpoint_url=settings.s3_endpoint_url), DamageNotes(redis)
+    store.on_damage = notes.add
+    try:
+        pack = asdict(read_manifest(store, name))
+    except PackNotFound:
+        pack = None
+    left = (progress.open + progress.waiting) * progress.delay if progress.state == "running" else 0.0
+    totals = reason_totals(frontier, store, name) if reasons else {}
+    return Status(
+        domain=name,
+        crawl_id=progress.crawl.id if progress.crawl else None,
+        crawl_state=progress.state if progress.crawl else None,
+        seen=progress.seen,
+        open=progress.open,
+        waiting=progress.waiting,
+        done=progress.done,
+        dead=progress.dead,
+        indexed=progress.indexed,
+        timer=max(timer.remaining, 0.0) if timer else None,
+        callback=str(timer.callback.message["type"]) if timer else None,
+        crawl_delay=progress.delay if progress.delay > settings.host_delay else None,
+        pack=pack,
+        reasons=totals,
+        budgets=spent_budgets(store, name, settings, totals),
+        seconds_left=left or None,
+        damaged=[each.key for each in notes.present(store, name)],
+    )

@@ -1,0 +1,194 @@
+"""Compare crawl records, stored pages and manifests with Redis, and begin again what Redis lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+
+from app.crawl.crawl_records import MEMBER_STATES, CrawlRecords
+from app.crawl.fetch.politeness import robots_url
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import PROBE, SITEMAP, FetchedPage, FoundPage, is_sitemap
+from app.crawl.record.crawls import CrawlRecord, list_crawls
+from app.crawl.record.entries import STORED_STATES, UrlEntry
+from app.crawl.record.latest import LatestEntries
+from app.crawl.record.reasons import Reason
+from app.crawl.record.segments import latest_entries
+from app.crawl.traps import probe_url, text_hash
+from app.crawl.urls import canonical_key
+from app.errors import PackError
+from app.pack.manifest import read_manifest
+from app.storage.damage import isolated, readable
+from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_key, content_of, content_prefix
+from app.storage.reading import read_objects
+from app.storage.store import ObjectStore
+from app.timers.stored import stored_timers
+from app.timers.timers import Callback, Timers, full_pack, incremental_pack
+from config.routes import PACK
+
+#: Canonical keys of links that are kept: most pages repeat the same ones.
+_CACHED_KEYS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a sweep did for a domain, in words."""
+
+    domain: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Begins again what is due of one domain or of all: crawls, packs and timers. `timeout` is in seconds."""
+
+    store: ObjectStore
+    frontier: Frontier
+    timers: Timers
+    records: CrawlRecords
+    timeout: float
+
+    def run(self, domain: str = "") -> Iterator[Action]:
+        """Yield what was done for a domain, or for each domain with a record, a page or a timer in the store.
+
+        An error of one domain is logged and raised at the end.
+        """
+        errors: list[Exception] = []
+        failed = set()
+        for name in [domain] if domain else self._domains():
+            failed.add(name)
+            with isolated(self.store, "%s: the sweep failed; the other sites go on", name, errors=errors):
+                crawls = list_crawls(self.store, name)
+                yield from self._resume_crawls(name, crawls)
+                yield from self._start_timers(name, crawls)
+                failed.remove(name)
+        self.frontier.note_swept([each for each in self.frontier.restored() if self._is_swept(each, domain, failed)])
+        if errors:
+            raise errors[0]
+
+    def _domains(self) -> list[str]:
+        stored = {each.domain for each in stored_timers(self.store)}
+        crawled = {crawl.domain for crawl in list_crawls(self.store)}
+        return sorted(crawled | stored | set(self.store.list_folders(CONTENT_PREFIX)))
+
+    def _is_swept(self, crawl_id: str, domain: str, failed: Collection[str]) -> bool:
+        crawl = self.frontier.crawl(crawl_id)
+        return crawl is None or (domain in ("", crawl.domain) and crawl.domain not in failed)
+
+    def _resume_crawls(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
+        """Find the backlogs of the domain's unfinished crawls again, as far as Redis does not know them."""
+        # Oldest first: the last one to begin is the domain's latest.
+        for record in reversed([crawl for crawl in crawls if not crawl.is_finished]):
+            if self.frontier.crawl(record.id) is not None and record.id not in self.frontier.restored():
+                continue
+            self.records.restore_crawl(record.ref)
+            waiting = self._rebuild(record)
+            yield Action(domain, f"crawl {record.id} is {record.state}: {waiting} pages wait in its backlog again")
+
+    def _rebuild(self, record: CrawlRecord) -> int:
+        """Walk from the start page over the crawl's fetched pages; what they lead to and is not fetched, waits.
+
+        A page whose links are unknown is fetched again. The stored pages are read twice, since what is fetched must be
+        noted first, and all links together may be larger than memory.
+        """
+        entries = latest_entries(self.store, record.ref)
+        return self.frontier.rebuild(
+            record.id,
+            self._fetched(record, entries),
+            self._waiting(record, entries),
+            (canonical_key(entry.url) for entry in _pages_of(entries) if entry.state == "failed"),
+            # The record has few links beyond the limit: they show that the crawl is cut.
+            max_pages=record.settings.max_pages,
+            traps=self.records.traps_of(record.domain),
+        )
+
+    def _fetched(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FetchedPage]:
+        """Yield the pages that need no further request."""
+        for entry, page in self._with_content(record, entries):
+            if entry.state != "failed" and _links_of(entry, page) is not None:
+                text = text_hash(page.title, page.body, page.path) if page and entry.state == "indexed" else ""
+                yield FetchedPage(canonical_key(entry.url), entry.state in MEMBER_STATES, text)
+
+    def _waiting(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FoundPage]:
+        """Yield the probe, the start pages, what fetched pages lead to, and the robots.txt that names the sitemaps.
+
+        The record does not have what the probe and the sitemaps said.
+        """
+        if probe := probe_url(record.start_url, record.id):
+            yield FoundPage(probe, canonical_key(probe), 1, role=PROBE)
+        yield FoundPage(record.start_url, canonical_key(record.start_url), 0)
+        yield from (FoundPage(url, canonical_key(url), 1) for url in record.seeds)
+        key_of = lru_cache(_CACHED_KEYS)(canonical_key)
+        for entry, page in self._with_content(record, entries):
+            # This changes nothing for a page that is fetched.
+            yield FoundPage(entry.url, canonical_key(entry.url), entry.depth, entry.referrer)
+            if entry.depth < record.settings.max_depth:
+                links = _links_of(entry, page) or ()
+                yield from (FoundPage(url, key_of(url), entry.depth + 1, entry.page_id) for url in links)
+        names_sitemaps = robots_url(record.start_url)
+        yield FoundPage(names_sitemaps, canonical_key(names_sitemaps), 1, role=SITEMAP)
+
+    def _with_content(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[tuple[UrlEntry, Page | None]]:
+        """Yield each page that the crawl requested, with its stored page; None for one that is missing or damaged."""
+        stored = (entry for entry in _pages_of(entries) if entry.state in STORED_STATES)
+        objects = read_objects(self.store, (content_key(record.domain, entry.page_id) for entry in stored))
+        for entry in _pages_of(entries):
+            content = None
+            if entry.state in STORED_STATES:
+                key, found = next(objects)
+                content = readable(self.store, key, found, content_of)
+            yield entry, content if isinstance(content, Page) else None
+
+    def _start_timers(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
+        """Start the domain's timer, unless it runs, if a pack is due or a client's timer was lost."""
+        if self.timers.running(domain) is not None:
+            return
+        timeout, callback = self.timeout, None
+        stored = next((each for each in stored_timers(self.store, domain)), None)
+        if stored is not None:
+            timeout, callback = stored.timeout, stored.callback
+        elif crawls and (crawls[0].state in ("running", "paused") or self._is_unpacked(crawls[0])):
+            timeout = crawls[0].timer_timeout
+            callback = (
+                Callback(PACK, dict(crawls[0].callback)) if crawls[0].callback else full_pack(domain, crawls[0].id)
+            )
+        elif self._has_new_content(domain):
+            callback = incremental_pack(domain)
+        if callback is not None:
+            self.timers.start(domain, timeout=timeout, callback=callback)
+            yield Action(domain, f"timer started: {callback.message['type']} in {timeout:g} s")
+
+    def _is_unpacked(self, crawl: CrawlRecord) -> bool:
+        try:
+            manifest = read_manifest(self.store, crawl.domain)
+        except PackError:
+            return True
+        return (
+            not crawl.packed
+            and manifest.crawl_id != crawl.id
+            and datetime.fromisoformat(manifest.built_at) < crawl.started
+        )
+
+    def _has_new_content(self, domain: str) -> bool:
+        try:
+            built_at = datetime.fromisoformat(read_manifest(self.store, domain).built_at)
+        except PackError:
+            built_at = datetime.min.replace(tzinfo=UTC)
+        return any(stat.modified >= built_at for stat in self.store.list(content_prefix(domain)))
+
+
+def _pages_of(entries: LatestEntries) -> Iterator[UrlEntry]:
+    return (entry for entry in entries.values() if not is_sitemap(entry) and entry.reason != Reason.PROBE)
+
+
+def _links_of(entry: UrlEntry, page: Page | None) -> Sequence[str] | None:
+    """Return the URLs that a requested page leads to, or None if it must be fetched again to know them."""
+    if entry.state in STORED_STATES:
+        return [link.url for link in page.links] if page and page.version == CONTENT_VERSION else None
+    return None if entry.state == "lost" else entry.links
