@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.crawl.fetch.politeness import RobotsRules, fetch_robots
+from app.crawl.fetch.robots import RobotsRules, fetch_robots
 from app.crawl.urls import Target, parse_target, resolve
 from app.errors import DemoFailed, FetchError
 from app.http.addresses import is_public

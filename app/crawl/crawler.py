@@ -9,10 +9,12 @@ from typing import NamedTuple
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.crawl.fetch.getters import Getters
-from app.crawl.fetch.politeness import HostRateLimiter, RobotsCache, RobotsRules, robots_url
+from app.crawl.fetch.clients import SiteClients
+from app.crawl.fetch.robots import RobotsRules, robots_url
+from app.crawl.frontier.host_limits import HostRateLimiter
+from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.single_flight import SingleFlight
-from app.crawl.frontier.values import Former, Host, MessageKind
+from app.crawl.frontier.values import Host, MessageKind
 from app.crawl.policy import CrawlPolicy, Policies, policies_without_sites
 from app.crawl.read.classify import (
     FetchResult,
@@ -32,6 +34,7 @@ from app.crawl.read.classify import (
 from app.crawl.read.cpu_limit import MAX_CPU_SECONDS, cpu_limit
 from app.crawl.read.extract.extractors import extractor
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, ReadSitemap, sitemap_of
+from app.crawl.record.former import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import error_hash, probe_url
 from app.crawl.urls import Scope, Target, allows_port, host_of, resolve
@@ -78,7 +81,7 @@ class Crawler:
     ) -> None:
         self._store = store
         self._policies = policies or policies_without_sites(settings)
-        self._getters = Getters(settings)
+        self._getters = SiteClients(settings)
         self._rate_limiter = HostRateLimiter(redis)
         self._robots = RobotsCache(
             redis,

@@ -10,7 +10,6 @@ from itertools import chain
 from app.broker.errors import Postpone
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler, Probed, is_move
-from app.crawl.frontier.former import READ
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import (
     PROBE,
@@ -29,6 +28,7 @@ from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skip
 from app.crawl.read.page_interval import with_interval
 from app.crawl.read.sitemaps import MAX_NESTING
 from app.crawl.record.entries import UrlEntry, first_links
+from app.crawl.record.former import READ
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import Excluded, Target, canonical_key, host_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from app.crawl.traps import MAX_DEPTH, TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
 from app.storage.page_parts import hash_of
 from config.settings import Settings
+
+_TOKEN = re.compile(r"[A-Za-z_-]+")
 
 #: Changes when a release finds other links in the same page.
 _SELECTION_VERSION = "1"
@@ -63,6 +66,12 @@ class CrawlPolicy:
         if self.scope.max_repeated_segments != MAX_REPEATED_SEGMENTS:
             rules.append(str(self.scope.max_repeated_segments))
         return hash_of("\n".join(rules))[:MAX_HASH]
+
+
+def product_token(user_agent: str) -> str:
+    """Return the product token that robots.txt files address: `Perennial` of `Perennial/0.1 (+https://...)`."""
+    found = _TOKEN.match(user_agent)
+    return found[0] if found else user_agent
 
 
 #: Returns the policy of a domain; raises an error of the store where that has to be read.

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from app.crawl.crawl_records import MEMBER_STATES, CrawlRecords
-from app.crawl.fetch.politeness import robots_url
+from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import PROBE, SITEMAP, FetchedPage, FoundPage, is_sitemap
 from app.crawl.record.crawls import CrawlRecord, list_crawls

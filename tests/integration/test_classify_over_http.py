@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.crawl.fetch.politeness import RobotsRules, fetch_robots
+from app.crawl.fetch.robots import RobotsRules, fetch_robots
 from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped, classify
 from app.crawl.read.extract.extractors import extractor
 from app.crawl.urls import Link, Scope

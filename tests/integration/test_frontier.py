@@ -15,8 +15,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage, Postpone
-from app.crawl.fetch.politeness import HostRateLimiter
 from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.single_flight import SingleFlight
 from app.crawl.frontier.values import (
     Admitted,

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from app.crawl.fetch.politeness import ParsedFiles
+from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.frontier.values import Crawl, FoundPage
 from app.crawl.reports.explanation import explain_url
 from app.crawl.urls import Target, canonical_key

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from app.broker.errors import Postpone
-from app.crawl.fetch import politeness
-from app.crawl.fetch.politeness import HostRateLimiter, RobotsCache
+from app.crawl.frontier import robots_cache
+from app.crawl.frontier.host_limits import HostRateLimiter
+from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import Host
 from app.http.fetcher import Fetcher
 from app.state.client import get_redis
@@ -61,7 +62,7 @@ def test_a_crawl_delay_that_is_cut_is_logged_with_both_numbers(
 def test_redis_keeps_a_bounded_number_of_bytes_for_the_robots_txt_of_one_domain(
     redis_url: str, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(politeness, "_DOMAIN_BYTES", 50_000)
+    monkeypatch.setattr(robots_cache, "_DOMAIN_BYTES", 50_000)
     redis, cache = get_redis(redis_url), cache_of(redis_url, fetcher, delay=0)
     rules = robots("User-agent: *\n" + "Disallow: /x\n" * 1_000)
     with contextlib.ExitStack() as stack:

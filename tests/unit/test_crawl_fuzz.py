@@ -11,8 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError
-from app.crawl.fetch.politeness import RobotsRules, robots_directives
-from app.crawl.read.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify, links_of
+from app.crawl.fetch.robots import RobotsRules
+from app.crawl.read.classify import (
+    FetchResult,
+    Gone,
+    Indexed,
+    Limits,
+    Redirected,
+    Skipped,
+    classify,
+    links_of,
+    robots_directives,
+)
 from app.crawl.read.extract.contract import Extractor
 from app.crawl.read.extract.extractors import extractor
 from app.crawl.urls import Scope, canonical_key, parse_target, path_of, resolve

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.crawl.frontier.former import batches_of
-from app.crawl.frontier.values import Former
 from app.crawl.read.classify import FetchResult, Gone, Indexed, Unchanged
 from app.crawl.read.page_interval import with_interval
 from app.crawl.record.entries import UrlEntry
+from app.crawl.record.former import Former
 from app.storage.layout import Page
 
 pytestmark = pytest.mark.unit
@@ -59,5 +58,5 @@ def test_a_crawl_knows_when_pages_are_due_if_the_schedule_started_it(
     entry = UrlEntry(
         url="https://a.gov/", page_id="p", state="unchanged", at=1_300, etag="e", hash="h", interval=500, due=1_500
     )
-    [batch] = batches_of([UrlEntry.from_line(entry.to_line())], longest=longest, scheduled=scheduled)
-    assert [Former.from_text(str(text)) for text in batch.values()] == [former]
+    found = Former.of(UrlEntry.from_line(entry.to_line()), longest=longest, scheduled=scheduled)
+    assert Former.from_text(found.to_text()) == former

@@ -10,15 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from app.crawl.fetch.politeness import (
-    MAX_BYTES,
-    ParsedFiles,
-    RobotsRules,
-    fetch_robots,
-    robots_directives,
-    robots_url,
-)
-from app.crawl.fetch.robots_lines import own_lines, product_token
+from app.crawl.fetch.robots import MAX_BYTES, RobotsRules, fetch_robots, robots_url
+from app.crawl.fetch.robots_lines import own_lines
+from app.crawl.frontier.robots_cache import ParsedFiles
+from app.crawl.policy import product_token
+from app.crawl.read.classify import robots_directives
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
 

@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from robots import RobotsParser
 
-from app.crawl.fetch.politeness import RobotsRules
+from app.crawl.fetch.robots import RobotsRules
 
 pytestmark = pytest.mark.unit
 

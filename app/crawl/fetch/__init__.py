@@ -1,1 +1,1 @@
-"""Requests within the rules of a site: robots.txt, the limits of its host, and its HTTP clients."""
+"""Requests as a site wants them: the rules of its robots.txt, and clients with its headers, proxy and certificates."""

@@ -34,12 +34,6 @@ class DisallowLine(NamedTuple):
     start: str
 
 
-def product_token(user_agent: str) -> str:
-    """Return the product token that robots.txt files address: `Perennial` of `Perennial/0.1 (+https://...)`."""
-    found = _TOKEN.match(user_agent)
-    return found[0] if found else user_agent
-
-
 def own_lines(text: str, token: str) -> str:
     """Return a robots.txt with empty lines in place of all that mean nothing to a robot, so each keeps its number.
 

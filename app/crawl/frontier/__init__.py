@@ -1,1 +1,1 @@
-"""What all workers share of the crawls, in Redis: the state of each page, the backlog, the admission window."""
+"""What all workers share of the crawls, in Redis: states of pages, backlog, admission window, host limits."""

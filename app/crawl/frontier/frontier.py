@@ -13,17 +13,16 @@ from redis import Redis
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.cache import CrawlCache
 from app.crawl.frontier.excluded import ExcludedNotes
-from app.crawl.frontier.former import batches_of
 from app.crawl.frontier.values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
     LEASE,
     RESTORED_CRAWLS,
+    SITEMAP,
     Completed,
     Crawl,
     Entered,
     FetchedPage,
-    Former,
     FoundPage,
     Host,
     MessageKind,
@@ -34,6 +33,7 @@ from app.crawl.frontier.values import (
     crawls_key,
     fingerprint,
     foreign_crawl,
+    frontier_key,
     host_keys,
     latest_key,
     message_name,
@@ -42,10 +42,12 @@ from app.crawl.frontier.values import (
 )
 from app.crawl.frontier.view import CrawlView
 from app.crawl.record.crawls import CrawlState
-from app.crawl.record.entries import UrlEntry
+from app.crawl.record.entries import STORED_STATES, UrlEntry
+from app.crawl.record.former import Former
 from app.crawl.record.keys import plain_id
+from app.crawl.record.reasons import Reason
 from app.crawl.traps import TrapLimits
-from app.crawl.urls import host_of
+from app.crawl.urls import canonical_key, host_of
 from app.state.client import PREFIX, connections_of, load_script
 from app.state.epoch import EPOCH
 
@@ -60,6 +62,9 @@ _BUSY = 5.0
 
 #: Seconds after which the end of a crawl is published again. More than all retries of the message take by default.
 END_AGAIN = 300
+
+#: Pages of the former crawl that one command gives to Redis.
+_BATCH = 1_000
 
 #: Characters of an error that are kept of a page's last failure.
 _MAX_ERROR = 300
@@ -415,8 +420,10 @@ class Frontier(CrawlView):
         With a `longest` interval and `scheduled`, pages that are not due are not requested.
         """
         key = f"{crawl_key(crawl_id)}:former"
-        for batch in batches_of(entries, longest=longest, scheduled=scheduled):
-            self._redis.hset(key, mapping=batch)
+        known = (each for each in entries if each.hash and (each.state in STORED_STATES or _was_read(each)))
+        while batch := list(islice(known, _BATCH)):
+            formers = {_name_of(each): Former.of(each, longest=longest, scheduled=scheduled) for each in batch}
+            self._redis.hset(key, mapping={name: former.to_text() for name, former in formers.items()})
         self._redis.expire(key, self._ttl)
         # At last: where a part is missing, pages look into the store.
         self._redis.hset(crawl_key(crawl_id), "former", 1)
@@ -425,3 +432,11 @@ class Frontier(CrawlView):
         """Return what the former crawl knew of a page, or None."""
         found = self._redis.hget(f"{crawl_key(crawl_id)}:former", fingerprint(canonical_key))
         return Former.from_text(str(found or ""))
+
+
+def _was_read(entry: UrlEntry) -> bool:
+    return entry.reason == Reason.SITEMAP
+
+
+def _name_of(entry: UrlEntry) -> str:
+    return fingerprint(frontier_key(canonical_key(entry.url), SITEMAP if _was_read(entry) else ""))

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from app.crawl.record.crawls import CrawlState
 from app.crawl.record.entries import UrlEntry
+from app.crawl.record.former import Former
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import charges
@@ -144,40 +145,6 @@ class Admitted:
 
     messages: tuple[PageMessage, ...] = ()
     wait: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Former:
-    """A page as the former crawl found it. It is the one that is stored if the stored page has this `hash`.
-
-    `at` is the time of its last request and `due` that of the next one, in seconds since the epoch. `interval` is in
-    seconds. They are 0 for a site without `max_page_interval`, and `due` for a crawl that the schedule did not start.
-    """
-
-    etag: str
-    last_modified: str
-    hash: str
-    interval: float = 0.0
-    at: float = 0.0
-    due: float = 0.0
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The header fields of a conditional request (RFC 9110 section 13.1); empty without a validator."""
-        named = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
-        return {name: value for name, value in named.items() if value}
-
-    def to_text(self) -> str:
-        """Serialise for Redis."""
-        values: list[str | float] = [self.etag, self.last_modified, self.hash]
-        # The script `enter.lua` reads the last one.
-        times = [round(self.interval, 3), round(self.at, 3), round(self.due, 3)] if self.at else []
-        return json.dumps(values + times, separators=(",", ":"))
-
-    @classmethod
-    def from_text(cls, text: str) -> Former | None:
-        """Read the output of `to_text`; None for an empty text."""
-        return cls(*json.loads(text)) if text else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,12 @@ from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import Any, Self
 
-from app.crawl.fetch import politeness
-from app.crawl.fetch.robots_lines import product_token
-from app.crawl.frontier.values import Former
+from app.crawl.policy import product_token
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
 from app.crawl.read.extract.contract import Extract, Extractor
 from app.crawl.read.extract.pdf import UnreadablePdf
 from app.crawl.record.entries import MAX_HASH, MAX_VALIDATOR
+from app.crawl.record.former import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.urls import (
     Excluded,
@@ -41,6 +40,9 @@ _TRANSIENT = frozenset({408, 425, 429})
 #: Directives for robots: `none` is both.
 _NOINDEX = frozenset({"noindex", "none"})
 _NOFOLLOW = frozenset({"nofollow", "none"})
+#: Directives with a value after a colon; any other colon follows the name of a robot.
+_VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+_NAMED = re.compile(r"\s*([a-z*][a-z0-9_-]*)\s*:\s*", re.I)
 #: Header values are Latin-1 without control characters (RFC 9110 section 5.5).
 _UNSENDABLE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 #: A link of a Link header and its parameters (RFC 8288 section 3).
@@ -273,7 +275,7 @@ def _extracted(
     base = (resolve(response.url, extract.base) if extract.base else None) or response.url
     canonical = _canonical(response, extract, base=base, scope=scope)
     tags = response.headers.get("x-robots-tag", "").split("\n")
-    by_header = politeness.robots_directives(tags, limits.robot)
+    by_header = robots_directives(tags, limits.robot)
     directives = by_header | extract.robots
     if extract.refresh and not directives & _NOFOLLOW:
         redirect = _redirect(response.url, extract.refresh, base=base, scope=scope, limits=limits)
@@ -295,6 +297,25 @@ def _extracted(
     )
     page = replace(page, body_hash=hash_of(page.body), title_hash=hash_of(page.title))
     return Indexed(page=page, links=followed, excluded=excluded)
+
+
+def robots_directives(values: Iterable[str], token: str) -> frozenset[str]:
+    """Return the directives of X-Robots-Tag values, one per header line, that address every robot or this one.
+
+    Directives are lower case and without values: `noindex`, `nofollow`, `none`... A value may begin with the robot it
+    addresses, as in `Perennial: noindex, nofollow`.
+    """
+    found: set[str] = set()
+    for value in values:
+        addressed = True
+        for part in value.split(","):
+            named = _NAMED.match(part)
+            if named and named[1].lower() not in _VALUED:
+                addressed = named[1].lower() in ("*", token.lower())
+                part = part[named.end() :]
+            if addressed:
+                found.add(part.partition(":")[0].strip().lower())
+    return frozenset(found - {""})
 
 
 def _canonical(response: Response, extract: Extract, *, base: str, scope: Scope) -> str:

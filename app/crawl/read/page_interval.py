@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from app.crawl.frontier.values import Former
 from app.crawl.read.classify import FetchResult, Indexed, Unchanged
+from app.crawl.record.former import Former
 
 UNCHANGED_FACTOR: Final = 1.4
 CHANGED_FACTOR: Final = 0.8

@@ -14,7 +14,7 @@ from config.settings import Settings
 _KEPT = 64
 
 
-class SiteGetter:
+class SiteClient:
     """Gets URLs with the options of one site."""
 
     def __init__(self, settings: Settings, options: RequestOptions) -> None:
@@ -37,20 +37,20 @@ class SiteGetter:
         self._fetcher.close()
 
 
-class Getters:
+class SiteClients:
     """The clients by their options; domains with the same options share one. Safe for use by several threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._kept: dict[RequestOptions, SiteGetter] = {}
+        self._kept: dict[RequestOptions, SiteClient] = {}
         self._lock = threading.Lock()
 
-    def of(self, options: RequestOptions) -> SiteGetter:
+    def of(self, options: RequestOptions) -> SiteClient:
         """Return the client with these options, made on the first call; raises FetchError for an invalid CA file."""
         with self._lock:
-            getter = self._kept.get(options)
-            if getter is None:
+            client = self._kept.get(options)
+            if client is None:
                 if len(self._kept) >= _KEPT:
                     self._kept.pop(next(iter(self._kept))).close()
-                getter = self._kept[options] = SiteGetter(self._settings, options)
-            return getter
+                client = self._kept[options] = SiteClient(self._settings, options)
+            return client

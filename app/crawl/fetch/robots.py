@@ -1,0 +1,143 @@
+"""The robots.txt of a host: fetch it, and the rules that it has for one robot (RFC 9309)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+import ada_url
+from protego import Protego
+
+from app.crawl.fetch.robots_lines import OWN_AGENT, denying_line, own_lines
+from app.crawl.policy import product_token
+from app.crawl.urls import allows_port, host_of, resolve
+from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
+from app.http.response import Response
+
+#: Bytes of a robots.txt that are read; RFC 9309 section 2.5 requires at least this many.
+MAX_BYTES = 500 * 1024
+#: Redirects followed to a robots.txt; RFC 9309 section 2.3.1.2 recommends at least five.
+MAX_REDIRECTS = 5
+#: Sitemaps of a robots.txt that are read.
+MAX_SITEMAPS = 500
+
+#: Wildcards of a robots.txt that are matched. Real files have some hundreds.
+_MAX_WILDCARDS = 5_000
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ALLOW_LINE = re.compile(r"allow(?=[\s:])", re.I)
+
+
+class Getter(Protocol):
+    """Gets a URL without following redirects, as Fetcher does."""
+
+    def get(self, url: str, *, max_bytes: int = 0) -> Response:
+        """Return the response, its body cut at `max_bytes`; raises FetchError."""
+
+
+def robots_url(url: str) -> str:
+    """Return the URL of the robots.txt for an absolute URL; raises InvalidUrl."""
+    try:
+        return f"{ada_url.URL(url).origin}/robots.txt"
+    except ValueError as error:
+        raise InvalidUrl(f"URL {url!r}: not an absolute URL") from error
+
+
+def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> str:
+    """Return the text of the robots.txt for `url`; empty, which allows everything, where there is no valid one.
+
+    Any 4xx but 429 and more than five redirects count as no robots.txt (RFC 9309 section 2.3.1). So does a redirect to
+    an invalid URL, a private address or another port than 80, 443, that of `url`, and `ports`.
+    Raises RobotsUnavailable for 5xx, 429 and a failed request, and ForbiddenAddress when the host itself has a private
+    address.
+    """
+    target: str | None = robots_url(url)
+    for hop in range(MAX_REDIRECTS + 1):
+        if target is None or not allows_port(host_of(url), target, ports):
+            return ""
+        try:
+            response = fetcher.get(target, max_bytes=MAX_BYTES)
+        except ForbiddenAddress:
+            if hop == 0:
+                raise
+            return ""
+        except FetchError as error:
+            raise RobotsUnavailable(f"{target}: {error}") from error
+        if response.status == 429 or response.status >= 500:
+            raise RobotsUnavailable(f"{response.url}: {response.status}")
+        if response.ok:
+            # Each invalid byte becomes three: the bytes that are kept are counted.
+            body = response.body.decode("utf-8-sig", "replace").encode()
+            if response.truncated or len(body) > MAX_BYTES:  # Without its last line: a part of a rule is another rule.
+                body = body[: body.rfind(b"\n", 0, MAX_BYTES) + 1]
+            return body.decode()
+        if response.status not in _REDIRECTS:
+            return ""
+        target = resolve(target, response.headers.get("location", "http://"))
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class RobotsRules:
+    """The rules of one robots.txt for one robot.
+
+    `crawl_delay` is in seconds, None where the file sets none; `requested_delay` is the same before it was cut.
+    """
+
+    crawl_delay: float | None
+    requested_delay: float
+    #: URLs of sitemaps, as written. They belong to no group.
+    sitemaps: tuple[str, ...]
+    #: The lines that address the robot, each with its number in the file. They have the same rules as the file.
+    lines: str
+    _rules: Protego
+    _token: str
+    #: The lines as they are matched.
+    _bounded: str
+
+    @classmethod
+    def parse(cls, text: str, *, user_agent: str, crawl_delay_max: float = 30.0) -> RobotsRules:
+        """Parse a robots.txt for the robot of this User-Agent; `crawl_delay` is at most `crawl_delay_max` seconds.
+
+        Never raises: invalid lines are ignored. After 5,000 wildcards, a Disallow holds for all that begins as it does
+        before its first wildcard. An Allow with a wildcard is then ignored.
+        """
+        token = product_token(user_agent)
+        lines = own_lines(text.removeprefix("\ufeff"), token)
+        bounded = _bounded(lines)
+        rules = Protego.parse(bounded)
+        rate = rules.request_rate(token)
+        by_rate = rate.seconds / rate.requests if rate and rate.requests else 0.0
+        requested = max(rules.crawl_delay(token) or 0.0, by_rate)
+        sitemaps = tuple(dict.fromkeys(rules.sitemaps))[:MAX_SITEMAPS]
+        return cls(min(requested, crawl_delay_max) or None, requested, sitemaps, lines, rules, token, bounded)
+
+    def allows(self, url: str) -> bool:
+        """Return whether the robot may fetch this absolute URL."""
+        return bool(self._rules.can_fetch(url, self._token))
+
+    def denial(self, url: str) -> str:
+        """Return the line that forbids a URL, as `robots.txt, line 3: Disallow: /private/`."""
+        line = denying_line(self.lines, self._bounded, url, self._token)
+        return f"robots.txt, {line}" if line else f"robots.txt disallows {url}"
+
+
+def _bounded(text: str) -> str:
+    """Return the lines of one robot so that they are cheap to match. Distinct lines are counted: files repeat rules."""
+    lines = []
+    counted: dict[str, str] = {OWN_AGENT: OWN_AGENT}
+    left = _MAX_WILDCARDS
+    for raw in text.splitlines():
+        line = raw.partition("#")[0].strip()
+        if "*" in line:
+            if line not in counted:
+                left -= line.count("*")
+                counted[line] = line
+                if left < 0:
+                    # A rule that forbids at least as much, without wildcards; none in place of an Allow.
+                    start = line.partition("*")[0].rstrip()
+                    counted[line] = "" if _ALLOW_LINE.match(line) else f"{start}/" if start.endswith(":") else start
+            line = counted[line]
+        lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,49 @@
+"""The host rate limiter: the time between the requests to each host, over all workers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from redis import Redis
+
+from app.crawl.frontier.values import LEASE, Host, host_keys
+from app.state.client import load_script
+
+
+class HostRateLimiter:
+    """Spaces out the requests to each host, over all workers.
+
+    Reservations are kept in Redis, so that a message that has to wait occupies no worker: it is postponed. The pages of
+    our own crawls need none: their crawl admits as many as the host takes.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._reserve = load_script(redis, Path(__file__).parent / "rate_limiter.lua")
+
+    def reserve(self, host: Host, *, requester: str) -> float:
+        """Return the seconds until `requester` may send its request to `host`; 0.0 means now, and counts as sent.
+
+        The first call makes a reservation one delay after the previous one; later calls of the same requester return
+        the rest of the wait. A requester that is late may go once the host has been idle for its delay.
+        """
+        key, in_flight, hold = host_keys(host.name)
+        pause = max(0, int(self._redis.pttl(hold))) / 1_000
+        if pause:
+            return pause
+        arguments = [requester, host.delay, host.concurrency, LEASE]
+        return float(self._reserve(keys=[key, f"{key}:slots", in_flight], args=arguments))
+
+    def release(self, host: Host, *, requester: str) -> None:
+        """Note that a request has ended: the delay until the next one begins."""
+        key, in_flight, _ = host_keys(host.name)
+        self._redis.zrem(in_flight, requester)
+        if host.delay:
+            seconds, micros = self._redis.time()
+            self._redis.hset(key, "last", f"{seconds}.{micros:06}")
+
+    def pause(self, host: str, seconds: float) -> None:
+        """Allow no request to `host` for `seconds`, as its Retry-After demands."""
+        if (milliseconds := math.ceil(seconds * 1_000)) > 0:
+            self._redis.set(host_keys(host)[2], "1", px=milliseconds)
