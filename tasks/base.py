@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,15 @@ from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.task import Task
 from app.celery import app
 from app.crawl.crawl_records import CrawlRecords
-from app.crawl.crawler import Crawler
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import PROBE, SITEMAP, MessageKind
-from app.crawl.page_work import PageWork, complete_dead
+from app.crawl.frontier.values import MessageKind
+from app.crawl.page import PageWork
 from app.crawl.policy import Policies
+from app.crawl.probe import ProbeWork
 from app.crawl.record.removed_sites import is_removed
-from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
+from app.crawl.sitemap import SitemapWork
+from app.crawl.steps import Steps, complete_dead
+from app.crawl.urls import PROBE, SITEMAP, TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.sites.policies import SitePolicies
 from app.sites.scheduler import CrawlScheduler
@@ -82,12 +84,18 @@ class Context:
     budgets: Budgets
     frontier: Frontier
     records: CrawlRecords
-    work: PageWork
+    steps: Steps
+    pages: PageWork
+    sitemaps: SitemapWork
+    probes: ProbeWork
     timers: Timers
     ticks: TickWatch
     epoch: Epoch
-    crawler: Crawler
     store_breaker: CircuitBreaker
+
+    def work_of(self, role: str) -> PageWork | SitemapWork | ProbeWork:
+        """Return the work on a URL of this role."""
+        return self.sitemaps if role == SITEMAP else self.probes if role == PROBE else self.pages
 
 
 _contexts: dict[int, Context] = {}
@@ -107,8 +115,9 @@ def context() -> Context:
         frontier = Frontier(redis)
         policies = SitePolicies(store, settings)
         raw_redis = get_raw_redis(settings.redis)
-        crawler = Crawler(settings=settings, redis=redis, raw_redis=raw_redis, store=store, policies=policies)
         records = CrawlRecords(frontier, store, policies)
+        steps = Steps(frontier, records, settings=settings, redis=redis, policies=policies)
+        sitemaps, probes = SitemapWork(steps, settings), ProbeWork(steps, settings)
         made = Context(
             settings=settings,
             redis=redis,
@@ -119,11 +128,13 @@ def context() -> Context:
             budgets=budgets(settings),
             frontier=frontier,
             records=records,
-            work=PageWork(frontier, crawler, records, policies),
+            steps=steps,
+            pages=PageWork(steps, store, settings=settings, raw_redis=raw_redis, sitemaps=sitemaps, probes=probes),
+            sitemaps=sitemaps,
+            probes=probes,
             timers=Timers(redis),
             ticks=TickWatch(redis),
             epoch=Epoch(redis),
-            crawler=crawler,
             store_breaker=store_breaker(redis),
         )
         return _contexts.setdefault(pid, made)
@@ -217,7 +228,7 @@ class PageTask(SiteTask):
         if not page.crawl_id or not kind:
             return
         with _frontier_of_event_loop() as frontier:
-            complete_dead(frontier, page, kind, role=role_of(message))
+            complete_dead(frontier, replace(page, role=role_of(message)), kind)
 
 
 @contextmanager

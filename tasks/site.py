@@ -10,11 +10,12 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.broker.outgoing import Outgoing
-from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, MessageKind
+from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult, Redirected, links_of
 from app.crawl.read.cpu_limit import limit_was_exceeded
 from app.crawl.record.reasons import Reason
+from app.crawl.steps import entry_of
 from app.crawl.urls import Link, Target, canonical_key, host_of
 from app.messages.envelopes import delayed_message, site_message
 from app.sites.moves import may_move
@@ -70,16 +71,14 @@ def index(self: Any, **message: Any) -> None:
     if result is None:
         publish_admitted(page, process.frontier.handover(page.crawl_id, "index", page.canonical_key))
         return
-    page_id = process.crawler.store(page, result)
+    page_id = process.pages.store(page, result)
     # Again after the fetch: a timer that became due during it packed without this page.
     reset_timer_of(page.domain)
     if page.crawl_id:
-        publish_admitted(
-            page, process.work.complete(page, "index", result, process.crawler.host(page), member=bool(page_id))
-        )
+        publish_admitted(page, process.pages.complete_message(page, "index", result, member=bool(page_id)))
         return
     if page_id:
-        process.work.add_to_latest(page, result)
+        process.records.add_to_latest(page.domain, entry_of(page, result))
     at_once = {"pack": True} if message.get("pack") is True else {}
     if url := redirect_outside_crawl(page, result):
         onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1, **at_once)
@@ -105,21 +104,20 @@ def crawl(self: Any, **message: Any) -> None:
         _move(page, target)
     elif not process.records.is_own(page):
         _publish_pairs(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)
-    publish_admitted(page, process.work.complete(page, "crawl", result, process.crawler.host(page)))
+    publish_admitted(page, process.pages.complete_message(page, "crawl", result))
 
 
 @task("page", PageTask, bind=True)
 def page(self: Any, **message: Any) -> None:
     """Index one page of a crawl and follow its links: one message, one GET, one budget."""
-    target, process = target_of(message), context()
-    completed = process.work.run(
-        target,
+    target = replace(
+        target_of(message),
         referrer=str(message.get("referrer") or ""),
         redirects=redirects if isinstance(redirects := message.get("redirects"), int) else 0,
         role=role_of(message),
-        message_id=str(self.request.id),
-        too_complex=limit_was_exceeded(self.request.headers or {}),
     )
+    too_complex = limit_was_exceeded(self.request.headers or {})
+    completed = context().work_of(target.role).run(target, message_id=str(self.request.id), too_complex=too_complex)
     publish_admitted(target, completed)
 
 
@@ -139,7 +137,7 @@ def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> Fetch
     """Return the result for a page of a client's message, or of a start page."""
     process = context()
     former = process.frontier.former(page.crawl_id, page.canonical_key) if page.crawl_id else None
-    result = process.crawler.fetch(page, kind, too_complex=limit_was_exceeded(headers), former=former)
+    result = process.pages.fetch(page, kind, too_complex=limit_was_exceeded(headers), former=former)
     target = redirect_of_start_page(page, result) if result and page.crawl_id else None
     if target and not _may_move(page.domain, host_of(target.target)):
         return replace(target, why=Reason.MOVED_TO_KNOWN_SITE)

@@ -14,6 +14,7 @@ from app.broker.worker.task import Task
 from app.crawl.frontier.values import Admitted, Refill
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
+from app.crawl.steps import complete_lost
 from app.messages.envelopes import queue_message, site_message
 from app.sites.scheduler import START_LOST, DueCrawl
 from app.sites.sweep import Sweep
@@ -136,7 +137,7 @@ def _readmit(refill: Refill) -> None:
     messages, rounds = process.frontier.open_pages(refill.crawl_id)
     if rounds > _MAX_READMISSIONS:
         logger.error("%s: %d open messages of crawl %s are lost", refill.domain, len(messages), refill.crawl_id)
-        process.work.complete_lost(refill.domain, refill.crawl_id, messages)
+        complete_lost(process.frontier, refill.domain, refill.crawl_id, messages)
         return
     logger.warning(
         "%s: crawl %s made no progress for %.0f s and no message of it waits; %d open messages are published again: %s",

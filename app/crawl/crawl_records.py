@@ -178,9 +178,10 @@ class CrawlRecords:
             self._write_segment(crawl)
         return ended
 
-    def add_line(self, crawl: Crawl, entry: UrlEntry) -> None:
-        """Add an entry to a crawl's record: of a page that was indexed by a message outside of the crawl."""
-        if self._frontier.add_line(crawl.id, entry.to_line().decode()):
+    def add_to_latest(self, domain: str, entry: UrlEntry) -> None:
+        """Add a page that was indexed outside of a crawl to its domain's latest crawl, so that its full pack has it."""
+        crawl = self._frontier.latest(domain)
+        if crawl and crawl.own and self._frontier.add_line(crawl.id, entry.to_line().decode()):
             self._write_segment(crawl)
 
     def has_unfinished(self, domain: str) -> bool:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import ada_url
-
 from app.crawl.record.crawls import CrawlSettings
 from app.crawl.record.entries import MAX_HASH
 from app.crawl.traps import MAX_DEPTH, TrapLimits
@@ -34,12 +32,6 @@ class RequestOptions:
     proxy: str = ""
     proxy_login: str = field(default="", repr=False)
     ca_file: str = ""
-
-    def headers_for(self, url: str) -> dict[str, str]:
-        """Return the headers of a request to an absolute URL."""
-        if not self.headers or ada_url.URL(url).origin not in self.origins:
-            return {}
-        return dict(self.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,9 +68,19 @@ _PLAIN_LINK = re.compile(r"(/|(?:\.\./)*)((?:[A-Za-z0-9_~-][A-Za-z0-9._~-]*(?:/|
 _PLAIN_QUERY = re.compile(r"[A-Za-z0-9._~-]+=[A-Za-z0-9._~-]*(?:&[A-Za-z0-9._~-]+=[A-Za-z0-9._~-]*)*")
 
 
+#: The role of a URL whose message reads sitemaps: one itself, or the robots.txt that names them.
+SITEMAP = "sitemap"
+#: The role of a URL that cannot exist: the response shows what the site's error pages look like.
+PROBE = "probe"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The page that a message names. `domain` names its pack; `crawl_id` is empty outside of a crawl."""
+    """The page that a message names. `domain` names its pack; `crawl_id` is empty outside of a crawl.
+
+    `referrer` is the id of the page that led to it, or empty. `redirects` is the number of redirects in a row that led
+    to it. `role` is `sitemap`, `probe` or, for a page, empty.
+    """
 
     url: str
     domain: str
@@ -78,6 +88,9 @@ class Target:
     crawl_id: str = ""
     #: Links between the start page and this one.
     depth: int = 0
+    referrer: str = ""
+    redirects: int = 0
+    role: str = ""
 
 
 def parse_target(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"], any_host: bool = False) -> Target:

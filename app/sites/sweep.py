@@ -11,14 +11,14 @@ from typing import Final
 from app.crawl.crawl_records import MEMBER_STATES, CrawlRecords
 from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import PROBE, SITEMAP, FetchedPage, FoundPage, is_sitemap
+from app.crawl.frontier.values import FetchedPage, FoundPage, is_sitemap
 from app.crawl.record.crawls import CrawlRecord, list_crawls
 from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries
 from app.crawl.traps import probe_url, text_hash
-from app.crawl.urls import canonical_key
+from app.crawl.urls import PROBE, SITEMAP, canonical_key
 from app.errors import PackError
 from app.pack.manifest import read_manifest
 from app.storage.damage import isolated, readable

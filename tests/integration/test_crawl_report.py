@@ -14,17 +14,19 @@ from typer.testing import CliRunner
 
 from app.cli.urls import cli
 from app.crawl.frontier.values import Crawl, FoundPage, Host
-from app.crawl.page_work import PageWork, complete_dead
+from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult, Gone, Limits, Redirected, Skipped, classify
 from app.crawl.read.extract.extractors import extractor
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
+from app.crawl.steps import complete_dead
 from app.crawl.urls import Scope, Target
 from app.http.response import Response
 from app.sites.status import status
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tests.integration.test_tick import process
+from tests.support.completing import complete_page
 
 pytestmark = pytest.mark.integration
 
@@ -43,16 +45,15 @@ def target(name: str, depth: int = 1) -> Target:
 
 
 @pytest.fixture
-def work(process: Context) -> PageWork:
-    """Return the work on a crawl `c` that has begun, of at most 12 pages and two links from its start page."""
+def policy(process: Context) -> CrawlPolicy:
+    """Return the policy of a crawl `c` that has begun, of at most 12 pages and two links from its start page."""
     crawl = Crawl("c", DOMAIN, url(""), datetime.now(UTC), own=True)
     process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, "c").message)
     policy = process.policies(DOMAIN)
-    limited = replace(policy, settings=replace(policy.settings, max_pages=12, max_depth=2))
-    return PageWork(process.frontier, process.crawler, process.records, lambda _: limited)
+    return replace(policy, settings=replace(policy.settings, max_pages=12, max_depth=2))
 
 
-def complete(process: Context, work: PageWork, name: str, given: str | FetchResult, *, depth: int = 1) -> None:
+def complete(process: Context, policy: CrawlPolicy, name: str, given: str | FetchResult, *, depth: int = 1) -> None:
     """Store and complete a page, given by its HTML or its result, as a worker does, without a request."""
     if isinstance(given, str):
         response = Response(url(name), 200, {"content-type": "text/html"}, given.encode())
@@ -60,8 +61,8 @@ def complete(process: Context, work: PageWork, name: str, given: str | FetchResu
     else:
         result = given
     page = target(name, depth)
-    member = process.crawler.store(page, result)
-    work.complete(page, "page", result, HOST, referrer="", member=bool(member))
+    member = process.pages.store(page, result)
+    complete_page(process, page, result, member=bool(member), policy=policy)
 
 
 def links(*names: str, rel: str = "") -> str:
@@ -78,15 +79,15 @@ def reasons(process: Context) -> dict[str, int]:
     return status(DOMAIN, settings=process.settings).reasons
 
 
-def test_each_url_of_a_crawl_has_its_reason(process: Context, work: PageWork) -> None:
+def test_each_url_of_a_crawl_has_its_reason(process: Context, policy: CrawlPolicy) -> None:
     home = "<title>Home</title>Welcome here" + links("a", "copy", "old", "none", "secret", "x/y/x/y/x/y")
-    complete(process, work, "", home + links("login", "a", rel="nofollow"))
-    complete(process, work, "a", "<title>A</title>All about amber" + links("deep"), depth=2)
-    complete(process, work, "copy", "<title>A</title>All about amber" + links("deep"), depth=2)
-    complete(process, work, "print", '<title>P</title>To print<link rel="canonical" href="/a">')
-    complete(process, work, "old", Redirected(target=url("a"), in_scope=True, status=301))
-    complete(process, work, "none", Gone(why="404", status=404))
-    complete(process, work, "secret", Skipped(why=Reason.ROBOTS, detail="Disallow: /secret"))
+    complete(process, policy, "", home + links("login", "a", rel="nofollow"))
+    complete(process, policy, "a", "<title>A</title>All about amber" + links("deep"), depth=2)
+    complete(process, policy, "copy", "<title>A</title>All about amber" + links("deep"), depth=2)
+    complete(process, policy, "print", '<title>P</title>To print<link rel="canonical" href="/a">')
+    complete(process, policy, "old", Redirected(target=url("a"), in_scope=True, status=301))
+    complete(process, policy, "none", Gone(why="404", status=404))
+    complete(process, policy, "secret", Skipped(why=Reason.ROBOTS, detail="Disallow: /secret"))
     found = {
         row["url"]: (row["state"], row["reason"], row["detail"])
         for row in map(json.loads, run("urls", DOMAIN).splitlines())
@@ -110,8 +111,10 @@ def test_each_url_of_a_crawl_has_its_reason(process: Context, work: PageWork) ->
     assert "recorded: excluded: nofollow" in run("explain", url("login"))
 
 
-def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(process: Context, work: PageWork) -> None:
-    complete(process, work, "", "Welcome" + links(*map(str, range(600)), rel="nofollow"))
+def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(
+    process: Context, policy: CrawlPolicy
+) -> None:
+    complete(process, policy, "", "Welcome" + links(*map(str, range(600)), rel="nofollow"))
     crawl = process.frontier.crawl("c")
     assert crawl is not None
     process.records.end(crawl)
@@ -125,24 +128,24 @@ def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(pro
         assert CliRunner().invoke(cli, ["urls", DOMAIN, "--reason", code]).exit_code == exit_code
 
 
-def test_a_page_that_is_found_by_another_link_is_no_longer_excluded(process: Context, work: PageWork) -> None:
-    complete(process, work, "", "Welcome" + links("a", rel="nofollow"))
+def test_a_page_that_is_found_by_another_link_is_no_longer_excluded(process: Context, policy: CrawlPolicy) -> None:
+    complete(process, policy, "", "Welcome" + links("a", rel="nofollow"))
     assert reasons(process)["nofollow"] == 1
-    complete(process, work, "b", "B" + links("a"))
-    complete(process, work, "a", "<title>A</title>Amber")
+    complete(process, policy, "b", "B" + links("a"))
+    complete(process, policy, "a", "<title>A</title>Amber")
     assert "nofollow" not in reasons(process)
 
 
-def test_the_pages_beyond_max_pages_are_counted_and_the_crawl_is_cut(process: Context, work: PageWork) -> None:
-    complete(process, work, "", "Welcome" + links(*map(str, range(15))))
+def test_the_pages_beyond_max_pages_are_counted_and_the_crawl_is_cut(process: Context, policy: CrawlPolicy) -> None:
+    complete(process, policy, "", "Welcome" + links(*map(str, range(15))))
     assert reasons(process) == {"waiting": 12, "max-pages": 3, "indexed": 1}
     assert process.frontier.is_cut("c")
 
 
-def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context, work: PageWork) -> None:
-    complete(process, work, "", "Welcome" + links("a", "none", "down"))
-    complete(process, work, "a", "Amber" + links("none"))
-    complete(process, work, "none", Gone(why="404", status=404))
+def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context, policy: CrawlPolicy) -> None:
+    complete(process, policy, "", "Welcome" + links("a", "none", "down"))
+    complete(process, policy, "a", "Amber" + links("none"))
+    complete(process, policy, "none", Gone(why="404", status=404))
     process.frontier.enter("c", DOMAIN, FoundPage(url("down"), url("down"), 1), HOST, message_id="m")
     process.frontier.release("c", "page", url("down"), HOST, failed=True, error="ServerError: 500")
     complete_dead(process.frontier, target("down"), "page")
@@ -159,7 +162,7 @@ def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context,
 
 
 def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_attempt(
-    process: Context, work: PageWork
+    process: Context, policy: CrawlPolicy
 ) -> None:
     for number in (1, 2):
         process.frontier.enter("c", DOMAIN, FoundPage(url("a"), url("a"), 1), HOST, message_id="m")
@@ -168,12 +171,12 @@ def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_at
     assert found["failures"] | {"at": 0} == {"number": 2, "error": "ServerError: 2", "at": 0}
     assert found["next_attempt"] == found["failures"]["at"] + 2 * process.settings.retry_timeout_ms / 1_000
     assert "2 attempts failed, the last with: ServerError: 2; waits since" in run("explain", url("a"))
-    complete(process, work, "a", "Amber")
+    complete(process, policy, "a", "Amber")
     assert json.loads(run("explain", url("a"), "--json"))["failures"] is None
 
 
-def test_a_csv_export_holds_no_formula(process: Context, work: PageWork) -> None:
-    complete(process, work, "a", Skipped(why="content-type", detail="=cmd()"))
+def test_a_csv_export_holds_no_formula(process: Context, policy: CrawlPolicy) -> None:
+    complete(process, policy, "a", Skipped(why="content-type", detail="=cmd()"))
     [row] = csv.DictReader(io.StringIO(run("urls", DOMAIN, "--format", "csv")))
     assert (row["url"], row["reason"], row["detail"]) == (url("a"), "content-type", "'=cmd()")
 
@@ -182,7 +185,7 @@ def test_a_domain_without_a_record_is_an_error(process: Context) -> None:
     assert "has no crawl record" in CliRunner().invoke(cli, ["urls", "b.gov"]).output
 
 
-def test_totals_without_a_hash_count_no_duplicates(process: Context, work: PageWork) -> None:
-    complete(process, work, "a", "")
-    complete(process, work, "b", "")
+def test_totals_without_a_hash_count_no_duplicates(process: Context, policy: CrawlPolicy) -> None:
+    complete(process, policy, "a", "")
+    complete(process, policy, "b", "")
     assert reasons(process) == {"indexed": 2}

@@ -14,7 +14,7 @@ from app.broker.errors import InvalidMessage
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.crawl.frontier.cache import CrawlCache
-from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FoundPage
 from app.crawl.read.classify import Indexed
 from app.crawl.urls import Target
 from app.errors import RobotsUnavailable
@@ -30,6 +30,7 @@ from tasks.timers import start_timer, tick
 from tests.integration.test_tick import broker, process, ticked
 from tests.servers.site import Request, Site, Wire, by_host, failure, page, redirect
 from tests.support.broker import Broker
+from tests.support.completing import complete_page
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -52,7 +53,7 @@ def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, bo
     content = Page(canonical_key=url, url=url, domain=domain, path=path, title=path, body=body)
     process.store.put(content_key(domain, page_id(url)), to_json(content))
     target = Target(url, domain, url, crawl_id, depth=1)
-    process.work.complete(target, "page", Indexed(page=content), Host(domain, 0, 1), member=True)
+    complete_page(process, target, Indexed(page=content), member=True)
 
 
 def test_a_callback_that_is_not_valid_utf_8_is_published_and_delays_no_other_timer(

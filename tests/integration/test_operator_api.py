@@ -9,20 +9,20 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from app.crawl.page_work import PageWork
+from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import Gone
 from app.sites.crawl_reports import CrawlReports
 from app.web.application import create_app
 from app.web.cors import OPERATOR_PATHS
 from tasks.base import Context
-from tests.integration.test_crawl_report import DOMAIN, complete, links, process, run, url, work
+from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, process, run, url
 from tests.packs import page, write_pack
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["process", "work"]
+__all__ = ["policy", "process"]
 
 TOKEN = "correct-horse-battery"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -48,11 +48,11 @@ def client(process: Context, search_client: ScriptedSearchClient) -> Iterator[ht
 
 
 def test_an_operator_reads_the_documents_of_the_commands(
-    process: Context, work: PageWork, client: httpx.Client
+    process: Context, policy: CrawlPolicy, client: httpx.Client
 ) -> None:
-    complete(process, work, "", "<title>Home</title>Welcome here" + links("a", "none"))
-    complete(process, work, "a", "<title>=A</title>All about amber")
-    complete(process, work, "none", Gone(why="404", status=404))
+    complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "none"))
+    complete(process, policy, "a", "<title>=A</title>All about amber")
+    complete(process, policy, "none", Gone(why="404", status=404))
     client.headers.update(OPERATOR)
     site = {"domain": DOMAIN}
     explained = client.get("/api/v1/explain", params={"url": url("none")})
@@ -73,9 +73,9 @@ def test_an_operator_reads_the_documents_of_the_commands(
 
 
 def test_nobody_else_reads_them(
-    process: Context, work: PageWork, search_client: ScriptedSearchClient, client: httpx.Client
+    process: Context, policy: CrawlPolicy, search_client: ScriptedSearchClient, client: httpx.Client
 ) -> None:
-    complete(process, work, "", "<title>Home</title>Welcome here")
+    complete(process, policy, "", "<title>Home</title>Welcome here")
     named = {"domain": DOMAIN, "url": url("")}
     credentials = (b"", f"Basic {TOKEN}".encode(), b"Bearer wrong", f"Bearer {TOKEN}\xe9".encode("latin-1"))
     wrong = [{b"Authorization": value} for value in credentials]
@@ -126,8 +126,8 @@ def test_attempts_to_guess_the_token_are_limited_and_it_is_not_logged(
     ],
 )
 def test_what_cannot_be_answered_is_a_problem(
-    work: PageWork, client: httpx.Client, path: str, named: dict[str, str], status: int, kind: str
+    policy: CrawlPolicy, client: httpx.Client, path: str, named: dict[str, str], status: int, kind: str
 ) -> None:
-    del work
+    del policy
     answer = client.get(path, params=named, headers=OPERATOR)
     assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{kind}")

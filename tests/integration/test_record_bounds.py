@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.crawl.frontier.values import Crawl, Host
+from app.crawl.frontier.values import Crawl
 from app.crawl.read.classify import Gone
 from app.crawl.record.entries import FIRST_LINKS, UrlEntry
 from app.crawl.record.keys import CrawlRef
@@ -18,13 +18,13 @@ from app.state.client import get_raw_redis
 from app.storage.layout import page_id
 from tasks.base import Context
 from tests.integration.test_tick import process
+from tests.support.completing import complete_page
 
 pytestmark = pytest.mark.integration
 
 __all__ = ["process"]
 
 DOMAIN = "a.gov"
-HOST = Host(DOMAIN, 0, 2)
 REF = CrawlRef(DOMAIN, "c")
 #: Bytes of the lines of a segment, as in record.lua.
 SEGMENT = 4 * 2**20
@@ -41,7 +41,7 @@ def complete(process: Context, name: str, links: Iterable[str], *, flush: bool =
     """Complete a noindex page with these links as a worker does."""
     url = f"https://{DOMAIN}/{name}"
     result = Gone(why="noindex", links=tuple(Link(each, each) for each in links))
-    completed = process.work.complete(Target(url, DOMAIN, url, "c", 1), "page", result, HOST)
+    completed = complete_page(process, Target(url, DOMAIN, url, "c", 1), result)
     process.records.note_progress("c", write=completed.write and flush, ended=False)
 
 
@@ -49,7 +49,9 @@ def add(process: Context, crawl: Crawl, number: int, size: int) -> None:
     """Add a line of about `size` bytes, as a message outside of the crawl does."""
     url = f"https://{DOMAIN}/{number}"
     links = tuple(f"{url}/{each:0200}" for each in range(size // 250))
-    process.records.add_line(crawl, UrlEntry(url=url, page_id=page_id(url), state="gone", at=1.0, links=links))
+    process.records.add_to_latest(
+        crawl.domain, UrlEntry(url=url, page_id=page_id(url), state="gone", at=1.0, links=links)
+    )
 
 
 def waiting(process: Context) -> int:

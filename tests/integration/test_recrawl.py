@@ -60,10 +60,9 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
     waiting = deque(refill.admitted.messages)
     while waiting:
         each = waiting.popleft()
-        target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, each.depth)
-        completed = process.work.run(
-            target, referrer=each.referrer, message_id=each.url, redirects=each.redirects, role=each.role
-        )
+        found = (each.depth, each.referrer, each.redirects, each.role)
+        target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, *found)
+        completed = process.work_of(each.role).run(target, message_id=each.url)
         waiting += completed.admitted.messages
     process.records.end(begun)
     return [request for request in site.requests[before:] if request.path in {*PAGES, "/new"}]
@@ -141,7 +140,7 @@ def test_changed_new_and_vanished_pages_are_met(process: Context, site: Site) ->
 def test_a_crawl_of_the_schedule_requests_no_page_that_is_not_due(process: Context, site: Site) -> None:
     process.store.put(site_key(site.domain), Declared.of(site.domain, {"max_page_interval": "7d"}).to_json())
     crawl(process, site, "one")
-    with patch("app.crawl.page_work.time.time", return_value=time.time() + 100):
+    with patch("app.crawl.page.time.time", return_value=time.time() + 100):
         crawl(process, site, "two")
     assert crawl(process, site, "three", scheduled=True) == []
     assert reasons(process, site) == {"not-due": 4}
@@ -160,7 +159,7 @@ def test_pages_of_a_folder_that_robots_txt_comes_to_forbid_go_and_their_reason_n
     assert packed(process, site, "one") == 4
     site.set("/robots.txt", robots("User-agent: *\n\nDisallow: /deep  # since today"))
     process.redis.delete(f"perennial:robots:{site.url.rstrip('/')}")  # As a day later.
-    process.crawler._robots._parsed = ParsedFiles()
+    process.steps._robots._parsed = ParsedFiles()
     requests = crawl(process, site, "two")
     assert sorted(request.path for request in requests) == ["/", "/amber", "/cedar"]
     assert packed(process, site, "two") == 3
@@ -213,7 +212,9 @@ def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: C
     crawl(process, site, "one")
     target = Target(site.at("/amber"), site.domain, site.at("/amber"))
     site.set("/amber", versioned("/amber", "Later text", '"2"'))
-    process.crawler.store(target, process.crawler.get(target))  # As by another message, without a new entry.
+    process.pages.store(
+        target, process.pages.get(process.steps.begin(target))
+    )  # As by another message, without a new entry.
     site.set("/amber", versioned("/amber"))
     requests = crawl(process, site, "two")
     sent = {request.path: request.headers.get("if-none-match") for request in requests}

@@ -115,7 +115,7 @@ def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker:
     url, crawl_id = f"https://{DOMAIN}/x", f"crawl of {DOMAIN}"
     entered = process.frontier.enter(crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), message_id="m")
     assert not entered.fetch
-    assert process.crawler.fetch(Target(url, DOMAIN, url, crawl_id), "index") is None
+    assert process.pages.fetch(Target(url, DOMAIN, url, crawl_id), "index") is None
     [mark] = list(process.redis.scan_iter("perennial:crawl:*"))
     assert process.redis.ttl(mark) > 0
 
@@ -226,7 +226,7 @@ def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
     content = read_content(process.store, content_key(DOMAIN, page_id(url)))
     assert getattr(content, "why", "") == "blocked"
     assert [json.loads(message.body)["type"] for message in broker.take("site.pack")] == ["pack_incremental"]
-    result = process.crawler.fetch(Target(url, DOMAIN, url), "index")
+    result = process.pages.fetch(Target(url, DOMAIN, url), "index")
     assert getattr(result, "why", "") == "blocked"
     perennial("site", "unblock", url)
     site = read_site(process.store, DOMAIN)

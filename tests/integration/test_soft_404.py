@@ -37,7 +37,7 @@ class SoftSite(Site):
 
 @pytest.fixture
 def site(process: Context) -> Iterator[SoftSite]:
-    process.crawler._probes = True
+    process.probes._probes = True
     links = ["/docs/amber", "/docs/missing", "/old/path", "/docs/birch"]
     with SoftSite({"/": page("Home", "Welcome", links=links)}) as site:
         site.set("/docs/amber", page("A", "Amber"))
@@ -89,6 +89,6 @@ def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(proce
     started = Crawl("one", site.domain, site.url, datetime.now(UTC), own=True)
     process.records.begin(started, timer_timeout=30, callback={})
     url = site.at("/perennial-probe-0")
-    target = Target(url, site.domain, url, "one", depth=1)
-    completed = process.work.run(target, referrer="", message_id="m", role="probe", too_complex=True)
+    target = Target(url, site.domain, url, "one", depth=1, role="probe")
+    completed = process.probes.run(target, message_id="m", too_complex=True)
     assert (completed.ended, probes(site)) == (True, [])

@@ -12,11 +12,11 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from app.crawl.frontier.values import Crawl, Host
-from app.crawl.page_work import complete_dead
+from app.crawl.frontier.values import Crawl
 from app.crawl.read.classify import Gone, Indexed, Skipped
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
+from app.crawl.steps import complete_dead
 from app.crawl.urls import Link, Target
 from app.sites.sweep import Sweep
 from app.storage.layout import Page, content_key, page_id, to_json
@@ -27,6 +27,7 @@ from tasks.pack import pack_full as pack_full_task
 from tasks.timers import start_timer, tick
 from tests.integration.test_tick import broker, process
 from tests.support.broker import Broker
+from tests.support.completing import complete_page
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -34,7 +35,6 @@ pytestmark = pytest.mark.integration
 __all__ = ["broker", "process"]
 
 DOMAIN = "a.gov"
-HOST = Host(DOMAIN, 0, 2)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def complete(process: Context, name: str, *links: str, indexed: bool = True) -> 
         page = Page(canonical_key=url(name), url=url(name), domain=DOMAIN, path=f"/{name}")
         result = Indexed(page=replace(page, links=tuple(PageLink(each.url) for each in found)), links=found)
         process.store.put(content_key(DOMAIN, page_id(url(name))), to_json(result.page))
-    process.work.complete(target, "page", result, HOST, member=indexed)
+    complete_page(process, target, result, member=indexed)
 
 
 def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
@@ -79,14 +79,14 @@ def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     complete(process, "start")
     sitemap = url("sitemap.xml")
     read = Skipped(why=Reason.SITEMAP, detail="9 of 9 URLs")
-    process.work.complete(Target(sitemap, DOMAIN, sitemap, "c", depth=2), "page", read, HOST, sitemaps=[url("s.xml")])
+    complete_page(process, Target(sitemap, DOMAIN, sitemap, "c", depth=2), read)
     process.records.flush(process.frontier.crawl("c") or begin(process))
     process.redis.flushdb()
     sweep()
     [probe] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
     assert probe.role == "probe"
     target = Target(probe.url, DOMAIN, probe.url, "c", depth=1)
-    completed = process.work.complete(target, "page", Skipped(why=Reason.PROBE), HOST)
+    completed = complete_page(process, target, Skipped(why=Reason.PROBE))
     assert [(each.url, each.role) for each in completed.admitted.messages] == [(url("robots.txt"), "sitemap")]
 
 
@@ -121,7 +121,7 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     [refill] = process.frontier.refill(stalled=60)
     [probe] = refill.admitted.messages
     target = Target(probe.url, DOMAIN, probe.url, "c", depth=1)
-    completed = process.work.complete(target, "page", Skipped(why=Reason.PROBE), HOST)
+    completed = complete_page(process, target, Skipped(why=Reason.PROBE))
     assert [message.url for message in completed.admitted.messages] == [url("third"), url("robots.txt")]
     timer = process.timers.running(DOMAIN)
     assert timer is not None

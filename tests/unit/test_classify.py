@@ -7,9 +7,9 @@ from email.utils import formatdate
 
 import pytest
 
-from app.crawl.page_work import entry_of
 from app.crawl.read.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify, links_of
 from app.crawl.read.extract.extractors import extractor
+from app.crawl.steps import entry_of
 from app.crawl.urls import Link, Scope, Target
 from app.errors import ServerError
 from app.http.response import Response, retry_after

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from app.crawl.page import with_interval
 from app.crawl.read.classify import FetchResult, Gone, Indexed, Unchanged
-from app.crawl.read.page_interval import with_interval
 from app.crawl.record.entries import UrlEntry
 from app.crawl.record.former import Former
 from app.storage.layout import Page

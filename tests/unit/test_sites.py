@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from app.cli import sites as command
+from app.crawl.fetch.clients import headers_for
 from app.crawl.path_rules import PathRules
 from app.errors import InvalidSite, SecretMissing, StoreError
 from app.sites.policies import SitePolicies, policy_of
@@ -208,9 +209,9 @@ def test_a_secret_goes_to_the_origins_of_the_start_urls_only(tmp_path: Path) -> 
     settings = Settings(data_dir=tmp_path, site_secrets=str(secrets))
     fields = {"headers": {"Authorization": "token"}, "cookies": {"sid": "login"}, "scope": "suffix"}
     request = policy_of(Site.of("a.example", fields), settings).request
-    assert request.headers_for("https://a.example/x") == {"Authorization": "Bearer hunter2", "Cookie": "sid=12345"}
+    assert headers_for("https://a.example/x", request) == {"Authorization": "Bearer hunter2", "Cookie": "sid=12345"}
     others = ("http://a.example/", "https://b.a.example/", "https://a.example:444/", "https://a.example.evil.example/")
-    assert [request.headers_for(url) for url in others] == [{}, {}, {}, {}]
+    assert [headers_for(url, request) for url in others] == [{}, {}, {}, {}]
     assert "hunter2" not in repr(request)
     with pytest.raises(SecretMissing, match="SITE_SECRETS has no secret 'other'"):
         policy_of(Site.of("a.example", {"headers": {"X": "other"}}), settings)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+import ada_url
+
 from app.crawl.policy import RequestOptions
 from app.http.fetcher import Fetcher
 from app.http.response import Response
@@ -29,12 +31,19 @@ class SiteClient:
 
     def get(self, url: str, *, headers: Mapping[str, str] | None = None, max_bytes: int = 0) -> Response:
         """Return what `Fetcher.get` returns; raises what it raises. Secrets go to the origins of the site only."""
-        own = self._options.headers_for(url)
+        own = headers_for(url, self._options)
         return self._fetcher.get(url, headers={**(headers or {}), **own}, max_bytes=max_bytes)
 
     def close(self) -> None:
         """Close every connection."""
         self._fetcher.close()
+
+
+def headers_for(url: str, options: RequestOptions) -> dict[str, str]:
+    """Return the headers of a request to an absolute URL: secrets go to the origins of the site only."""
+    if not options.headers or ada_url.URL(url).origin not in options.origins:
+        return {}
+    return dict(options.headers)
 
 
 class SiteClients:

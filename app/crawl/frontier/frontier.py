@@ -12,13 +12,11 @@ from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.cache import CrawlCache
-from app.crawl.frontier.excluded import ExcludedNotes
 from app.crawl.frontier.values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
     LEASE,
     RESTORED_CRAWLS,
-    SITEMAP,
     Completed,
     Crawl,
     Entered,
@@ -47,7 +45,7 @@ from app.crawl.record.former import Former
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import TrapLimits
-from app.crawl.urls import canonical_key, host_of
+from app.crawl.urls import SITEMAP, canonical_key, host_of
 from app.state.client import PREFIX, connections_of, load_script
 from app.state.epoch import EPOCH
 
@@ -65,6 +63,9 @@ END_AGAIN = 300
 
 #: Pages of the former crawl that one command gives to Redis.
 _BATCH = 1_000
+
+#: Begins the names by which a process caches excluded pages, so that a link that is followed still counts as new.
+_EXCLUDED = "excluded "
 
 #: Characters of an error that are kept of a page's last failure.
 _MAX_ERROR = 300
@@ -86,7 +87,6 @@ class Frontier(CrawlView):
         self._traps = traps or TrapLimits()
         self._connections = connections_of(redis)
         self._cache = CrawlCache(self._connections)
-        self._noted = ExcludedNotes(self._connections)
         folder = Path(__file__).parent
         admit, budgets = folder / "admit.lua", folder / "traps.lua"
         self._enter = load_script(redis, admit, budgets, folder / "enter.lua")
@@ -177,7 +177,7 @@ class Frontier(CrawlView):
                 return Entered(fetch=False, former=Former.from_text(str(values[0])), not_due=True)
             case "fetch":
                 self._cache.note_born(crawl_id, str(values[0]))
-                former, soft_404 = Former.from_text(str(values[1])), str(values[2])
+                former, soft_404 = Former.from_text(str(values[1])) if values[1] else None, str(values[2])
                 return Entered(fetch=True, former=former, soft_404=soft_404, former_known=bool(values[3]))
             case "unknown":
                 return Entered(fetch=False, crawl_found=False)
@@ -207,31 +207,31 @@ class Frontier(CrawlView):
         and one of `max-depth` note it as cut. Identical texts close a pattern instead. `traps` are budgets in
         place of the usual ones.
         """
-        key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
-        named, connections = {link.name: link for link in links}, self._connections()
-        unseen = self._cache.unseen(crawl_id, named)
+        key, name, connections = crawl_key(crawl_id), message_name(kind, canonical_key), self._connections()
+        keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record")
+        keys += [*host_keys(host.name), ACTIVE_CRAWLS]
+        named = {link.name: link for link in links}
+        # A menu repeats excluded URLs on each page of a site. Of two reasons, the first one counts.
+        not_followed = {f"{_EXCLUDED}{link.name}": (reason, link) for reason, link in reversed(list(excluded))}
+        unseen = self._cache.unseen(crawl_id, chain(named, not_followed))
         fresh = [each for each in named if each in unseen]
-        arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
-        not_followed = self._noted.new(crawl_id, excluded)
+        noted = [each for each in reversed(not_followed) if each in unseen]
         confirmed = ",".join(self._cache.take_handed_over(crawl_id))
+        arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
+        for reason, link in map(not_followed.__getitem__, noted):
+            arguments += (reason, link.name, to_entry(link))
         ended, write, seen, wait, *items = self._complete(
-            keys=[
-                *parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record"),
-                *host_keys(host.name),
-                ACTIVE_CRAWLS,
-            ],
+            keys=keys,
             args=[
                 *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency if host.own else ""),
                 *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
                 *(plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, text, len(canonical_key)),
                 *(len(fresh), *arguments),
-                *(field for reason, link in not_followed for field in (reason, link.name, to_entry(link))),
             ],
         )
         if connections == self._connections():  # Otherwise the Redis that has noted them may be gone.
             # Without those that a limit left out: another page may lead to them within its limits.
-            self._cache.add_seen(crawl_id, fresh[: int(seen)])
-            self._noted.add(crawl_id, not_followed)
+            self._cache.add_seen(crawl_id, fresh[: int(seen)] + noted)
         return Completed(admitted_of(items, float(wait)), name, bool(write), bool(ended))
 
     def note_handed_over(self, crawl_id: str, name: str) -> None:
@@ -420,8 +420,8 @@ class Frontier(CrawlView):
         With a `longest` interval and `scheduled`, pages that are not due are not requested.
         """
         key = f"{crawl_key(crawl_id)}:former"
-        known = (each for each in entries if each.hash and (each.state in STORED_STATES or _was_read(each)))
-        while batch := list(islice(known, _BATCH)):
+        comparable = (each for each in entries if each.hash and (each.state in STORED_STATES or _was_read(each)))
+        while batch := list(islice(comparable, _BATCH)):
             formers = {_name_of(each): Former.of(each, longest=longest, scheduled=scheduled) for each in batch}
             self._redis.hset(key, mapping={name: former.to_text() for name, former in formers.items()})
         self._redis.expire(key, self._ttl)

@@ -8,6 +8,7 @@ from pathlib import Path
 from redis import Redis
 
 from app.crawl.frontier.values import LEASE, Host, host_keys
+from app.errors import FetchError, ServerError
 from app.state.client import load_script
 
 
@@ -42,6 +43,11 @@ class HostRateLimiter:
         if host.delay:
             seconds, micros = self._redis.time()
             self._redis.hset(key, "last", f"{seconds}.{micros:06}")
+
+    def heed(self, host: Host, error: ServerError | FetchError) -> None:
+        """Pause the requests to a host if its response demands that by Retry-After."""
+        if isinstance(error, ServerError):
+            self.pause(host.name, error.retry_after or 0)
 
     def pause(self, host: str, seconds: float) -> None:
         """Allow no request to `host` for `seconds`, as its Retry-After demands."""

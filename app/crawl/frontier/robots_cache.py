@@ -42,35 +42,27 @@ _UNAVAILABLE_MS = 1_000
 class RobotsCache:
     """The rules of hosts: fetched once a day by one worker, kept in Redis, parsed once a minute in each process.
 
-    A robots.txt is requested within the rate limit of its host: `delay` is in seconds.
+    A robots.txt is requested within the rate limit of its host.
     """
 
     def __init__(
         self,
         redis: Redis,
-        fetcher: Getter,
         rate_limiter: HostRateLimiter,
         *,
         user_agent: str,
         max_crawl_delay: float,
-        delay: float,
-        concurrency: int,
         ports: Collection[int] = (),
     ) -> None:
         self._redis = redis
-        self._fetcher = fetcher
         self._rate_limiter = rate_limiter
-        self._delay = delay
-        self._concurrency = concurrency
         self._user_agent = user_agent
         self._max_crawl_delay = max_crawl_delay
         self._ports = ports
         self._parsed = ParsedFiles()
         self._keep = load_script(redis, Path(__file__).parent / "keep_robots.lua")
 
-    def rules(
-        self, url: str, getter: Getter | None = None, limits: CrawlSettings | None = None, *, domain: str = ""
-    ) -> RobotsRules:
+    def rules(self, url: str, getter: Getter, limits: CrawlSettings, *, domain: str) -> RobotsRules:
         """Return the rules for an absolute URL; `getter` and `limits` are those of its site, `domain` of its crawl.
 
         Raises RobotsUnavailable, and Postpone while another worker fetches the robots.txt or its host is busy.
@@ -81,7 +73,7 @@ class RobotsCache:
         key = f"{PREFIX}robots:{robots_txt.removesuffix('/robots.txt')}"
         text = self._lines_in(self._redis.get(key))
         if text is None:
-            text = self._fetch_once(robots_txt, key, getter or self._fetcher, limits, domain or host_of(url))
+            text = self._fetch_once(robots_txt, key, getter, limits, domain)
         rules = self._parse(text)
         self._parsed.put(robots_txt, rules, len(text))
         return rules
@@ -94,7 +86,7 @@ class RobotsCache:
         token, separator, lines = str(kept or "").partition("\n")
         return lines if separator and token == product_token(self._user_agent) else None
 
-    def _fetch_once(self, robots_txt: str, key: str, getter: Getter, limits: CrawlSettings | None, domain: str) -> str:
+    def _fetch_once(self, robots_txt: str, key: str, getter: Getter, limits: CrawlSettings, domain: str) -> str:
         """Fetch a robots.txt as the only worker, and share its lines; raises as `rules`."""
         with lease(self._redis, key.removeprefix(PREFIX), seconds=_FETCH_LEASE):
             # The holder before may have fetched it.
@@ -115,11 +107,9 @@ class RobotsCache:
             )
             return fetched
 
-    def _fetch(self, robots_txt: str, getter: Getter, limits: CrawlSettings | None) -> str:
+    def _fetch(self, robots_txt: str, getter: Getter, limits: CrawlSettings) -> str:
         """Return the lines of a robots.txt that address the robot, requested within the rate limit of its host."""
-        delay = limits.host_delay if limits else self._delay
-        concurrency = limits.host_concurrency if limits else self._concurrency
-        host = Host(host_of(robots_txt), delay, 1 if delay else concurrency)
+        host = Host(host_of(robots_txt), limits.host_delay, 1 if limits.host_delay else limits.host_concurrency)
         wait = self._rate_limiter.reserve(host, requester="robots.txt")
         if wait > 0:
             raise Postpone(wait, f"{host.name} gets one request in {host.delay:g} s, and its robots.txt is due")

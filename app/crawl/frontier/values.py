@@ -16,7 +16,7 @@ from app.crawl.record.former import Former
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import charges
-from app.crawl.urls import canonical_key
+from app.crawl.urls import SITEMAP, canonical_key
 from app.state.client import PREFIX
 from app.storage.layout import page_id
 
@@ -35,6 +35,9 @@ _PREFIX_OF_KIND: dict[MessageKind, str] = {"page": "", "index": "i", "crawl": "c
 _KIND_OF_PREFIX: dict[str, MessageKind] = {"i": "index", "c": "crawl"}
 #: Characters of a page's name.
 NAME_LENGTH = 16
+
+#: Excluded URLs that are listed of each reason; see exclude.lua.
+LISTED = 500
 
 #: Compact JSON. `json.dumps` creates a new encoder for each value if separators are given.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -97,12 +100,6 @@ class FoundPage(NamedTuple):
     def name(self) -> str:
         """The name of its message in Redis."""
         return fingerprint(frontier_key(self.canonical_key, self.role))
-
-
-#: The role of a URL whose message reads sitemaps: one itself, or the robots.txt that names them.
-SITEMAP = "sitemap"
-#: The role of a URL that cannot exist: the response shows what the site's error pages look like.
-PROBE = "probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +175,17 @@ class Completed:
     #: Whether a segment of the crawl's record is to be written now.
     write: bool = False
     ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedUrls:
+    """The excluded URLs of a crawl: their numbers by reason, and the first `LISTED` of each reason.
+
+    A number above `LISTED` is an estimate within 1 %.
+    """
+
+    counts: Mapping[str, int]
+    listed: tuple[tuple[str, FoundPage], ...]
 
 
 @dataclass(frozen=True, slots=True)

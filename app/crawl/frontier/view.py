@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable
 
 from redis import Redis
 
 from app.broker.errors import InvalidMessage
-from app.crawl.frontier.excluded import ExcludedUrls, excluded_urls
 from app.crawl.frontier.values import (
     ACTIVE_CRAWLS,
+    LISTED,
     NAME_LENGTH,
     PAGE_STATES,
     RESTORED_CRAWLS,
     Completed,
     Crawl,
+    ExcludedUrls,
     Failures,
+    FoundPage,
     MessageKind,
     PageMessage,
     Progress,
@@ -28,6 +32,7 @@ from app.crawl.frontier.values import (
     message_name,
 )
 from app.crawl.record.keys import plain_id
+from app.crawl.record.reasons import EXCLUDED
 
 
 class CrawlView:
@@ -175,8 +180,27 @@ class CrawlView:
         return {kind: PAGE_STATES[str(state)] for kind, state in zip(kinds, states, strict=True) if state}
 
     def excluded(self, crawl_id: str) -> ExcludedUrls:
-        """Return the URLs that a crawl found and never requests."""
-        return excluded_urls(self._redis, crawl_id)
+        """Return the URLs that a crawl found and never requests, without those that are pages of it by another link."""
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(f"{key}:excluded")
+        for code in EXCLUDED:
+            pipe.pfcount(f"{key}:excluded:{code}")
+        entries, *counted = pipe.execute()
+        names = list(entries)
+        states = self._redis.hmget(f"{key}:pages", names) if names else []
+        listed = []
+        for name, state in zip(names, states, strict=True):
+            if state is None:
+                reason, bracket, entry = str(entries[name]).partition("[")
+                url, depth, referrer, redirects, role = json.loads(bracket + entry)[:5]
+                listed.append((reason, FoundPage(url, "", depth, referrer, redirects, role)))
+        exact = Counter(reason for reason, _ in listed)
+        counts = {
+            str(code): number if number > LISTED else exact[code]
+            for code, number in zip(EXCLUDED, counted, strict=True)
+        }
+        return ExcludedUrls({reason: number for reason, number in counts.items() if number}, tuple(listed))
 
     def _crawls_of(self, domain: str) -> list[str]:
         return [str(each) for each in self._redis.smembers(crawls_key(domain))]

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, Self
 
 from app.crawl.policy import product_token
+from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
 from app.crawl.read.extract.contract import Extract, Extractor
 from app.crawl.read.extract.pdf import UnreadablePdf
@@ -159,12 +160,13 @@ class Limits:
 
 
 def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: Limits | None = None) -> FetchResult:
-    """Return what a response means for its page.
+    """Return what a response means for its page, within the `cpu_limit`.
 
     Raises ServerError for 5xx, 408, 425 and 429, with the seconds of a Retry-After header.
     """
     limits = limits or Limits()
-    result = without_content(response, scope=scope, limits=limits) or _content(response, scope, extractor, limits)
+    with cpu_limit():
+        result = without_content(response, scope=scope, limits=limits) or _content(response, scope, extractor, limits)
     return replace(
         result,
         status=response.status,

@@ -11,9 +11,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
-from app.crawl.frontier.excluded import ExcludedUrls
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import frontier_key, is_sitemap
+from app.crawl.frontier.values import ExcludedUrls, frontier_key, is_sitemap
 from app.crawl.record.crawls import CrawlRecord, latest_crawl, read_crawl
 from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.keys import CrawlRef

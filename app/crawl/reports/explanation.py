@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import SITEMAP, Failures, MessageKind, frontier_key
+from app.crawl.frontier.values import Failures, MessageKind, frontier_key
 from app.crawl.record.entries import UrlEntry
 from app.crawl.reports.crawl_report import CrawlReport, read_report
-from app.crawl.urls import Target
+from app.crawl.urls import SITEMAP, Target
 from app.errors import ObjectDamaged
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
 from app.storage.store import ObjectStore

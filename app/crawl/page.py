@@ -1,0 +1,274 @@
+"""The work on a page: enter, fetch, read, store, complete. A client's `index` and `crawl` share the fetch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from redis import Redis
+
+from app.broker.errors import Postpone
+from app.crawl.frontier.single_flight import SingleFlight
+from app.crawl.frontier.values import Completed, FoundPage, MessageKind
+from app.crawl.probe import ProbeWork
+from app.crawl.read.classify import (
+    FetchResult,
+    Gone,
+    Indexed,
+    Limits,
+    Redirected,
+    Skipped,
+    Unchanged,
+    classify,
+    content_hash,
+    links_of,
+    not_due,
+    not_modified,
+    same_content,
+)
+from app.crawl.read.extract.extractors import extractor
+from app.crawl.record.former import Former
+from app.crawl.record.reasons import Reason
+from app.crawl.sitemap import SitemapWork
+from app.crawl.steps import TOO_COMPLEX, Run, Steps
+from app.crawl.traps import error_hash, text_hash
+from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
+from app.errors import ObjectNotFound, ServerError
+from app.storage.damage import readable
+from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
+from app.storage.store import ObjectStore
+from config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: The status of a page that is as the validators of the request say.
+NOT_MODIFIED = 304
+#: Redirects that an `index` outside of a crawl follows; within a crawl each hop is a page of its own.
+_MAX_HOPS = 10
+#: What the interval of a page is multiplied by, as in Apache Nutch's AdaptiveFetchSchedule.
+UNCHANGED_FACTOR, CHANGED_FACTOR = 1.4, 0.8
+#: Times that a start page may redirect its crawl to another host.
+MAX_MOVES = 10
+
+
+class PageWork:
+    """Runs the messages of pages."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        store: ObjectStore,
+        *,
+        settings: Settings,
+        raw_redis: Redis,
+        sitemaps: SitemapWork,
+        probes: ProbeWork,
+    ) -> None:
+        self._steps = steps
+        self._store = store
+        self._sitemaps = sitemaps
+        self._probes = probes
+        self._single_flight = SingleFlight(raw_redis)
+        self._extractor = extractor("lexbor")
+        self._limits = Limits.of(settings)
+
+    def run(self, target: Target, *, message_id: str, too_complex: bool = False) -> Completed:
+        """Fetch and store a page unless nothing is left to do, and return the pages to publish next.
+
+        Raises what `Steps.enter`, `get` and the store raise; then the page leaves the admission window until its retry.
+        """
+        run = self._steps.enter(target, message_id=message_id)
+        if run.entered.not_due and run.entered.former:
+            if unchanged := self._not_due(run, run.entered.former):
+                return self.complete(replace(run, result=unchanged, member=True))
+            run = self._steps.enter(target, message_id=message_id, due=True)
+        if not run.entered.fetch:
+            return self._steps.complete_unfetched(run)
+        with self._steps.released_on_error(run):
+            received = TOO_COMPLEX if too_complex else self.get(run, former=run.entered.former)
+            run = _read(run, received)
+            run = replace(run, member=bool(self.store(target, run.result)))
+        return self.complete(run)
+
+    def fetch(
+        self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
+    ) -> FetchResult | None:
+        """Return the result for a page of a client's own message; None where it is already completed in its crawl.
+
+        Within a crawl, one GET serves the messages `index` and `crawl` of a page. Raises Postpone while the host or
+        another worker is busy, and what `get` raises; InvalidMessage for a crawl of another domain.
+        """
+
+        def get() -> FetchResult:
+            if too_complex:
+                return TOO_COMPLEX
+            if target.canonical_key in self._steps.policies(target.domain).blocked:
+                return Gone(why=Reason.BLOCKED)
+            run, limits = self._steps.begin(target), self._steps.host_limits
+            wait = limits.reserve(run.host, requester=target.canonical_key)
+            if wait > 0:
+                raise Postpone(wait, f"{run.host.name} gets one request in {run.host.delay:g} s")
+            try:
+                return self.get(run, former=former)
+            finally:
+                limits.release(run.host, requester=target.canonical_key)
+
+        if not target.crawl_id:
+            return get()
+        return self._single_flight.fetch(target.crawl_id, kind, target.canonical_key, get, domain=target.domain)
+
+    def get(self, run: Run, *, former: Former | None = None) -> FetchResult:
+        """Request a page now and classify the response. The caller has waited for the host.
+
+        With `former`, the request is conditional if the stored page is the one that the former crawl found.
+        ServerError, ConnectionFailed, ResponseTimeout and RobotsUnavailable may pass with time; ForbiddenAddress does
+        not.
+        """
+        target = run.target
+        if target.canonical_key in run.policy.blocked:
+            return Gone(why=Reason.BLOCKED)
+        if not run.rules.allows(target.url):
+            return Gone(why=Reason.ROBOTS, detail=run.rules.denial(target.url))
+        stored, data = self._stored(target, former) if former else (None, b"")
+        response = run.client.get(target.url, headers=former.headers if former and stored else None)
+        if former and stored and response.status == NOT_MODIFIED:
+            return not_modified(response, stored, former)
+        try:
+            result = classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self._limits)
+        except ServerError as error:
+            self._steps.host_limits.heed(run.host, error)
+            raise
+        if stored and isinstance(result, Indexed) and to_json(result.page) == data:
+            return same_content(result)
+        return result
+
+    def _stored(self, target: Target, former: Former) -> tuple[Page | None, bytes]:
+        """Return the stored page and its bytes, None if it is damaged, or not the one that the former crawl found."""
+        key = content_key(target.domain, page_id(target.canonical_key))
+        try:
+            stored = self._store.get(key)
+        except ObjectNotFound:
+            return None, b""
+        content = readable(self._store, key, stored, content_of)
+        if not isinstance(content, Page) or content.version != CONTENT_VERSION or content.url != target.url:
+            return None, b""
+        return (content, stored.data) if content_hash(content) == former.hash else (None, b"")
+
+    def _not_due(self, run: Run, former: Former) -> Unchanged | None:
+        """Return the result of a page that is not due, None if it must be requested.
+
+        It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
+        """
+        if run.target.canonical_key in run.policy.blocked or not run.rules.allows(run.target.url):
+            return None
+        stored, _ = self._stored(run.target, former)
+        return not_due(stored, former) if stored else None
+
+    def store(self, target: Target, result: FetchResult) -> str:
+        """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
+
+        A page that is gone becomes a tombstone if it was stored before.
+        """
+        own_id = page_id(target.canonical_key)
+        object_key = content_key(target.domain, own_id)
+        match result:
+            case Indexed(page=page):
+                self._store.put(object_key, to_json(page))
+            case Gone(why=why):
+                self._put_tombstone(object_key, target, why)
+                return ""
+            case Redirected():
+                self._put_tombstone(object_key, target, "redirect")
+                return ""
+            case Unchanged():
+                pass
+            case Skipped(why=why, detail=detail):
+                log.info("Page skipped: %s: %s (%s); what is stored of it stays", target.url, why, detail)
+        return own_id
+
+    def _put_tombstone(self, object_key: str, target: Target, why: str) -> None:
+        try:
+            self._store.stat(object_key)
+        except ObjectNotFound:
+            return
+        tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
+        self._store.put(object_key, to_json(tombstone))
+
+    def complete_message(
+        self, target: Target, kind: MessageKind, result: FetchResult, *, member: bool = False
+    ) -> Completed:
+        """Complete an `index` or a `crawl` of a start page, or of a client's own crawl."""
+        own, run = self._steps.records.is_own(target), self._steps.begin(target)
+        return self.complete(replace(run, kind=kind, own=own, result=result, member=member))
+
+    def complete(self, run: Run) -> Completed:
+        """Complete a page's message with what the page leads to, which is nothing of an `index`."""
+        if run.own and run.kind != "index":
+            run = self._with_found(run)
+        return self._steps.complete(run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result)))
+
+    def _with_found(self, run: Run) -> Run:
+        """Return a run with the links of its page; of a start page, also with its probe and what names its sitemaps."""
+        target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.key)
+        redirects = target.redirects + 1 if run.kind == "page" and isinstance(result, Redirected) else 0
+        links, excluded, found = links_of(result), result.excluded, list[FoundPage]()
+        if target.depth == 0 and not is_move(result):
+            probes, sitemaps = self._probes.urls(target), self._sitemaps.urls(target)
+            found += [FoundPage(url, canonical_key(url), below, own_id, role=PROBE) for url in probes]
+            found += [FoundPage(url, canonical_key(url), below, own_id, redirects, SITEMAP) for url in sitemaps]
+        if below > run.policy.settings.max_depth:
+            excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
+            links = ()
+        found += [FoundPage(link.url, link.canonical_key, below, own_id, redirects) for link in links]
+        left_out = [(each.reason, FoundPage(each.url, each.canonical_key, below, own_id)) for each in excluded]
+        return replace(run, found=found, excluded=left_out)
+
+
+def _read(run: Run, received: FetchResult) -> Run:
+    """Return a run with the result of its page as the crawl sees it, and the hash of the text that was received."""
+    target, former, policy, result = run.target, run.entered.former, run.policy, received
+    if isinstance(received, Redirected) and target.redirects >= policy.traps.redirects:
+        detail = f"to {received.target}"
+        result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=detail, status=received.status)
+    elif target.depth and run.entered.soft_404 and _hash_of(received, error_hash) == run.entered.soft_404:
+        result = Gone(why=Reason.SOFT_404, status=received.status)
+    result = with_interval(result, former, now=time.time(), longest=policy.max_page_interval)
+    return replace(run, result=result, text=_hash_of(received))
+
+
+def _hash_of(result: FetchResult, text_hash: Callable[[str, str, str], str] = text_hash) -> str:
+    if not isinstance(result, Indexed | Unchanged):
+        return ""
+    return text_hash(result.page.title, result.page.body, result.page.path)
+
+
+def with_interval(result: FetchResult, former: Former | None, *, now: float, longest: float | None) -> FetchResult:
+    """Return a result with the seconds until its page is due again, at most `longest`; without it, as it is.
+
+    They are more each time that the page is unchanged, and less each time that it changed. A page without a former
+    request is due in the next crawl, as is one with an interval of 0.
+    """
+    if longest is None or former is None or not former.at or not isinstance(result, Indexed | Unchanged):
+        return result
+    factor = UNCHANGED_FACTOR if isinstance(result, Unchanged) else CHANGED_FACTOR
+    interval = min(longest, factor * (former.interval or max(0.0, now - former.at)))
+    return replace(result, interval=interval, due=now + interval)
+
+
+def redirect_outside_crawl(target: Target, result: FetchResult) -> str | None:
+    """Return the URL that an `index` outside of a crawl follows a redirect to, or None."""
+    if isinstance(result, Redirected) and result.in_scope and target.depth < _MAX_HOPS:
+        return result.target
+    return None
+
+
+def redirect_of_start_page(target: Target, result: FetchResult) -> Redirected | None:
+    """Return the redirect of a crawl's start page out of the scope, or None: the crawl may move there."""
+    return result if isinstance(result, Redirected) and is_move(result) and target.depth == 0 else None
+
+
+def is_move(result: FetchResult) -> bool:
+    """Return whether a result is a redirect out of the scope."""
+    return isinstance(result, Redirected) and not result.in_scope

@@ -1,0 +1,63 @@
+"""The work on a probe, a URL that cannot exist: enter, fetch, read, note the site's error page, complete."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.crawl.frontier.values import Completed
+from app.crawl.read.classify import Indexed, Limits, Skipped, classify
+from app.crawl.read.extract.extractors import extractor
+from app.crawl.record.reasons import Reason
+from app.crawl.steps import Run, Steps
+from app.crawl.traps import error_hash, probe_url
+from app.crawl.urls import Target
+from app.errors import FetchError, ServerError
+from config.settings import Settings
+
+
+class ProbeWork:
+    """Runs the messages of probes: a site whose error pages have the status 200 is recognised by its response."""
+
+    def __init__(self, steps: Steps, settings: Settings) -> None:
+        self._steps = steps
+        self._limits = Limits.of(settings)
+        self._extractor = extractor("lexbor")
+        self._probes = settings.soft_404_probe
+
+    def urls(self, start: Target) -> tuple[str, ...]:
+        """Return the URL that a crawl requests to know the error page of its start page's site; none if that is off."""
+        url = probe_url(start.url, start.crawl_id) if self._probes else None
+        return (url,) if url else ()
+
+    def run(self, target: Target, *, message_id: str, too_complex: bool = False) -> Completed:
+        """Request the URL, note the text of an error page, and return the pages to publish next.
+
+        Raises what `Steps.enter` raises.
+        """
+        run = self._steps.enter(target, message_id=message_id)
+        if not run.entered.fetch:
+            return self._steps.complete_unfetched(run)
+        with self._steps.released_on_error(run):
+            skipped = Skipped(why=Reason.PROBE, detail="its response took too much CPU time")
+            run = replace(run, result=skipped if too_complex else self._read(run))
+        return self._steps.complete(run)
+
+    def _read(self, run: Run) -> Skipped:
+        """Request the URL without retries, and note the text of the error page unless the site says that it is one."""
+        url = run.target.url
+        if not self._probes:
+            return Skipped(why=Reason.PROBE, detail="SOFT_404_PROBE is off")
+        if not run.rules.allows(url):
+            return Skipped(why=Reason.PROBE, detail=run.rules.denial(url))
+        try:
+            response = run.client.get(url)
+            result = classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self._limits)
+        except (ServerError, FetchError) as error:
+            self._steps.host_limits.heed(run.host, error)
+            return Skipped(why=Reason.PROBE, detail=str(error))
+        if not isinstance(result, Indexed):
+            return Skipped(why=Reason.PROBE, status=response.status)
+        page = result.page
+        if text := error_hash(page.title, page.body, page.path):
+            self._steps.frontier.note_soft_404(run.target.crawl_id, text)
+        return Skipped(why=Reason.PROBE, detail="the site has soft 404s", status=response.status)

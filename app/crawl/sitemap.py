@@ -1,0 +1,122 @@
+"""The work on a sitemap, or on the robots.txt that names some: enter, fetch, read, add its pages, complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.crawl.fetch.robots import robots_url
+from app.crawl.frontier.values import Completed, FoundPage
+from app.crawl.read.classify import Limits, Redirected, Skipped, without_content
+from app.crawl.read.cpu_limit import cpu_limit
+from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
+from app.crawl.record.former import READ
+from app.crawl.record.reasons import Reason
+from app.crawl.steps import TOO_COMPLEX, Run, Steps
+from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve
+from app.errors import FetchError, ServerError
+from app.http.response import Response
+from app.storage.layout import page_id
+from config.settings import Settings
+
+#: Statuses by which a site says that there is no sitemap.
+_NO_SITEMAP = frozenset({404, 410})
+
+
+class SitemapWork:
+    """Runs the messages of sitemaps."""
+
+    def __init__(self, steps: Steps, settings: Settings) -> None:
+        self._steps = steps
+        self._limits = Limits.of(settings)
+
+    def urls(self, start: Target) -> tuple[str, ...]:
+        """Return the URL of the robots.txt that names the sitemaps of a start page."""
+        return (robots_url(start.url),)
+
+    def run(self, target: Target, *, message_id: str, too_complex: bool = False) -> Completed:
+        """Add the URLs of a sitemap to the backlog, and return the pages to publish next. Raises as `PageWork.run`."""
+        run = self._steps.enter(target, message_id=message_id)
+        if not run.entered.fetch:
+            return self._steps.complete_unfetched(run)
+        with self._steps.released_on_error(run):
+            if too_complex:
+                self._steps.frontier.note_cut(target.crawl_id)
+                run = replace(run, result=TOO_COMPLEX)
+            else:
+                run = self._with_added(run, self.read(run))
+        return self._steps.complete(run)
+
+    def _with_added(self, run: Run, read: ReadSitemap) -> Run:
+        """Add the pages of a sitemap to the backlog, and return its run with further sitemaps.
+
+        If a part of it was not read, the crawl is noted as cut: pages that only this part names are no vanished ones.
+        Of a sitemap that the site may not have, this holds if an earlier crawl has read it.
+        """
+        frontier, target, policy, own_id = self._steps.frontier, run.target, run.policy, page_id(run.key)
+        follows = target.redirects < policy.traps.redirects and target.depth < MAX_NESTING
+        sitemaps = read.sitemaps if follows else ()
+        was_read = run.entered.former is not None
+        partial = read.partial or sitemaps != read.sitemaps
+        if partial and (was_read or not read.unproven or not run.entered.former_known):
+            frontier.note_cut(target.crawl_id)
+        pages = (FoundPage(link.url, link.canonical_key, 1, own_id) for link in read.pages)
+        frontier.rebuild(target.crawl_id, (), pages, max_pages=policy.settings.max_pages, traps=policy.traps)
+        read_once = bool(read.pages or read.sitemaps) or (partial and was_read)
+        return replace(
+            run,
+            result=Skipped(why=Reason.SITEMAP, detail=read.detail, hash=READ if read_once else ""),
+            found=[
+                FoundPage(url, canonical_key(url), target.depth + 1, own_id, target.redirects + 1, SITEMAP)
+                for url in sitemaps
+            ],
+        )
+
+    def read(self, run: Run) -> ReadSitemap:
+        """Return the content of a sitemap, or the sitemaps that a robots.txt names, without a request of its own.
+
+        The caller has waited for the host. Raises what `PageWork.get` raises. `/sitemap.xml` that no robots.txt names
+        is requested once, without retries. An index file may name sitemaps of its own host and of the crawl's scope.
+        """
+        target, rules, robots_txt = run.target, run.rules, robots_url(run.target.url)
+        default = robots_txt.removesuffix("/robots.txt") + DEFAULT_PATH
+        is_named = target.url != default or default in rules.sitemaps
+        if target.url == robots_txt:
+            named = tuple(url for each in rules.sitemaps if (url := resolve(target.url, each))) or (default,)
+            allowed = self._with_allowed_port(target.domain, named)
+            detail = _with_left_out(f"{len(rules.sitemaps)} sitemaps", named, allowed)
+            return ReadSitemap(sitemaps=allowed, detail=detail)
+        if not rules.allows(target.url):
+            return ReadSitemap(detail=rules.denial(target.url))
+        try:
+            response = run.client.get(target.url, max_bytes=MAX_BYTES)
+            result = without_content(response, scope=run.policy.scope, limits=self._limits)
+        except (ServerError, FetchError) as error:
+            self._steps.host_limits.heed(run.host, error)
+            if is_named:
+                raise
+            return ReadSitemap(detail=f"none: {error}", partial=True, unproven=True)
+        if result is None:
+            return self._content(target, response, run.policy.scope)
+        if isinstance(result, Redirected):
+            return ReadSitemap(sitemaps=(result.target,), detail=f"to {result.target}")
+        partial = response.status not in _NO_SITEMAP
+        return ReadSitemap(detail=f"none: {response.status}", partial=partial, unproven=not is_named)
+
+    def _content(self, target: Target, response: Response, scope: Scope) -> ReadSitemap:
+        """Return the URLs of a sitemap, without sitemaps of other hosts that the scope does not contain."""
+        host = host_of(target.url)
+        with cpu_limit():
+            read = sitemap_of(response, scope=scope)
+            near = [url for url in read.sitemaps if host_of(url) == host or scope.contains(url, any_path=True)]
+            allowed = self._with_allowed_port(target.domain, near)
+        return read._replace(sitemaps=allowed, detail=_with_left_out(read.detail, read.sitemaps, allowed))
+
+    def _with_allowed_port(self, domain: str, urls: Sequence[str]) -> tuple[str, ...]:
+        return tuple(url for url in urls if allows_port(domain, url, self._limits.ports))
+
+
+def _with_left_out(detail: str, found: Sequence[str], allowed: Sequence[str]) -> str:
+    """Return the detail of a sitemap with the number of those that it names on a forbidden host or port."""
+    number = len(found) - len(allowed)
+    return f"{detail}; {number} on other hosts or ports are left out" if number else detail

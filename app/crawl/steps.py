@@ -1,0 +1,230 @@
+"""What the work on a page, a sitemap and a probe has in common: the first and last steps, and the value they extend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from redis import Redis
+
+from app.broker.errors import Postpone
+from app.crawl.crawl_records import CrawlRecords
+from app.crawl.fetch.clients import SiteClient, SiteClients
+from app.crawl.fetch.robots import RobotsRules
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.host_limits import HostRateLimiter
+from app.crawl.frontier.robots_cache import RobotsCache
+from app.crawl.frontier.values import (
+    Completed,
+    Entered,
+    FoundPage,
+    Host,
+    MessageKind,
+    PageMessage,
+    frontier_key,
+    message_name,
+)
+from app.crawl.policy import CrawlPolicy, Policies
+from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged, content_hash
+from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
+from app.crawl.record.entries import UrlEntry, first_links
+from app.crawl.record.reasons import Reason
+from app.crawl.urls import SITEMAP, Target, canonical_key, host_of
+from app.storage.layout import page_id
+from config.settings import Settings
+
+#: Seconds that a message waits whose crawl Redis lost while it was restored.
+_LOST_AGAIN = 1.0
+
+#: The result of a URL whose response took its last run more CPU time than a page may. It is not requested again.
+TOO_COMPLEX: Final = Skipped(why=Reason.TOO_COMPLEX, detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
+
+
+_NOT_ENTERED: Final = Entered(fetch=False)
+_NO_RESULT: Final = Skipped(why="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a URL's message, with what is known of the URL: each step returns it with more.
+
+    `key` names it in the frontier and in the crawl record. `own` is false in a client's own crawl, which has no record.
+    `member` says whether the page belongs in the pack, `text` is its `text_hash`. `found` are the URLs that it leads
+    to, `excluded` those that are not followed, with their reasons.
+    """
+
+    target: Target
+    key: str
+    policy: CrawlPolicy
+    client: SiteClient
+    rules: RobotsRules
+    host: Host
+    kind: MessageKind = "page"
+    own: bool = True
+    entered: Entered = _NOT_ENTERED
+    result: FetchResult = _NO_RESULT
+    member: bool = False
+    text: str = ""
+    found: Sequence[FoundPage] = ()
+    excluded: Sequence[tuple[str, FoundPage]] = ()
+
+
+class Steps:
+    """Begins and completes runs; one per process, which owns its HTTP connections."""
+
+    def __init__(
+        self, frontier: Frontier, records: CrawlRecords, *, settings: Settings, redis: Redis, policies: Policies
+    ) -> None:
+        self.frontier = frontier
+        self.records = records
+        self.policies = policies
+        self.host_limits = HostRateLimiter(redis)
+        self._clients = SiteClients(settings)
+        self._robots = RobotsCache(
+            redis,
+            self.host_limits,
+            user_agent=settings.user_agent,
+            max_crawl_delay=settings.crawl_delay_max,
+            ports=settings.allow_ports,
+        )
+
+    def begin(self, target: Target) -> Run:
+        """Return a run that knows how its URL may be requested: by which client, under which rules and limits.
+
+        Raises RobotsUnavailable, and Postpone while another worker requests the robots.txt.
+        """
+        policy, key = self.policies(target.domain), frontier_key(target.canonical_key, target.role)
+        client = self._clients.of(policy.request)
+        rules = self._robots.rules(target.url, client, policy.settings, domain=target.domain)
+        name, delay = host_of(target.url), max(policy.settings.host_delay, rules.crawl_delay or 0)
+        host = Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
+        return Run(target=target, key=key, policy=policy, client=client, rules=rules, host=host)
+
+    def enter(self, target: Target, *, message_id: str, due: bool = False) -> Run:
+        """Begin the run of a message, in a crawl that Redis may have lost. An earlier run of it is no longer at work.
+
+        With `due`, the page is requested whatever the former crawl found. Nothing is left to do for a message of a
+        removed site. Raises what `begin` and `Frontier.enter` raise, such as Postpone while the host is busy.
+        """
+        run = self.begin(target)
+        link = FoundPage(target.url, target.canonical_key, target.depth, target.referrer, target.redirects, target.role)
+        enter = partial(
+            self.frontier.enter,
+            *(target.crawl_id, target.domain, link, run.host),
+            message_id=message_id,
+            due=due,
+            traps=run.policy.traps,
+        )
+        entered = enter()
+        if not entered.crawl_found:
+            if not self.records.restore(target):
+                return run
+            entered = enter()
+        if not entered.crawl_found:
+            raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again")
+        return replace(run, entered=entered)
+
+    @contextmanager
+    def released_on_error(self, run: Run) -> Iterator[None]:
+        """End a run in whose block an error is raised. Unless it is Postpone, it leaves the admission window."""
+        try:
+            yield
+        except BaseException as error:
+            failed = not isinstance(error, Postpone)
+            reason = f"{type(error).__name__}: {error}"
+            self.frontier.release(run.target.crawl_id, run.kind, run.key, run.host, failed=failed, error=reason)
+            raise
+
+    def complete_unfetched(self, run: Run) -> Completed:
+        """Complete a message of a spent budget; of one that is completed, return the pages to publish again."""
+        if run.entered.spent:
+            return self.complete(replace(run, result=Skipped(why=run.entered.spent)))
+        return Completed(run.entered.handover, message_name(run.kind, run.key))
+
+    def complete(self, run: Run) -> Completed:
+        """Complete a message, and return the pages that are admitted now. Of a `crawl`, the record gets no line."""
+        entry, policy = entry_of(run.target, run.result), run.policy
+        if run.kind == "page":  # The frontier adds the links by which the crawl finds pages.
+            entry.links = first_links(entry.links)
+        return self.frontier.complete(
+            run.target.crawl_id,
+            run.kind,
+            run.key,
+            host=run.host,
+            line=entry.to_line().decode() if run.own and run.kind != "crawl" else "",
+            indexed=run.member,
+            links=run.found,
+            text=run.text,
+            excluded=run.excluded,
+            max_pages=policy.settings.max_pages,
+            traps=policy.traps,
+        )
+
+
+def entry_of(target: Target, result: FetchResult) -> UrlEntry:
+    """Return the entry of the crawl record for the result of a page, or of a sitemap."""
+    entry = UrlEntry(
+        url=target.url,
+        page_id=page_id(frontier_key(target.canonical_key, target.role)),
+        state="indexed",
+        at=time.time(),
+        depth=target.depth,
+        referrer=target.referrer,
+        status=result.status,
+        etag=result.etag,
+        last_modified=result.last_modified,
+        interval=result.interval,
+        due=result.due,
+    )
+    match result:
+        case Indexed(page=page):
+            entry.hash = content_hash(page)
+            if page.canonical:
+                entry.reason, entry.detail = Reason.CANONICAL, page.canonical
+        case Unchanged(page=page, why=why):
+            entry.state, entry.hash = "unchanged", content_hash(page)
+            entry.reason, entry.detail = (Reason.CANONICAL, page.canonical) if page.canonical else (why, "")
+        case Gone(why=why, detail=detail, links=links):
+            entry.state, entry.reason, entry.detail = "gone", why, detail
+            entry.links = tuple(link.url for link in links)
+        case Redirected(target=onward, in_scope=in_scope, why=why):
+            entry.state, entry.reason, entry.detail = "redirected", why, onward
+            entry.links = (onward,) if in_scope else ()
+        case Skipped(why=why, detail=detail, links=links, hash=read):
+            entry.links, entry.hash = tuple(link.url for link in links), read
+            entry.state = "unchanged" if why == Reason.NOT_MODIFIED else "skipped"
+            entry.reason, entry.detail = why, detail
+    return entry
+
+
+def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[PageMessage]) -> None:
+    """Complete messages that vanished from the broker again and again. What is stored of their pages stays."""
+    for each in messages:
+        target = Target(each.url, domain, canonical_key(each.url), crawl_id, each.depth, role=each.role)
+        complete_dead(frontier, target, each.kind, lost=True)
+
+
+def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost: bool = False) -> None:
+    """Complete a message that is dead-lettered, or lost. What is stored of its page stays in the crawl's pack.
+
+    The crawl is noted as cut if the pages that the message leads to are unknown then.
+    """
+    key = frontier_key(target.canonical_key, target.role)
+    crawl = frontier.crawl(target.crawl_id)
+    if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
+        return
+    entry = UrlEntry(url=target.url, page_id=page_id(key), state="failed", at=time.time(), depth=target.depth)
+    entry.state, entry.reason = ("lost", Reason.LOST) if lost else ("failed", Reason.DEAD_LETTERED)
+    failures = frontier.failures(target.crawl_id, kind, key)
+    entry.detail = str(failures) if failures else ""
+    if kind == "crawl" or target.role == SITEMAP:
+        frontier.note_cut(target.crawl_id)
+    own = crawl is not None and crawl.own
+    line = entry.to_line().decode() if own and kind != "crawl" else ""
+    # Without a look at robots.txt: this runs in the event loop of the worker's main process.
+    host = Host(host_of(target.url), delay=0, concurrency=1)
+    frontier.complete(target.crawl_id, kind, key, host=host, line=line, dead=True)
