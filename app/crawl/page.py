@@ -32,7 +32,7 @@ from app.crawl.read.extract.extractors import extractor
 from app.crawl.record.former import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
-from app.crawl.steps import TOO_COMPLEX, Run, Steps
+from app.crawl.steps import TOO_COMPLEX, UrlRun, Steps
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
 from app.errors import ObjectNotFound, ServerError
@@ -119,7 +119,7 @@ class PageWork:
             return get()
         return self._single_flight.fetch(target.crawl_id, kind, target.canonical_key, get, domain=target.domain)
 
-    def get(self, run: Run, *, former: Former | None = None) -> FetchResult:
+    def get(self, run: UrlRun, *, former: Former | None = None) -> FetchResult:
         """Request a page now and classify the response. The caller has waited for the host.
 
         With `former`, the request is conditional if the stored page is the one that the former crawl found.
@@ -156,7 +156,7 @@ class PageWork:
             return None, b""
         return (content, stored.data) if content_hash(content) == former.hash else (None, b"")
 
-    def _not_due(self, run: Run, former: Former) -> Unchanged | None:
+    def _not_due(self, run: UrlRun, former: Former) -> Unchanged | None:
         """Return the result of a page that is not due, None if it must be requested.
 
         It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
@@ -203,13 +203,13 @@ class PageWork:
         own, run = self._steps.records.is_own(target), self._steps.begin(target)
         return self.complete(replace(run, kind=kind, own=own, result=result, member=member))
 
-    def complete(self, run: Run) -> Completed:
+    def complete(self, run: UrlRun) -> Completed:
         """Complete a page's message with what the page leads to, which is nothing of an `index`."""
         if run.own and run.kind != "index":
             run = self._with_found(run)
         return self._steps.complete(run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result)))
 
-    def _with_found(self, run: Run) -> Run:
+    def _with_found(self, run: UrlRun) -> UrlRun:
         """Return a run with the links of its page; of a start page, also with its probe and what names its sitemaps."""
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.key)
         redirects = target.redirects + 1 if run.kind == "page" and isinstance(result, Redirected) else 0
@@ -226,7 +226,7 @@ class PageWork:
         return replace(run, found=found, excluded=left_out)
 
 
-def _read(run: Run, received: FetchResult) -> Run:
+def _read(run: UrlRun, received: FetchResult) -> UrlRun:
     """Return a run with the result of its page as the crawl sees it, and the hash of the text that was received."""
     target, former, policy, result = run.target, run.entered.former, run.policy, received
     if isinstance(received, Redirected) and target.redirects >= policy.traps.redirects:

@@ -8,7 +8,7 @@ from app.crawl.frontier.values import Completed
 from app.crawl.read.classify import Indexed, Limits, Skipped, classify
 from app.crawl.read.extract.extractors import extractor
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import Run, Steps
+from app.crawl.steps import UrlRun, Steps
 from app.crawl.traps import error_hash, probe_url
 from app.crawl.urls import Target
 from app.errors import FetchError, ServerError
@@ -42,7 +42,7 @@ class ProbeWork:
             run = replace(run, result=skipped if too_complex else self._read(run))
         return self._steps.complete(run)
 
-    def _read(self, run: Run) -> Skipped:
+    def _read(self, run: UrlRun) -> Skipped:
         """Request the URL without retries, and note the text of the error page unless the site says that it is one."""
         url = run.target.url
         if not self._probes:

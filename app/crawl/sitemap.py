@@ -12,7 +12,7 @@ from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.former import READ
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import TOO_COMPLEX, Run, Steps
+from app.crawl.steps import TOO_COMPLEX, UrlRun, Steps
 from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve
 from app.errors import FetchError, ServerError
 from app.http.response import Response
@@ -47,7 +47,7 @@ class SitemapWork:
                 run = self._with_added(run, self.read(run))
         return self._steps.complete(run)
 
-    def _with_added(self, run: Run, read: ReadSitemap) -> Run:
+    def _with_added(self, run: UrlRun, read: ReadSitemap) -> UrlRun:
         """Add the pages of a sitemap to the backlog, and return its run with further sitemaps.
 
         If a part of it was not read, the crawl is noted as cut: pages that only this part names are no vanished ones.
@@ -72,7 +72,7 @@ class SitemapWork:
             ],
         )
 
-    def read(self, run: Run) -> ReadSitemap:
+    def read(self, run: UrlRun) -> ReadSitemap:
         """Return the content of a sitemap, or the sitemaps that a robots.txt names, without a request of its own.
 
         The caller has waited for the host. Raises what `PageWork.get` raises. `/sitemap.xml` that no robots.txt names

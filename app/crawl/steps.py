@@ -49,7 +49,7 @@ _NO_RESULT: Final = Skipped(why="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class UrlRun:
     """One run of a URL's message, with what is known of the URL: each step returns it with more.
 
     `key` names it in the frontier and in the crawl record. `own` is false in a client's own crawl, which has no record.
@@ -92,7 +92,7 @@ class Steps:
             ports=settings.allow_ports,
         )
 
-    def begin(self, target: Target) -> Run:
+    def begin(self, target: Target) -> UrlRun:
         """Return a run that knows how its URL may be requested: by which client, under which rules and limits.
 
         Raises RobotsUnavailable, and Postpone while another worker requests the robots.txt.
@@ -102,9 +102,9 @@ class Steps:
         rules = self._robots.rules(target.url, client, policy.settings, domain=target.domain)
         name, delay = host_of(target.url), max(policy.settings.host_delay, rules.crawl_delay or 0)
         host = Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
-        return Run(target=target, key=key, policy=policy, client=client, rules=rules, host=host)
+        return UrlRun(target=target, key=key, policy=policy, client=client, rules=rules, host=host)
 
-    def enter(self, target: Target, *, message_id: str, due: bool = False) -> Run:
+    def enter(self, target: Target, *, message_id: str, due: bool = False) -> UrlRun:
         """Begin the run of a message, in a crawl that Redis may have lost. An earlier run of it is no longer at work.
 
         With `due`, the page is requested whatever the former crawl found. Nothing is left to do for a message of a
@@ -129,7 +129,7 @@ class Steps:
         return replace(run, entered=entered)
 
     @contextmanager
-    def released_on_error(self, run: Run) -> Iterator[None]:
+    def released_on_error(self, run: UrlRun) -> Iterator[None]:
         """End a run in whose block an error is raised. Unless it is Postpone, it leaves the admission window."""
         try:
             yield
@@ -139,13 +139,13 @@ class Steps:
             self.frontier.release(run.target.crawl_id, run.kind, run.key, run.host, failed=failed, error=reason)
             raise
 
-    def complete_unfetched(self, run: Run) -> Completed:
+    def complete_unfetched(self, run: UrlRun) -> Completed:
         """Complete a message of a spent budget; of one that is completed, return the pages to publish again."""
         if run.entered.spent:
             return self.complete(replace(run, result=Skipped(why=run.entered.spent)))
         return Completed(run.entered.handover, message_name(run.kind, run.key))
 
-    def complete(self, run: Run) -> Completed:
+    def complete(self, run: UrlRun) -> Completed:
         """Complete a message, and return the pages that are admitted now. Of a `crawl`, the record gets no line."""
         entry, policy = entry_of(run.target, run.result), run.policy
         if run.kind == "page":  # The frontier adds the links by which the crawl finds pages.

@@ -9,20 +9,20 @@ from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.values import Completed, Host, frontier_key
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
-from app.crawl.steps import Run
+from app.crawl.steps import UrlRun
 from app.crawl.urls import Target
 from tasks.base import Context
 
 
 def run_of(
     process: Context, target: Target, result: FetchResult, *, member: bool = False, policy: CrawlPolicy | None = None
-) -> Run:
+) -> UrlRun:
     """Return the run of a page that has this result."""
     policy = policy or process.policies(target.domain)
     client = SiteClients(process.settings).of(policy.request)
     rules = RobotsRules.parse("", user_agent=policy.request.user_agent)
     host, key = Host(target.domain, 0, 2), frontier_key(target.canonical_key, target.role)
-    run = Run(target=target, key=key, policy=policy, client=client, rules=rules, host=host)
+    run = UrlRun(target=target, key=key, policy=policy, client=client, rules=rules, host=host)
     return replace(run, result=result, member=member)
 
 
