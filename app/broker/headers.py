@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from .delivery import BROKER_HEADERS, Delivery
-from .policies.base import MAX_MESSAGE, MAX_TRACEBACK, Failure, ReplayBudget
+from .failure import MAX_MESSAGE, MAX_TRACEBACK, Failure
+
+#: Budget of a replayed message: with `keep` its next failure dead-letters it, with `fresh` it has all its retries.
+ReplayBudget = Literal["keep", "fresh"]
 
 #: Every header of this package begins with it.
 PREFIX = "perennial-"
@@ -26,7 +29,7 @@ FAILED = "perennial-failed-at"
 LAST_ERROR = "perennial-last-error"
 ATTEMPTS = "perennial-attempts"
 
-#: Marks a replayed message and holds its retry budget: with `keep` it is dead-lettered at its next failure.
+#: Marks a replayed message and holds its retry budget.
 REPLAY = "perennial-replay"
 
 #: The replay history: the dead ids under which a message was in a dead set before, the latest first.

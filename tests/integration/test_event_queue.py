@@ -13,8 +13,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from app.broker.errors import Postpone, PublishFailed
+from app.broker.failure import MAX_MESSAGE
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import MAX_MESSAGE
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS
 from app.broker.publishing import Publisher
 from app.coverart import event_queue, event_record, musicbrainz

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..delivery import Delivery
+from ..failure import MAX_MESSAGE, MAX_TRACEBACK
 from ..headers import (
     ATTEMPTS,
     EXCEPTION,
@@ -25,7 +26,6 @@ from ..headers import (
     whole_number,
 )
 from ..nesting import read_json
-from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK
 
 #: The reason of a message with an unknown routing key, which an alternate exchange brought to the dead set.
 UNROUTABLE = "unroutable"

@@ -12,9 +12,9 @@ from kombu import Connection
 
 from ..delivery import Delivery
 from ..errors import Unroutable
-from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY
+from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY, ReplayBudget
 from ..outgoing import Outgoing
-from ..policies.base import Address, Policy, ReplayBudget
+from ..policies.base import Address, Policy
 from ..publishing import Publisher
 from ..worker.carry_out import replacement
 from .audit import Audit

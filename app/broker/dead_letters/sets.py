@@ -12,8 +12,9 @@ from kombu import Queue
 
 from ..connection import connected
 from ..errors import InvalidMessage
+from ..headers import ReplayBudget
 from ..outgoing import Outgoing
-from ..policies.base import Policy, ReplayBudget
+from ..policies.base import Policy
 from ..policies.registry import Policies
 from ..publishing import Publisher
 from .audit import Audit

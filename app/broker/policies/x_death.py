@@ -11,18 +11,10 @@ from typing import Any, ClassVar, Literal
 from kombu import Exchange, Queue
 
 from ..delivery import Delivery
-from ..headers import (
-    ATTEMPTS,
-    FIRST_FAILED,
-    crash_failure,
-    dead_letter_headers,
-    headers_for_replay,
-    keeps_budget,
-    unacknowledged,
-    whole_number,
-)
+from ..failure import MAX_MESSAGE, Failure
+from ..headers import ATTEMPTS, FIRST_FAILED, dead_letter_headers, whole_number
 from ..nesting import read_json
-from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, Reject, ReplayBudget
+from .base import Address, Dead, Policy, Postponed, Reject
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
 
 RETRY_INFO = "retry_info"
@@ -36,7 +28,7 @@ MAX_ENTRIES, MAX_LINES = 10, 10
 
 
 @dataclass(frozen=True, slots=True)
-class XDeath:
+class XDeath(Policy):
     """The policy of the AMQP clients document for one queue; `retry_max` 5 means six runs.
 
     The queue must be declared with `work_arguments`, whose dead-letter exchange is `<queue>.retry`. Sneakers declares
@@ -53,7 +45,6 @@ class XDeath:
     separator: str = "."
 
     name: ClassVar[str] = "x_death"
-    replay_budget: ClassVar[ReplayBudget] = "fresh"
     rejects: ClassVar[bool] = True
 
     @property
@@ -84,10 +75,6 @@ class XDeath:
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
         return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
-    def work_queue(self, queue: str) -> Queue:
-        """Return the client's queue, reached through the default exchange; the application binds events."""
-        return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=self.work_arguments(queue))
-
     def attempts(self, delivery: Delivery) -> int:
         """Return the failures that `x-death` counts for this queue, plus those before a postponement.
 
@@ -108,29 +95,21 @@ class XDeath:
         del delivery
         return self.retry_max
 
-    def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Dead-letter a message whose deliveries crashed `delivery_limit` workers."""
-        crashes = unacknowledged(delivery)
-        if crashes < self.delivery_limit:
-            return None
-        return self._dead(delivery, crash_failure(crashes), attempts=self.attempts(delivery) + crashes)
+    def retry_after(self, delivery: Delivery, failure: Failure) -> Reject | None:
+        """Return Reject; None for a message of another queue, where the broker may drop what is rejected."""
+        del failure
+        return Reject(self.retry, self.retry_after_ms) if delivery.queue == self.queue else None
 
-    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return Reject if fewer than `retry_max` runs have failed before this one, else Dead.
+    def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
+        """Return the way to the error queue; an earlier `retry_info` is kept, and the broker's time of the failure."""
+        headers: dict[str, Any] = {RETRY_INFO: retry_info(delivery, failure, attempts)}
+        headers |= dead_letter_headers(delivery, failure, attempts=attempts)
+        first = _first_death(delivery, self.queue)
+        if first and FIRST_FAILED not in delivery.headers:
+            headers[FIRST_FAILED] = first
+        return Dead(self.dead, delivery.routing_key, headers)
 
-        A message of another queue is Dead at once: the broker may drop what is rejected there.
-        """
-        attempts = self.attempts(delivery)
-        if (
-            delivery.queue == self.queue
-            and attempts < self.retry_max
-            and not failure.permanent
-            and not keeps_budget(delivery)
-        ):
-            return Reject(self.retry, self.retry_after_ms)
-        return self._dead(delivery, failure, attempts=attempts + 1)
-
-    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Postponed:
         """Return a wait in delay queues. A replacement has no `x-death`; `perennial-attempts` keeps the count."""
         delay_ms, back_to = delay_for(seconds, exactly=exactly), self._named("retry-requeue")
         queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
@@ -142,18 +121,6 @@ class XDeath:
         """Return the exchange through which retried messages return: only the client's queue is bound to it."""
         del queue
         return Address(self._named("retry-requeue"), routing_key)
-
-    def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
-        """Return the headers without the count; `retry_info` stays, and a second dead-lettering adds to it."""
-        return headers_for_replay(headers, budget)
-
-    def _dead(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
-        headers: dict[str, Any] = {RETRY_INFO: retry_info(delivery, failure, attempts)}
-        headers |= dead_letter_headers(delivery, failure, attempts=attempts)
-        first = _first_death(delivery, self.queue)
-        if first and FIRST_FAILED not in delivery.headers:
-            headers[FIRST_FAILED] = first
-        return Dead(self.dead, delivery.routing_key, headers)
 
     def _named(self, suffix: str) -> str:
         return f"{self.queue}{self.separator}{suffix}"
