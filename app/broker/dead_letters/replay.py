@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from amqp.exceptions import NotFound
@@ -16,7 +15,6 @@ from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY, ReplayBudget
 from ..outgoing import Outgoing
 from ..policies.base import Address, Policy
 from ..publishing import Publisher
-from ..worker.carry_out import replacement
 from .audit import Audit
 from .canary import Canary
 from .letters import DeadLetter
@@ -162,8 +160,9 @@ class Replay(Operation):
         headers = self._policy.replay_headers({**letter.delivery.headers, DEAD_ID: letter.id}, self._budget)
         if self._canary is not None:
             headers[OUTCOME_TO] = self._canary.queue
-        without_headers = replace(letter.delivery, headers={})
-        return replacement(without_headers, exchange=address.exchange, routing_key=address.routing_key, headers=headers)
+        return Outgoing.copy_of(
+            letter.delivery, exchange=address.exchange, routing_key=address.routing_key, headers=headers
+        )
 
 
 class PublishRate:

@@ -89,12 +89,4 @@ def replacement(delivery: Delivery, *, exchange: str, routing_key: str, headers:
     The count of unacknowledged deliveries is removed, too: a message is replaced after a run that ended.
     """
     own = {name: value for name, value in delivery.own_headers().items() if name != DELIVERIES}
-    return Outgoing(
-        exchange=exchange,
-        routing_key=routing_key,
-        body=delivery.body,
-        headers=own | dict(headers),
-        properties=delivery.kept_properties(),
-        content_type=delivery.content_type,
-        content_encoding=delivery.content_encoding,
-    )
+    return Outgoing.copy_of(delivery, exchange=exchange, routing_key=routing_key, headers=own | dict(headers))
