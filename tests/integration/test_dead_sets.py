@@ -237,22 +237,6 @@ def test_letters_of_the_broker_and_of_foreign_programs_are_read_and_replayed(
     assert sorted(bodies(broker.take("mail"))) == ["[1]", "by hand"]
 
 
-def test_letters_with_garbage_in_every_header_can_be_read_and_found(dead: DeadSets, broker: Broker) -> None:
-    names = ["dead-id", "reason", "queue", "task", "exception", "message", "traceback", "first-failed-at", "failed-at"]
-    for value in ([1, 2], {"a": 1}, True, 1e300, -(2**60), "x" * 2_000, b"\xff\xfe"):
-        headers = {f"perennial-{name}": value for name in (*names, "attempts", "worker", "replay-of")}
-        broker.post(
-            b"\xff\x00", exchange="post.dead", key="mail", headers=headers | {"x-death": value, "retry_info": value}
-        )
-    broker.post(b"", exchange="post.dead", key="mail", headers={"x-death": [{"queue": 7, "time": "x", "count": "y"}]})
-    letters = dead.letters()
-    assert len({letter.id for letter in letters}) == 8
-    for letter in letters:
-        assert dead.find([letter.id]) == [letter]
-        assert len(letter.group) == 8
-    assert sum(group.count for group in dead.groups()) == 8
-
-
 def test_equal_letters_have_different_ids_and_leave_one_by_one(dead: DeadSets, broker: Broker) -> None:
     for _ in range(3):
         broker.post(b"again", exchange="post.dead", key="mail")

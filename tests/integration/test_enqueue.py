@@ -108,12 +108,6 @@ def test_a_message_that_no_queue_takes_is_an_error_at_the_call_and_the_next_one_
     assert numbers(broker) == [3]
 
 
-def test_without_a_confirm_an_unroutable_message_is_no_error(task: Any, broker: Broker, broker_url: str) -> None:
-    task.apply_async(confirm=False)
-    delete(broker_url, "mail")
-    assert task.apply_async(confirm=False).id
-
-
 def test_a_message_that_the_broker_refuses_is_an_error_and_the_channel_does_not_remember_it(
     task: Any, broker: Broker
 ) -> None:
@@ -175,15 +169,6 @@ def test_a_queue_that_a_silent_broker_does_not_declare_is_an_error_and_no_worker
     proxy.let_go()
     publisher.declare([second])
     publisher.close()
-
-
-@pytest.mark.parametrize("confirm", [True, False])
-def test_a_server_that_accepts_and_says_nothing_is_an_error(confirm: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        task = application(f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}//")
-        with pytest.raises(OperationalError):
-            task.apply_async(confirm=confirm, retry_policy={"max_retries": 1})
-        pools.reset()
 
 
 @pytest.mark.parametrize("confirm", [True, False])

@@ -400,7 +400,8 @@ def test_a_replacement_keeps_body_and_properties_and_drops_what_the_broker_added
     came = Delivery(
         body=b"\xff raw",
         headers={"x-death": [{"count": 1}], "x-first-death-queue": "q", "x-delivery-count": 2, "mine": 1},
-        properties={"correlation_id": "c", "reply_to": "r", "expiration": "5", "delivery_mode": 1},
+        # A broker refuses the user id of another user, and the delay queue sets the expiration.
+        properties={"correlation_id": "c", "reply_to": "r", "app_id": "a", "user_id": "u", "expiration": "5"},
         content_type="text/plain",
         content_encoding="binary",
         queue="site.index",
@@ -409,5 +410,5 @@ def test_a_replacement_keeps_body_and_properties_and_drops_what_the_broker_added
     sent = replacement(came, exchange="site.delay.100", routing_key="site.index", headers=added)
     assert sent.body == b"\xff raw"
     assert sent.headers == {"mine": 1, "current-iteration": 1}
-    assert sent.properties == {"correlation_id": "c", "reply_to": "r"}
+    assert sent.properties == {"correlation_id": "c", "reply_to": "r", "app_id": "a"}
     assert (sent.routing_key, sent.content_type, sent.content_encoding) == ("site.index", "text/plain", "binary")
