@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from app.broker.outcomes import OUTCOMES
@@ -40,15 +40,8 @@ class TopologyFinding:
     found: str = ""
 
     def as_json(self) -> dict[str, str]:
-        """Return the fields by the names that `perennial topology check --json` prints."""
-        return {
-            "severity": self.severity,
-            "where": self.subject,
-            "what": self.problem,
-            "mend": self.remedy,
-            "expected": self.expected,
-            "found": self.found,
-        }
+        """Return the fields by their names, as `perennial topology check --json` prints them."""
+        return asdict(self)
 
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:

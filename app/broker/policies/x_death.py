@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
@@ -12,7 +12,7 @@ from kombu import Exchange, Queue
 
 from ..delivery import Delivery
 from ..failure import MAX_MESSAGE, Failure
-from ..headers import ATTEMPTS, FIRST_FAILED, dead_letter_headers, whole_number
+from ..headers import ATTEMPTS, FIRST_FAILED, dead_letter_headers, deaths, whole_number
 from ..nesting import read_json
 from .base import Address, Dead, Policy, Postponed, Reject
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
@@ -82,7 +82,7 @@ class XDeath(Policy):
         and no `count`.
         """
         attempts = whole_number(delivery.headers, ATTEMPTS, default=0)
-        for entry in _deaths(delivery, self.queue):
+        for entry in self._failures(delivery):
             count = entry.get("count")
             if count is None:
                 attempts += 1
@@ -104,7 +104,7 @@ class XDeath(Policy):
         """Return the way to the error queue; an earlier `retry_info` is kept, and the broker's time of the failure."""
         headers: dict[str, Any] = {RETRY_INFO: retry_info(delivery, failure, attempts)}
         headers |= dead_letter_headers(delivery, failure, attempts=attempts)
-        first = _first_death(delivery, self.queue)
+        first = self._first_failure(delivery)
         if first and FIRST_FAILED not in delivery.headers:
             headers[FIRST_FAILED] = first
         return Dead(self.dead, delivery.routing_key, headers)
@@ -113,7 +113,7 @@ class XDeath(Policy):
         """Return a wait in delay queues. A replacement has no `x-death`; `perennial-attempts` keeps the count."""
         delay_ms, back_to = delay_for(seconds, exactly=exactly), self._named("retry-requeue")
         queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
-        first = _first_death(delivery, self.queue)
+        first = self._first_failure(delivery)
         headers = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})
         return Postponed(queue, delivery.routing_key, delay_ms, headers)
 
@@ -121,6 +121,20 @@ class XDeath(Policy):
         """Return the exchange through which retried messages return: only the client's queue is bound to it."""
         del queue
         return Address(self._named("retry-requeue"), routing_key)
+
+    def _failures(self, delivery: Delivery) -> list[Mapping[str, Any]]:
+        """Return the entries of `x-death` that are failures in this queue."""
+        return [
+            entry
+            for entry in deaths(delivery)
+            if entry.get("queue") == self.queue and entry.get("reason") == "rejected"
+        ]
+
+    def _first_failure(self, delivery: Delivery) -> float | None:
+        """Return when the message first failed in this queue, in seconds since the epoch; the broker writes UTC."""
+        times = [entry.get("time") for entry in self._failures(delivery)]
+        seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
+        return min(seconds, default=None)
 
     def _named(self, suffix: str) -> str:
         return f"{self.queue}{self.separator}{suffix}"
@@ -153,18 +167,3 @@ def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
         info = header[:MAX_MESSAGE]
     former = info if isinstance(info, list) else [info]
     return json.dumps([entry, *former][:MAX_ENTRIES] if former else entry)
-
-
-def _deaths(delivery: Delivery, queue: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of `x-death` that are failures in this queue; a client may have sent an invalid header."""
-    entries = delivery.headers.get("x-death")
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, Mapping) and entry.get("queue") == queue and entry.get("reason") == "rejected":
-            yield entry
-
-
-def _first_death(delivery: Delivery, queue: str) -> float | None:
-    """Return when this message first failed in this queue, in seconds since the epoch; the broker writes UTC."""
-    times = [entry.get("time") for entry in _deaths(delivery, queue)]
-    seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
-    return min(seconds, default=None)

@@ -48,7 +48,10 @@ def carry_out(
                 outcomes[position] = Disposition.REJECT
             elif message:
                 to_publish[position] = message
-    return _publish(outcomes, to_publish, publisher)
+    positions = list(to_publish)
+    for number, error in publisher.publish_each(list(to_publish.values())).items():
+        outcomes[positions[number]] = error
+    return outcomes
 
 
 def _prepare(decision: Retry | Postponed | Dead | Reject, publisher: Publisher) -> Exception | None:
@@ -62,16 +65,6 @@ def _prepare(decision: Retry | Postponed | Dead | Reject, publisher: Publisher) 
     except Exception as error:  # noqa: BLE001 - Returned.
         return error
     return None
-
-
-def _publish(
-    outcomes: list[Disposition | Exception], messages: Mapping[int, Outgoing], publisher: Publisher
-) -> list[Disposition | Exception]:
-    """Publish messages by the positions of their outcomes, and return the outcomes with the errors."""
-    positions = list(messages)
-    for number, error in publisher.publish_each(list(messages.values())).items():
-        outcomes[positions[number]] = error
-    return outcomes
 
 
 def message_of(decision: Decision, delivery: Delivery) -> Outgoing | None:
