@@ -156,18 +156,6 @@ def test_where_the_broker_refuses_a_replacement_the_original_stays_and_is_tried_
         assert message.headers["perennial-attempts"] == runs(tmp_path / queue) == attempts, queue
 
 
-@pytest.mark.parametrize(("queue", "exchange"), [("mail", "shop.delay.300"), ("labels.print", "labels.failed")])
-def test_a_worker_declares_a_deleted_exchange_again(
-    running: Worker, vhost: Vhost, broker: Broker, tmp_path: Path, queue: str, exchange: str
-) -> None:
-    vhost.delete_exchange(exchange)
-    post(broker, queue, "fail", tmp_path / "journal")
-    rest = shop.policies.policy_for(queue).dead
-    assert rest is not None
-    [_] = eventually(lambda: broker.take(rest.name), f"it is in {rest.name}", seconds=60)
-    assert runs(tmp_path / "journal") == 3
-
-
 def test_a_quorum_queue_keeps_what_it_cannot_dead_letter(
     running: Worker, vhost: Vhost, broker: Broker, tmp_path: Path
 ) -> None:

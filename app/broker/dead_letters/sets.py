@@ -113,6 +113,16 @@ class DeadSet:
         with leased(self._broker, self.name) as lease:
             return carry_out_operation(lease, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
 
+    def forget(self, condition: Condition) -> int:
+        """Remove matching letters; return their number."""
+        removed = 0
+        with leased(self._broker, self.name) as lease, lease.reading() as reader:
+            for letter, delivery_tag in reader:
+                if condition(letter):
+                    reader.remove(delivery_tag)
+                    removed += 1
+        return removed
+
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Publish exported letters to the dead set, each confirmed, unless they are there; return their ids."""
         if self._audit:
@@ -243,6 +253,10 @@ class DeadSets:
     ) -> OperationResult:
         """Drop letters set by set into one export file, as `DeadSet.drop` does."""
         return self._in_each_set(partial(DeadSet.drop, export=export), chosen, limit, on_progress)
+
+    def forget(self, condition: Condition) -> int:
+        """Remove matching letters for good, neither exported nor audited; return their number."""
+        return sum(dead_set.forget(condition) for dead_set in self)
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Publish exported letters to the dead sets that they came from; return their ids."""
