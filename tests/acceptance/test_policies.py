@@ -184,7 +184,7 @@ def header(message: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("failure", RUNNING)
 @pytest.mark.parametrize("queue", QUEUES)
-def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_dead_set(
+def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_dead_set_announced_once(
     bench: Bench, queue: str, failure: str
 ) -> None:
     case, (_, reason, exception, text) = f"{queue}: {failure}", RUNNING[failure]
@@ -206,6 +206,14 @@ def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_
     if reason in ("exception", "soft-time-limit", "out-of-memory"):
         assert f"in {RUNNING[failure][0]}" in header(message, "traceback")
     assert json.loads(message.body)[1] == {"journal": str(bench.journal(case))}
+    # An attempt that will be retried shows as retried, and only the death as failed.
+    ident = bench.ids[case]
+    eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
+    events = [event for event in bench.events[ident] if event != "task-started"]
+    assert events == [*(("task-received", "task-retried") * 2), "task-received", "task-failed"]
+    assert bench.state.tasks[ident].state == states.FAILURE
+    eventually(lambda: bench.deaths(case), f"task_failure of {case}")
+    assert len(bench.deaths(case)) == 1
 
 
 @pytest.mark.parametrize("failure", BEFORE)
@@ -268,22 +276,6 @@ def test_a_dropped_message_is_reported_as_failed_and_not_retried(bench: Bench) -
     eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
     assert "task-retried" not in bench.events[ident]
     assert len(bench.runs(case)) == 1
-
-
-@pytest.mark.parametrize("failure", RUNNING)
-@pytest.mark.parametrize("queue", QUEUES)
-def test_an_attempt_that_will_be_retried_shows_as_retried_and_a_death_as_failed(
-    bench: Bench, queue: str, failure: str
-) -> None:
-    case = f"{queue}: {failure}"
-    bench.dead(queue, case)
-    ident = bench.ids[case]
-    eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
-    events = [event for event in bench.events[ident] if event != "task-started"]
-    assert events == [*(("task-received", "task-retried") * 2), "task-received", "task-failed"]
-    assert bench.state.tasks[ident].state == states.FAILURE
-    eventually(lambda: bench.deaths(case), f"task_failure of {case}")
-    assert len(bench.deaths(case)) == 1
 
 
 @pytest.mark.parametrize("queue", ROUNDS)

@@ -375,13 +375,6 @@ def test_a_locked_row_holds_up_the_failure_of_its_event_for_a_short_time_only(
     assert table.states()[event] == ("failed", 1)
 
 
-def test_a_message_that_died_without_a_failed_run_leaves_a_reason(table: Table) -> None:
-    event = table.add("index", gid())
-    table.publish()
-    table.record(event).fail("killed")
-    assert (table.states()[event], table.reasons(event)) == (("failed", 1), ["killed"])
-
-
 def test_an_event_that_is_queued_again_does_not_come_back_twice(table: Table) -> None:
     copy = table.add("copy_image", copied(1))
     index = table.add("index", gid(B), parents=[copy])
