@@ -248,29 +248,6 @@ def test_equal_letters_have_different_ids_and_leave_one_by_one(dead: DeadSets, b
     assert broker.depth("mail") == 2
 
 
-def test_filters_and_groups_distinguish_causes(dead: DeadSets, publisher: Publisher) -> None:
-    dead_letter(publisher, [failed_delivery(number) for number in range(3)], failure(7, at=1_000.0, task="shop.sell"))
-    dead_letter(publisher, [failed_delivery(number) for number in range(2)], failure(9, at=2_000.0, task="shop.buy"))
-    dead_letter(publisher, [failed_delivery(1, "orders")], failure(9, at=3_000.0, reason="time-limit"))
-    groups = dead.groups()
-    assert [(group.count, group.location, group.reason) for group in groups] == [
-        (3, "shop/till.py:7 in sell", "exception"),
-        (2, "shop/till.py:9 in sell", "exception"),
-        (1, "shop/till.py:9 in sell", "time-limit"),
-    ]
-    assert (groups[0].first, groups[0].last) == (1_000.0, 1_000.0)
-    counts = {
-        "task": len(dead.letters(LetterFilter(task="shop.buy"))),
-        "reason": len(dead.letters(LetterFilter(reason="exception"))),
-        "group": len(dead.letters(LetterFilter(group=groups[1].key))),
-        "before": len(dead.letters(LetterFilter(before=2_000.0))),
-        "after": len(dead.letters(LetterFilter(after=2_000.0))),
-        "both": len(dead.letters(LetterFilter(after=2_000.0, exception="KeyError", reason="time-limit"))),
-        "set": len(dead.only("orders.error").letters()),
-    }
-    assert counts == {"task": 2, "reason": 5, "group": 2, "before": 3, "after": 3, "both": 1, "set": 1}
-
-
 def test_an_id_of_no_letter_or_of_several_is_an_error_that_lists_them(dead: DeadSets, publisher: Publisher) -> None:
     ids = dead_letter(publisher, [failed_delivery(number) for number in range(40)])
     [(digit, count)] = Counter(ident[0] for ident in ids).most_common(1)

@@ -14,17 +14,13 @@ from contextlib import closing
 import pytest
 from kombu import Connection, Exchange, Queue
 
-from app.broker.delivery import Delivery
 from app.broker.errors import PublishFailed, Unroutable
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import Decision
 from app.broker.policies.delays import QueueType
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.carry_out import Disposition
 from app.topology.declare import client_queues
-from app.topology.policies import site_policy
-from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.decisions import carry_out_one
@@ -36,8 +32,6 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-#: Seconds.
-POSTPONEMENT = 0.25
 #: Bytes of the broker's confirm.
 _ACK_FRAME = 21
 
@@ -53,15 +47,6 @@ def publisher(settings: Settings) -> Iterator[Publisher]:
 @pytest.fixture
 def broker(settings: Settings) -> Broker:
     return Broker(settings.broker)
-
-
-def postponed(settings: Settings, came: Delivery) -> Decision:
-    return site_policy(settings).postpone(came, POSTPONEMENT)
-
-
-def postpone(publisher: Publisher, settings: Settings, came: Delivery) -> None:
-    decision = postponed(settings, came)
-    carry_out_one(decision, came, publisher=publisher)
 
 
 def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> Outgoing:
@@ -103,22 +88,10 @@ def test_what_threads_publish_together_fails_each_for_itself(
     eventually(lambda: broker.depth("site.index") == 180, "all others are there")
 
 
-def test_an_unknown_key_of_site_goes_to_the_dead_set_and_not_to_nowhere(publisher: Publisher, broker: Broker) -> None:
-    publisher.publish([message(key="indx")])
-    eventually(lambda: broker.depth(DEAD_SET) == 1, "it is in the dead set")
-
-
 def test_an_event_without_subscribers_is_no_error(publisher: Publisher, settings: Settings) -> None:
     with Connection(settings.broker) as connection:
         Exchange("told", type="topic")(connection.channel()).declare()
     publisher.publish([Outgoing(exchange="told", routing_key="update", body=b"{}", mandatory=False)])
-
-
-def test_a_missing_exchange_raises_and_the_next_message_goes_through(publisher: Publisher, broker: Broker) -> None:
-    with pytest.raises(PublishFailed, match="no exchange 'nothing'"):
-        publisher.publish([message(exchange="nothing")])
-    publisher.publish([message()])
-    eventually(lambda: broker.depth("site.index") == 1, "the next one is there")
 
 
 def test_of_many_messages_each_that_did_not_arrive_has_its_error(
@@ -149,13 +122,6 @@ def test_of_many_messages_each_that_did_not_arrive_has_its_error(
     # A second attempt with the same objects sends only those.
     assert publisher.publish_each(messages).keys() == failures.keys()
     assert broker.depth("site.index") == 1_196
-
-
-def test_a_closed_connection_is_opened_again(publisher: Publisher, broker: Broker) -> None:
-    publisher.publish([message()])
-    publisher.close()
-    publisher.publish([message()])
-    eventually(lambda: broker.depth("site.index") == 2, "both are there")
 
 
 @pytest.mark.slow
@@ -242,19 +208,6 @@ def test_a_forked_child_gets_a_publisher_of_its_own() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 10) == b"own"
-
-
-def test_a_postponed_message_comes_back_to_its_queue_by_itself_and_not_too_soon(
-    publisher: Publisher, broker: Broker, settings: Settings
-) -> None:
-    came = delivery("site.crawl", mine="kept")
-    began = time.monotonic()
-    postpone(publisher, settings, came)
-    eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
-    assert time.monotonic() - began >= POSTPONEMENT
-    [back] = broker.take("site.crawl")
-    assert back.headers["mine"] == "kept"
-    assert back.headers["x-death"][0]["reason"] == "expired"
 
 
 @pytest.mark.parametrize("queue_type", ["quorum", "classic"])
