@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from app import services
-from app.broker.dead_letters import DeadLetter, DeadSet
+from app.broker.dead_letters import DeadLetter, DeadSets
 from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
@@ -158,8 +158,8 @@ class DemoRun:
         Return the number of the domain's dead letters, and of those that were replayed and succeeded.
         """
         settings = self.plan.settings
-        dead_set = DeadSet(settings.broker, site_policy(settings), self._publisher)
-        dead = [letter for letter in dead_set.letters() if self._is_of_domain(letter)]
+        dead_sets = DeadSets.of(site_policy(settings), settings.broker, self._publisher)
+        dead = dead_sets.letters(self._is_of_domain)
         if not dead or self.site is None:
             return len(dead), 0
         with self._stopwatch.part("replaying"):
@@ -169,14 +169,13 @@ class DemoRun:
             self.display.say(f"The demo repairs the page and replays dead letters: {len(dead)}.")
             self.site.repair()
             before = self._monitor.snapshot().pack
-            replayed = dead_set.replay(self._is_of_domain, budget="fresh").done
+            replayed = dead_sets.replay(self._is_of_domain, budget="fresh").done
             self._monitor.forget_dead_pages()
             self._wait(
                 "the pack with the repaired page",
                 lambda now: bool(before and now.pack and now.pack.generation > before.generation) and now.open == 0,
             )
-        again = sum(self._is_of_domain(letter) for letter in dead_set.letters())
-        return len(dead), len(replayed) - again
+        return len(dead), len(replayed) - len(dead_sets.letters(self._is_of_domain))
 
     def search(self) -> tuple[list[tuple[str, SearchResult]], int]:
         """Search once searchers have loaded the pack: the plan's query, and for the repaired page of the demo's site.

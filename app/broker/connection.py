@@ -41,8 +41,8 @@ class NodesConnection(Connection):  # type: ignore[misc]
 
         A single node is tried twice, and not two seconds apart as by kombu: an operator waits for it.
         """
-        retries = max(1, len(self.alt) - 1)
-        self.ensure_connection(max_retries=retries, interval_start=_NODE_PAUSE, reraise_as_library_errors=False)
+        pauses = {"interval_start": _NODE_PAUSE, "interval_step": 0}
+        self.ensure_connection(max_retries=max(1, len(self.alt) - 1), reraise_as_library_errors=False, **pauses)
         return self.connection
 
     def switch(self, conn_str: str) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from .delivery import BROKER_HEADERS, Delivery
-from .policies.base import MAX_MESSAGE, MAX_TRACEBACK, Failure, ReplayBudget
+from .failure import MAX_MESSAGE, MAX_TRACEBACK, Failure
+
+#: Budget of a replayed message: with `keep` its next failure dead-letters it, with `fresh` it has all its retries.
+ReplayBudget = Literal["keep", "fresh"]
 
 #: Every header of this package begins with it.
 PREFIX = "perennial-"
@@ -26,7 +29,7 @@ FAILED = "perennial-failed-at"
 LAST_ERROR = "perennial-last-error"
 ATTEMPTS = "perennial-attempts"
 
-#: Marks a replayed message and holds its retry budget: with `keep` it is dead-lettered at its next failure.
+#: Marks a replayed message and holds its retry budget.
 REPLAY = "perennial-replay"
 
 #: The replay history: the dead ids under which a message was in a dead set before, the latest first.
@@ -126,21 +129,17 @@ def unacknowledged(delivery: Delivery) -> int:
     by_broker = whole_number(delivery.headers, _COUNTED_BY_BROKER[0], default=0) if delivery.redelivered else 0
     # A quorum queue of RabbitMQ 4 counts rejections as well, and the count survives dead-lettering. On former brokers,
     # whose count begins again, crashes after rejections may count late.
-    rejections = _rejections(delivery)
+    rejected = (entry for entry in deaths(delivery) if entry.get("reason") == "rejected")
+    rejections = sum(whole_number(entry, "count", default=1) for entry in rejected)
     if by_broker >= rejections:
         by_broker -= rejections
     return by_broker + whole_number(delivery.headers, DELIVERIES, default=0)
 
 
-def _rejections(delivery: Delivery) -> int:
-    """Return how often consumers have rejected the message, by `x-death`; a client may have sent an invalid header."""
+def deaths(delivery: Delivery) -> list[Mapping[str, Any]]:
+    """Return the entries of `x-death`, the latest first; a client may have sent an invalid header."""
     entries = delivery.headers.get("x-death")
-    rejected = [
-        entry
-        for entry in (entries if isinstance(entries, list) else ())
-        if isinstance(entry, Mapping) and entry.get("reason") == "rejected"
-    ]
-    return sum(whole_number(entry, "count", default=1) for entry in rejected)
+    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
 
 
 def is_uncounted(delivery: Delivery) -> bool:

@@ -7,9 +7,9 @@ import json
 from kombu import Exchange
 
 from .delivery import Delivery
+from .failure import MAX_MESSAGE
 from .headers import OUTCOME_TO, REPLAY, replay_history
 from .outgoing import Outgoing
-from .policies.base import MAX_MESSAGE
 
 #: Outcomes by the name of the queue that a replay named. With an exchange of its own, the account of a worker needs no
 #: permission for the default exchange. A message can make a worker publish to no other queue.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import amqp_internals
+from .delivery import Delivery
 from .errors import InvalidMessage
 
 #: Bytes of a content header's frame besides the properties: frame header, class, weight, body size and frame end.
@@ -27,6 +28,27 @@ class Outgoing:
     content_encoding: str | None = "utf-8"
     #: Whether an unroutable message is an error. An event without subscribers is not an error.
     mandatory: bool = True
+
+    @classmethod
+    def copy_of(
+        cls,
+        delivery: Delivery,
+        *,
+        exchange: str,
+        routing_key: str,
+        headers: Mapping[str, Any],
+        properties: Mapping[str, Any] | None = None,
+    ) -> Outgoing:
+        """Return a delivered message to publish again, with other headers. It keeps its body and what describes it."""
+        return cls(
+            exchange=exchange,
+            routing_key=routing_key,
+            body=delivery.body,
+            headers=headers,
+            properties=delivery.kept_properties() if properties is None else properties,
+            content_type=delivery.content_type,
+            content_encoding=delivery.content_encoding,
+        )
 
 
 def wire_message(channel: Any, message: Outgoing) -> Any:

@@ -39,7 +39,8 @@ _UNENCODABLE = (struct.error, FrameSyntaxError, TypeError, ValueError, Attribute
 #: Seconds to read what the broker has sent already.
 _GLANCE = 0.001
 
-_BLOCKED = "the broker takes no messages, it is low on memory or disk"
+#: Why nothing is sent while the broker blocks the connection.
+BLOCKED = "the broker takes no messages, it is low on memory or disk"
 
 
 class _NoAnswer(Exception):
@@ -237,7 +238,7 @@ class Publisher:
         if answers[Answer.RETURNED]:
             # A declared queue may have been deleted since; the next attempt declares it again.
             self._declared.clear()
-        why = _BLOCKED if self._blocked else repr(error)
+        why = BLOCKED if self._blocked else repr(error)
         returned = {_shown(each.message) for each in transfers if each.answer is Answer.RETURNED}
         shown = ", ".join(sorted(returned)[:_MAX_SHOWN])
         failures = {
@@ -262,7 +263,7 @@ class Publisher:
             try:
                 self._connection.drain_events(timeout=_GLANCE)
             except TimeoutError:
-                raise PublishFailed(_BLOCKED) from None
+                raise PublishFailed(BLOCKED) from None
             except CONNECTION_ERRORS:
                 self._drop()
 

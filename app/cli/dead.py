@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 
 from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, read_export, to_record
 from app.broker.errors import ApplicationError
-from app.broker.policies.base import ReplayBudget
+from app.broker.headers import ReplayBudget
 from app.cli import dead_output as output
 from app.cli.printing import confirm
 from app.messages.dead_sets import dead_sets, new_export, where

@@ -11,15 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from app.broker.connection import connected
 from app.broker.errors import ApplicationError, Postpone, PublishFailed
 from app.broker.publishing import get_publisher
-from app.broker.waiting import remove_messages
 from app.cli.printing import confirm
 from app.crawl.frontier.values import LEASE
 from app.crawl.urls import Target, parse_domain, parse_target
 from app.errors import InvalidSite
-from app.messages.dead_sets import is_about
+from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
 from app.sites.removal import Holdings, SiteRemoval
 from app.sites.site import Site
@@ -30,7 +28,8 @@ from app.storage.layout import Tombstone, content_key, may_be_page, page_id, to_
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.topology.declare import prepare_client
-from app.topology.policies import budgets, site_policy
+from app.topology.policies import budgets
+from app.topology.queues import DEAD_SET
 from config.settings import Settings, get_settings
 
 #: Seconds between two looks at the requests that have not ended, and at the lease of the pack.
@@ -84,7 +83,7 @@ def remove_sites(domains: Collection[str]) -> tuple[list[Holdings], int]:
     # Also what pages in work published until they ended.
     at = _next_second()
     deleted = [_delete(removal, settings, at=at) for removal in removals]
-    letters = _remove_letters(domains, settings)
+    letters = dead_sets(settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in domains)
     # Times of messages are whole seconds: what is published from now on is no older than the removal.
     time.sleep(max(0.0, at - time.time()))
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
@@ -149,12 +148,6 @@ def _delete(removal: SiteRemoval, settings: Settings, *, at: int) -> Holdings:
             if time.monotonic() > deadline:
                 raise ApplicationError(f"{removal.domain}: {busy}; run it again") from busy
             time.sleep(_PAUSE)
-
-
-def _remove_letters(domains: Collection[str], settings: Settings) -> int:
-    """Remove the dead letters of these domains. A dead set is a classic queue, which counts no deliveries."""
-    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-        return remove_messages(connection, site_policy(settings).dead.name, is_about(domains))
 
 
 def _page(url: str, site: str) -> Target:

@@ -14,10 +14,10 @@ from typing import Any
 
 from psycopg.sql import SQL, Composable
 
+from app.broker.failure import MAX_MESSAGE
 from app.broker.headers import ATTEMPTS
 from app.broker.nesting import MAX_NESTING, read_json
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import MAX_MESSAGE
 from app.broker.policies.fixed_ttl import EXCEPTIONS, MAX_EXCEPTIONS, RETRIES
 from app.coverart import jobs
 from app.coverart.event_record import complete, fail, note_failure

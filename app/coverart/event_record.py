@@ -8,7 +8,7 @@ from typing import Self
 
 from psycopg.sql import SQL
 
-from app.broker.policies.base import MAX_MESSAGE
+from app.broker.failure import MAX_MESSAGE
 from app.coverart import musicbrainz
 from app.coverart.musicbrainz import Connection
 from app.errors import ArtNotServed

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter
-from app.broker.dead_letters.letters import LetterIds, letter_of
-from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import parse_domain
@@ -45,15 +43,6 @@ def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
         return task in ("", task_of(letter)) and name in ("", domain_of(letter))
 
     return LetterFilter(also=also if task or name else None, **fields)
-
-
-def is_about(domains: Collection[str]) -> Callable[[Delivery], bool]:
-    """Return the condition that a message of the site group is about one of these domains."""
-
-    def matches(delivery: Delivery) -> bool:
-        return domain_of(letter_of(delivery, delivery.queue, LetterIds())) in domains
-
-    return matches
 
 
 def task_of(letter: DeadLetter) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from app.broker.outcomes import OUTCOMES
@@ -31,7 +31,7 @@ _DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
 class TopologyFinding:
     """One difference or danger: what it is about, such as `queue site.index`, the problem and the remedy."""
 
-    severity: Severity
+    severity: Severity = "error"
     subject: str
     problem: str
     remedy: str
@@ -40,15 +40,8 @@ class TopologyFinding:
     found: str = ""
 
     def as_json(self) -> dict[str, str]:
-        """Return the fields by the names that `perennial topology check --json` prints."""
-        return {
-            "severity": self.severity,
-            "where": self.subject,
-            "what": self.problem,
-            "mend": self.remedy,
-            "expected": self.expected,
-            "found": self.found,
-        }
+        """Return the fields by their names, as `perennial topology check --json` prints them."""
+        return asdict(self)
 
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
@@ -60,7 +53,7 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
     for name in sorted(ours.queues.keys() & found.queues.keys()):
         for setting, consequence, remedy in harmful_settings(found.queues[name]):
             problem = f"{setting} {consequence}"
-            findings.append(TopologyFinding(severity="error", subject=f"queue {name}", problem=problem, remedy=remedy))
+            findings.append(TopologyFinding(subject=f"queue {name}", problem=problem, remedy=remedy))
     findings += _unavailable(ours, found)
     for loop in ttl_loops(found):
         finding = TopologyFinding(
@@ -75,13 +68,12 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
 
 def missing(subject: str) -> TopologyFinding:
     """Return the finding for something that does not exist."""
-    return TopologyFinding(severity="error", subject=subject, problem="missing", remedy=APPLY)
+    return TopologyFinding(subject=subject, problem="missing", remedy=APPLY)
 
 
 def other_arguments(queue: str, expected: str, found: str) -> TopologyFinding:
     """Return the finding for a queue with other arguments, none of which RabbitMQ can change."""
     return TopologyFinding(
-        severity="error",
         subject=f"queue {queue}",
         problem="other arguments: declaring it is refused (406), and it is not served",
         expected=expected,
@@ -103,7 +95,6 @@ def other_exchange(
     if is_dead_letter_target:
         remedy += "; without a pause: meanwhile, what expires in a classic queue is dropped"
     return TopologyFinding(
-        severity="error",
         subject=f"exchange {exchange}",
         problem="another type or other arguments: declaring it is refused (406), and a worker cannot start",
         expected=expected,
@@ -219,7 +210,6 @@ def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
 def waits_for_node(queue: str, node: str) -> TopologyFinding:
     """Return the finding for a queue whose node is down, or most of its nodes."""
     return TopologyFinding(
-        severity="error",
         subject=f"queue {queue}",
         problem=f"waits for {node}, which is down; its messages return with it, and all other queues are served",
         remedy=_START_NODE,

@@ -24,12 +24,11 @@ DISPOSABLE = (TICK, REQUESTS)
 
 
 def all_queues(settings: Settings) -> list[Queue]:
-    """Return every queue that `perennial topology apply` declares, each once: work queues first, dead sets last."""
-    work, dead_sets = task_queues(settings), _dead_sets(settings)
-    listed = {queue.name for queue in (*work, *dead_sets)}
-    delays = [*retry_policies(settings).queues(), *coalescing_queues(settings)]
-    delays_by_name = {queue.name: queue for queue in delays if queue.name not in listed}
-    return [*work, *delays_by_name.values(), *dead_sets]
+    """Return every queue that `perennial topology apply` declares, each once: those of clients, then delay queues."""
+    of_clients = client_queues(settings)
+    names = {queue.name for queue in of_clients}
+    others = [*retry_policies(settings).queues(), *coalescing_queues(settings)]
+    return [*of_clients, *{queue.name: queue for queue in others if queue.name not in names}.values()]
 
 
 def client_queues(settings: Settings) -> list[Queue]:
@@ -37,7 +36,8 @@ def client_queues(settings: Settings) -> list[Queue]:
 
     The dead sets are first: RabbitMQ silently drops messages whose dead-letter exchange does not exist.
     """
-    return [*_dead_sets(settings), *task_queues(settings)]
+    dead_sets = [policy.dead for policy in retry_policies(settings).dead_sets().values() if policy.dead is not None]
+    return [*dead_sets, *task_queues(settings)]
 
 
 def coalescing_queues(settings: Settings) -> list[Queue]:
@@ -71,9 +71,7 @@ def declare_all(connection: Any, settings: Settings) -> list[RefusedDeclaration]
     Refused are queues on a node that is down, and those with other arguments. Of the latter, the disposable ones are
     deleted and declared again.
     """
-    clients = client_queues(settings)
-    names = {queue.name for queue in clients}
-    refusals = _declare(connection, [*clients, *(queue for queue in all_queues(settings) if queue.name not in names)])
+    refusals = _declare(connection, all_queues(settings))
     if any(refusal.differs for refusal in refusals):
         logger.error("Queues differ from the code and are not served; `perennial topology check` names the remedy")
     return refusals
@@ -86,8 +84,3 @@ def _declare(connection: Any, queues: Iterable[Queue]) -> list[RefusedDeclaratio
         queries_exchange(channel).declare()
         OUTCOMES(channel).declare()
     return declare_queues(connection, queues, disposable=DISPOSABLE)
-
-
-def _dead_sets(settings: Settings) -> list[Queue]:
-    dead_sets = (policy.dead for policy in retry_policies(settings).dead_sets().values())
-    return [queue for queue in dead_sets if queue is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ from app.services import Urls
 from tests.support import shop
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost
+from tests.support.shop_worker import post, shop_worker
 from tests.support.waiting import eventually
-from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -68,17 +67,7 @@ class Bench:
     def post(self, script: Script) -> str:
         """Send the message; return its id."""
         ident = str(uuid.uuid4())
-        kwargs = {"journal": str(self.folder / ident), "outcomes": script.outcomes}
-        headers = {"task": "tests.support.shop.scripted", "id": ident, "lang": "py"}
-        work_queue = shop.policies.policy_for(script.queue).work_queue(script.queue)
-        self.broker.post(
-            json.dumps([[], kwargs, {}]).encode(),
-            exchange=work_queue.exchange.name,
-            key=work_queue.routing_key,
-            headers=headers,
-            content_type="application/json",
-            content_encoding="utf-8",
-        )
+        post(self.broker, script.queue, "scripted", self.folder / ident, outcomes=script.outcomes)
         return ident
 
     def counts(self, ident: str) -> Counter[str]:
@@ -97,9 +86,7 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with own_vhost(services) as url:
         folder = tmp_path_factory.mktemp("scripts")
         bench = Bench(Broker(url), folder, folder / "worker.log")
-        environment = {"CELERY_BROKER_URL": url}
-        options = ["--loglevel=info"]
-        with worker(environment, bench.log, app="tests.support.shop", queues=QUEUES, concurrency=3, options=options):
+        with shop_worker(url, bench.log, QUEUES, concurrency=3):
             yield bench
 
 

@@ -15,7 +15,6 @@ import pytest
 from kombu import Connection
 
 from app.broker.publishing import Publisher
-from app.messages.dead_sets import dead_sets, where
 from app.topology.declare import declare_for_client
 from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET
@@ -204,15 +203,3 @@ def test_other_letters_follow_a_canary_only_if_it_succeeds(
         left = broker.depth(DEAD_SET)
         assert perennial(environment, "replay", "--all", "--canary") == f"{left} replayed\n"
     assert broker.depth(DEAD_SET) == 0
-
-
-def test_a_python_shell_lists_and_replays_as_the_command_does(
-    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
-) -> None:
-    dead_letter(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "aab"))
-    dead = dead_sets(settings)
-    assert [group.count for group in dead.groups(where(domain="https://A.gov/x"))] == [2]
-    assert len(dead.replay(where(domain="a.gov", task="site.index"), budget="fresh").done) == 2
-    [message, _] = broker.take("site.index")
-    assert message.headers["perennial-replay"] == "fresh"
-    assert message.headers["current-iteration"] == 0

@@ -15,7 +15,7 @@ import pytest
 import requests
 from kombu import Connection
 
-from app.broker.dead_letters import DeadLetter, DeadSet
+from app.broker.dead_letters import DeadSets
 from app.broker.headers import OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY
 from app.broker.publishing import Publisher
 from app.services import Urls
@@ -53,9 +53,9 @@ def broker(settings: Settings) -> Broker:
 
 
 @pytest.fixture
-def dead_set(settings: Settings, broker: Broker) -> Iterator[DeadSet]:
+def dead(settings: Settings, broker: Broker) -> Iterator[DeadSets]:
     publisher = Publisher(settings.broker)
-    yield DeadSet(settings.broker, site_policy(settings), publisher)
+    yield DeadSets.of(site_policy(settings), settings.broker, publisher)
     publisher.close()
     broker.take(DEAD_SET)
 
@@ -74,140 +74,24 @@ def send(broker: Broker, task: str, *, key: str = "site.index", more: Mapping[st
     return ident
 
 
-def the_dead(broker: Broker, dead_set: DeadSet, count: int = 1) -> list[DeadLetter]:
-    eventually(lambda: broker.depth(DEAD_SET) >= count, f"{count} dead")
-    return dead_set.letters()
-
-
 def runs(journal: Path) -> int:
     return len(journal.read_text().splitlines()) if journal.exists() else 0
 
 
 @pytest.mark.parametrize(
     ("task", "reason", "exception"),
-    [
-        ("failing.fail", "exception", "KeyError"),
-        ("failing.suicide", "worker-lost", "WorkerLostError"),
-        ("failing.leave", "worker-lost", "SystemExit"),
-        ("failing.memory", "out-of-memory", "MemoryError"),
-        ("failing.hang", "time-limit", "TimeLimitExceeded"),
-        ("failing.linger", "soft-time-limit", "SoftTimeLimitExceeded"),
-    ],
+    [("failing.fail", "exception", "KeyError"), ("failing.leave", "worker-lost", "SystemExit")],
 )
-def test_however_a_run_fails_it_spends_the_same_budget_and_ends_in_the_dead_set(
-    running: Worker, broker: Broker, dead_set: DeadSet, journal: Path, task: str, reason: str, exception: str
+def test_each_retry_and_the_death_of_a_message_are_logged_with_its_task_queue_budget_and_error(
+    running: Worker, broker: Broker, dead: DeadSets, journal: Path, task: str, reason: str, exception: str
 ) -> None:
     task_id = send(broker, task, journal=journal)
-    [letter] = the_dead(broker, dead_set)
+    eventually(lambda: broker.depth(DEAD_SET) == 1, "it is dead")
+    [letter] = dead.letters()
     assert runs(journal) == 3
     assert f"[{task_id}] Retry 1 of 2 of {task} from site.index in 0.1 s: {exception}" in running.log
     assert f"[{task_id}] Dead-lettered {task} from site.index ({reason}): {exception}" in running.log
-    assert (
-        letter.reason,
-        letter.delivery.headers["perennial-exception"],
-        letter.delivery.headers["perennial-attempts"],
-    ) == (reason, exception, 3)
-    assert letter.queue == "site.index"
-    assert letter.delivery.headers["perennial-failed-at"] - letter.delivery.headers["perennial-first-failed-at"] >= 0.3
-    assert letter.delivery.headers["perennial-worker"].startswith("worker@")
-    assert broker.depth("site.index") == 0
-
-
-def test_a_message_that_fails_twice_comes_back_and_succeeds(
-    running: Worker, broker: Broker, journal: Path, dead_set: DeadSet
-) -> None:
-    send(broker, "failing.fail", journal=journal, times=2)
-    eventually(lambda: runs(journal) == 3, "three runs")
-    send(broker, "failing.permanent", journal=journal)
-    [letter] = the_dead(broker, dead_set)
-    assert letter.reason == "invalid-url"
-    assert runs(journal) == 4
-
-
-def test_a_postponed_message_spends_nothing(running: Worker, broker: Broker, journal: Path, dead_set: DeadSet) -> None:
-    send(broker, "failing.postpone", journal=journal, times=5)
-    eventually(lambda: runs(journal) == 6, "six runs with a budget of three")
-    assert broker.depth(DEAD_SET) == 0
-
-
-def test_a_postponement_that_nobody_can_wait_is_a_failure(
-    running: Worker, broker: Broker, journal: Path, dead_set: DeadSet
-) -> None:
-    send(broker, "failing.never", journal=journal)
-    [letter] = the_dead(broker, dead_set)
-    assert (letter.reason, runs(journal)) == ("invalid-message", 1)
-    assert "inf" in letter.delivery.headers["perennial-message"]
-
-
-JSON = {"content_type": "application/json", "content_encoding": "utf-8"}
-
-
-@pytest.mark.parametrize(
-    ("body", "properties", "reason"),
-    [
-        (b"\xff\xfe garbage", {}, "undecodable"),
-        (b"{not json", {"content_type": "application/json"}, "undecodable"),
-        (b"[1, 2]", {}, "undecodable"),
-        (b"", {}, "undecodable"),
-        (b'{"domain": "a.gov"}', {}, "unknown-type"),
-        (b'{"type": "indx", "domain": "a.gov"}', {}, "unknown-type"),
-        (b"\x80\x04K\x01.", {"content_type": "application/x-python-serialize"}, "undecodable"),
-        (b"[[], {}, {}]", {"headers": {"task": "no.such.task", "id": "1"}, **JSON}, "unknown-type"),
-        (b"[[], {}, {}]", {"headers": {"task": "failing.fail"}, **JSON}, "invalid-message"),
-        (b"\xff", {"headers": {"task": "failing.fail", "id": "1"}, **JSON}, "undecodable"),
-        (b"[[], {}, {}]", {"headers": {"task": "failing.fail", "id": "1"}, **JSON}, "exception"),
-    ],
-)
-def test_a_message_that_cannot_be_a_task_is_dead_lettered_unchanged_and_the_worker_goes_on(
-    running: Worker,
-    broker: Broker,
-    dead_set: DeadSet,
-    journal: Path,
-    body: bytes,
-    properties: dict[str, Any],
-    reason: str,
-) -> None:
-    broker.post(body, key="site.index", **properties)
-    [letter] = the_dead(broker, dead_set)
-    assert letter.reason == reason
-    assert letter.delivery.headers["perennial-attempts"] == (1 if reason == "invalid-message" else 3)
-    assert letter.delivery.body == body
-    assert letter.delivery.content_type == properties.get("content_type")
-    send(broker, "failing.fail", journal=journal, times=0)
-    eventually(lambda: runs(journal) == 1, "the worker goes on")
-
-
-def test_a_worker_killed_whole_loses_nothing(services: Urls, redis_url: str, tmp_path: Path) -> None:
-    with own_vhost(services) as url:
-        settings = settings_for(tmp_path, url, redis_url, services.broker_api_url)
-        kill_and_start_again(settings, Broker(url), tmp_path)
-
-
-def kill_and_start_again(settings: Settings, broker: Broker, tmp_path: Path) -> None:
-    environment = environment_of(settings)
-    with worker({**environment, **BUDGET}, tmp_path / "first.log", app="tests.support.failing") as first:
-        for number in range(20):
-            send(broker, "failing.hold", journal=tmp_path / f"held-{number}", flag=tmp_path / "go")
-        eventually(lambda: (tmp_path / "held-0").exists(), "work has begun")
-        first.kill()
-    (tmp_path / "go").touch()
-    with worker({**environment, **BUDGET}, tmp_path / "second.log", app="tests.support.failing"):
-        everyone = [tmp_path / f"held-{number}" for number in range(20)]
-        eventually(lambda: all(each.exists() for each in everyone), "every message ran")
-
-
-def test_a_replay_that_keeps_its_budget_dies_again_at_once_and_a_fresh_one_runs_its_course(
-    running: Worker, broker: Broker, dead_set: DeadSet, journal: Path
-) -> None:
-    send(broker, "failing.fail", journal=journal)
-    [letter] = the_dead(broker, dead_set)
-    assert runs(journal) == 3
-    assert dead_set.replay([letter.id]).done == [letter.id]
-    eventually(lambda: runs(journal) == 4, "one more run")
-    the_dead(broker, dead_set)
-    dead_set.replay(budget="fresh")
-    eventually(lambda: runs(journal) == 7, "three more runs")
-    the_dead(broker, dead_set)
+    assert (letter.reason, letter.cause.exception, letter.cause.attempts) == (reason, exception, 3)
 
 
 @pytest.mark.parametrize("pool", ["solo", "threads"])
@@ -222,18 +106,6 @@ def test_a_task_that_exits_spends_its_budget_where_no_process_ends_too(
             eventually(lambda: broker.depth(DEAD_SET) == 1, "it is dead")
         assert runs(journal) == 3
         assert broker.peek(DEAD_SET)[0].headers[REASON] == "worker-lost"
-
-
-def test_a_message_that_expired_before_its_replay_runs(
-    running: Worker, broker: Broker, dead_set: DeadSet, journal: Path
-) -> None:
-    soon = datetime.now(UTC) + timedelta(seconds=3)
-    send(broker, "failing.permanent", journal=journal, more={"expires": soon.isoformat()})
-    [letter] = the_dead(broker, dead_set)
-    eventually(lambda: datetime.now(UTC) > soon, "it has expired")
-    assert dead_set.replay([letter.id]).done == [letter.id]
-    eventually(lambda: runs(journal) == 2, "it ran again")
-    the_dead(broker, dead_set)
 
 
 def test_an_expired_message_is_reported_as_revoked_and_not_as_a_success(

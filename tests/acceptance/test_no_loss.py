@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -21,8 +18,9 @@ from tests.support import shop
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost
 from tests.support.killable import Killable
+from tests.support.shop_worker import post, runs, shop_worker
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, worker
+from tests.support.worker import Worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -62,26 +60,6 @@ class Vhost:
         return answer
 
 
-def post(broker: Broker, queue: str, task: str, journal: Path) -> None:
-    work_queue = shop.policies.policy_for(queue).work_queue(queue)
-    broker.post(
-        json.dumps([[], {"journal": str(journal)}, {}]).encode(),
-        exchange=work_queue.exchange.name,
-        key=work_queue.routing_key,
-        headers={"task": f"tests.support.shop.{task}", "id": str(uuid.uuid4()), "lang": "py"},
-        content_type="application/json",
-        content_encoding="utf-8",
-        delivery_mode=2,
-    )
-
-
-@contextmanager
-def shop_worker(url: str, log: Path, queues: tuple[str, ...] = QUEUES) -> Iterator[Worker]:
-    environment, options = {"CELERY_BROKER_URL": url}, ["--loglevel=info"]
-    with worker(environment, log, app="tests.support.shop", queues=queues, options=options) as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
 def vhost(services: Urls) -> Iterator[Vhost]:
     with own_vhost(services) as url:
@@ -90,17 +68,13 @@ def vhost(services: Urls) -> Iterator[Vhost]:
 
 @pytest.fixture(scope="module")
 def running(vhost: Vhost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with shop_worker(vhost.url, tmp_path_factory.mktemp("no-loss") / "worker.log") as running:
+    with shop_worker(vhost.url, tmp_path_factory.mktemp("no-loss") / "worker.log", QUEUES) as running:
         yield running
 
 
 @pytest.fixture
 def broker(vhost: Vhost) -> Broker:
     return Broker(vhost.url)
-
-
-def runs(journal: Path) -> int:
-    return journal.read_text().count("run ") if journal.exists() else 0
 
 
 # First, while no worker of another test runs on the broker that is killed.
@@ -180,18 +154,6 @@ def test_where_the_broker_refuses_a_replacement_the_original_stays_and_is_tried_
         [message] = eventually(partial(broker.take, dead.name), f"{queue}: it is dead-lettered", seconds=60)
         attempts = 1 if verb == "dead-letter" else 3
         assert message.headers["perennial-attempts"] == runs(tmp_path / queue) == attempts, queue
-
-
-@pytest.mark.parametrize(("queue", "exchange"), [("mail", "shop.delay.300"), ("labels.print", "labels.failed")])
-def test_a_worker_declares_a_deleted_exchange_again(
-    running: Worker, vhost: Vhost, broker: Broker, tmp_path: Path, queue: str, exchange: str
-) -> None:
-    vhost.delete_exchange(exchange)
-    post(broker, queue, "fail", tmp_path / "journal")
-    rest = shop.policies.policy_for(queue).dead
-    assert rest is not None
-    [_] = eventually(lambda: broker.take(rest.name), f"it is in {rest.name}", seconds=60)
-    assert runs(tmp_path / "journal") == 3
 
 
 def test_a_quorum_queue_keeps_what_it_cannot_dead_letter(

@@ -12,20 +12,19 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
 
 import pytest
-import requests
 from celery import states
 from celery.events.state import State
 from kombu import Connection
 
 from app.services import Urls
 from tests.support import shop
-from tests.support.broker import Broker, given_arguments
+from tests.support.broker import Broker
 from tests.support.corner import own_vhost
+from tests.support.shop_worker import shop_worker
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, worker
+from tests.support.worker import Worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -67,23 +66,12 @@ BEFORE = {
 
 GARBAGE = b"\xff\xfe garbage \x00"
 
-#: `mb-retries` as producers have written it, and the runs that it gives.
-COUNTDOWNS: dict[str, tuple[Any, int]] = {
-    "an int": (1, 2),
-    "a text": ("1", 2),
-    "zero": (0, 1),
-    "a negative number": (-3, 1),
-    "garbage": ("many", 3),
-    "a list": ([1], 3),
-}
-
 
 @dataclass
 class Bench:
     """A running worker of the shop, and what is seen of it from outside."""
 
     url: str
-    api: str
     folder: Path
     broker: Broker
     ids: dict[str, str] = field(default_factory=dict)
@@ -126,13 +114,6 @@ class Bench:
         properties = {"reply_to": "answers", "correlation_id": "question", **as_json, **properties}
         self.broker.post(body, exchange=target.exchange.name, key=target.routing_key, headers=headers, **properties)
 
-    def listing(self, kind: str) -> Any:
-        """Return the objects of a kind in the vhost, by the management API."""
-        vhost = quote(urlsplit(self.url).path.removeprefix("/"), safe="")
-        answer = requests.get(f"{self.api.rstrip('/')}/{kind}/{vhost}", timeout=10)
-        answer.raise_for_status()
-        return answer.json()
-
     def _times(self, case: str, kind: str) -> list[float]:
         path = self.journal(case)
         lines = [line.rsplit(" ", 1) for line in path.read_text().splitlines()] if path.exists() else []
@@ -144,17 +125,10 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """All messages of all tests, failing at once under one worker."""
     with own_vhost(services) as url:
         folder = tmp_path_factory.mktemp("shop")
-        bench = Bench(url, services.broker_api_url, folder, Broker(url))
-        environment = {"CELERY_BROKER_URL": url}
+        bench = Bench(url, folder, Broker(url))
+        queues = [*QUEUES, *ROUNDS, "clock"]
         with (
-            worker(
-                environment,
-                folder / "worker.log",
-                app="tests.support.shop",
-                queues=[*QUEUES, *ROUNDS, "clock"],
-                concurrency=4,
-                options=["--task-events", "--loglevel=info"],
-            ) as bench.worker,
+            shop_worker(url, folder / "worker.log", queues, "--task-events", concurrency=4) as bench.worker,
             listening(bench),
         ):
             for queue in QUEUES:
@@ -163,9 +137,6 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             bench.send("clock: exception", "clock", "fail")
             for queue in ROUNDS:
                 bench.send(f"{queue}: exception", queue, "fail")
-            for name, (value, _) in COUNTDOWNS.items():
-                bench.send(f"mb-retries is {name}", "labels.print", "fail", **{"mb-retries": value})
-                bench.post("labels.print", GARBAGE, {"case": f"garbage, {name}", "mb-retries": value})
             yield bench
 
 
@@ -213,7 +184,7 @@ def header(message: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("failure", RUNNING)
 @pytest.mark.parametrize("queue", QUEUES)
-def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_dead_set(
+def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_dead_set_announced_once(
     bench: Bench, queue: str, failure: str
 ) -> None:
     case, (_, reason, exception, text) = f"{queue}: {failure}", RUNNING[failure]
@@ -235,6 +206,14 @@ def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_
     if reason in ("exception", "soft-time-limit", "out-of-memory"):
         assert f"in {RUNNING[failure][0]}" in header(message, "traceback")
     assert json.loads(message.body)[1] == {"journal": str(bench.journal(case))}
+    # An attempt that will be retried shows as retried, and only the death as failed.
+    ident = bench.ids[case]
+    eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
+    events = [event for event in bench.events[ident] if event != "task-started"]
+    assert events == [*(("task-received", "task-retried") * 2), "task-received", "task-failed"]
+    assert bench.state.tasks[ident].state == states.FAILURE
+    eventually(lambda: bench.deaths(case), f"task_failure of {case}")
+    assert len(bench.deaths(case)) == 1
 
 
 @pytest.mark.parametrize("failure", BEFORE)
@@ -299,55 +278,6 @@ def test_a_dropped_message_is_reported_as_failed_and_not_retried(bench: Bench) -
     assert len(bench.runs(case)) == 1
 
 
-@pytest.mark.parametrize("failure", RUNNING)
-@pytest.mark.parametrize("queue", QUEUES)
-def test_an_attempt_that_will_be_retried_shows_as_retried_and_a_death_as_failed(
-    bench: Bench, queue: str, failure: str
-) -> None:
-    case = f"{queue}: {failure}"
-    bench.dead(queue, case)
-    ident = bench.ids[case]
-    eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
-    events = [event for event in bench.events[ident] if event != "task-started"]
-    assert events == [*(("task-received", "task-retried") * 2), "task-received", "task-failed"]
-    assert bench.state.tasks[ident].state == states.FAILURE
-    eventually(lambda: bench.deaths(case), f"task_failure of {case}")
-    assert len(bench.deaths(case)) == 1
-
-
-@pytest.mark.parametrize("name", COUNTDOWNS)
-def test_the_countdown_is_followed_whatever_the_producer_wrote(bench: Bench, name: str) -> None:
-    case, runs = f"mb-retries is {name}", COUNTDOWNS[name][1]
-    message = bench.dead("labels.print", case)
-    assert len(bench.runs(case)) == header(message, "attempts") == runs
-    assert message.headers["mb-retries"] == -1
-    assert message.headers["mb-exceptions"] == ["KeyError: 'no such shelf'"] * runs
-    garbage = bench.dead("labels.print", f"garbage, {name}")
-    assert (garbage.body, header(garbage, "attempts")) == (GARBAGE, runs)
-    assert len(garbage.headers["mb-exceptions"]) == runs
-    assert garbage.delivery_info["routing_key"] == "print"
-
-
-def test_a_countdowns_topology_on_the_broker_is_the_documents(bench: Bench) -> None:
-    plain = {"durable": True, "auto_delete": False}
-    assert exchanges(bench, "labels") == {
-        "labels": {"type": "direct", **plain, "internal": False, "arguments": {}},
-        "labels.retry": {"type": "fanout", **plain, "internal": False, "arguments": {}},
-        "labels.failed": {"type": "fanout", **plain, "internal": False, "arguments": {}},
-    }
-    retry = {"x-message-ttl": 400, "x-dead-letter-exchange": "labels"}
-    assert queues(bench, "labels") == {
-        "labels.print": {**plain, "exclusive": False, "arguments": {}},
-        "labels.retry": {**plain, "exclusive": False, "arguments": retry},
-        "labels.failed": {**plain, "exclusive": False, "arguments": {}},
-    }
-    assert bindings(bench, "labels") == {
-        ("labels", "print", "labels.print"),
-        ("labels.retry", "", "labels.retry"),
-        ("labels.failed", "", "labels.failed"),
-    }
-
-
 @pytest.mark.parametrize("queue", ROUNDS)
 def test_the_brokers_count_holds_over_many_rounds(bench: Bench, queue: str) -> None:
     message = bench.dead(queue, f"{queue}: exception")
@@ -355,46 +285,3 @@ def test_the_brokers_count_holds_over_many_rounds(bench: Bench, queue: str) -> N
     assert len(gaps) == 7
     assert min(gaps) >= 100
     assert header(message, "attempts") == 8
-
-
-@pytest.mark.parametrize("queue", ["orders", "orders.classic", "topics"])
-def test_retry_info_has_the_history_of_a_message(bench: Bench, queue: str) -> None:
-    info = json.loads(bench.dead(queue, f"{queue}: exception").headers["retry_info"])
-    assert (info["error"], info["num_attempts"]) == ("exception", 3)
-    assert (info["error_class"], info["error_message"]) == ("KeyError", "'no such shelf'")
-    assert any("in fail" in line for line in info["backtrace"])
-    assert (info["properties"]["reply_to"], info["properties"]["correlation_id"]) == ("answers", "question")
-
-
-def test_an_exchange_of_sneakers_type_and_name_is_declared_where_it_is_asked_for(bench: Bench) -> None:
-    of_topics = exchanges(bench, "topics-")
-    assert {name: each["type"] for name, each in of_topics.items()} == {
-        "topics-error": "topic",
-        "topics-retry": "topic",
-        "topics-retry-requeue": "topic",
-    }
-
-
-def exchanges(bench: Bench, prefix: str) -> dict[str, Any]:
-    return {
-        each["name"]: {key: each[key] for key in ("type", "durable", "auto_delete", "internal", "arguments")}
-        for each in bench.listing("exchanges")
-        if each["name"].startswith(prefix)
-    }
-
-
-def queues(bench: Bench, prefix: str) -> dict[str, Any]:
-    return {
-        each["name"]: {key: each[key] for key in ("durable", "auto_delete", "exclusive")}
-        | {"arguments": given_arguments(each)}
-        for each in bench.listing("queues")
-        if each["name"].startswith(prefix) and ".delay." not in each["name"]
-    }
-
-
-def bindings(bench: Bench, prefix: str) -> set[tuple[str, str, str]]:
-    return {
-        (each["source"], each["routing_key"], each["destination"])
-        for each in bench.listing("bindings")
-        if each["source"].startswith(prefix)
-    }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,33 +18,17 @@ from celery import Celery
 from app.broker.worker.together import MOST
 from app.services import Urls
 from tests.servers.site import Answer, Request, Site, Wire, page
-from tests.support import shop
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.shop_worker import post, runs, shop_worker
 from tests.support.system import running_system
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, worker
+from tests.support.worker import Worker
 
 pytestmark = pytest.mark.acceptance
 
 #: Messages that one process runs at the same time.
 GROUP = MOST
-
-
-def post(broker: Broker, task: str, journal: Path, *, limit: float = 60, **kwargs: object) -> None:
-    broker.post(
-        json.dumps([[], {"journal": str(journal), **kwargs}, {}]).encode(),
-        exchange=shop.mail.work_queue("mail").exchange.name,
-        key="mail",
-        headers={
-            "task": f"tests.support.shop.{task}",
-            "id": journal.name,
-            "lang": "py",
-            "timelimit": [limit, None],
-        },
-        content_type="application/json",
-        content_encoding="utf-8",
-    )
 
 
 def after(seconds: float, then: Answer) -> Answer:
@@ -56,13 +41,32 @@ def after(seconds: float, then: Answer) -> Answer:
     return answer
 
 
-def received(process: Worker) -> int:
-    """Return how many messages a worker has taken from its connection: a prefetched one may still be on its way."""
-    return process.log.count("] received")
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A worker of one process, which is busy until `begin`: the messages that come before share the process then."""
+
+    broker: Broker
+    worker: Worker
+    url: str
+    release: Path
+
+    def post(self, journal: Path, *, limit: float = 60, **kwargs: str) -> None:
+        post(self.broker, "mail", "shared", journal, timelimit=(limit, None), **kwargs)
+
+    def begin(self, messages: int) -> None:
+        """Free the process when the worker has taken all messages: a prefetched one may still be on its way."""
+        eventually(lambda: self.worker.log.count("] received") == 1 + messages, "all wait in the worker")
+        self.release.touch()
 
 
-def runs(journal: Path, line: str = "run") -> int:
-    return journal.read_text().split().count(line) if journal.exists() else 0
+@pytest.fixture
+def bench(services: Urls, tmp_path: Path) -> Iterator[Bench]:
+    with own_vhost(services) as url:
+        log, release = tmp_path / "worker.log", tmp_path / "release"
+        with shop_worker(url, log, ["mail"], "--task-events", concurrency=1) as running:
+            bench = Bench(Broker(url), running, url, release)
+            post(bench.broker, "mail", "hold", release, timelimit=(60, None))
+            yield bench
 
 
 @pytest.mark.parametrize(
@@ -70,112 +74,73 @@ def runs(journal: Path, line: str = "run") -> int:
     [("exit", "worker-lost", 60), ("hang", "time-limit", 3), ("memory", "out-of-memory", 60)],
 )
 def test_only_the_budget_of_the_message_moves_that_fails_alone(
-    services: Urls, tmp_path: Path, outcome: str, reason: str, limit: float
+    bench: Bench, tmp_path: Path, outcome: str, reason: str, limit: float
 ) -> None:
-    release, poison = tmp_path / "release", tmp_path / "poison"
-    others = [tmp_path / f"other-{number}" for number in range(GROUP - 1)]
-    with own_vhost(services) as url:
-        broker = Broker(url)
-        with worker(
-            {"CELERY_BROKER_URL": url},
-            tmp_path / "worker.log",
-            app="tests.support.shop",
-            queues=["mail"],
-            concurrency=1,
-            options=["--loglevel=INFO", "--task-events"],
-        ) as process:
-            post(broker, "hold", release)
-            for journal in others[:3]:
-                post(broker, "shared", journal, limit=limit)
-            post(broker, "shared", poison, limit=limit, outcome=outcome)
-            for journal in others[3:]:
-                post(broker, "shared", journal, limit=limit)
-            eventually(lambda: received(process) == 1 + GROUP, "all wait in the worker")
-            release.touch()
-            eventually(lambda: broker.depth("shop.dead") == 1, "the poison is dead", seconds=90)
-            eventually(lambda: all(runs(journal, "done") for journal in others), "the others are done")
-        [dead] = broker.take("shop.dead")
+    poison, others = tmp_path / "poison", [tmp_path / f"other-{number}" for number in range(GROUP - 1)]
+    for journal in others[:3]:
+        bench.post(journal, limit=limit)
+    bench.post(poison, limit=limit, outcome=outcome)
+    for journal in others[3:]:
+        bench.post(journal, limit=limit)
+    bench.begin(GROUP)
+    eventually(lambda: bench.broker.depth("shop.dead") == 1, "the poison is dead", seconds=90)
+    eventually(lambda: all(runs(journal, "done") for journal in others), "the others are done")
+    [dead] = bench.broker.take("shop.dead")
     assert (dead.headers["id"], dead.headers["perennial-reason"]) == ("poison", reason)
     # One run among the others, and those of its budget.
     assert (runs(poison), dead.headers["perennial-attempts"]) == (1 + 3, 3)
     assert all(runs(journal) <= 2 for journal in others)
-    assert "Retry" not in "".join(
-        line for line in (tmp_path / "worker.log").read_text().splitlines() if "[other" in line
-    )
+    assert not [line for line in bench.worker.log.splitlines() if "[other" in line and "Retry" in line]
 
 
-def test_of_the_others_of_a_terminated_message_those_run_again_that_had_not_ended(
-    services: Urls, tmp_path: Path
+def test_of_the_others_of_a_terminated_message_those_run_again_that_had_not_ended(bench: Bench, tmp_path: Path) -> None:
+    doomed, late, *others = (tmp_path / name for name in ("doomed", "late", "other-0", "other-1"))
+    bench.post(doomed, outcome="hang")
+    bench.post(late, outcome="wait")
+    for journal in others:
+        bench.post(journal)
+    bench.begin(4)
+    with Celery(broker=bench.url) as control:
+
+        def active() -> set[str]:
+            [of_worker] = control.control.inspect(timeout=10, limit=1).active().values()
+            return {request["id"] for request in of_worker}
+
+        eventually(lambda: active() == {doomed.name, late.name}, "the results of the others have come")
+        assert (runs(doomed), runs(late), runs(late, "done")) == (1, 1, 0)
+        control.control.revoke(doomed.name, terminate=True, signal="SIGKILL")
+    eventually(lambda: runs(late) == 2, "the other one runs again")
+    Path(f"{late}.release").touch()
+    eventually(lambda: runs(late, "done"), "it is done")
+    bench.worker.leave()
+    assert (runs(doomed), bench.broker.depth("mail"), bench.broker.depth("shop.dead")) == (1, 0, 0)
+    assert [runs(journal) for journal in others] == [1, 1]
+
+
+def test_a_worker_that_stops_acknowledges_what_ends_beside_a_slow_message(
+    bench: Bench, services: Urls, tmp_path: Path
 ) -> None:
-    release, doomed, late = tmp_path / "release", tmp_path / "doomed", tmp_path / "late"
-    others = [tmp_path / f"other-{number}" for number in range(2)]
-    with own_vhost(services) as url:
-        broker = Broker(url)
-        with worker(
-            {"CELERY_BROKER_URL": url},
-            tmp_path / "worker.log",
-            app="tests.support.shop",
-            queues=["mail"],
-            concurrency=1,
-            options=["--loglevel=INFO"],
-        ) as process:
-            post(broker, "hold", release)
-            post(broker, "shared", doomed, outcome="hang")
-            post(broker, "shared", late, outcome="wait")
-            for journal in others:
-                post(broker, "shared", journal)
-            eventually(lambda: received(process) == 5, "all wait in the worker")
-            release.touch()
-            with Celery(broker=url) as control:
-
-                def active() -> set[str]:
-                    [of_worker] = control.control.inspect(timeout=10, limit=1).active().values()
-                    return {request["id"] for request in of_worker}
-
-                eventually(lambda: active() == {doomed.name, late.name}, "the results of the others have come")
-                assert (runs(doomed), runs(late), runs(late, "done")) == (1, 1, 0)
-                control.control.revoke(doomed.name, terminate=True, signal="SIGKILL")
-            eventually(lambda: runs(late) == 2, "the other one runs again")
-            Path(f"{late}.release").touch()
-            eventually(lambda: runs(late, "done"), "it is done")
-        assert (runs(doomed), broker.depth("mail"), broker.depth("shop.dead")) == (1, 0, 0)
-        assert [runs(journal) for journal in others] == [1, 1]
-
-
-def test_a_worker_that_stops_acknowledges_what_ends_beside_a_slow_message(services: Urls, tmp_path: Path) -> None:
-    release, late, other = tmp_path / "release", tmp_path / "late", tmp_path / "other"
+    late, other = tmp_path / "late", tmp_path / "other"
+    queue = f"{services.broker_api_url.rstrip('/')}/queues/{urlsplit(bench.url).path.strip('/')}/mail"
 
     def unacknowledged() -> int:
-        vhost = urlsplit(url).path.strip("/")
-        answer = requests.get(f"{services.broker_api_url.rstrip('/')}/queues/{vhost}/mail", timeout=10)
-        return int(answer.json().get("messages_unacknowledged", -1))
+        return int(requests.get(queue, timeout=10).json().get("messages_unacknowledged", -1))
 
-    with own_vhost(services) as url:
-        broker = Broker(url)
-        with worker(
-            {"CELERY_BROKER_URL": url},
-            tmp_path / "worker.log",
-            app="tests.support.shop",
-            queues=["mail"],
-            concurrency=1,
-            options=["--loglevel=INFO"],
-        ) as process:
-            post(broker, "hold", release)
-            post(broker, "shared", late, outcome="wait")
-            post(broker, "shared", other, outcome="wait")
-            eventually(lambda: received(process) == 3, "all wait in the worker")
-            release.touch()
-            eventually(lambda: runs(late) and runs(other), "both run")
-            # The broker's count is seconds old.
-            eventually(lambda: unacknowledged() == 2, "both are open", seconds=30)
-            process.process.terminate()
-            eventually(lambda: "Warm shutdown" in process.log, "the worker stops")
-            Path(f"{other}.release").touch()
-            eventually(lambda: unacknowledged() == 1, "only the slow one is open", seconds=30)
-            assert (runs(other, "done"), runs(late, "done"), process.process.poll()) == (1, 0, None)
-            Path(f"{late}.release").touch()
-            assert process.process.wait(30) == 0
-        assert (runs(late), broker.depth("mail")) == (1, 0)
+    for journal in (late, other):
+        bench.post(journal, outcome="wait")
+    bench.begin(2)
+    eventually(lambda: runs(late) and runs(other), "both run")
+    # The broker's count is seconds old.
+    eventually(lambda: unacknowledged() == 2, "both are open", seconds=30)
+    process = bench.worker.process
+    process.terminate()
+    eventually(lambda: "Warm shutdown" in bench.worker.log, "the worker stops")
+    Path(f"{other}.release").touch()
+    eventually(lambda: unacknowledged() == 1, "only the slow one is open", seconds=30)
+    assert (runs(other, "done"), runs(late, "done"), process.poll()) == (1, 0, None)
+    Path(f"{late}.release").touch()
+    assert process.wait(30) == 0
+    assert (runs(late), bench.broker.depth("mail")) == (1, 0)
 
 
 def test_every_page_is_stored_though_pool_processes_are_killed_all_the_time(services: Urls, tmp_path: Path) -> None:

@@ -104,11 +104,10 @@ class Observer:
     def letters(self) -> tuple[Letter, ...]:
         """Return the dead letters about the sites."""
         found = []
-        for dead_set in dead_sets(self._system.settings):
-            for letter in dead_set.letters():
-                domain, url = domain_of(letter), payload_of(letter).get("url")
-                if domain in self._sites:
-                    found.append(Letter(domain, task_of(letter), path_of(str(url)) if url else ""))
+        for letter in dead_sets(self._system.settings).letters():
+            domain, url = domain_of(letter), payload_of(letter).get("url")
+            if domain in self._sites:
+                found.append(Letter(domain, task_of(letter), path_of(str(url)) if url else ""))
         return tuple(found)
 
     def remains(self, packs: Sequence[PackRecord], ended: Sequence[str]) -> Remains:

@@ -78,7 +78,7 @@ def test_a_queue_with_a_missing_member_takes_messages_and_a_waiting_one_is_an_er
 
 def test_a_dead_set_on_the_node_is_unavailable_and_not_empty(settings: Settings) -> None:
     with pytest.raises(QueueUnavailable, match="the letters return with it"):
-        dead_sets(settings)["site.dead"].letters()
+        dead_sets(settings).only("site.dead").letters()
 
 
 def test_check_and_doctor_name_the_waiting_queues_and_the_missing_members(
@@ -97,5 +97,5 @@ def test_check_and_doctor_name_the_waiting_queues_and_the_missing_members(
 
 def test_all_comes_back_with_the_node(settings: Settings, cluster: RabbitCluster) -> None:
     cluster.start(0)
-    assert [letter.delivery.body for letter in dead_sets(settings)["site.dead"].letters()] == [b"a letter"]
+    assert [letter.delivery.body for letter in dead_sets(settings).only("site.dead").letters()] == [b"a letter"]
     assert check_topology(settings).errors == []

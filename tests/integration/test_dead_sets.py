@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -237,22 +238,6 @@ def test_letters_of_the_broker_and_of_foreign_programs_are_read_and_replayed(
     assert sorted(bodies(broker.take("mail"))) == ["[1]", "by hand"]
 
 
-def test_letters_with_garbage_in_every_header_can_be_read_and_found(dead: DeadSets, broker: Broker) -> None:
-    names = ["dead-id", "reason", "queue", "task", "exception", "message", "traceback", "first-failed-at", "failed-at"]
-    for value in ([1, 2], {"a": 1}, True, 1e300, -(2**60), "x" * 2_000, b"\xff\xfe"):
-        headers = {f"perennial-{name}": value for name in (*names, "attempts", "worker", "replay-of")}
-        broker.post(
-            b"\xff\x00", exchange="post.dead", key="mail", headers=headers | {"x-death": value, "retry_info": value}
-        )
-    broker.post(b"", exchange="post.dead", key="mail", headers={"x-death": [{"queue": 7, "time": "x", "count": "y"}]})
-    letters = dead.letters()
-    assert len({letter.id for letter in letters}) == 8
-    for letter in letters:
-        assert dead.find([letter.id]) == [letter]
-        assert len(letter.group) == 8
-    assert sum(group.count for group in dead.groups()) == 8
-
-
 def test_equal_letters_have_different_ids_and_leave_one_by_one(dead: DeadSets, broker: Broker) -> None:
     for _ in range(3):
         broker.post(b"again", exchange="post.dead", key="mail")
@@ -262,29 +247,6 @@ def test_equal_letters_have_different_ids_and_leave_one_by_one(dead: DeadSets, b
     assert dead.replay([second, third]).done == [second, third]
     assert [letter.id for letter in dead.letters()] == [first]
     assert broker.depth("mail") == 2
-
-
-def test_filters_and_groups_distinguish_causes(dead: DeadSets, publisher: Publisher) -> None:
-    dead_letter(publisher, [failed_delivery(number) for number in range(3)], failure(7, at=1_000.0, task="shop.sell"))
-    dead_letter(publisher, [failed_delivery(number) for number in range(2)], failure(9, at=2_000.0, task="shop.buy"))
-    dead_letter(publisher, [failed_delivery(1, "orders")], failure(9, at=3_000.0, reason="time-limit"))
-    groups = dead.groups()
-    assert [(group.count, group.location, group.reason) for group in groups] == [
-        (3, "shop/till.py:7 in sell", "exception"),
-        (2, "shop/till.py:9 in sell", "exception"),
-        (1, "shop/till.py:9 in sell", "time-limit"),
-    ]
-    assert (groups[0].first, groups[0].last) == (1_000.0, 1_000.0)
-    counts = {
-        "task": len(dead.letters(LetterFilter(task="shop.buy"))),
-        "reason": len(dead.letters(LetterFilter(reason="exception"))),
-        "group": len(dead.letters(LetterFilter(group=groups[1].key))),
-        "before": len(dead.letters(LetterFilter(before=2_000.0))),
-        "after": len(dead.letters(LetterFilter(after=2_000.0))),
-        "both": len(dead.letters(LetterFilter(after=2_000.0, exception="KeyError", reason="time-limit"))),
-        "set": len(dead.only("orders.error").letters()),
-    }
-    assert counts == {"task": 2, "reason": 5, "group": 2, "before": 3, "after": 3, "both": 1, "set": 1}
 
 
 def test_an_id_of_no_letter_or_of_several_is_an_error_that_lists_them(dead: DeadSets, publisher: Publisher) -> None:
@@ -334,7 +296,9 @@ def test_a_long_replay_is_done_in_passes_that_requeue_the_rest(
         broker.post(b"twin", exchange="post.dead", key="mail")
     dead_letter(publisher, [failed_delivery(number) for number in range(20)])
     there = [letter.id for letter in dead.letters()]
+    began = time.monotonic()
     result = dead.replay(rate=20.0)
+    assert time.monotonic() - began >= (len(there) - 1) / 20
     assert result.done == there
     assert result.complete
     assert broker.depth("mail") == 24

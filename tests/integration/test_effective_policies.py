@@ -96,12 +96,3 @@ def test_a_policy_of_overflow_comes_before_the_argument_of_a_quorum_queue_and_is
     # With its own `reject-publish` the queue would have refused two of them.
     eventually(lambda: broker.depth("site.dead") == 2, "the broker moved two messages to the dead set")
     assert "overflow = drop-head" in text or "max-length = 1: moves the oldest messages" in text
-
-
-def test_a_lower_delivery_limit_is_an_error_for_quorum_queues_only(declared: Settings) -> None:
-    set_policy(declared, r"^site\.(index|dead)$", delivery_limit=3)
-    texts = findings(declared, "delivery-limit")
-    assert texts["queue site.index"].startswith(
-        "policy trim sets delivery-limit = 3: moves messages after 3 deliveries"
-    )
-    assert "queue site.dead" not in texts

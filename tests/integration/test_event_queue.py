@@ -13,8 +13,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from app.broker.errors import Postpone, PublishFailed
+from app.broker.failure import MAX_MESSAGE
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import MAX_MESSAGE
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS
 from app.broker.publishing import Publisher
 from app.coverart import event_queue, event_record, musicbrainz
@@ -373,13 +373,6 @@ def test_a_locked_row_holds_up_the_failure_of_its_event_for_a_short_time_only(
             table.record(event).fail("dead")
     table.record(event).fail("dead")
     assert table.states()[event] == ("failed", 1)
-
-
-def test_a_message_that_died_without_a_failed_run_leaves_a_reason(table: Table) -> None:
-    event = table.add("index", gid())
-    table.publish()
-    table.record(event).fail("killed")
-    assert (table.states()[event], table.reasons(event)) == (("failed", 1), ["killed"])
 
 
 def test_an_event_that_is_queued_again_does_not_come_back_twice(table: Table) -> None:

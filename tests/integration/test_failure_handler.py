@@ -119,6 +119,16 @@ def test_a_message_that_is_set_aside_comes_back_as_a_new_one_with_its_count(
     assert "x-delivery-count" not in back.headers
 
 
+def test_a_postponement_that_no_delay_queue_can_hold_is_a_permanent_failure(
+    handler: FailureHandler, broker: Broker
+) -> None:
+    forever = Postpone(float("inf"), "never", exactly=True)
+    handler.postpone(Original(delivery("mail"), lambda: True, lambda *_: None), "task", forever)
+    [dead] = broker.take("shop.dead")
+    assert dead.headers["perennial-reason"] == "invalid-message"
+    assert "inf" in dead.headers["perennial-message"]
+
+
 class Turn:
     """A turn of an event loop: what fails in it is carried out when the block ends. `done` are ended originals."""
 

@@ -10,22 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from kombu import Connection, Exchange, Queue
 
-from app.broker.delivery import Delivery
 from app.broker.errors import PublishFailed, Unroutable
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import Decision
 from app.broker.policies.delays import QueueType
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.carry_out import Disposition
-from app.topology.declare import all_queues, client_queues
-from app.topology.policies import site_policy
-from app.topology.queues import DEAD_SET
+from app.topology.declare import client_queues
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.decisions import carry_out_one
@@ -37,8 +32,6 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-#: Seconds.
-POSTPONEMENT = 0.25
 #: Bytes of the broker's confirm.
 _ACK_FRAME = 21
 
@@ -54,15 +47,6 @@ def publisher(settings: Settings) -> Iterator[Publisher]:
 @pytest.fixture
 def broker(settings: Settings) -> Broker:
     return Broker(settings.broker)
-
-
-def postponed(settings: Settings, came: Delivery) -> Decision:
-    return site_policy(settings).postpone(came, POSTPONEMENT)
-
-
-def postpone(publisher: Publisher, settings: Settings, came: Delivery) -> None:
-    decision = postponed(settings, came)
-    carry_out_one(decision, came, publisher=publisher)
 
 
 def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> Outgoing:
@@ -81,17 +65,6 @@ def test_a_message_is_persistent_and_has_an_id(publisher: Publisher, broker: Bro
     [taken] = broker.take("site.index")
     assert taken.properties["delivery_mode"] == 2
     assert len(taken.properties["message_id"]) == 36
-
-
-def test_a_message_that_no_queue_is_bound_for_raises_and_the_next_one_goes_through(
-    publisher: Publisher, broker: Broker, settings: Settings
-) -> None:
-    with Connection(settings.broker) as connection:
-        Exchange("lonely", type="direct")(connection.channel()).declare()
-    with pytest.raises(PublishFailed, match="no queue is bound for exchange 'lonely' with key 'nowhere'"):
-        publisher.publish([message(exchange="lonely", key="nowhere")])
-    publisher.publish([message()])
-    eventually(lambda: broker.depth("site.index") == 1, "the next one is there")
 
 
 def test_what_threads_publish_together_fails_each_for_itself(
@@ -115,33 +88,10 @@ def test_what_threads_publish_together_fails_each_for_itself(
     eventually(lambda: broker.depth("site.index") == 180, "all others are there")
 
 
-def test_an_unknown_key_of_site_goes_to_the_dead_set_and_not_to_nowhere(publisher: Publisher, broker: Broker) -> None:
-    publisher.publish([message(key="indx")])
-    eventually(lambda: broker.depth(DEAD_SET) == 1, "it is in the dead set")
-
-
 def test_an_event_without_subscribers_is_no_error(publisher: Publisher, settings: Settings) -> None:
     with Connection(settings.broker) as connection:
         Exchange("told", type="topic")(connection.channel()).declare()
     publisher.publish([Outgoing(exchange="told", routing_key="update", body=b"{}", mandatory=False)])
-
-
-def test_a_missing_exchange_raises_and_the_next_message_goes_through(publisher: Publisher, broker: Broker) -> None:
-    with pytest.raises(PublishFailed, match="no exchange 'nothing'"):
-        publisher.publish([message(exchange="nothing")])
-    publisher.publish([message()])
-    eventually(lambda: broker.depth("site.index") == 1, "the next one is there")
-
-
-def test_a_full_queue_that_rejects_raises(publisher: Publisher, settings: Settings) -> None:
-    full = Queue(
-        "full",
-        exchange=Exchange("full", type="fanout"),
-        queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"},
-    )
-    publisher.declare([full])
-    with pytest.raises(PublishFailed, match="refused"):
-        publisher.publish([message(number, exchange="full") for number in range(5)])
 
 
 def test_of_many_messages_each_that_did_not_arrive_has_its_error(
@@ -161,6 +111,8 @@ def test_of_many_messages_each_that_did_not_arrive_has_its_error(
     messages[5] = message(2**64)
     messages[7] = message(exchange="full")
     failures = publisher.publish_each(messages)
+    assert "no queue is bound for exchange 'lonely' with key 'index'" in str(failures[3])
+    assert "refused" in str(failures[7])
     assert {position: type(error) for position, error in failures.items()} == {
         3: Unroutable,
         5: struct.error,
@@ -170,13 +122,6 @@ def test_of_many_messages_each_that_did_not_arrive_has_its_error(
     # A second attempt with the same objects sends only those.
     assert publisher.publish_each(messages).keys() == failures.keys()
     assert broker.depth("site.index") == 1_196
-
-
-def test_a_closed_connection_is_opened_again(publisher: Publisher, broker: Broker) -> None:
-    publisher.publish([message()])
-    publisher.close()
-    publisher.publish([message()])
-    eventually(lambda: broker.depth("site.index") == 2, "both are there")
 
 
 @pytest.mark.slow
@@ -265,41 +210,6 @@ def test_a_forked_child_gets_a_publisher_of_its_own() -> None:
     assert os.read(read, 10) == b"own"
 
 
-def test_a_postponed_message_comes_back_to_its_queue_by_itself_and_not_too_soon(
-    publisher: Publisher, broker: Broker, settings: Settings
-) -> None:
-    came = delivery("site.crawl", mine="kept")
-    began = time.monotonic()
-    postpone(publisher, settings, came)
-    eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
-    assert time.monotonic() - began >= POSTPONEMENT
-    [back] = broker.take("site.crawl")
-    assert back.headers["mine"] == "kept"
-    assert back.headers["x-death"][0]["reason"] == "expired"
-
-
-def test_a_message_that_cannot_be_encoded_raises_and_the_next_one_goes_through_at_once(
-    publisher: Publisher, broker: Broker
-) -> None:
-    publisher.publish([message()])
-    with pytest.raises(struct.error):
-        publisher.publish([replace(message(), headers={"number": 2**64})])
-    publisher.publish([message()])
-    assert broker.depth("site.index") == 2
-
-
-def test_a_delay_queue_that_somebody_deleted_is_declared_anew_by_the_second_attempt(
-    publisher: Publisher, broker: Broker, settings: Settings
-) -> None:
-    postpone(publisher, settings, delivery())
-    with Connection(settings.broker) as connection:
-        connection.channel().queue_delete("site.delay.250")
-    with pytest.raises(PublishFailed, match="no queue is bound"):
-        postpone(publisher, settings, delivery("site.crawl"))
-    postpone(publisher, settings, delivery("site.crawl"))
-    eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
-
-
 @pytest.mark.parametrize("queue_type", ["quorum", "classic"])
 def test_a_retry_queue_that_somebody_deleted_is_declared_anew_before_a_message_is_rejected(
     publisher: Publisher, broker: Broker, settings: Settings, queue_type: QueueType
@@ -318,18 +228,3 @@ def test_a_retry_queue_that_somebody_deleted_is_declared_anew_before_a_message_i
         back = eventually(lambda: channel.basic_get("orders"), "it is back", seconds=10)
     assert back.body == b"first"
     assert carry_out_one(decision, failed, publisher=publisher) is Disposition.REJECT
-
-
-def test_a_message_of_another_user_can_be_sent_again(publisher: Publisher, broker: Broker, settings: Settings) -> None:
-    theirs = replace(delivery("site.crawl"), properties={"user_id": "somebody", "app_id": "theirs"})
-    postpone(publisher, settings, theirs)
-    eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
-    [back] = broker.take("site.crawl")
-    assert back.properties["app_id"] == "theirs"
-
-
-def test_the_whole_topology_can_be_declared_twice(settings: Settings) -> None:
-    for _ in range(2):
-        with Connection(settings.broker) as connection:
-            for queue in all_queues(settings):
-                queue(connection.channel()).declare()

@@ -121,12 +121,6 @@ class TestManyInFlight:
         with Connection(broker_url) as other, pytest.raises(Exception, match="NOT_FOUND"):
             other.channel().queue_declare(one["reply_to"], passive=True)
 
-    def test_a_long_reply_and_its_properties_come_whole(self, requestor: Requestor, echoing: Responder) -> None:
-        body = json.dumps({"type": "echo", "text": "ä" * 300_000}, ensure_ascii=False).encode()
-        reply = requestor.request(ask(body), deadline=30)
-        assert reply.body == body
-        assert reply.properties["delivery_mode"] == 1
-
 
 class TestNoReply:
     def test_an_unroutable_request_is_returned_and_the_next_one_is_answered(
@@ -215,21 +209,12 @@ class TestConnection:
 
     def test_deadlines_pass_while_the_broker_is_silent(self, proxy: Proxy, echoing: Responder) -> None:
         requestor = Requestor(proxy.url, timeout=60)
-        proxy.hold()
-        assert failure(requestor.send(ask(), deadline=0.3)).startswith("RequestTimedOut")
-        proxy.let_go()
-        assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
-        proxy.hold()
-        assert failure(requestor.send(ask(), deadline=0.3)).startswith("RequestTimedOut")
-        proxy.let_go()
-        assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
-        requestor.close()
-
-    def test_deadlines_pass_after_half_a_frame_and_its_rest_is_read_later(
-        self, proxy: Proxy, echoing: Responder
-    ) -> None:
-        requestor = Requestor(proxy.url, timeout=60)
-        stalls_and_goes_on(requestor, proxy)
+        for _ in range(2):
+            proxy.hold()
+            assert failure(requestor.send(ask(), deadline=0.3)).startswith("RequestTimedOut")
+            proxy.let_go()
+            reply = requestor.request(ask(), deadline=60)
+            assert (reply.body, reply.properties["delivery_mode"]) == (b'{"type": "echo"}', 1)
         requestor.close()
 
     def test_a_missing_exchange_fails_one_request_and_can_be_declared(

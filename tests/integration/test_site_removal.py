@@ -86,7 +86,7 @@ def leftovers(process: Context, broker: Broker, domain: str) -> list[str]:
     found = [
         stat.key for stat in process.store.list("") if f"/{domain}" in stat.key and stat.key != removed_key(domain)
     ]
-    keys = [str(key) for key in process.redis.scan_iter("*")]
+    keys = sorted(str(key) for key in process.redis.scan_iter("*"))
     found += [key for key in keys if domain in key]
     found += [str(each) for each in process.redis.zrange("perennial:timers", 0, -1) if domain == each]
     found += [DEAD_SET for message in broker.peek(DEAD_SET) if json.loads(message.body)["domain"] == domain]

@@ -13,7 +13,8 @@ from kombu import Connection
 from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.delivery import Delivery
-from app.broker.policies.base import Dead, Failure, Policy
+from app.broker.failure import Failure
+from app.broker.policies.base import Dead, Policy
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import Policies

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.broker.delivery import Delivery
-from app.broker.policies.base import Dead, Drop, Failure, Policy, Postponed, Reject, Retry
+from app.broker.failure import Failure
+from app.broker.policies.base import Dead, Drop, Policy, Postponed, Reject, Retry
 
 FAILURE = Failure(reason="exception", exception="KeyError", message="boom", at=1_000.0, worker="w")
 

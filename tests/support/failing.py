@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.broker.errors import Postpone
 from app.broker.worker.task import Task
 from app.celery import app
 from app.errors import InvalidUrl
@@ -49,58 +46,8 @@ def permanent(self: Any, journal: str) -> None:
     raise InvalidUrl("ftp://x: not http")
 
 
-@task(name="failing.postpone")
-def postpone(self: Any, journal: str, times: int) -> None:
-    """Postpone the first `times` times."""
-    if _note(self, journal) < times:
-        raise Postpone(0.3, "not yet")
-
-
-@task(name="failing.never")
-def never(self: Any, journal: str) -> None:
-    """Postpone forever."""
-    _note(self, journal)
-    raise Postpone(float("inf"), "never", exactly=True)
-
-
 @task(name="failing.leave")
 def leave(self: Any, journal: str) -> None:
     """Exit, as a library may do that takes itself for a program."""
     _note(self, journal)
     sys.exit(3)
-
-
-@task(name="failing.suicide")
-def suicide(self: Any, journal: str, times: int = 1_000) -> None:
-    """Kill the own process the first `times` times, as the OOM killer would."""
-    if _note(self, journal) < times:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@task(name="failing.memory")
-def memory(self: Any, journal: str) -> None:
-    """Ask for more memory than there is."""
-    _note(self, journal)
-    bytearray(2**62)
-
-
-@task(name="failing.hang", time_limit=1)
-def hang(self: Any, journal: str) -> None:
-    """Hang until the hard time limit."""
-    _note(self, journal)
-    threading.Event().wait(60)
-
-
-@task(name="failing.linger", soft_time_limit=1, time_limit=30)
-def linger(self: Any, journal: str) -> None:
-    """Hang until the soft time limit."""
-    _note(self, journal)
-    threading.Event().wait(60)
-
-
-@task(name="failing.hold", time_limit=60)
-def hold(self: Any, journal: str, flag: str) -> None:
-    """Wait until a file is there."""
-    _note(self, journal)
-    while not Path(flag).exists():
-        threading.Event().wait(0.05)

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from app.broker.amqp_internals import LateTimestamp, UndecodableText
 from app.broker.dead_letters.audit import append_lines
-from app.broker.dead_letters.causes import cause_of
+from app.broker.dead_letters.causes import Cause, cause_of
 from app.broker.dead_letters.exports import from_record, read_export, to_record
-from app.broker.dead_letters.letters import DeadLetter, LetterIds, group_letters, id_matches, letter_of
+from app.broker.dead_letters.letters import DeadLetter, LetterFilter, LetterIds, group_letters, id_matches, letter_of
 from app.broker.errors import InvalidMessage
 from app.cli.dead import age_seconds, cli
 from app.cli.dead_output import age
@@ -135,6 +135,51 @@ def test_a_cut_line_is_not_joined_with_the_next_one(tmp_path: Path) -> None:
 )
 def test_the_location_is_the_last_frame_of_the_traceback(trace: str, location: str) -> None:
     assert letter(perennial_reason="exception", perennial_traceback=trace).cause.location == location
+
+
+@pytest.mark.parametrize(
+    ("fields", "ids"),
+    [
+        ({}, "abc"),
+        ({"task": "shop.buy"}, "b"),
+        ({"reason": "exception"}, "ab"),
+        ({"before": 2_000.0}, "a"),
+        ({"after": 2_000.0}, "bc"),
+        ({"after": 2_000.0, "exception": "KeyError", "reason": "time-limit"}, "c"),
+    ],
+)
+def test_a_filter_matches_letters_by_all_of_its_fields_and_none_without_a_time_by_age(
+    fields: dict[str, Any], ids: str
+) -> None:
+    causes = {
+        "a": Cause(reason="exception", exception="KeyError", task="shop.sell", failed_at=1_000.0),
+        "b": Cause(reason="exception", exception="KeyError", task="shop.buy", failed_at=2_000.0),
+        "c": Cause(reason="time-limit", exception="KeyError", failed_at=3_000.0),
+    }
+    if not fields.keys().isdisjoint(("before", "after")):
+        causes["no time"] = Cause(reason="time-limit", exception="KeyError")
+    letters = [DeadLetter(id=name, set="d", delivery=delivery("d"), cause=cause) for name, cause in causes.items()]
+    assert [each.id for each in filter(LetterFilter(**fields), letters)] == list(ids)
+
+
+def test_groups_are_letters_with_one_cause_the_largest_first() -> None:
+    frame = '  File "shop/till.py", line {}, in sell'
+    letters = [
+        letter(
+            perennial_reason="exception",
+            perennial_traceback=frame.format(line),
+            perennial_failed_at=at,
+            perennial_queue="mail",
+        )
+        for line, at in ((9, 1.0), (7, 2.0), (7, 4.0), (7, 3.0))
+    ]
+    groups = group_letters(letters)
+    assert [(each.count, each.location, each.first, each.last) for each in groups] == [
+        (3, "shop/till.py:7 in sell", 2.0, 4.0),
+        (1, "shop/till.py:9 in sell", 1.0, 1.0),
+    ]
+    assert groups[0].queues == {"mail": 3}
+    assert [each.id for each in filter(LetterFilter(group=groups[1].key), letters)] == [letters[0].id]
 
 
 def test_the_queue_is_that_of_the_latest_x_death_entry() -> None:

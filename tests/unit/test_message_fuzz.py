@@ -12,6 +12,7 @@ import pytest
 from amqp import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from app.broker import amqp_internals
 from app.broker.amqp_internals import read_properties
@@ -32,7 +33,8 @@ pytestmark = pytest.mark.unit
 
 amqp_internals.install()
 
-POLICIES = retry_policies(Settings(_env_file=None))
+#: With an archive, so that each policy has a queue.
+POLICIES = retry_policies(Settings(_env_file=None, musicbrainz_url=SecretStr("postgresql://127.0.0.1/x")))
 QUEUES = [*POLICIES.by_queue, "another"]
 
 #: What is read of a message, besides whatever else it has.
@@ -130,6 +132,7 @@ def test_a_policy_decides_about_any_message_and_its_replacement_can_be_sent_and_
         policy.postpone(delivery, seconds),
     ]
     assert policy.attempts(delivery) >= 0
+    assert policy.replay_headers(delivery.headers, "fresh")["perennial-replay"] == "fresh"
     for decision in decisions:
         if decision is None:
             continue

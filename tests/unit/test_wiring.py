@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from celery import Celery
+from celery import Task as CeleryTask
 
+from app.broker.errors import WorkerMisconfigured
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.registry import Policies
+from app.broker.worker.consumer import require_retrying_tasks
 from app.broker.worker.install import install
 from config.settings import ROOT
 
@@ -37,6 +41,25 @@ def test_an_applications_own_configuration_does_not_undo_install(configured: str
     assert app.conf.worker_proc_alive_timeout == 60
     assert not app.conf.task_create_missing_queues
     assert app.conf.task_default_queue == ("celery" if configured == "never" else "mail")
+
+
+def nothing() -> None:
+    """Do nothing; a task has to be a function with a name."""
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"base": CeleryTask}, "its base Task is not app.broker.worker.task.Task"),
+        ({"acks_late": False}, "acks_late is off"),
+    ],
+)
+def test_a_task_whose_failures_would_be_lost_is_refused(options: dict[str, Any], why: str) -> None:
+    app = Celery("post", set_as_current=False)
+    install(app, Policies({"mail": MAIL}, default=MAIL))
+    app.task(name="mine.post", **options)(nothing)
+    with pytest.raises(WorkerMisconfigured, match=f"task mine.post: {why}"):
+        require_retrying_tasks({"mine.post": app.tasks["mine.post"]})
 
 
 def test_a_worker_imports_no_library_that_only_some_queues_need() -> None:

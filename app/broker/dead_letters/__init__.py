@@ -9,5 +9,4 @@ from .letters import LetterFilter as LetterFilter
 from .letters import LetterGroup as LetterGroup
 from .operations import OperationResult as OperationResult
 from .sets import Chosen as Chosen
-from .sets import DeadSet as DeadSet
 from .sets import DeadSets as DeadSets

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..delivery import Delivery
+from ..failure import MAX_MESSAGE, MAX_TRACEBACK
 from ..headers import (
     ATTEMPTS,
     EXCEPTION,
@@ -22,10 +23,10 @@ from ..headers import (
     TASK,
     TRACEBACK,
     WORKER,
+    deaths,
     whole_number,
 )
 from ..nesting import read_json
-from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK
 
 #: The reason of a message with an unknown routing key, which an alternate exchange brought to the dead set.
 UNROUTABLE = "unroutable"
@@ -73,16 +74,6 @@ class Cause:
         return f"{'/'.join(path.replace(chr(92), '/').split('/')[-2:])}:{line} in {function}"
 
 
-@dataclass(frozen=True, slots=True)
-class XDeathEntry:
-    """The latest entry of RabbitMQ's header `x-death`. `at` is seconds since the epoch."""
-
-    queue: str = ""
-    reason: str = ""
-    count: int = 0
-    at: float | None = None
-
-
 def cause_of(delivery: Delivery) -> Cause:
     """Return why a message is in a dead set. Never raises, whatever its headers hold."""
     headers = delivery.headers
@@ -100,7 +91,7 @@ def cause_of(delivery: Delivery) -> Cause:
             failed_at=_epoch_seconds(headers.get(FAILED)),
         )
     if "retry_info" in headers:
-        return _from_sneakers(headers)
+        return _from_sneakers(delivery)
     if "mb-exceptions" in headers or headers.get("mb-retries") == -1:
         # The Cover Art Archive's Perl indexer: a spent countdown, and the errors so far.
         errors = headers.get("mb-exceptions")
@@ -109,8 +100,9 @@ def cause_of(delivery: Delivery) -> Cause:
     return _from_broker(delivery)
 
 
-def _from_sneakers(headers: Mapping[str, Any]) -> Cause:
+def _from_sneakers(delivery: Delivery) -> Cause:
     """Read the `retry_info` of Sneakers' error handler: a JSON object, or a list of them with the latest first."""
+    headers, death = delivery.headers, _latest_death(delivery)
     try:
         parsed = read_json(_text(headers["retry_info"], _MAX_RETRY_INFO))
     except ValueError:
@@ -122,49 +114,42 @@ def _from_sneakers(headers: Mapping[str, Any]) -> Cause:
     except (KeyError, TypeError, ValueError, OverflowError):
         failed_at = None
     backtrace = info.get("backtrace")
-    entry = _latest_x_death(headers)
     return Cause(
         reason=_text(info.get("error") or "error"),
-        queue=entry.queue,
+        queue=_text(death.get("queue")),
         task=_text(headers.get("task")),
         exception=_text(info.get("error_class")),
         message=_text(info.get("error_message")),
         traceback="\n".join(_text(line) for line in backtrace) if isinstance(backtrace, list) else "",
         attempts=whole_number(info, "num_attempts", default=0),
-        first_failed_at=entry.at,
+        first_failed_at=_epoch_seconds(death.get("time")),
         failed_at=failed_at,
     )
 
 
 def _from_broker(delivery: Delivery) -> Cause:
-    entry = _latest_x_death(delivery.headers)
-    task = _text(delivery.headers.get("task"))
-    if not entry.reason:
+    death, task = _latest_death(delivery), _text(delivery.headers.get("task"))
+    reason, died_at = _text(death.get("reason")).replace("_", "-"), _epoch_seconds(death.get("time"))
+    if not reason:
         failed_at = _epoch_seconds(delivery.properties.get("timestamp"))
         if delivery.exchange in ("", delivery.queue):
             return Cause(reason=BY_HAND, task=task, failed_at=failed_at)
         text = f"no queue was bound for key {delivery.routing_key!r} of exchange {delivery.exchange!r}"
         return Cause(reason=UNROUTABLE, task=task, message=text, failed_at=failed_at)
     return Cause(
-        reason=entry.reason,
-        queue=entry.queue,
+        reason=reason,
+        queue=_text(death.get("queue")),
         task=task,
         message=_text(delivery.headers.get(LAST_ERROR)),
-        attempts=entry.count,
-        first_failed_at=_epoch_seconds(delivery.headers.get(FIRST_FAILED)) or entry.at,
-        failed_at=entry.at,
+        attempts=whole_number(death, "count", default=1),
+        first_failed_at=_epoch_seconds(delivery.headers.get(FIRST_FAILED)) or died_at,
+        failed_at=died_at,
     )
 
 
-def _latest_x_death(headers: Mapping[str, Any]) -> XDeathEntry:
+def _latest_death(delivery: Delivery) -> Mapping[str, Any]:
     """Return the latest `x-death` entry. Earlier ones can be of delay queues that the message passed before."""
-    deaths = headers.get("x-death")
-    latest = deaths[0] if isinstance(deaths, list) and deaths else None
-    if not isinstance(latest, Mapping):
-        return XDeathEntry()
-    reason = _text(latest.get("reason")).replace("_", "-")
-    count = whole_number(latest, "count", default=1)
-    return XDeathEntry(_text(latest.get("queue")), reason, count, _epoch_seconds(latest.get("time")))
+    return next(iter(deaths(delivery)), {})
 
 
 def _text(value: Any, limit: int = MAX_MESSAGE) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from amqp.exceptions import NotFound
@@ -12,11 +11,10 @@ from kombu import Connection
 
 from ..delivery import Delivery
 from ..errors import Unroutable
-from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY
+from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY, ReplayBudget
 from ..outgoing import Outgoing
-from ..policies.base import Address, Policy, ReplayBudget
+from ..policies.base import Address, Policy
 from ..publishing import Publisher
-from ..worker.carry_out import replacement
 from .audit import Audit
 from .canary import Canary
 from .letters import DeadLetter
@@ -32,7 +30,7 @@ class Replay(Operation):
 
     The first letter for an address is published alone. If no queue is bound there, that letter and all others for the
     address stay. An alternate exchange hides this from the publisher, because it routes the message to the dead set;
-    so `returned` watches what arrives there.
+    so `returned` watches what arrives there. `rate` is letters per second.
     """
 
     def __init__(
@@ -51,7 +49,9 @@ class Replay(Operation):
         self._returned = returned
         self._budget = budget
         self._audit = audit
-        self._rate = PublishRate(rate)
+        self._interval = 1 / rate if rate else 0.0
+        #: Monotonic seconds at which the next letter may be published.
+        self._next_at = 0.0
         self._canary = canary
         #: Why nothing can be published to an address; empty where it can.
         self._refusals: dict[Address, str] = {}
@@ -63,7 +63,7 @@ class Replay(Operation):
     def wait_ready(self, timeout: float) -> bool:
         """Wait until the rate and the outcomes of earlier letters allow the next one. Raises OperationStopped."""
         self._require_accepted()
-        seconds = self._rate.seconds_to_wait()
+        seconds = max(0.0, self._next_at - time.monotonic())
         if seconds > timeout:
             return False
         time.sleep(seconds)
@@ -93,7 +93,7 @@ class Replay(Operation):
             self._audit.write("replay", zip(letters, outcomes, strict=True), budget=self._budget)
         if self._canary:
             self._canary.expect([letter.id for letter in letters if letter.id not in stayed])
-        self._rate.advance()
+        self._next_at = max(self._next_at, time.monotonic()) + self._interval
         return stayed
 
     def remove_copies(self, reader: DeadSetReader) -> None:
@@ -162,24 +162,9 @@ class Replay(Operation):
         headers = self._policy.replay_headers({**letter.delivery.headers, DEAD_ID: letter.id}, self._budget)
         if self._canary is not None:
             headers[OUTCOME_TO] = self._canary.queue
-        without_headers = replace(letter.delivery, headers={})
-        return replacement(without_headers, exchange=address.exchange, routing_key=address.routing_key, headers=headers)
-
-
-class PublishRate:
-    """Spaces letters out to `rate` per second; not at all without a rate."""
-
-    def __init__(self, rate: float | None) -> None:
-        self._interval = 1 / rate if rate else 0.0
-        self._next_at = 0.0
-
-    def seconds_to_wait(self) -> float:
-        """Return the seconds until the next letter may be published."""
-        return max(0.0, self._next_at - time.monotonic())
-
-    def advance(self) -> None:
-        """Note that a letter was published now."""
-        self._next_at = max(self._next_at, time.monotonic()) + self._interval
+        return Outgoing.copy_of(
+            letter.delivery, exchange=address.exchange, routing_key=address.routing_key, headers=headers
+        )
 
 
 class ReturnedCopies:

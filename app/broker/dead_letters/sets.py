@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from kombu import Queue
 
 from ..connection import connected
 from ..errors import InvalidMessage
+from ..headers import ReplayBudget
 from ..outgoing import Outgoing
-from ..policies.base import Policy, ReplayBudget
+from ..policies.base import Policy
 from ..policies.registry import Policies
 from ..publishing import Publisher
 from .audit import Audit
@@ -26,7 +27,7 @@ from .replay import Replay, ReturnedCopies
 
 Condition = Callable[[DeadLetter], bool]
 
-#: Which letters an operation is for: a condition, such as a `LetterFilter`, or ids.
+#: Which letters an operation is for: a condition, such as a `LetterFilter`, or ids or their beginnings.
 Chosen = Condition | Sequence[str]
 
 #: Ids by the name of their dead set, as `DeadSets.choose` returns them.
@@ -41,7 +42,7 @@ def _ignore_progress(_count: int) -> None:
 
 
 class DeadSet:
-    """The dead set of one policy. Each method opens connections of its own and closes them before it returns.
+    """The dead set of one policy, for `DeadSets`. Each method opens connections of its own and closes them again.
 
     All methods raise DeadSetBusy while another process works on the set, and BrokerUnreachable.
     """
@@ -71,24 +72,14 @@ class DeadSet:
             for letter, _ in reader:
                 yield letter
 
-    def letters(self) -> list[DeadLetter]:
-        """Return the letters, oldest first, with their bodies."""
-        return list(self.iter_letters())
-
-    def ids(self, condition: Condition = EVERYTHING, *, limit: int | None = None) -> list[str]:
-        """Return the ids of matching letters, oldest first, at most `limit`."""
-        with closing(self.iter_letters()) as letters:
-            return [letter.id for letter in islice(filter(condition, letters), limit)]
-
     def replay(
         self,
-        chosen: Chosen = EVERYTHING,
+        ids: Sequence[str],
         *,
-        budget: ReplayBudget | None = None,
-        limit: int | None = None,
-        rate: float | None = None,
-        canary: float | None = None,
-        on_progress: OnProgress = _ignore_progress,
+        budget: ReplayBudget | None,
+        rate: float | None,
+        canary: float | None,
+        on_progress: OnProgress,
     ) -> OperationResult:
         """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
 
@@ -100,7 +91,6 @@ class DeadSet:
             raise InvalidMessage(f"rate {rate:g}: expected more than 0 letters per second")
         if self._audit:
             self._audit.require_writable()
-        ids = self._ids_of(chosen, limit)
         with ExitStack() as stack:
             lease = stack.enter_context(leased(self._broker, self.name))
             connection = stack.enter_context(connected(self._broker))
@@ -115,46 +105,44 @@ class DeadSet:
             )
             return carry_out_operation(lease, ids, operation, on_progress=on_progress)
 
-    def drop(
-        self, chosen: Chosen, export: Path, *, limit: int | None = None, on_progress: OnProgress = _ignore_progress
-    ) -> OperationResult:
+    def drop(self, ids: Sequence[str], export: Path, *, on_progress: OnProgress) -> OperationResult:
         """Append letters to the file `export`, then remove them from the dead set.
 
         After a kill at any point, a letter is in the file, in the dead set, or in both.
         """
-        ids = self._ids_of(chosen, limit)
         with leased(self._broker, self.name) as lease:
             return carry_out_operation(lease, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
+
+    def forget(self, condition: Condition) -> int:
+        """Remove matching letters; return their number."""
+        removed = 0
+        with leased(self._broker, self.name) as lease, lease.reading() as reader:
+            for letter, delivery_tag in reader:
+                if condition(letter):
+                    reader.remove(delivery_tag)
+                    removed += 1
+        return removed
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Publish exported letters to the dead set, each confirmed, unless they are there; return their ids."""
         if self._audit:
             self._audit.require_writable()
-        present = Counter(self.ids())
+        present = {letter.id for letter in self.iter_letters()}
         restored = []
         for letter in letters:
-            if present[letter.id]:
+            if letter.id in present:
                 continue
-            delivery = letter.delivery
-            message = Outgoing(
-                exchange=self.queue.exchange.name,
-                routing_key=delivery.routing_key,
-                body=delivery.body,
-                headers=dict(delivery.headers),
-                properties=delivery.kept_properties(),
-                content_type=delivery.content_type,
-                content_encoding=delivery.content_encoding,
+            key, headers = letter.delivery.routing_key, letter.delivery.headers
+            message = Outgoing.copy_of(
+                letter.delivery, exchange=self.queue.exchange.name, routing_key=key, headers=headers
             )
             self._publisher.declare([self.queue])
             self._publisher.publish([message])
             if self._audit:
                 self._audit.write("restore", [(letter, "restored")])
             restored.append(letter.id)
-            present[letter.id] += 1
+            present.add(letter.id)
         return restored
-
-    def _ids_of(self, chosen: Chosen, limit: int | None) -> list[str]:
-        return self.ids(chosen, limit=limit) if callable(chosen) else list(chosen)[:limit]
 
 
 class DeadSets:
@@ -252,10 +240,7 @@ class DeadSets:
         on_progress: OnProgress = _ignore_progress,
     ) -> OperationResult:
         """Replay letters set by set, as `DeadSet.replay` does; stop at the first set whose replay stops."""
-
-        def replay(dead_set: DeadSet, ids: Sequence[str], on_progress: OnProgress) -> OperationResult:
-            return dead_set.replay(ids, budget=budget, rate=rate, canary=canary, on_progress=on_progress)
-
+        replay = partial(DeadSet.replay, budget=budget, rate=rate, canary=canary)
         return self._in_each_set(replay, chosen, limit, on_progress)
 
     def drop(
@@ -267,11 +252,11 @@ class DeadSets:
         on_progress: OnProgress = _ignore_progress,
     ) -> OperationResult:
         """Drop letters set by set into one export file, as `DeadSet.drop` does."""
+        return self._in_each_set(partial(DeadSet.drop, export=export), chosen, limit, on_progress)
 
-        def drop(dead_set: DeadSet, ids: Sequence[str], on_progress: OnProgress) -> OperationResult:
-            return dead_set.drop(ids, export, on_progress=on_progress)
-
-        return self._in_each_set(drop, chosen, limit, on_progress)
+    def forget(self, condition: Condition) -> int:
+        """Remove matching letters for good, neither exported nor audited; return their number."""
+        return sum(dead_set.forget(condition) for dead_set in self)
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Publish exported letters to the dead sets that they came from; return their ids."""
@@ -282,7 +267,7 @@ class DeadSets:
 
     def _in_each_set(
         self,
-        operate: Callable[[DeadSet, Sequence[str], OnProgress], OperationResult],
+        operate: Callable[..., OperationResult],
         chosen: Chosen | IdsBySet,
         limit: int | None,
         on_progress: OnProgress,
@@ -295,7 +280,7 @@ class DeadSets:
             def add_progress(count: int, done_before: int = done_before) -> None:
                 on_progress(done_before + count)
 
-            result += operate(self[name], ids, add_progress)
+            result += operate(self[name], ids, on_progress=add_progress)
             if result.stopped:
                 break
         return result

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar
 
-from kombu import Queue
+from kombu import Exchange, Queue
 
 from ..delivery import Delivery
-
-#: Characters of a traceback, and of an error's message, that travel with a dead message.
-MAX_TRACEBACK, MAX_MESSAGE = 6_000, 500
-
-#: Budget of a replayed message: with `keep` its next failure dead-letters it, with `fresh` it has all its retries.
-ReplayBudget = Literal["keep", "fresh"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why one run of a message failed, as text that can be pickled. `at` is in seconds since the epoch."""
-
-    reason: str
-    exception: str
-    message: str
-    traceback: str = ""
-    permanent: bool = False
-    at: float = 0.0
-    worker: str = ""
-    task: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.exception}: {self.message}"
+from ..failure import Failure
+from ..headers import ReplayBudget, crash_failure, headers_for_replay, keeps_budget, unacknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +23,25 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """Publish to the exchange of `queue`, wait there for `delay_ms`, and run again. Spends one retry."""
+class _Wait:
+    """Publish to the exchange of `queue`, wait there for `delay_ms`, and run again."""
 
     queue: Queue
     routing_key: str
     delay_ms: int
     headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Retry(_Wait):
+    """A wait that spends one retry."""
+
+    __slots__ = ()
+
+
+class Postponed(_Wait):
+    """A wait that spends nothing."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +50,6 @@ class Reject:
 
     queue: Queue
     delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Postponed:
-    """Publish to the exchange of `queue`, wait there for `delay_ms`, and run again. Spends nothing."""
-
-    queue: Queue
-    routing_key: str
-    delay_ms: int
-    headers: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,50 +69,84 @@ class Drop:
 Decision = Retry | Reject | Postponed | Dead | Drop
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """Decides what happens to failed messages, and names the queues in which they wait and end.
 
     A policy is a value of names and numbers, without a connection. Its methods never raise, whatever headers a foreign
-    producer sent.
+    producer sent. The law of the budget is here; a subclass says how a message waits and how it ends.
     """
+
+    __slots__ = ()
 
     #: Its name in tables and diagrams.
     name: ClassVar[str]
     #: The budget of a replay unless the operator chooses another.
-    replay_budget: ClassVar[ReplayBudget]
+    replay_budget: ClassVar[ReplayBudget] = "fresh"
     #: Whether it may decide Reject: its queues then need the dead-letter exchange of `work_arguments`.
-    rejects: ClassVar[bool]
+    rejects: ClassVar[bool] = False
+    #: Whether a permanent failure is retried as any other.
+    retries_permanent: ClassVar[bool] = False
+    #: Workers that a message may crash.
+    delivery_limit: int
 
     @property
+    @abstractmethod
     def dead(self) -> Queue | None:
         """The dead set of this policy, bound to its exchange; None if it never dead-letters."""
 
+    @abstractmethod
     def queues(self) -> Sequence[Queue]:
         """Return the queues that it needs on the broker, with exchanges and bindings; the dead set comes first."""
 
+    @abstractmethod
     def work_arguments(self, queue: str) -> Mapping[str, Any]:
         """Return the arguments to declare a work queue with, so that the broker drops nothing silently."""
 
     def work_queue(self, queue: str) -> Queue:
         """Return a work queue with those arguments, for Celery's setting `task_queues`."""
+        arguments = self.work_arguments(queue) or None
+        return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=arguments)
 
+    @abstractmethod
     def attempts(self, delivery: Delivery) -> int:
         """Return how many runs of this message have failed before this delivery."""
 
+    @abstractmethod
     def retries(self, delivery: Delivery) -> int:
         """Return how many retries the budget of this message has in all."""
 
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Return None to let a message run, or the decision that replaces the run."""
+        """Return None to let a message run, or the end of one whose deliveries crashed `delivery_limit` workers."""
+        crashes = unacknowledged(delivery)
+        if crashes < self.delivery_limit:
+            return None
+        return self.end(delivery, crash_failure(crashes), attempts=self.attempts(delivery) + crashes)
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return the decision on a message whose run failed."""
+        """Return the decision on a message whose run failed: a retry while its budget lasts, else its end."""
+        attempts = self.attempts(delivery)
+        is_fatal = failure.permanent and not self.retries_permanent
+        is_last = is_fatal or keeps_budget(delivery) or attempts >= self.retries(delivery)
+        retry = None if is_last else self.retry_after(delivery, failure)
+        return retry or self.end(delivery, failure, attempts=attempts + 1)
 
+    @abstractmethod
+    def retry_after(self, delivery: Delivery, failure: Failure) -> Decision | None:
+        """Return how a message with retries left waits for the next one; None where it cannot."""
+
+    @abstractmethod
+    def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Decision:
+        """Return the end of a message whose last run failed; `attempts` counts all runs that failed."""
+
+    @abstractmethod
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return the decision that lets a message wait: `exactly` for `seconds`, or at most that long."""
 
     def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the replay address of a message of `queue` that was dead-lettered with `routing_key`."""
+        del routing_key
+        return Address("", queue)
 
     def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Return the headers with which a dead letter is replayed."""
+        return headers_for_replay(headers, budget)

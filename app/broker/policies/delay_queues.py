@@ -10,16 +10,9 @@ from kombu import Exchange, Queue
 
 from ..delivery import Delivery
 from ..errors import InvalidMessage
-from ..headers import (
-    crash_failure,
-    dead_letter_headers,
-    failure_headers,
-    headers_for_replay,
-    keeps_budget,
-    unacknowledged,
-    whole_number,
-)
-from .base import Address, Dead, Decision, Failure, Policy, Postponed, ReplayBudget, Retry
+from ..failure import Failure
+from ..headers import ReplayBudget, dead_letter_headers, failure_headers, headers_for_replay, whole_number
+from .base import Address, Dead, Policy, Postponed, Retry
 from .delays import (
     DEAD_LETTER,
     MAX_TTL_MS,
@@ -36,7 +29,7 @@ TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
 
 
 @dataclass(frozen=True, slots=True)
-class DelayQueues:
+class DelayQueues(Policy):
     """The policy of the async-worker document. Its numbers are the defaults for messages without its headers.
 
     `retry_max` 3 means four runs, with waits of b, 2b and 4b between them. Delay queues are `<namespace>.delay.<ms>`,
@@ -53,7 +46,6 @@ class DelayQueues:
 
     name: ClassVar[str] = "delay_queues"
     replay_budget: ClassVar[ReplayBudget] = "keep"
-    rejects: ClassVar[bool] = False
 
     @property
     def dead(self) -> Queue:
@@ -118,29 +110,21 @@ class DelayQueues:
         """Return the message's own number of retries, or the default."""
         return whole_number(delivery.headers, MAX, default=self.retry_max)
 
-    def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Dead-letter a message whose deliveries crashed `delivery_limit` workers, also where no broker counts them."""
-        crashes = unacknowledged(delivery)
-        if crashes < self.delivery_limit:
+    def retry_after(self, delivery: Delivery, failure: Failure) -> Retry | None:
+        """Return the next delay of the message's budget; None if the broker cannot wait that long."""
+        budget = self._budget(delivery)
+        delay_ms = self.delay_ms(budget[TIMEOUT], budget[ITERATION])
+        if delay_ms > MAX_TTL_MS:
             return None
-        attempts = self.attempts(delivery) + crashes
-        return Dead(self.dead, delivery.queue, dead_letter_headers(delivery, crash_failure(crashes), attempts=attempts))
-
-    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return Retry while retries are left and the failure is not permanent, else Dead."""
-        headers, iteration = delivery.headers, self.attempts(delivery)
-        timeout_ms = whole_number(headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
-        retry_max = self.retries(delivery)
-        budget = {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: iteration}
-        delay_ms = self.delay_ms(timeout_ms, iteration)
-        if failure.permanent or keeps_budget(delivery) or iteration >= retry_max or delay_ms > MAX_TTL_MS:
-            return Dead(
-                self.dead, delivery.queue, budget | dead_letter_headers(delivery, failure, attempts=iteration + 1)
-            )
-        next_headers = budget | failure_headers(delivery, failure) | {ITERATION: iteration + 1}
+        next_headers = budget | failure_headers(delivery, failure) | {ITERATION: budget[ITERATION] + 1}
         return Retry(self.delay_queue(delay_ms), delivery.queue, delay_ms, next_headers)
 
-    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+    def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
+        """Return the way to the dead set."""
+        headers = self._budget(delivery) | dead_letter_headers(delivery, failure, attempts=attempts)
+        return Dead(self.dead, delivery.queue, headers)
+
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Postponed:
         """Return a wait in delay queues."""
         delay_ms = delay_for(seconds, exactly=exactly)
         return Postponed(self.delay_queue(delay_ms), delivery.queue, delay_ms)
@@ -153,6 +137,11 @@ class DelayQueues:
     def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Keep the current iteration, as the document specifies, or set it to 0 for a fresh budget."""
         return headers_for_replay(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})
+
+    def _budget(self, delivery: Delivery) -> dict[str, int]:
+        """Return the message's own budget, with the defaults for what it does not say."""
+        timeout_ms = whole_number(delivery.headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
+        return {TIMEOUT: timeout_ms, MAX: self.retries(delivery), ITERATION: self.attempts(delivery)}
 
 
 def budget_of(policy: Policy, *, timeout_ms: int | None = None, retry_max: int | None = None) -> Mapping[str, Any]:

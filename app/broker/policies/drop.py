@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kombu import Exchange, Queue
+from kombu import Queue
 
 from ..delivery import Delivery
-from .base import Address, Decision, Drop, Failure, ReplayBudget
+from ..failure import Failure
+from .base import Drop, Policy
 from .delays import QueueType
 
 
 @dataclass(frozen=True, slots=True)
-class DropAll:
+class DropAll(Policy):
     """Drop every failed message. The work queue may limit how long a message waits, and how many wait."""
 
     message_ttl_ms: int | None = None
@@ -22,9 +22,10 @@ class DropAll:
     queue_type: QueueType = "classic"
 
     name: ClassVar[str] = "drop"
-    replay_budget: ClassVar[ReplayBudget] = "fresh"
-    rejects: ClassVar[bool] = False
-    dead: ClassVar[None] = None
+
+    @property
+    def dead(self) -> None:
+        """Return None: nothing is kept."""
 
     def queues(self) -> list[Queue]:
         """Return an empty list."""
@@ -36,12 +37,6 @@ class DropAll:
         limits = {"x-message-ttl": self.message_ttl_ms, "x-max-length": self.max_length}
         arguments = {name: limit for name, limit in limits.items() if limit is not None}
         return arguments if self.queue_type == "classic" else {**arguments, "x-queue-type": self.queue_type}
-
-    def work_queue(self, queue: str) -> Queue:
-        """Return the queue, reached through the default exchange."""
-        return Queue(
-            queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=self.work_arguments(queue) or None
-        )
 
     def attempts(self, delivery: Delivery) -> int:
         """Return 0: no message runs twice."""
@@ -57,22 +52,16 @@ class DropAll:
         """Let every message run."""
         del delivery
 
-    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return Drop."""
+    def retry_after(self, delivery: Delivery, failure: Failure) -> None:
+        """Return None."""
         del delivery, failure
+
+    def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Drop:
+        """Return Drop."""
+        del delivery, failure, attempts
         return Drop()
 
-    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Drop:
         """Return Drop: the next message comes before the wait would end."""
         del delivery, seconds, exactly
         return Drop()
-
-    def replay_address(self, queue: str, routing_key: str) -> Address:
-        """Return the queue itself, through the default exchange."""
-        del routing_key
-        return Address("", queue)
-
-    def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
-        """Return the headers unchanged: without a dead set there is no replay."""
-        del budget
-        return dict(headers)

@@ -9,18 +9,17 @@ from typing import Any, ClassVar
 from kombu import Exchange, Queue
 
 from ..delivery import Delivery
+from ..failure import MAX_MESSAGE, Failure
 from ..headers import (
     ATTEMPTS,
-    crash_failure,
+    ReplayBudget,
     dead_letter_headers,
     failure_headers,
     headers_for_replay,
     integer,
-    keeps_budget,
-    unacknowledged,
     whole_number,
 )
-from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, ReplayBudget, Retry
+from .base import Address, Dead, Policy, Postponed, Retry
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
@@ -33,7 +32,7 @@ MAX_RETRIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class FixedTtl:
+class FixedTtl(Policy):
     """The policy of the Cover Art Archive's document: every failure waits equally long, and no error is permanent.
 
     Work queues are bound to the direct exchange `prefix` by `keys` (queue -> routing key). A failed message waits in
@@ -49,8 +48,7 @@ class FixedTtl:
     delivery_limit: int = 50
 
     name: ClassVar[str] = "fixed_ttl"
-    replay_budget: ClassVar[ReplayBudget] = "fresh"
-    rejects: ClassVar[bool] = False
+    retries_permanent: ClassVar[bool] = True
 
     @property
     def dead(self) -> Queue:
@@ -88,26 +86,19 @@ class FixedTtl:
         """Return the retries used and those that `mb-retries` has left."""
         return self.attempts(delivery) + self._left(delivery)
 
-    def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Dead-letter a message whose deliveries crashed `delivery_limit` workers; `mb-retries` becomes -1."""
-        crashes = unacknowledged(delivery)
-        if crashes < self.delivery_limit:
-            return None
-        attempts = self.attempts(delivery) + crashes
-        headers = {RETRIES: -1, **dead_letter_headers(delivery, crash_failure(crashes), attempts=attempts)}
-        return Dead(self.dead, self._key(delivery), headers)
-
-    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return Retry with `mb-retries` reduced by one, or Dead with -1 if none is left."""
-        left, attempts = self._left(delivery), self.attempts(delivery) + 1
-        errors = {EXCEPTIONS: [*_errors(delivery.headers), str(failure)[:MAX_MESSAGE]][-MAX_EXCEPTIONS:]}
-        if left <= 0 or keeps_budget(delivery):
-            headers = {RETRIES: -1, **errors, **dead_letter_headers(delivery, failure, attempts=attempts)}
-            return Dead(self.dead, self._key(delivery), headers)
-        headers = {RETRIES: left - 1, **errors, **failure_headers(delivery, failure), ATTEMPTS: attempts}
+    def retry_after(self, delivery: Delivery, failure: Failure) -> Retry:
+        """Return the wait in the retry queue, with `mb-retries` reduced by one."""
+        headers = {RETRIES: self._left(delivery) - 1, EXCEPTIONS: _errors_with(delivery, failure)}
+        headers |= failure_headers(delivery, failure) | {ATTEMPTS: self.attempts(delivery) + 1}
         return Retry(self.retry, self._key(delivery), self.ttl_ms, headers)
 
-    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+    def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
+        """Return the way to the failed queue, with -1 as `mb-retries`."""
+        headers = {RETRIES: -1, EXCEPTIONS: _errors_with(delivery, failure)}
+        headers |= dead_letter_headers(delivery, failure, attempts=attempts)
+        return Dead(self.dead, self._key(delivery), headers)
+
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Postponed:
         """Return a wait in delay queues beside those of the document; `mb-retries` stays as it is."""
         delay_ms = delay_for(seconds, exactly=exactly)
         queue = delay_queue(self.prefix, delay_ms, back_to=self.prefix, queue_type=self.postpone_type)
@@ -137,3 +128,8 @@ def _errors(headers: Mapping[str, Any]) -> list[str]:
     value = headers.get(EXCEPTIONS)
     errors = value if isinstance(value, list) else [value] if value else []
     return [str(each)[:MAX_MESSAGE] for each in errors]
+
+
+def _errors_with(delivery: Delivery, failure: Failure) -> list[str]:
+    """Return the latest errors, that of this failure included."""
+    return [*_errors(delivery.headers), str(failure)[:MAX_MESSAGE]][-MAX_EXCEPTIONS:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
@@ -11,18 +11,10 @@ from typing import Any, ClassVar, Literal
 from kombu import Exchange, Queue
 
 from ..delivery import Delivery
-from ..headers import (
-    ATTEMPTS,
-    FIRST_FAILED,
-    crash_failure,
-    dead_letter_headers,
-    headers_for_replay,
-    keeps_budget,
-    unacknowledged,
-    whole_number,
-)
+from ..failure import MAX_MESSAGE, Failure
+from ..headers import ATTEMPTS, FIRST_FAILED, dead_letter_headers, deaths, whole_number
 from ..nesting import read_json
-from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, Reject, ReplayBudget
+from .base import Address, Dead, Policy, Postponed, Reject
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
 
 RETRY_INFO = "retry_info"
@@ -36,7 +28,7 @@ MAX_ENTRIES, MAX_LINES = 10, 10
 
 
 @dataclass(frozen=True, slots=True)
-class XDeath:
+class XDeath(Policy):
     """The policy of the AMQP clients document for one queue; `retry_max` 5 means six runs.
 
     The queue must be declared with `work_arguments`, whose dead-letter exchange is `<queue>.retry`. Sneakers declares
@@ -53,7 +45,6 @@ class XDeath:
     separator: str = "."
 
     name: ClassVar[str] = "x_death"
-    replay_budget: ClassVar[ReplayBudget] = "fresh"
     rejects: ClassVar[bool] = True
 
     @property
@@ -84,10 +75,6 @@ class XDeath:
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
         return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
-    def work_queue(self, queue: str) -> Queue:
-        """Return the client's queue, reached through the default exchange; the application binds events."""
-        return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=self.work_arguments(queue))
-
     def attempts(self, delivery: Delivery) -> int:
         """Return the failures that `x-death` counts for this queue, plus those before a postponement.
 
@@ -95,7 +82,7 @@ class XDeath:
         and no `count`.
         """
         attempts = whole_number(delivery.headers, ATTEMPTS, default=0)
-        for entry in _deaths(delivery, self.queue):
+        for entry in self._failures(delivery):
             count = entry.get("count")
             if count is None:
                 attempts += 1
@@ -108,33 +95,25 @@ class XDeath:
         del delivery
         return self.retry_max
 
-    def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Dead-letter a message whose deliveries crashed `delivery_limit` workers."""
-        crashes = unacknowledged(delivery)
-        if crashes < self.delivery_limit:
-            return None
-        return self._dead(delivery, crash_failure(crashes), attempts=self.attempts(delivery) + crashes)
+    def retry_after(self, delivery: Delivery, failure: Failure) -> Reject | None:
+        """Return Reject; None for a message of another queue, where the broker may drop what is rejected."""
+        del failure
+        return Reject(self.retry, self.retry_after_ms) if delivery.queue == self.queue else None
 
-    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return Reject if fewer than `retry_max` runs have failed before this one, else Dead.
+    def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
+        """Return the way to the error queue; an earlier `retry_info` is kept, and the broker's time of the failure."""
+        headers: dict[str, Any] = {RETRY_INFO: retry_info(delivery, failure, attempts)}
+        headers |= dead_letter_headers(delivery, failure, attempts=attempts)
+        first = self._first_failure(delivery)
+        if first and FIRST_FAILED not in delivery.headers:
+            headers[FIRST_FAILED] = first
+        return Dead(self.dead, delivery.routing_key, headers)
 
-        A message of another queue is Dead at once: the broker may drop what is rejected there.
-        """
-        attempts = self.attempts(delivery)
-        if (
-            delivery.queue == self.queue
-            and attempts < self.retry_max
-            and not failure.permanent
-            and not keeps_budget(delivery)
-        ):
-            return Reject(self.retry, self.retry_after_ms)
-        return self._dead(delivery, failure, attempts=attempts + 1)
-
-    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Postponed:
         """Return a wait in delay queues. A replacement has no `x-death`; `perennial-attempts` keeps the count."""
         delay_ms, back_to = delay_for(seconds, exactly=exactly), self._named("retry-requeue")
         queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
-        first = _first_death(delivery, self.queue)
+        first = self._first_failure(delivery)
         headers = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})
         return Postponed(queue, delivery.routing_key, delay_ms, headers)
 
@@ -143,17 +122,19 @@ class XDeath:
         del queue
         return Address(self._named("retry-requeue"), routing_key)
 
-    def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
-        """Return the headers without the count; `retry_info` stays, and a second dead-lettering adds to it."""
-        return headers_for_replay(headers, budget)
+    def _failures(self, delivery: Delivery) -> list[Mapping[str, Any]]:
+        """Return the entries of `x-death` that are failures in this queue."""
+        return [
+            entry
+            for entry in deaths(delivery)
+            if entry.get("queue") == self.queue and entry.get("reason") == "rejected"
+        ]
 
-    def _dead(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
-        headers: dict[str, Any] = {RETRY_INFO: retry_info(delivery, failure, attempts)}
-        headers |= dead_letter_headers(delivery, failure, attempts=attempts)
-        first = _first_death(delivery, self.queue)
-        if first and FIRST_FAILED not in delivery.headers:
-            headers[FIRST_FAILED] = first
-        return Dead(self.dead, delivery.routing_key, headers)
+    def _first_failure(self, delivery: Delivery) -> float | None:
+        """Return when the message first failed in this queue, in seconds since the epoch; the broker writes UTC."""
+        times = [entry.get("time") for entry in self._failures(delivery)]
+        seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
+        return min(seconds, default=None)
 
     def _named(self, suffix: str) -> str:
         return f"{self.queue}{self.separator}{suffix}"
@@ -186,18 +167,3 @@ def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
         info = header[:MAX_MESSAGE]
     former = info if isinstance(info, list) else [info]
     return json.dumps([entry, *former][:MAX_ENTRIES] if former else entry)
-
-
-def _deaths(delivery: Delivery, queue: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of `x-death` that are failures in this queue; a client may have sent an invalid header."""
-    entries = delivery.headers.get("x-death")
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, Mapping) and entry.get("queue") == queue and entry.get("reason") == "rejected":
-            yield entry
-
-
-def _first_death(delivery: Delivery, queue: str) -> float | None:
-    """Return when this message first failed in this queue, in seconds since the epoch; the broker writes UTC."""
-    times = [entry.get("time") for entry in _deaths(delivery, queue)]
-    seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
-    return min(seconds, default=None)

@@ -20,6 +20,7 @@ from pika.channel import Channel
 from ..connection import backoff, connection_error_text
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed
 from ..outgoing import Outgoing
+from ..publishing import BLOCKED
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ class ChannelThread:
         outcome.channel(on_open_callback=on_open)
 
     def _set_blocked(self, blocked: bool) -> None:
-        self.trouble = PublishFailed("the broker takes no messages, it is low on memory or disk") if blocked else None
+        self.trouble = PublishFailed(BLOCKED) if blocked else None
         self._flush()
 
     def _lose(self, error: BaseException) -> None:

@@ -102,9 +102,7 @@ class QueueConsumer:
             except Exception as error:  # noqa: BLE001 - One invalid message must not stop the process.
                 ignore(message, error)
 
-        # Without pauses of its own: kombu would sleep between the hosts of a list.
-        retries = max(1, len(self._connection.alt) - 1)
-        self._connection.ensure_connection(max_retries=retries, interval_start=0, interval_step=0)
+        self._connection.connect()
         self._declare(self._connection)
         channel = self._connection.channel()
         if self._has_consumed:

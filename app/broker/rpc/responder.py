@@ -120,16 +120,8 @@ class Responder(ChannelOwner):
         properties: dict[str, Any] = delivery.kept_properties() | {"delivery_mode": 1}
         if expiration := delivery.properties.get("expiration"):
             properties["expiration"] = expiration
-        message = Outgoing(
-            exchange="",
-            routing_key=queue,
-            body=delivery.body,
-            headers=delivery.own_headers(),
-            properties=properties,
-            content_type=delivery.content_type,
-            content_encoding=delivery.content_encoding,
-        )
-        self.send(message)
+        headers = delivery.own_headers()
+        self.send(Outgoing.copy_of(delivery, exchange="", routing_key=queue, headers=headers, properties=properties))
 
     def send(self, message: Outgoing) -> None:
         """Send any message as `forward` does. It waits for a connection until it expires."""

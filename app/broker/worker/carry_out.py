@@ -48,7 +48,10 @@ def carry_out(
                 outcomes[position] = Disposition.REJECT
             elif message:
                 to_publish[position] = message
-    return _publish(outcomes, to_publish, publisher)
+    positions = list(to_publish)
+    for number, error in publisher.publish_each(list(to_publish.values())).items():
+        outcomes[positions[number]] = error
+    return outcomes
 
 
 def _prepare(decision: Retry | Postponed | Dead | Reject, publisher: Publisher) -> Exception | None:
@@ -62,16 +65,6 @@ def _prepare(decision: Retry | Postponed | Dead | Reject, publisher: Publisher) 
     except Exception as error:  # noqa: BLE001 - Returned.
         return error
     return None
-
-
-def _publish(
-    outcomes: list[Disposition | Exception], messages: Mapping[int, Outgoing], publisher: Publisher
-) -> list[Disposition | Exception]:
-    """Publish messages by the positions of their outcomes, and return the outcomes with the errors."""
-    positions = list(messages)
-    for number, error in publisher.publish_each(list(messages.values())).items():
-        outcomes[positions[number]] = error
-    return outcomes
 
 
 def message_of(decision: Decision, delivery: Delivery) -> Outgoing | None:
@@ -89,12 +82,4 @@ def replacement(delivery: Delivery, *, exchange: str, routing_key: str, headers:
     The count of unacknowledged deliveries is removed, too: a message is replaced after a run that ended.
     """
     own = {name: value for name, value in delivery.own_headers().items() if name != DELIVERIES}
-    return Outgoing(
-        exchange=exchange,
-        routing_key=routing_key,
-        body=delivery.body,
-        headers=own | dict(headers),
-        properties=delivery.kept_properties(),
-        content_type=delivery.content_type,
-        content_encoding=delivery.content_encoding,
-    )
+    return Outgoing.copy_of(delivery, exchange=exchange, routing_key=routing_key, headers=own | dict(headers))

@@ -13,10 +13,11 @@ from celery.utils.log import get_logger
 
 from ..delivery import Delivery
 from ..errors import ApplicationError, InvalidMessage, Postpone, PublishFailed, QueueUnavailable
+from ..failure import MAX_MESSAGE, MAX_TRACEBACK, Failure
 from ..headers import DELIVERIES, DETOURS, dead_letter_headers, whole_number
 from ..outcomes import outcome_message
 from ..outgoing import Outgoing
-from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
+from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
 from ..policies.registry import Policies
 from ..publishing import Publisher
 from .carry_out import Disposition, carry_out, message_of

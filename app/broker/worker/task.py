@@ -12,7 +12,7 @@ from celery import Task as CeleryTask
 from celery.exceptions import Ignore, WorkerShutdown, WorkerTerminate
 
 from ..errors import ApplicationError, InvalidMessage, Postpone
-from ..policies.base import Failure
+from ..failure import Failure
 from .failures import failure_of
 
 
