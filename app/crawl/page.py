@@ -32,7 +32,7 @@ from app.crawl.read.extract.extractors import extractor
 from app.crawl.record.former import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
-from app.crawl.steps import TOO_COMPLEX, UrlRun, Steps
+from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
 from app.errors import ObjectNotFound, ServerError

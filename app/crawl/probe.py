@@ -8,7 +8,7 @@ from app.crawl.frontier.values import Completed
 from app.crawl.read.classify import Indexed, Limits, Skipped, classify
 from app.crawl.read.extract.extractors import extractor
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import UrlRun, Steps
+from app.crawl.steps import Steps, UrlRun
 from app.crawl.traps import error_hash, probe_url
 from app.crawl.urls import Target
 from app.errors import FetchError, ServerError
