@@ -22,7 +22,6 @@ from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import IntegrityCheck, JobOutcome, PackJobs
 from app.cluster.searcher.packs import OpenPacks
-from app.cluster.searcher.process import fetch_from
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
 from app.pack.fetch import sha256
@@ -74,7 +73,7 @@ class Disk:
             directory=directory,
             packs=packs,
             budget_mb=budget_mb,
-            fetch=fetch_from(self.store),
+            store=self.store,
             check=check,
         )
         loader = Loader(jobs)

@@ -20,9 +20,8 @@ from app.cluster.client.scatter_gather import (
 )
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus, size_mb
 from app.errors import PackNotFound
-from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
+from app.search.contract import SearchRequest, SearchResult, SuggestRequest
 from app.search.pack_searcher import PackSearcher
-from app.search.query import parse
 
 R = TypeVar("R", SearchRequest, SuggestRequest)
 T = TypeVar("T")
@@ -68,20 +67,8 @@ class LocalSearchClient(SearchClient):
         """Search one domain after the other."""
         began = time.perf_counter()
         request = validate_request(request)
-        query = parse(request.q)
-
-        def search_pack(searcher: PackSearcher, part: SearchRequest) -> SearchReply:
-            results = searcher.search(
-                query,
-                offset=part.offset,
-                limit=part.limit,
-                sort=part.sort,
-                filters=part.filters,
-                languages=part.languages,
-            )
-            return SearchReply(info=searcher.info, results=results)
-
-        return merge(request, self._ask(search_pack, split_by_domain(request)), time.perf_counter() - began)
+        outcomes = self._ask(PackSearcher.reply, split_by_domain(request))
+        return merge(request, outcomes, time.perf_counter() - began)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return queries that start with `q`."""

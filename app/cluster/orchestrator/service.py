@@ -41,11 +41,6 @@ REGISTRATION_TIME: Final = 1.0
 _PUBLISH_BACKOFF: Final = 1.0
 
 
-def problem(error: Exception) -> bytes:
-    """Return the reply to a request that ended in an error."""
-    return to_json(problem_reply(error, process="orchestrator"))
-
-
 class RegistrationTime:
     """Requests that searchers register again, and gives them time to do so."""
 
@@ -118,7 +113,9 @@ class OrchestratorService:
         }
         self._returned: queue.SimpleQueue[tuple[str, Delivery]] = queue.SimpleQueue()
         self._responder = respond(
-            handlers, problem=problem, returned=lambda name, delivery: self._returned.put((name, delivery))
+            handlers,
+            problem=lambda error: to_json(problem_reply(error, process="orchestrator")),
+            returned=lambda name, delivery: self._returned.put((name, delivery)),
         )
         self._stop: Callable[[], None] = lambda: None
 

@@ -50,10 +50,6 @@ class ScanResult:
     error: str = ""
     store_id: str = ""
 
-    def without_deletions(self) -> ScanResult:
-        """Return the result with its packs only."""
-        return replace(self, deleted=frozenset())
-
 
 class StoreScan:
     """One scan at a time, started and collected by the same thread."""
