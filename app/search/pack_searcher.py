@@ -179,7 +179,6 @@ class PackSearcher:
             hidden=hidden,
             limit=limit,
             stems=stems,
-            complete_only=limit is None,
             factors=factors,
         )
         bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)

@@ -125,7 +125,6 @@ _SCRIPT = 4
 
 #: The other pages of each group of identical pages, by the page that is shown.
 Copies: TypeAlias = Mapping[int, tuple[int, ...]]
-_NO_COPIES: Copies = {}
 _NO_FILTERS = Filters()
 
 _Codes: TypeAlias = "array[int] | dict[int, int]"
@@ -202,7 +201,7 @@ class Properties:
         )
         self._columns = {column.name: column for column in columns}
 
-    def filtered(self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES) -> Sequence[int]:
+    def filtered(self, pages: Sequence[int], filters: Filters, copies: Copies) -> Sequence[int]:
         """Return the pages that pass every filter, or one of whose copies does."""
         passing = self._passing(pages, filters)
         if len(passing) == len(pages) or not copies:
@@ -213,7 +212,7 @@ class Properties:
         return [page for page in pages if page in kept] if by_copy else passing
 
     def representatives(
-        self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES, languages: Sequence[str] = ()
+        self, pages: Sequence[int], filters: Filters, copies: Copies, languages: Sequence[str]
     ) -> dict[int, int]:
         """Return the page to show for each page: of its group, one that passes the filters.
 
@@ -245,7 +244,7 @@ class Properties:
                 pages = column.having(pages, value)
         return pages
 
-    def facets(self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES) -> tuple[Facet, ...]:
+    def facets(self, pages: Sequence[int], filters: Filters, copies: Copies) -> tuple[Facet, ...]:
         """Count the pages by each property with the filters of the others; leave out properties with one value.
 
         A page with copies counts for the values of all of them.

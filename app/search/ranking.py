@@ -86,21 +86,20 @@ def rank(
     hidden: Collection[int],
     limit: int | None,
     stems: Stems,
-    complete_only: bool = False,
     factors: Mapping[str, float] = _NO_FACTORS,
 ) -> Ranking:
     """Rank the pages that match the query; if no page does, those with at least one of its words.
 
-    Few pages are followed by those that match a part of the query, except with `complete_only`. So are pages that match
-    a whole question: its answer may have other words. Pages in `hidden` are left out. `limit` bounds the number of
-    ranked pages; None is no limit. `factors` of the fields change their weights. `stems` are those of the query.
+    `limit` bounds the number of ranked pages. With a limit, few pages are followed by those that match a part of the
+    query. So are pages that match a whole question: its answer may have other words. Pages in `hidden` are left out.
+    `factors` of the fields change their weights. `stems` are those of the query.
     """
     weights = _multiplied(WEIGHTS, _FIELDS, factors)
     scores, capped = _scores(connection, query.match, hidden, limit, weights)
     complete = scores
     if not complete and query.relaxed_match:
         scores, capped = _scores(connection, query.relaxed_match, hidden, limit, weights)
-    elif query.any_phrase_match and not complete_only and (len(complete) < _ENOUGH or query.is_sentence):
+    elif query.any_phrase_match and limit is not None and (len(complete) < _ENOUGH or query.is_sentence):
         scores, capped = _scores(connection, query.any_phrase_match, hidden, limit, weights)
         raised = {page: _COMPLETE_FACTOR * scores.get(page, score) for page, score in complete.items()}
         scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))

@@ -97,7 +97,7 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     """Search one site or several."""
     client: SearchClient = request.app.state.search_client
     domains = parameters.domain or await run_in_threadpool(_all_domains, client)
-    query = parameters.request(domains, languages=languages_of(request.headers.get("Accept-Language", "")))
+    query = parameters.request(domains, languages=languages_of(request))
     if parameters.exact:
         result = await client.asearch(query)
     else:
@@ -117,7 +117,7 @@ async def suggest(request: Request, parameters: Annotated[SuggestParameters, Que
     domains = parameters.domain or await run_in_threadpool(_all_domains, client)
     suggestions = await run_in_threadpool(client.suggest, tuple(domains), parameters.q, limit=parameters.limit)
     uncounted = request.app.state.uncounted_client
-    languages = languages_of(request.headers.get("Accept-Language", ""))
+    languages = languages_of(request)
     pages = await run_in_threadpool(
         suggested_pages, uncounted, domains, parameters.q, most=parameters.pages, languages=languages
     )

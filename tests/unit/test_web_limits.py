@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 ROUTE = PackRoute(
     domain="a.example", sha256="", generation=1, pages=1, built_at=BUILT_AT, size_mb=1, searchers=("one",)
 )
-ROUTES = Routes(orchestrator="o", version=1, settled=True, routes=(ROUTE,), searchers=())
+ROUTES = Routes(orchestrator="o", settled=True, routes=(ROUTE,), searchers=())
 UNPLACED = replace(ROUTE, domain="b.example", searchers=(), missing=2)
 
 

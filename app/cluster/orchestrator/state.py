@@ -192,7 +192,6 @@ class OrchestratorState:
         records = self._registry.records
         return Routes(
             orchestrator=self.run_id,
-            version=table.version,
             settled=self.settled,
             routes=tuple(table.routes[domain] for domain in sorted(table.routes)),
             searchers=tuple(records[searcher_id].status(now=now) for searcher_id in sorted(records)),
