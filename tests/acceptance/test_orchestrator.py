@@ -146,21 +146,6 @@ def test_packs_are_placed_on_searchers_and_searches_reach_them(
         assert read(ProblemReply, client.search("b.example")).reason == "pack-not-found"
 
 
-def test_a_pack_too_big_for_every_searcher_is_reported_and_waits_for_a_larger_one(
-    settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
-) -> None:
-    client.pack("big.example", size_mb=500)
-    with orchestrator(environment, tmp_path) as running, actors(settings, 100) as cast:
-        eventually(lambda: client.route("big.example").why and client.route("big.example"), "it is told of")
-        assert client.route("big.example").why == "500 MB, and no other searcher has a capacity of more than 100 MB"
-        assert "big.example: a copy cannot be placed: 500 MB" in running.log
-        assert read(ProblemReply, client.search("big.example")).reason == "not-placed"
-
-        with actors(settings, 501) as (bigger,):
-            eventually(lambda: client.route("big.example").searchers == (bigger.id,), "it is placed")
-            assert cast[0].orders == []
-
-
 def test_a_new_orchestrator_learns_the_placement_and_orders_nothing(
     settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
 ) -> None:

@@ -113,9 +113,10 @@ def test_only_the_chosen_origins_may_read_the_api(tmp_path: Path) -> None:
 
 
 def test_each_page_of_hits_links_to_the_next(client: httpx.Client) -> None:
-    parameters = {"domain": "https://Site.Example/", "q": "many & pages", "limit": "20", "lang": "en"}
-    first = client.get(SEARCH, params=parameters).json()
+    parameters = {"domain": ["https://Site.Example/", LONG], "q": "many & pages", "limit": "20", "lang": "en"}
+    first = client.get(SEARCH, params=parameters | {"sort": "date"}).json()
     assert (len(first["hits"]), first["total"], first["next_offset"]) == (20, 35, 20)
+    assert parse_qs(urlsplit(first["next"]).query)["sort"] == ["date"]
     last = client.get(first["next"]).json()
     assert (len(last["hits"]), last["next"], last["query"]) == (15, None, "many & pages")
     paths = [hit["path"] for answer in (first, last) for hit in answer["hits"]]
@@ -183,11 +184,10 @@ def test_all_indexed_sites_are_listed(client: httpx.Client) -> None:
         ({"domain": "never.example", "q": "x"}, 404, "never.example has no pack"),
     ],
 )
-@pytest.mark.parametrize("path", [SEARCH])
 def test_invalid_requests_are_answered_with_the_reason(
-    client: httpx.Client, path: str, params: dict[str, str], status: int, detail: str
+    client: httpx.Client, params: dict[str, str], status: int, detail: str
 ) -> None:
-    answer = client.get(path, params=params)
+    answer = client.get(SEARCH, params=params)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["status"] == status
@@ -321,15 +321,6 @@ def test_suggestions_start_with_the_typed_text(client: httpx.Client) -> None:
         assert client.get("/suggest", params={"q": nothing}).json() == [nothing, []]
     programs = client.get(SUGGEST, params={"domain": "site.example", "q": "hosti"})
     assert programs.json() == {"query": "hosti", "suggestions": ["hostile"], "pages": []}
-
-
-def test_the_link_to_the_next_hits_repeats_the_parameters(client: httpx.Client) -> None:
-    parameters = {"domain": ["site.example", LONG], "q": 'many "pages"', "limit": "5", "sort": "date"}
-    link = client.get(SEARCH, params=parameters).json()["next"]
-    assert urlsplit(link).path == SEARCH
-    again = parse_qs(urlsplit(link).query)
-    assert again.pop("offset") == ["5"]
-    assert again == {"domain": parameters["domain"], "q": [parameters["q"]], "limit": ["5"], "sort": ["date"]}
 
 
 def test_pages_with_all_words_are_suggested_if_they_are_asked_for(client: httpx.Client) -> None:

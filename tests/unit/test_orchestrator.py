@@ -209,7 +209,7 @@ def test_a_searcher_that_loads_an_unknown_version_gets_no_order_until_it_is_load
     assert orders_of(orchestrator.tick(now=1)) == [load("a", pack())]
 
 
-def test_each_failure_doubles_the_backoff() -> None:
+def test_each_failure_doubles_the_backoff_and_its_reason_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     orchestrator = settled(pack())
     orchestrator.receive_report(report("a", 0), now=0)
     given_at: list[float] = []
@@ -224,6 +224,7 @@ def test_each_failure_doubles_the_backoff() -> None:
     assert [after - before for before, after in pairwise(given_at)] == [4, 8, 16, 32]
     orchestrator.tick(now=now)
     assert orchestrator.routes(now=now).routes[0].why == "searcher a failed to load it: the disk is full"
+    assert "x.example: a copy cannot be placed: searcher a failed to load it: the disk is full" in caplog.text
 
 
 def test_a_failure_counts_even_if_a_later_report_came_first() -> None:
