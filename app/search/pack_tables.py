@@ -19,6 +19,7 @@ _AFTER_ALL = "\U0010ffff"
 
 _MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?"
 _COUNT_MATCHING = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
+_COUNT_NAMES = "SELECT count(*) FROM name_stems WHERE name_stems MATCH ?"
 _FREQUENCY = "SELECT docs FROM words WHERE word = ?"
 _MAX_FREQUENCY = "SELECT max(docs) FROM words WHERE word >= ? AND word < ?"
 #: All words in one text: a row for each would take four times as long.
@@ -45,8 +46,12 @@ def first_matches(connection: sqlite3.Connection, match: str, *, hidden: Collect
 
 def count_matches(connection: sqlite3.Connection, match: str) -> int:
     """Return the number of pages that match an FTS5 expression, hidden ones included."""
-    (pages,) = connection.execute(_COUNT_MATCHING, (match,)).fetchone()
-    return int(pages)
+    return int(connection.execute(_COUNT_MATCHING, (match,)).fetchone()[0])
+
+
+def count_names(connection: sqlite3.Connection, match: str) -> int:
+    """Return the number of pages whose names match an FTS5 expression of stems."""
+    return int(connection.execute(_COUNT_NAMES, (match,)).fetchone()[0])
 
 
 def doc_frequency(connection: sqlite3.Connection, word: str) -> int:

@@ -51,7 +51,6 @@ _NAVIGATION = 0.6
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY +rank LIMIT ?"
 _NAME_STEM_SCORES = "SELECT rowid, rank FROM name_stems WHERE name_stems MATCH ? AND rank MATCH ?"
 _BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
-_COUNT_NAME_STEMS = "SELECT count(*) FROM name_stems WHERE name_stems MATCH ?"
 #: What has a page's names: none is longer than a query, which has 255 characters.
 _NAME_COLUMNS = f"""id, {cut("title", 1_000)}, {cut("headings", 1_000)}, {cut("path", 4_000)},
     {cut("anchors", 10_000)}"""
@@ -289,12 +288,7 @@ def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int, st
     for form in phrase.other_matches:
         # The vocabulary has no stems: a word on no page would have the highest weight.
         bound += _idf(pack_tables.count_matches(connection, form), pages)
-    return bound + sum(_idf(_count_names(connection, match), pages) for match in stems.of(phrase))
-
-
-def _count_names(connection: sqlite3.Connection, match: str) -> int:
-    (names,) = connection.execute(_COUNT_NAME_STEMS, (match,)).fetchone()
-    return int(names)
+    return bound + sum(_idf(pack_tables.count_names(connection, match), pages) for match in stems.of(phrase))
 
 
 def _idf(docs: int, pages: int) -> float:
