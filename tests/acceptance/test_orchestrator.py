@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from app.broker.errors import RequestTimedOut
-from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import MB, Load, PackRoute, ProblemReply, Routes, read
@@ -83,9 +82,6 @@ class Client:
 
     def tell(self, kind: str, **payload: object) -> None:
         self._publisher.publish([event_message(kind, payload)])
-
-    def publish(self, message: Outgoing) -> None:
-        self._publisher.publish([message])
 
     def placed(self, copies: int) -> Routes | None:
         """Return the routes once `copies` searchers serve each pack."""

@@ -9,8 +9,9 @@ import pytest
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Load, Outcome, PackVersion, SearcherReport, Unload
+from app.cluster.protocol import Load, Outcome, SearcherReport, Unload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
+from tests.packs import version_of
 
 pytestmark = pytest.mark.unit
 
@@ -22,12 +23,8 @@ def pack(domain: str = "x.example", generation: int = 1, size_mb: int = 10) -> P
     return Pack(domain=domain, sha256=f"{domain}:{generation}", generation=generation, size_mb=size_mb)
 
 
-def holding(one: Pack) -> PackVersion:
-    return PackVersion(domain=one.domain, sha256=one.sha256, generation=one.generation, size_mb=one.size_mb)
-
-
 def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), leaving: bool = False) -> SearcherReport:
-    held = tuple(holding(one) for one in packs)
+    held = tuple(map(version_of, packs))
     free = 100 - sum(one.size_mb for one in packs)
     return SearcherReport(
         searcher_id=name,
@@ -53,7 +50,7 @@ def settled(*packs: Pack, replicas: int = 1) -> OrchestratorState:
 
 
 def load(name: str, one: Pack) -> tuple[str, Load]:
-    return name, Load(domain=one.domain, sha256=one.sha256, generation=one.generation, size_mb=one.size_mb)
+    return name, one.load()
 
 
 def orders_of(orders: tuple[AddressedOrder, ...]) -> list[tuple[str, Load | Unload]]:

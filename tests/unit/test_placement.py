@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from app.cluster.placement.model import AddressedOrder, ClusterState, LoadFailure, Pack, SearcherState
 from app.cluster.placement.place import place
-from app.cluster.protocol import Load, PackVersion, Unload
+from app.cluster.protocol import Load, Unload
+from tests.packs import version_of
 
 pytestmark = pytest.mark.unit
 
@@ -20,19 +21,11 @@ def pack(domain: str, size_mb: int, generation: int = 1) -> Pack:
     return Pack(domain=domain, sha256=f"{domain}:{generation}", generation=generation, size_mb=size_mb)
 
 
-def held(*packs: Pack) -> dict[str, PackVersion]:
-    return {
-        each.domain: PackVersion(
-            domain=each.domain, sha256=each.sha256, generation=each.generation, size_mb=each.size_mb
-        )
-        for each in packs
-    }
-
-
 def searcher(name: str, capacity: int, *packs: Pack, **fields: object) -> SearcherState:
     """Return a searcher of this capacity with these packs."""
     free = capacity - sum(each.size_mb for each in packs)
-    return replace(SearcherState(searcher_id=name, free=free, capacity=capacity, held=held(*packs)), **fields)  # type: ignore[arg-type]
+    held = {each.domain: version_of(each) for each in packs}
+    return replace(SearcherState(searcher_id=name, free=free, capacity=capacity, held=held), **fields)  # type: ignore[arg-type]
 
 
 def state(
@@ -61,9 +54,7 @@ def _done(before: SearcherState, order: Load | Unload) -> SearcherState:
     old = now.pop(order.domain, None)
     free = before.free + (old.size_mb if old else 0)
     if isinstance(order, Load):
-        now[order.domain] = PackVersion(
-            domain=order.domain, sha256=order.sha256, generation=order.generation, size_mb=order.size_mb
-        )
+        now[order.domain] = version_of(order)
         free -= order.size_mb
     return replace(before, held=now, free=free)
 
