@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
-from app.cluster.client.corrected import asearch_corrected
+from app.cluster.client.corrected import search_corrected
 from app.errors import (
     BodyRefused,
     NotPlaced,
@@ -101,7 +101,7 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     if parameters.exact:
         result = await client.asearch(query)
     else:
-        result = await asearch_corrected(client, query, may_repeat=request.scope.get(CHARGE_AGAIN))
+        result = await search_corrected(client, query, may_repeat=request.scope.get(CHARGE_AGAIN))
     # Defaults are left out of the next page's address, which gets an offset of its own.
     given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
     link = f"{router.prefix}/search?{urlencode(given, doseq=True)}"

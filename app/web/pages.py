@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -178,9 +178,7 @@ def search_page(
             form = replace(form, request=replace(form.request, domains=(packs[0].domain,)))
         if invalid is not None:
             raise invalid
-        charge_again = request.scope.get(CHARGE_AGAIN)
-        may_repeat = partial(from_thread.run, charge_again) if charge_again else None
-        view = _search(client, packs, form, names, may_repeat=may_repeat)
+        view = _search(client, packs, form, names, may_repeat=request.scope.get(CHARGE_AGAIN))
         view = _counted(request.app.state.search_counter, view)
     except ApplicationError as error:
         view = _error_view(error, packs, form)
@@ -235,7 +233,7 @@ def _search(
     form: SearchForm,
     names: Mapping[str, str],
     *,
-    may_repeat: Callable[[], bool] | None,
+    may_repeat: Callable[[], Awaitable[bool]] | None,
 ) -> View:
     """Return the view of the results, or of the start page if there is nothing to search; raises search errors."""
     indexed = [pack.domain for pack in packs]
@@ -249,7 +247,10 @@ def _search(
     if len(domains) > MAX_DOMAINS:
         raise InvalidMessage(f"there are {len(domains)} sites: choose up to {MAX_DOMAINS} of them")
     request = replace(form.request, domains=domains)
-    result = client.search(request) if form.exact else search_corrected(client, request, may_repeat=may_repeat)
+    if form.exact:
+        result = client.search(request)
+    else:
+        result = from_thread.run(partial(search_corrected, client, request, may_repeat=may_repeat))
     state = "results" if result.hits else "past-end" if result.total else "nothing"
     status = 404 if state == "past-end" else 200
     return View(state=state, status=status, form=form, packs=packs, results=results_view(result, form, names))
