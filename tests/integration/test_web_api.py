@@ -46,6 +46,13 @@ def client(search_client: ScriptedSearchClient) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture
+def scripted(search_client: ScriptedSearchClient) -> Iterator[ScriptedSearchClient]:
+    """Yield the search client, which searches without faults again after the test."""
+    yield search_client
+    search_client.behave()
+
+
 def test_hits_are_plain_text_with_ranges_to_mark(client: httpx.Client) -> None:
     found = client.get(SEARCH, params={"domain": "site.example", "q": "hostile"}).json()
     (hit,) = found["hits"]
@@ -132,15 +139,12 @@ def test_several_domains_are_searched_at_once(client: httpx.Client, domains: lis
 
 
 def test_a_silent_domain_is_reported_beside_the_hits_of_others(
-    client: httpx.Client, search_client: ScriptedSearchClient
+    client: httpx.Client, scripted: ScriptedSearchClient
 ) -> None:
-    search_client.change = lambda found: replace(
+    scripted.change = lambda found: replace(
         found, silent=((LONG, "no searcher answered in 3 s"),), did_you_mean="money"
     )
-    try:
-        found = client.get(SEARCH, params={"domain": "site.example", "q": "many"}).json()
-    finally:
-        search_client.behave()
+    found = client.get(SEARCH, params={"domain": "site.example", "q": "many"}).json()
     assert found["silent"] == [{"domain": LONG, "reason": "no searcher answered in 3 s"}]
     assert found["did_you_mean"] == "money"
 
@@ -209,13 +213,10 @@ def test_invalid_requests_are_answered_with_the_reason(
     ],
 )
 def test_each_search_error_has_its_problem_type_and_status(
-    client: httpx.Client, search_client: ScriptedSearchClient, error: ApplicationError, status: int, name: str
+    client: httpx.Client, scripted: ScriptedSearchClient, error: ApplicationError, status: int, name: str
 ) -> None:
-    search_client.fault = error
-    try:
-        answer = client.get(SEARCH, params={"domain": "site.example", "q": "many"})
-    finally:
-        search_client.behave()
+    scripted.fault = error
+    answer = client.get(SEARCH, params={"domain": "site.example", "q": "many"})
     assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{name}")
     assert ("retry-after" in answer.headers) == (name != "internal")
     assert client.get(answer.json()["type"]).text.startswith(f"{name}: {answer.json()['title']}")
@@ -225,38 +226,33 @@ def test_each_search_error_has_its_problem_type_and_status(
 @pytest.mark.parametrize("kind", [SearchUnavailable, BrokerUnreachable, PackCorrupt, PublishFailed])
 def test_an_outage_is_explained_in_the_log_only(
     client: httpx.Client,
-    search_client: ScriptedSearchClient,
+    scripted: ScriptedSearchClient,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[ApplicationError],
     path: str,
 ) -> None:
     monkeypatch.setattr(problems, "_logged_at", {})
-    search_client.fault = kind("amqp://10.0.0.7:5672: connection refused")
-    try:
-        answers = [client.get(path, params={"domain": "site.example", "q": "many"}) for _ in range(3)]
-    finally:
-        search_client.behave()
+    scripted.fault = kind("amqp://10.0.0.7:5672: connection refused")
+    answers = [client.get(path, params={"domain": "site.example", "q": "many"}) for _ in range(3)]
     assert all(answer.status_code >= 500 and "10.0.0.7" not in answer.text for answer in answers)
     (line,) = [record.getMessage() for record in caplog.records if "10.0.0.7" in record.getMessage()]
     assert line.startswith(f"Searches fail ({kind.reason})")
 
 
 def test_an_unexpected_error_is_answered_with_a_500_problem_that_only_the_log_explains(
-    client: httpx.Client, search_client: ScriptedSearchClient, caplog: pytest.LogCaptureFixture
+    client: httpx.Client, scripted: ScriptedSearchClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    search_client.fault = ZeroDivisionError("secret detail")
-    try:
-        answer = client.get(SEARCH, params={"domain": "site.example", "q": "many"})
-        page = client.get("/", params={"domain": "site.example", "q": "many"})
-    finally:
-        search_client.behave()
+    scripted.fault = ZeroDivisionError("secret detail")
+    answer = client.get(SEARCH, params={"domain": "site.example", "q": "many"})
+    page = client.get("/", params={"domain": "site.example", "q": "many"})
     assert (answer.status_code, page.status_code) == (500, 500)
     assert answer.headers["content-type"] == "application/problem+json"
     assert (answer.json()["type"], answer.json()["status"]) == ("/problems/internal", 500)
     assert page.headers["content-type"].startswith("text/html")
     assert "secret" not in answer.text + page.text
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError] * 2
+    scripted.behave()
     assert client.get(SEARCH, params={"domain": "site.example", "q": "many"}).status_code == 200
 
 
