@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from app.cluster.placement.model import Pack
+from app.cluster.protocol import Load, PackVersion
 from app.pack import derived, groups, stems
 from app.pack.anchors import note_links
 from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
@@ -74,6 +76,11 @@ def _row(page: Page) -> tuple[str | int, ...]:
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
     return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, page.body)
+
+
+def version_of(pack: Pack | Load) -> PackVersion:
+    """Return the version that a searcher has after it loaded a pack."""
+    return PackVersion(domain=pack.domain, sha256=pack.sha256, generation=pack.generation, size_mb=pack.size_mb)
 
 
 def publish(

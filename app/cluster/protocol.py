@@ -145,7 +145,6 @@ class Routes:
     """
 
     orchestrator: str
-    version: int
     settled: bool
     routes: tuple[PackRoute, ...]
     searchers: tuple[SearcherStatus, ...]

@@ -153,14 +153,12 @@ class Facet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackHits:
-    """One page of hits of one pack, of `total`.
+class PageOfHits:
+    """One page of hits of `total`: of one pack, or of several.
 
     `capped`: there are more than `total`. `relaxed`: no page has all the words. Facets count the matching pages as if
     the facet's own filter were not set, among the ranked ones if the total is capped; languages and types are lower
-    case. `did_you_mean` is a query that finds more, or empty. `ideal` is the score that no page of the pack exceeds
-    for this query: scores of several packs can be compared after division by it. Sorted by relevance, scores fall
-    from hit to hit.
+    case. `did_you_mean` is a query that finds more, or empty.
     """
 
     total: int
@@ -168,10 +166,20 @@ class PackHits:
     relaxed: bool
     hits: tuple[Hit, ...]
     seconds: float
-    ideal: Annotated[float, Field(gt=0)]
     facets: tuple[Facet, ...] = ()
     did_you_mean: str = ""
     best_bets: tuple[BestBet, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackHits(PageOfHits):
+    """The hits of one pack. Sorted by relevance, scores fall from hit to hit.
+
+    `ideal` is the score that no page of the pack exceeds for this query: scores of several packs can be compared after
+    division by it.
+    """
+
+    ideal: Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,24 +201,16 @@ class SearchReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """One page of hits of `total`, merged from the packs of all domains that answered.
+class SearchResult(PageOfHits):
+    """The hits merged from the packs of all domains that answered.
 
     `sources` are these packs, in the order of the request's domains. `silent` are the domains that did not answer in
     time while others did, each with the reason. `reachable` is the number of hits that can be paged through.
     `seconds` is the time from request to result. `corrected` is the query that the hits are for, if it is not the typed
-    one. The other fields are as in `PackHits`.
+    one.
     """
 
-    total: int
-    capped: bool
-    relaxed: bool
-    hits: tuple[Hit, ...]
     reachable: int
-    seconds: float
     sources: tuple[PackInfo, ...]
     silent: tuple[tuple[str, str], ...] = ()
-    facets: tuple[Facet, ...] = ()
-    did_you_mean: str = ""
     corrected: str = ""
-    best_bets: tuple[BestBet, ...] = ()

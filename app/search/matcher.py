@@ -111,19 +111,14 @@ class Matcher:
         return found
 
     def _number_of(self, word: str) -> int:
+        """Return the number of the first phrase that a word matches, where all phrases have one word; 0 for none."""
         for number, alternatives in enumerate(self._phrases, 1):
-            if any(_matches(word, phrase, folded[0]) for phrase, folded in alternatives):
-                return number
+            for phrase, (folded, *_) in alternatives:
+                if word == folded or (phrase.prefix and word.startswith(folded)):
+                    return number
+                if any(word.startswith(stem) and len(word) <= len(stem) + _MAX_ENDING for stem in phrase.stems):
+                    return number
         return 0
-
-
-def _matches(word: str, phrase: Phrase, folded: str) -> bool:
-    """Return whether a word matches a phrase of one word."""
-    return (
-        word == folded
-        or (phrase.prefix and word.startswith(folded))
-        or any(word.startswith(stem) and len(word) <= len(stem) + _MAX_ENDING for stem in phrase.stems)
-    )
 
 
 def _pattern(word: str) -> str:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import pack_tables, passages, ranking, spelling, suggest, title_match, visible
-from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
+from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, SearchReply, SearchRequest, Sort
 from app.search.matcher import Matcher
 from app.search.pack_tables import Properties, cut
-from app.search.query import Phrase, Query
+from app.search.query import Phrase, Query, parse
 from app.search.site_settings import NO_SETTINGS, SearchSettings
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
 from app.search.stemmed import stems_in
@@ -139,6 +139,18 @@ class PackSearcher:
                 seconds=time.perf_counter() - began,
             )
 
+    def reply(self, request: SearchRequest) -> SearchReply:
+        """Return the reply to a request about this pack's domain; raises InvalidQuery, and as `search` does."""
+        results = self.search(
+            parse(request.q),
+            offset=request.offset,
+            limit=request.limit,
+            sort=request.sort,
+            filters=request.filters,
+            languages=request.languages,
+        )
+        return SearchReply(info=self.info, results=results)
+
     def suggest(self, text: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return completions of a text that a person is typing; raises SearchTimeout, PackCorrupt."""
         pages, hidden = self._properties.rows, self._applied[1].hidden
@@ -167,7 +179,6 @@ class PackSearcher:
             hidden=hidden,
             limit=limit,
             stems=stems,
-            complete_only=limit is None,
             factors=factors,
         )
         bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)

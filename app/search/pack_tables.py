@@ -19,6 +19,7 @@ _AFTER_ALL = "\U0010ffff"
 
 _MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?"
 _COUNT_MATCHING = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
+_COUNT_NAMES = "SELECT count(*) FROM name_stems WHERE name_stems MATCH ?"
 _FREQUENCY = "SELECT docs FROM words WHERE word = ?"
 _MAX_FREQUENCY = "SELECT max(docs) FROM words WHERE word >= ? AND word < ?"
 #: All words in one text: a row for each would take four times as long.
@@ -45,8 +46,12 @@ def first_matches(connection: sqlite3.Connection, match: str, *, hidden: Collect
 
 def count_matches(connection: sqlite3.Connection, match: str) -> int:
     """Return the number of pages that match an FTS5 expression, hidden ones included."""
-    (pages,) = connection.execute(_COUNT_MATCHING, (match,)).fetchone()
-    return int(pages)
+    return int(connection.execute(_COUNT_MATCHING, (match,)).fetchone()[0])
+
+
+def count_names(connection: sqlite3.Connection, match: str) -> int:
+    """Return the number of pages whose names match an FTS5 expression of stems."""
+    return int(connection.execute(_COUNT_NAMES, (match,)).fetchone()[0])
 
 
 def doc_frequency(connection: sqlite3.Connection, word: str) -> int:
@@ -125,7 +130,6 @@ _SCRIPT = 4
 
 #: The other pages of each group of identical pages, by the page that is shown.
 Copies: TypeAlias = Mapping[int, tuple[int, ...]]
-_NO_COPIES: Copies = {}
 _NO_FILTERS = Filters()
 
 _Codes: TypeAlias = "array[int] | dict[int, int]"
@@ -202,7 +206,7 @@ class Properties:
         )
         self._columns = {column.name: column for column in columns}
 
-    def filtered(self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES) -> Sequence[int]:
+    def filtered(self, pages: Sequence[int], filters: Filters, copies: Copies) -> Sequence[int]:
         """Return the pages that pass every filter, or one of whose copies does."""
         passing = self._passing(pages, filters)
         if len(passing) == len(pages) or not copies:
@@ -213,7 +217,7 @@ class Properties:
         return [page for page in pages if page in kept] if by_copy else passing
 
     def representatives(
-        self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES, languages: Sequence[str] = ()
+        self, pages: Sequence[int], filters: Filters, copies: Copies, languages: Sequence[str]
     ) -> dict[int, int]:
         """Return the page to show for each page: of its group, one that passes the filters.
 
@@ -245,7 +249,7 @@ class Properties:
                 pages = column.having(pages, value)
         return pages
 
-    def facets(self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES) -> tuple[Facet, ...]:
+    def facets(self, pages: Sequence[int], filters: Filters, copies: Copies) -> tuple[Facet, ...]:
         """Count the pages by each property with the filters of the others; leave out properties with one value.
 
         A page with copies counts for the values of all of them.

@@ -51,7 +51,6 @@ _NAVIGATION = 0.6
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY +rank LIMIT ?"
 _NAME_STEM_SCORES = "SELECT rowid, rank FROM name_stems WHERE name_stems MATCH ? AND rank MATCH ?"
 _BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
-_COUNT_NAME_STEMS = "SELECT count(*) FROM name_stems WHERE name_stems MATCH ?"
 #: What has a page's names: none is longer than a query, which has 255 characters.
 _NAME_COLUMNS = f"""id, {cut("title", 1_000)}, {cut("headings", 1_000)}, {cut("path", 4_000)},
     {cut("anchors", 10_000)}"""
@@ -86,21 +85,20 @@ def rank(
     hidden: Collection[int],
     limit: int | None,
     stems: Stems,
-    complete_only: bool = False,
     factors: Mapping[str, float] = _NO_FACTORS,
 ) -> Ranking:
     """Rank the pages that match the query; if no page does, those with at least one of its words.
 
-    Few pages are followed by those that match a part of the query, except with `complete_only`. So are pages that match
-    a whole question: its answer may have other words. Pages in `hidden` are left out. `limit` bounds the number of
-    ranked pages; None is no limit. `factors` of the fields change their weights. `stems` are those of the query.
+    `limit` bounds the number of ranked pages. With a limit, few pages are followed by those that match a part of the
+    query. So are pages that match a whole question: its answer may have other words. Pages in `hidden` are left out.
+    `factors` of the fields change their weights. `stems` are those of the query.
     """
     weights = _multiplied(WEIGHTS, _FIELDS, factors)
     scores, capped = _scores(connection, query.match, hidden, limit, weights)
     complete = scores
     if not complete and query.relaxed_match:
         scores, capped = _scores(connection, query.relaxed_match, hidden, limit, weights)
-    elif query.any_phrase_match and not complete_only and (len(complete) < _ENOUGH or query.is_sentence):
+    elif query.any_phrase_match and limit is not None and (len(complete) < _ENOUGH or query.is_sentence):
         scores, capped = _scores(connection, query.any_phrase_match, hidden, limit, weights)
         raised = {page: _COMPLETE_FACTOR * scores.get(page, score) for page, score in complete.items()}
         scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
@@ -290,12 +288,7 @@ def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int, st
     for form in phrase.other_matches:
         # The vocabulary has no stems: a word on no page would have the highest weight.
         bound += _idf(pack_tables.count_matches(connection, form), pages)
-    return bound + sum(_idf(_count_names(connection, match), pages) for match in stems.of(phrase))
-
-
-def _count_names(connection: sqlite3.Connection, match: str) -> int:
-    (names,) = connection.execute(_COUNT_NAME_STEMS, (match,)).fetchone()
-    return int(names)
+    return bound + sum(_idf(pack_tables.count_names(connection, match), pages) for match in stems.of(phrase))
 
 
 def _idf(docs: int, pages: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -53,10 +53,8 @@ class SearchSettings:
 
     def best_bets_for(self, text: str) -> tuple[BestBet, ...]:
         """Return the first best bets for a query."""
-        return tuple(islice(self._matching(words(text)), MAX_SHOWN)) if self.best_bets else ()
-
-    def _matching(self, query: tuple[str, ...]) -> Iterator[BestBet]:
-        return (rule.best_bet for rule in self.best_bets if rule.holds(query))
+        query = words(text)
+        return tuple(islice((rule.best_bet for rule in self.best_bets if rule.holds(query)), MAX_SHOWN))
 
 
 def factors_of(field_weights: Mapping[str, float]) -> dict[str, float]:

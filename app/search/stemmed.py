@@ -54,7 +54,13 @@ def stems_in(connection: sqlite3.Connection, query: Query, algorithms: Sequence[
     quoted = {stem for phrase in query.phrases if phrase.quoted for stem, _ in _stems_of(phrase, algorithms)}
 
     def in_passages(stems: Mapping[str, str]) -> str:
-        return _in_passages({stem: docs.get(word, 0) for stem, word in stems.items() if stem not in quoted}, pages)
+        """Return the expression for passages with one of the stems; a frequent word counts beside a rarer one only."""
+        unquoted = ((docs.get(word, 0), f'"{stem}"') for stem, word in stems.items() if stem not in quoted)
+        by_rarity = sorted(unquoted)
+        rare = [match for number, match in by_rarity if number <= _FREQUENT * pages]
+        frequent = [match for number, match in by_rarity if number > _FREQUENT * pages]
+        either = " OR ".join(rare)
+        return f"{either} OR (({either}) AND ({' OR '.join(frequent)}))" if rare and frequent else either
 
     is_alone = len(own.keys() - quoted) < 2
     return Stems(
@@ -64,17 +70,6 @@ def stems_in(connection: sqlite3.Connection, query: Query, algorithms: Sequence[
         "" if is_alone or found == own else in_passages(own),
         tuple(algorithms),
     )
-
-
-def _in_passages(docs: Mapping[str, int], pages: int) -> str:
-    """Return the expression for passages with one of the stems, given the pages that each one's word is on."""
-    by_rarity = sorted((number, f'"{stem}"') for stem, number in docs.items())
-    rare = [match for number, match in by_rarity if number <= _FREQUENT * pages]
-    frequent = [match for number, match in by_rarity if number > _FREQUENT * pages]
-    if not rare:
-        return ""
-    either = " OR ".join(rare)
-    return f"{either} OR (({either}) AND ({' OR '.join(frequent)}))" if frequent else either
 
 
 def _stems_of(phrase: Phrase, algorithms: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Final, TypeAlias
 
 from app.errors import InvalidQuery
@@ -80,21 +81,12 @@ def check_cycles(rules: Iterable[SynonymRule]) -> None:
         if not rule.is_group:
             for phrase in rule.phrases:
                 following.setdefault(key_of(phrase), {}).update(dict.fromkeys(map(key_of, rule.found)))
-    finished: set[Key] = set()
-    for start in following:
-        path = {start: iter(following[start])}
-        while path:
-            at = next(reversed(path))
-            following_key = next(path[at], None)
-            if following_key is None:
-                finished.add(at)
-                del path[at]
-            elif following_key in path:
-                ring = [*list(path)[list(path).index(following_key) :], following_key]
-                texts = f" {_ARROW} ".join(named[key] for key in ring)
-                raise ValueError(f"{texts} is a cycle: write a group, with commas between the phrases")
-            elif following_key not in finished:
-                path[following_key] = iter(following.get(following_key, ()))
+    try:
+        TopologicalSorter(following).prepare()
+    except CycleError as error:
+        # The sorter takes keys for predecessors, so its cycle runs against the arrows.
+        texts = f" {_ARROW} ".join(named[key] for key in reversed(error.args[1]))
+        raise ValueError(f"{texts} is a cycle: write a group, with commas between the phrases") from None
 
 
 @lru_cache(maxsize=20_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
@@ -52,7 +52,10 @@ def raised(
     }
     if not in_titles:
         return scores
-    weights = _weights(connection, set(typed).union(*in_titles.values()), pages)
+    different = set(typed).union(*in_titles.values())
+    docs = pack_tables.doc_frequencies(connection, different)
+    # A rarer word weighs more. A foreign pack may have one on more pages than it has.
+    weights = {word: max(0.0, math.log((pages + 1) / (docs.get(word, 0) + 1))) for word in different}
 
     def share(text: Iterable[str], other: Iterable[str]) -> float:
         """Return the share of words that the other text has, too, in the weight of a text."""
@@ -81,9 +84,3 @@ def _stem_in(stems: set[str], word: str, algorithms: tuple[str, ...]) -> str:
 @lru_cache(maxsize=_WORDS_IN_MEMORY)
 def _stems(word: str, algorithms: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(folded for stem in stems_of(word, algorithms) for folded in words(stem))
-
-
-def _weights(connection: sqlite3.Connection, different: Collection[str], pages: int) -> dict[str, float]:
-    """Return the weight of each word by its rarity."""
-    docs = pack_tables.doc_frequencies(connection, different)
-    return {word: max(0.0, math.log((pages + 1) / (docs.get(word, 0) + 1))) for word in different}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from app.search.pack_tables import Copies, cut
 
@@ -29,12 +30,6 @@ class VisiblePages:
         """Return ranked pages as they are shown."""
         return [self.shown_as.get(page, page) for page in pages] if self.shown_as else list(pages)
 
-    def with_copies(self, pages: Iterable[int]) -> Iterator[int]:
-        """Yield the pages, each followed by its copies."""
-        for page in pages:
-            yield page
-            yield from self.copies.get(page, ())
-
 
 def read_visible(connection: sqlite3.Connection, hidden: frozenset[int]) -> VisiblePages:
     """Return the pages of a pack that are shown without any setting of its site."""
@@ -52,7 +47,7 @@ def without_paths(connection: sqlite3.Connection, visible: VisiblePages, hides: 
     """
     paths: dict[int, str] = {}
     excluded = set()
-    grouped = set(visible.with_copies(visible.copies))
+    grouped = {*visible.copies, *chain.from_iterable(visible.copies.values())}
     for page, path in connection.execute(_PATHS):
         if hides(path):
             excluded.add(page)

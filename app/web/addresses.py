@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
+
+from app.crawl.urls import parse_domain
 
 #: Percent-encoded bytes of characters beyond ASCII.
 _ENCODED = re.compile(r"(?:%[89A-Fa-f][0-9A-Fa-f])+")
+
+
+def parse_domains(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the domains of a form as they are indexed, each once; raises InvalidUrl. Empty fields are left out."""
+    return tuple(dict.fromkeys(parse_domain(domain) for domain in given if domain.strip()))
 
 
 def is_followable(url: str) -> bool:

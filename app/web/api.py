@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
-from app.cluster.client.corrected import asearch_corrected
+from app.cluster.client.corrected import search_corrected
 from app.errors import (
     BodyRefused,
     NotPlaced,
@@ -97,11 +97,11 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     """Search one site or several."""
     client: SearchClient = request.app.state.search_client
     domains = parameters.domain or await run_in_threadpool(_all_domains, client)
-    query = parameters.request(domains, languages=languages_of(request.headers.get("Accept-Language", "")))
+    query = parameters.request(domains, languages=languages_of(request))
     if parameters.exact:
         result = await client.asearch(query)
     else:
-        result = await asearch_corrected(client, query, may_repeat=request.scope.get(CHARGE_AGAIN))
+        result = await search_corrected(client, query, may_repeat=request.scope.get(CHARGE_AGAIN))
     # Defaults are left out of the next page's address, which gets an offset of its own.
     given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
     link = f"{router.prefix}/search?{urlencode(given, doseq=True)}"
@@ -117,7 +117,7 @@ async def suggest(request: Request, parameters: Annotated[SuggestParameters, Que
     domains = parameters.domain or await run_in_threadpool(_all_domains, client)
     suggestions = await run_in_threadpool(client.suggest, tuple(domains), parameters.q, limit=parameters.limit)
     uncounted = request.app.state.uncounted_client
-    languages = languages_of(request.headers.get("Accept-Language", ""))
+    languages = languages_of(request)
     pages = await run_in_threadpool(
         suggested_pages, uncounted, domains, parameters.q, most=parameters.pages, languages=languages
     )

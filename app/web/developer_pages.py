@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,11 @@ async def api_reference(request: Request) -> HTMLResponse:
     """Show the addresses, parameters and answers of the API."""
     document = request.app.openapi()
     schemas: Mapping[str, Any] = document["components"]["schemas"]
-    models = {name: tuple(_fields(schema)) for name, schema in schemas.items() if "properties" in schema}
+    models = {
+        name: [Entry(field, _kind(each), each.get("description", "")) for field, each in schema["properties"].items()]
+        for name, schema in schemas.items()
+        if "properties" in schema
+    }
     operations = tuple(_operation(path, methods["get"]) for path, methods in document["paths"].items())
     introduction = document["info"]["description"].split("\n\n")
     return _page("api.html", introduction=introduction, operations=operations, models=models)
@@ -64,11 +68,6 @@ def _operation(path: str, described: Mapping[str, Any]) -> ApiOperation:
     answer = _kind(json_content["schema"]) if json_content else " or ".join(content)
     errors = (Entry(status, "", each["description"]) for status, each in responses.items() if status != "200")
     return ApiOperation(path, described["description"], tuple(parameters), answer, tuple(errors))
-
-
-def _fields(schema: Mapping[str, Any]) -> Iterator[Entry]:
-    for name, each in schema["properties"].items():
-        yield Entry(name, _kind(each), each.get("description", ""))
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

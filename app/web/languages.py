@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from fastapi import Request
+
 from app.search.contract import MAX_LANGUAGES
 
 #: A language range with its weight. The weight 0 means "not acceptable".
@@ -17,8 +19,9 @@ _MAX_FIELD: Final = 1_000
 VARY: Final = {"Vary": "Accept-Language"}
 
 
-def languages_of(field: str) -> tuple[str, ...]:
-    """Return the language tags of the field in lower case, the most preferred first, each also without its region."""
+def languages_of(request: Request) -> tuple[str, ...]:
+    """Return the visitor's language tags in lower case, the most preferred first, each also without its region."""
+    field = request.headers.get("Accept-Language", "")
     weighted = [
         (float(found[2] or 1), found[1].lower())
         for part in field[:_MAX_FIELD].split(",")

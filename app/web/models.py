@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from app.cluster.client.contract import MAX_DOMAINS
-from app.cluster.protocol import PackRoute
+from app.cluster.protocol import PackRoute, to_json
 from app.search.contract import MAX_HITS, MAX_SUGGESTIONS, Filters, Hit, SearchRequest, SearchResult, Sort, Subsection
 from app.search.query import MAX_CHARACTERS
 from app.web.suggested_pages import MAX_PAGES, SuggestedPage
@@ -23,10 +23,14 @@ MAX_API_LIMIT = 50
 MAX_DOMAIN = 261
 
 
-class Parameters(BaseModel):
-    """Query parameters of searches and suggestions. An unknown parameter is refused: it may be a mistyped filter."""
+class StrictParameters(BaseModel):
+    """Query parameters. An unknown one is refused: it may be a mistyped filter."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Parameters(StrictParameters):
+    """Query parameters of searches and suggestions."""
 
     domain: list[Annotated[str, Field(min_length=1, max_length=MAX_DOMAIN)]] = Field(
         [],
@@ -252,14 +256,9 @@ class DomainsAnswer:
     domains: tuple[Domain, ...]
 
 
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
-    kind: TypeAdapter(kind) for kind in (Problem, SearchAnswer, SuggestAnswer, DomainsAnswer)
-}
-
-
 def json_response(document: Any, *, status: int = 200, media_type: str = "application/json") -> Response:
     """Return a document of this module as a response. Pydantic writes the JSON directly, without dicts in between."""
-    return Response(_ADAPTERS[type(document)].dump_json(document), status_code=status, media_type=media_type)
+    return Response(to_json(document), status_code=status, media_type=media_type)
 
 
 def search_answer(result: SearchResult, request: SearchRequest, *, link: str, names: Mapping[str, str]) -> SearchAnswer:

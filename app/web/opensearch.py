@@ -16,8 +16,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
-from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
+from app.web.addresses import parse_domains
 from app.web.languages import VARY, languages_of
 from app.web.suggested_pages import suggested_pages
 
@@ -43,7 +43,7 @@ async def description(request: Request, domain: Domains = ()) -> Response:
     host = request.headers.get("host", "")
     if not _HOST.fullmatch(host):
         raise InvalidMessage("the request's Host field is no host name")
-    domains = _parse_domains(domain)
+    domains = parse_domains(domain)
     if domains:
         indexed = {route.domain for route in (await run_in_threadpool(request.app.state.search_client.routes)).routes}
         if missing := [name for name in domains if name not in indexed]:
@@ -60,7 +60,7 @@ def suggest(request: Request, q: str = "", domain: Domains = (), pages: str = ""
     `pages`, the search page's script gets pages as a fifth element, after descriptions and URLs, which are empty.
     """
     client: SearchClient = request.app.state.search_client
-    domains = _parse_domains(domain)
+    domains: Sequence[str] = parse_domains(domain)
     suggestions: Sequence[str] = ()
     if not domains:
         placed = sorted(route.domain for route in client.routes().routes if route.searchers)
@@ -71,7 +71,7 @@ def suggest(request: Request, q: str = "", domain: Domains = (), pages: str = ""
     answer: list[object] = [q, suggestions]
     if pages:
         uncounted = request.app.state.uncounted_client
-        languages = languages_of(request.headers.get("Accept-Language", ""))
+        languages = languages_of(request)
         found = suggested_pages(uncounted, domains, q, most=_PAGES, languages=languages) if q.strip() else ()
         answer += [[], [], [asdict(page) for page in found]]
     content = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
@@ -108,7 +108,3 @@ def _add(parent: ET.Element, name: str, text: str | None = None, **attributes: s
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def _parse_domains(domains: Sequence[str]) -> Sequence[str]:
-    return tuple(dict.fromkeys(parse_domain(domain) for domain in domains if domain.strip()))

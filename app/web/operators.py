@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from redis import RedisError
 from starlette.concurrency import run_in_threadpool
 
@@ -30,7 +30,7 @@ from app.errors import (
 from app.sites.crawl_reports import CrawlReports
 from app.sites.status import Status
 from app.web.api import describe_errors
-from app.web.models import MAX_DOMAIN
+from app.web.models import MAX_DOMAIN, StrictParameters
 
 #: Fields of every answer: no cache keeps it.
 _FIELDS = {"Cache-Control": "no-store"}
@@ -38,18 +38,14 @@ _FIELDS = {"Cache-Control": "no-store"}
 _Read = TypeVar("_Read")
 
 
-class ExplainParameters(BaseModel):
+class ExplainParameters(StrictParameters):
     """Query parameters of an explanation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(min_length=1, max_length=2_000, description="A page.", examples=["https://docs.example.org/a"])
 
 
-class DomainParameters(BaseModel):
+class DomainParameters(StrictParameters):
     """Query parameters of what is said of one site."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     domain: str = Field(
         min_length=1, max_length=MAX_DOMAIN, description="The site, as it was indexed.", examples=["docs.example.org"]

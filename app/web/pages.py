@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,11 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.cluster.client.corrected import search_corrected
 from app.crawl.reports.first_crawls import FirstCrawl
-from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
 from app.sites.search_counter import SearchCounter
+from app.web.addresses import parse_domains
 from app.web.languages import VARY, languages_of
 from app.web.middleware import CHARGE_AGAIN
 from app.web.presenter import (
@@ -94,25 +94,10 @@ class View:
     counted: Collection[str] = frozenset()
 
     @classmethod
-    def of_error(
-        cls,
-        error: type[ApplicationError],
-        *,
-        reason: str,
-        form: SearchForm | None = None,
-        packs: tuple[PackView, ...] = (),
-        never_indexed: tuple[str, ...] = (),
-    ) -> View:
-        """Return the view that shows an error."""
-        return cls(
-            state=error.problem.name,
-            status=error.problem.status,
-            form=form or SearchForm(),
-            reason=reason,
-            retry_in=error.problem.retry_in,
-            packs=packs,
-            never_indexed=never_indexed,
-        )
+    def of_error(cls, error: type[ApplicationError], reason: str) -> View:
+        """Return the view that shows an error; without a reason, the title of its problem type."""
+        problem = error.problem
+        return cls(state=problem.name, status=problem.status, reason=reason or problem.title, retry_in=problem.retry_in)
 
     @property
     def domain(self) -> str:
@@ -183,7 +168,7 @@ def search_page(
     client: SearchClient = request.app.state.search_client
     filters = Filters(section=section, lang=lang, type=type)
     form, invalid = read_form(q=q, domains=domain, sort=sort, filters=filters, page=page)
-    languages = languages_of(request.headers.get("Accept-Language", ""))
+    languages = languages_of(request)
     form = replace(form, exact=exact == "1", request=replace(form.request, languages=languages))
     names: Mapping[str, str] = request.app.state.site_names()
     packs: tuple[PackView, ...] = ()
@@ -193,9 +178,7 @@ def search_page(
             form = replace(form, request=replace(form.request, domains=(packs[0].domain,)))
         if invalid is not None:
             raise invalid
-        charge_again = request.scope.get(CHARGE_AGAIN)
-        may_repeat = partial(from_thread.run, charge_again) if charge_again else None
-        view = _search(client, packs, form, names, may_repeat=may_repeat)
+        view = _search(client, packs, form, names, may_repeat=request.scope.get(CHARGE_AGAIN))
         view = _counted(request.app.state.search_counter, view)
     except ApplicationError as error:
         view = _error_view(error, packs, form)
@@ -220,7 +203,7 @@ def read_form(
     else:
         request = replace(request, sort=sort, offset=(int(page) - 1) * PER_PAGE, filters=filters)
     try:
-        names = tuple(dict.fromkeys(parse_domain(domain) for domain in domains if domain.strip()))
+        names = parse_domains(domains)
     except InvalidMessage as invalid:
         return SearchForm(request), invalid
     if len(names) > MAX_DOMAINS:
@@ -241,7 +224,7 @@ def render(view: View) -> HTMLResponse:
 
 def error_page(error: type[ApplicationError], reason: str = "") -> HTMLResponse:
     """Return the page for an error that is not about a search."""
-    return render(View.of_error(error, reason=reason or error.problem.title))
+    return render(View.of_error(error, reason))
 
 
 def _search(
@@ -250,7 +233,7 @@ def _search(
     form: SearchForm,
     names: Mapping[str, str],
     *,
-    may_repeat: Callable[[], bool] | None,
+    may_repeat: Callable[[], Awaitable[bool]] | None,
 ) -> View:
     """Return the view of the results, or of the start page if there is nothing to search; raises search errors."""
     indexed = [pack.domain for pack in packs]
@@ -264,7 +247,10 @@ def _search(
     if len(domains) > MAX_DOMAINS:
         raise InvalidMessage(f"there are {len(domains)} sites: choose up to {MAX_DOMAINS} of them")
     request = replace(form.request, domains=domains)
-    result = client.search(request) if form.exact else search_corrected(client, request, may_repeat=may_repeat)
+    if form.exact:
+        result = client.search(request)
+    else:
+        result = from_thread.run(partial(search_corrected, client, request, may_repeat=may_repeat))
     state = "results" if result.hits else "past-end" if result.total else "nothing"
     status = 404 if state == "past-end" else 200
     return View(state=state, status=status, form=form, packs=packs, results=results_view(result, form, names))
@@ -291,6 +277,5 @@ def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: Sear
     # Only the text of an error about the request is meant for the person who typed it.
     detail = public_detail(error)
     reason = detail if error.problem == InvalidMessage.problem else ""
-    return View.of_error(
-        type(error), reason=reason or error.problem.title, form=form, packs=packs, never_indexed=never_indexed
-    )
+    view = View.of_error(type(error), reason)
+    return replace(view, form=form, packs=packs, never_indexed=never_indexed)

@@ -12,6 +12,7 @@ from pydantic import Field
 from app.broker.errors import ApplicationError
 from app.cluster.client.contract import SearchClient
 from app.search.contract import SearchRequest
+from app.web.addresses import is_followable
 
 #: Pages that are suggested at most.
 MAX_PAGES = 10
@@ -44,6 +45,6 @@ def suggested_pages(
                 domain=hit.domain,
             )
             for hit in hits
-            if hit.url.lower().startswith(("http://", "https://"))
+            if is_followable(hit.url)
         )
     return ()

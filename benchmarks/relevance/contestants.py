@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,7 @@ def ours(pack: Path, site: str) -> Rank:
     domains = tuple(route.domain for route in client.routes().routes)
 
     def rank(q: str) -> list[str]:
-        found = search_corrected(client, SearchRequest(domains=domains, q=q, limit=DEPTH))
+        found = asyncio.run(search_corrected(client, SearchRequest(domains=domains, q=q, limit=DEPTH)))
         return [path_of(hit.path) for hit in found.hits]
 
     return rank

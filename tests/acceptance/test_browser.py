@@ -111,32 +111,6 @@ def test_a_person_searches_turns_the_page_and_follows_a_link(open_tab: OpenTab, 
     assert "referer" not in next(each for each in site.requests if each.path == "/guide/1").headers
 
 
-def test_facets_and_sites_narrow_the_results_and_can_be_removed(open_tab: OpenTab, site: Site) -> None:
-    tab = open_tab("/?q=streams").page
-    status = tab.locator(".count")
-    tab.get_by_role("link", name="/library/ 8 pages").click()
-    expect(status).to_have_text(re.compile("of 8 for"))
-    tab.get_by_role("link", name="Date").click()
-    expect(tab.locator("ol.hits h2").first).to_have_text("Module 8")
-    expect(tab.locator("ol.hits time").first).to_have_text("8 January 2026")
-    tab.get_by_role("link", name="Remove the filter Section: /library/").click()
-    expect(status).to_have_text(re.compile("of 27 for"))
-    tab.get_by_text("All 2 sites").click()
-    tab.get_by_label("two.example").check()
-    tab.get_by_role("button", name="Search", exact=True).click()
-    expect(status).to_have_text(re.compile("of 1 for"))
-    expect(tab.locator("summary", has_text="Only two.example")).to_be_visible()
-    expect(tab.get_by_role("link", name="Date")).to_have_count(0)  # The order that was chosen stays.
-
-
-def test_a_misspelt_query_shows_the_results_of_its_correction(open_tab: OpenTab) -> None:
-    tab = open_tab("/?q=libarry").page
-    expect(tab.locator(".count")).to_have_text(re.compile("for “library”"))
-    tab.get_by_role("link", name="Search instead for libarry").click()
-    tab.get_by_role("link", name="library", exact=True).click()
-    expect(tab.locator(".count")).to_have_text(re.compile("for “library”"))
-
-
 def test_everything_is_reached_by_keyboard(open_tab: OpenTab) -> None:
     tab = open_tab("/?q=streams")
     keys = tab.page.keyboard

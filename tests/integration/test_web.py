@@ -121,12 +121,6 @@ def test_only_searches_count_against_an_address_rate_limit(pack: Path) -> None:
         assert elsewhere.status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/?%71=words", "/?q=+&%71=words", "/?page=1&q=words", "/suggest?%71=w"])
-def test_a_query_counts_however_its_parameters_are_written(pack: Path, path: str) -> None:
-    with served(create_app(ScriptedSearchClient([pack]), rate_limit="1/hour")) as client:
-        assert [client.get(path).status_code for _ in range(2)] == [200, 429]
-
-
 def test_a_search_counts_by_its_sites_and_words(pack: Path, tmp_path: Path) -> None:
     other = write_pack(tmp_path / "pack.sqlite", [page("/one", "One", "Some words")], domain="other.example")
 

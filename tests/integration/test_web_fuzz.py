@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote_from_bytes
 
 import httpx
 import pytest
@@ -118,28 +117,7 @@ words = st.lists(st.sampled_from(PIECES), max_size=12).map("".join).map(str.enco
 queries = st.one_of(
     words, words, st.text(max_size=300).map(lambda text: text.encode(errors="replace")), st.binary(max_size=40)
 )
-requests = st.tuples(st.sampled_from(PATHS), queries)
 bounded = settings(deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-
-
-def query_string(query: bytes) -> bytes:
-    return f"domain={DOMAIN}&q={quote_from_bytes(query)}".encode()
-
-
-@pytest.mark.parametrize("queries", [250, pytest.param(500, marks=pytest.mark.long)])
-def test_any_text_over_http_is_answered_or_refused(client: httpx.Client, queries: int) -> None:
-    seen = set()
-
-    @settings(bounded, max_examples=queries)
-    @given(requests)
-    def check(request: tuple[str, bytes]) -> None:
-        path, query = request
-        status = client.get(f"{path}?{query_string(query).decode()}").status_code
-        seen.add(status)
-        assert status in {200, 400, 404}
-
-    check()
-    assert {200, 400} <= seen
 
 
 async def status_of(app: FastAPI, path: str, query: bytes) -> int:
@@ -171,32 +149,6 @@ async def status_of(app: FastAPI, path: str, query: bytes) -> int:
     await app(scope, receive, send)
     (status,) = statuses
     return status
-
-
-@pytest.mark.parametrize("queries", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
-def test_any_of_many_queries_is_answered_or_refused(search_client: LocalSearchClient, queries: int) -> None:
-    app = create_app(search_client, rate_limit="1000000/second")
-    count = 0
-
-    async def all_of(batch: list[tuple[str, bytes]]) -> list[int]:
-        return [await status_of(app, path, query_string(query)) for path, query in batch]
-
-    with asyncio.Runner() as runner:
-
-        @settings(bounded, max_examples=queries // BATCH)
-        @given(st.lists(requests, min_size=BATCH, max_size=BATCH))
-        def check(batch: list[tuple[str, bytes]]) -> None:
-            nonlocal count
-            wrong = [
-                (request, status)
-                for request, status in zip(batch, runner.run(all_of(batch)), strict=True)
-                if status not in {200, 400, 404}
-            ]
-            assert wrong == []
-            count += len(batch)
-
-        check()
-    assert count >= queries
 
 
 class CountingClient(LocalSearchClient):
@@ -241,12 +193,12 @@ raw_queries = st.builds(
     st.sampled_from([b"&", b"&&", b";"]),
     st.lists(pairs, max_size=4),
     written,
-    words.map(encoded),
+    queries.map(encoded),
     st.lists(pairs, max_size=2),
 )
 
 
-@pytest.mark.parametrize("number", [250, pytest.param(5_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
 def test_any_parameters_are_answered_or_refused_and_no_search_is_free(
     search_client: LocalSearchClient, number: int
 ) -> None:

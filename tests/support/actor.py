@@ -17,6 +17,7 @@ from app.messages.envelopes import event_message
 from app.topology.declare import declare_for_client
 from app.topology.queues import searcher_queue
 from config.settings import Settings
+from tests.packs import version_of
 from tests.support.peers import Peer
 
 #: Seconds between its heartbeats.
@@ -86,10 +87,7 @@ class Actor(Peer):
     def _obey(self, outcome_type: str, order: Load | Unload) -> None:
         self.orders.append(order)
         if isinstance(order, Load):
-            size, generation = order.size_mb, order.generation
-            self._held[order.domain] = PackVersion(
-                domain=order.domain, sha256=order.sha256, generation=generation, size_mb=size
-            )
+            self._held[order.domain] = version_of(order)
         else:
             del self._held[order.domain]
         outcome = Outcome(report=self._report(), domain=order.domain, sha256=order.sha256)

@@ -7,9 +7,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -234,47 +232,30 @@ def test_a_reply_is_bounded_by_leaving_out_its_last_hits(hits: int, size: int) -
     assert len(found["hits"]) == hits or len(found["hits"]) >= hits * MAX_REPLY // whole - 1 - hits // 10
 
 
-bounded = settings(deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 #: Bytes to write, each at a place between the beginning (0) and the end (1) of the file.
 damages = st.lists(
     st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=64)), min_size=1, max_size=8
 )
+bounded = settings(deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
-def survive(pack: Path, damage: list[tuple[float, bytes]]) -> None:
-    """Check, open and search a damaged pack: it is refused, or answers."""
-    data = bytearray(pack.read_bytes())
-    for place, written in damage:
-        at = int(place * len(data))
-        data[at : at + len(written)] = written
-    damaged = pack.with_name("damaged.sqlite")
-    damaged.write_bytes(data)
-    checks: list[Callable[[], object]] = [lambda: database.check(damaged), lambda: search(damaged)]
-    for check in checks:
-        with suppress(PackError, SearchTimeout):
-            check()
+@pytest.mark.parametrize("packs", [100, pytest.param(1_500, marks=pytest.mark.long)])
+def test_a_damaged_pack_is_refused_or_answers(pack: Path, packs: int) -> None:
+    intact, damaged = pack.read_bytes(), pack.with_name("damaged.sqlite")
 
+    @settings(bounded, max_examples=packs)
+    @given(damages)
+    def check(damage: list[tuple[float, bytes]]) -> None:
+        data = bytearray(intact)
+        for place, written in damage:
+            at = int(place * len(data))
+            data[at : at + len(written)] = written
+        damaged.write_bytes(data)
+        with suppress(PackError):
+            database.check(damaged)
+        with suppress(PackError, SearchTimeout), closing(PackSearcher(damaged)) as searcher:
+            for text in ("words", "wrods", '"some words" -heading', "page 1"):
+                bounded_reply(SearchReply(info=searcher.info, results=searcher.search(parse(text), limit=50)))
+                searcher.suggest(text[:-1])
 
-def search(pack: Path) -> None:
-    with closing(PackSearcher(pack)) as searcher:
-        for text in ("words", "wrods", '"some words" -heading', "page 1"):
-            bounded_reply(replace(SearchReply(info=searcher.info, results=searcher.search(parse(text), limit=50))))
-            searcher.suggest(text[:-1])
-
-
-@pytest.fixture(scope="module")
-def module_pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pack(tmp_path_factory.mktemp("pack") / "pack.sqlite", PAGES)
-
-
-@settings(bounded, max_examples=100)
-@given(damages)
-def test_a_damaged_pack_is_refused_or_answers(module_pack: Path, damage: list[tuple[float, bytes]]) -> None:
-    survive(module_pack, damage)
-
-
-@pytest.mark.long
-@settings(bounded, max_examples=1_500)
-@given(damages)
-def test_any_of_many_damaged_packs_is_refused_or_answers(module_pack: Path, damage: list[tuple[float, bytes]]) -> None:
-    survive(module_pack, damage)
+    check()

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
 from app.cluster.protocol import Load, Outcome, PackVersion, Routes, SearcherReport, Unload
+from tests.packs import version_of
 
 pytestmark = pytest.mark.unit
 
@@ -215,9 +216,7 @@ class World(RuleBasedStateMachine):
             return ""
         if there.size_mb > node.free:
             return "no room"
-        node.held[job.domain] = PackVersion(
-            domain=job.domain, sha256=there.sha256, generation=there.generation, size_mb=there.size_mb
-        )
+        node.held[job.domain] = version_of(there)
         return ""
 
     def _say(self, message: Callable[[], None]) -> None:

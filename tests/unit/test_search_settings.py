@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,22 +286,27 @@ def test_best_bets_of_several_sites_are_merged_and_only_the_first_page_has_them(
         assert merge(other, replies, 0.0).best_bets == ()
 
 
-def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path) -> None:
+@pytest.fixture
+def packs() -> Iterator[OpenPacks]:
+    with closing(OpenPacks(remove=Path.unlink, time_limit=5.0)) as packs:
+        yield packs
+
+
+def total_in(packs: OpenPacks, text: str) -> int:
+    with packs.lend("site.example") as searcher:
+        return found(searcher, text).total
+
+
+def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path, packs: OpenPacks) -> None:
     store = folder_store(tmp_path / "store")
-    packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
     reader = SearchSettingsReader(store, packs, kept=folder_store(tmp_path / "kept"), interval=0.01)
-    with closing(packs), closing(reader):
+    with closing(reader):
         packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
         (tmp_path / "store").rename(tmp_path / "away")
         reader.start()
         (tmp_path / "away").rename(tmp_path / "store")
         write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
-
-        def hides_drafts() -> bool:
-            with packs.lend("site.example") as searcher:
-                return found(searcher, "television").total == 1
-
-        eventually(hides_drafts, "the settings hold")
+        eventually(lambda: total_in(packs, "television") == 1, "the settings hold")
 
 
 def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path: Path) -> None:
@@ -313,8 +319,7 @@ def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path:
         with closing(packs), closing(reader):
             reader.start()
             packs.put(VERSION, write_pack(tmp_path / f"{number}.sqlite", PAGES))
-            with packs.lend("site.example") as searcher:
-                return found(searcher, "television").total
+            return total_in(packs, "television")
 
     write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
     assert total_of_process(1) == 1
@@ -339,21 +344,20 @@ class FullDisk(FolderStore):
 
 
 def test_settings_that_could_not_be_kept_on_a_full_disk_are_kept_when_there_is_room(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, packs: OpenPacks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, packs = folder_store(tmp_path / "store"), OpenPacks(remove=Path.unlink, time_limit=5.0)
+    store = folder_store(tmp_path / "store")
     folder_store(tmp_path / "kept")
     kept = FullDisk(tmp_path / "kept")
     write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
     reader = SearchSettingsReader(store, packs, kept=kept)
-    with closing(packs):
-        reader.read()
-        reader.read()
-        assert list(kept.list("")) == []
-        assert caplog.text.count("not kept on this disk") == 1
-        kept.full = False
-        reader.read()
-        assert [stat.key for stat in kept.list("")] == [site_key("site.example")]
+    reader.read()
+    reader.read()
+    assert list(kept.list("")) == []
+    assert caplog.text.count("not kept on this disk") == 1
+    kept.full = False
+    reader.read()
+    assert [stat.key for stat in kept.list("")] == [site_key("site.example")]
 
 
 class OnceAway(FolderStore):
@@ -368,46 +372,39 @@ class OnceAway(FolderStore):
         return super().get(key)
 
 
-def test_a_site_that_could_not_be_read_is_read_with_the_next_listing(tmp_path: Path) -> None:
+def test_a_site_that_could_not_be_read_is_read_with_the_next_listing(tmp_path: Path, packs: OpenPacks) -> None:
     store = folder_store(tmp_path / "store")
     write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
-    packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
     reader = SearchSettingsReader(OnceAway(tmp_path / "store"), packs, kept=folder_store(tmp_path / "kept"))
-    with closing(packs):
-        packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
-        for expected in (2, 1):
-            reader.read()
-            with packs.lend("site.example") as searcher:
-                assert found(searcher, "television").total == expected
+    packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
+    for expected in (2, 1):
+        reader.read()
+        assert total_in(packs, "television") == expected
 
 
-def test_a_searcher_reads_changed_settings_and_applies_them_to_present_and_later_packs(tmp_path: Path) -> None:
+def test_a_searcher_reads_changed_settings_and_applies_them_to_present_and_later_packs(
+    tmp_path: Path, packs: OpenPacks
+) -> None:
     store = folder_store(tmp_path / "store")
-    packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
     reader = SearchSettingsReader(store, packs, kept=folder_store(tmp_path / "kept"))
 
-    def version(generation: int) -> PackVersion:
-        return PackVersion(domain="site.example", sha256=str(generation), generation=generation, size_mb=1)
-
     def totals() -> tuple[int, int]:
-        with packs.lend("site.example") as searcher:
-            return found(searcher, "telly").total, found(searcher, "television").total
+        return total_in(packs, "telly"), total_in(packs, "television")
 
     def change(**fields: Any) -> None:
         update_site(store, "site.example", lambda former: (former or Site.of("site.example", {})).changed(fields))
         reader.read()
 
-    with closing(packs):
-        packs.put(version(1), write_pack(tmp_path / "1.sqlite", PAGES))
-        reader.read()
-        assert totals() == (0, 2)
-        change(synonyms=["telly, television"], hidden_paths=["/drafts/"])
-        assert totals() == (1, 1)
-        packs.put(version(2), write_pack(tmp_path / "2.sqlite", PAGES))
-        assert totals() == (1, 1)
-        store.put("sites/other.example.json", b"?")
-        change(synonyms=[], hidden_paths=["/tv"])
-        assert totals() == (0, 1)
-        store.delete("sites/site.example.json")
-        reader.read()
-        assert totals() == (0, 2)
+    packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
+    reader.read()
+    assert totals() == (0, 2)
+    change(synonyms=["telly, television"], hidden_paths=["/drafts/"])
+    assert totals() == (1, 1)
+    packs.put(replace(VERSION, sha256="2", generation=2), write_pack(tmp_path / "2.sqlite", PAGES))
+    assert totals() == (1, 1)
+    store.put("sites/other.example.json", b"?")
+    change(synonyms=[], hidden_paths=["/tv"])
+    assert totals() == (0, 1)
+    store.delete("sites/site.example.json")
+    reader.read()
+    assert totals() == (0, 2)

@@ -21,7 +21,7 @@ def shown(
 ) -> list[str]:
     screen = StringIO()
     console = Console(file=screen, width=width, force_terminal=True, no_color=True, highlight=False)
-    show(Routes(orchestrator="o", version=1, settled=settled, routes=routes, searchers=nodes), console)
+    show(Routes(orchestrator="o", settled=settled, routes=routes, searchers=nodes), console)
     return Text.from_ansi(screen.getvalue()).plain.splitlines()
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 ROUTE = PackRoute(
     domain="a.example", sha256="", generation=1, pages=1, built_at=BUILT_AT, size_mb=1, searchers=("one",)
 )
-ROUTES = Routes(orchestrator="o", version=1, settled=True, routes=(ROUTE,), searchers=())
+ROUTES = Routes(orchestrator="o", settled=True, routes=(ROUTE,), searchers=())
 UNPLACED = replace(ROUTE, domain="b.example", searchers=(), missing=2)
 
 
@@ -41,22 +41,12 @@ def test_addresses_of_an_ipv6_network_share_a_quota(one: str, other: str, same: 
     assert (client_key(one) == client_key(other)) is same
 
 
-def test_each_address_has_a_quota_that_counts_down() -> None:
-    async def scenario() -> None:
-        limiter = RateLimiter("2/hour")
-        granted = [await limiter.hit("198.51.100.7") for _ in range(3)]
-        assert [(each.granted, each.remaining) for each in granted] == [(True, 1), (True, 0), (False, 0)]
-        assert all(1 <= each.reset <= 3_600 for each in granted)
-        assert (await limiter.hit("198.51.100.8")).granted
-
-    asyncio.run(scenario())
-
-
-def test_a_request_that_costs_more_than_is_left_is_refused_and_costs_nothing() -> None:
+def test_each_address_has_a_quota_that_counts_down_and_a_refused_request_costs_nothing() -> None:
     async def scenario() -> None:
         limiter = RateLimiter("10/hour")
         quotas = [await limiter.hit("198.51.100.7", cost) for cost in (8, 3, 2, 1)]
         assert [(each.granted, each.remaining) for each in quotas] == [(True, 2), (False, 2), (True, 0), (False, 0)]
+        assert all(1 <= each.reset <= 3_600 for each in quotas)
         # A cost above the whole rate takes all of it, or such a search would never be granted.
         assert (await limiter.hit("198.51.100.8", 40)).granted
 

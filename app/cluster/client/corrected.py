@@ -11,26 +11,14 @@ from app.cluster.client.contract import SearchClient
 from app.search.contract import SearchRequest, SearchResult
 
 
-def search_corrected(
-    client: SearchClient, request: SearchRequest, *, may_repeat: Callable[[], bool] | None = None
+async def search_corrected(
+    client: SearchClient, request: SearchRequest, *, may_repeat: Callable[[], Awaitable[bool]] | None = None
 ) -> SearchResult:
-    """Search, and again for the proposed spelling if no page has all words; raises as the client's `search` does.
+    """Search, and again for the proposed spelling if no page has all words; raises as the client's `asearch` does.
 
     The result names the spelling that it is for. Without better hits, or if the second search fails, it is that of the
     query as it was typed. So it is if `may_repeat` returns False, which is called before a second search.
     """
-    result = client.search(request)
-    better = _correction(request, result)
-    if better and (may_repeat is None or may_repeat()):
-        with suppress(ApplicationError):
-            return _better(result, client.search(better), better)
-    return result
-
-
-async def asearch_corrected(
-    client: SearchClient, request: SearchRequest, *, may_repeat: Callable[[], Awaitable[bool]] | None = None
-) -> SearchResult:
-    """Search from an event loop, as `search_corrected` does."""
     result = await client.asearch(request)
     better = _correction(request, result)
     if better and (may_repeat is None or await may_repeat()):

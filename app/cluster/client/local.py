@@ -20,9 +20,8 @@ from app.cluster.client.scatter_gather import (
 )
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus, size_mb
 from app.errors import PackNotFound
-from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
+from app.search.contract import SearchRequest, SearchResult, SuggestRequest
 from app.search.pack_searcher import PackSearcher
-from app.search.query import parse
 
 R = TypeVar("R", SearchRequest, SuggestRequest)
 T = TypeVar("T")
@@ -62,26 +61,14 @@ class LocalSearchClient(SearchClient):
             for domain, searcher in self._searchers.items()
         )
         node = SearcherStatus(searcher_id=LOCAL, free_space=0, capacity=0, age=0.0, domains=tuple(self._searchers))
-        return Routes(orchestrator=LOCAL, version=1, settled=True, routes=routes, searchers=(node,))
+        return Routes(orchestrator=LOCAL, settled=True, routes=routes, searchers=(node,))
 
     def search(self, request: SearchRequest) -> SearchResult:
         """Search one domain after the other."""
         began = time.perf_counter()
         request = validate_request(request)
-        query = parse(request.q)
-
-        def search_pack(searcher: PackSearcher, part: SearchRequest) -> SearchReply:
-            results = searcher.search(
-                query,
-                offset=part.offset,
-                limit=part.limit,
-                sort=part.sort,
-                filters=part.filters,
-                languages=part.languages,
-            )
-            return SearchReply(info=searcher.info, results=results)
-
-        return merge(request, self._ask(search_pack, split_by_domain(request)), time.perf_counter() - began)
+        outcomes = self._ask(PackSearcher.reply, split_by_domain(request))
+        return merge(request, outcomes, time.perf_counter() - began)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return queries that start with `q`."""

@@ -203,8 +203,10 @@ def _domain_facet(replies: Sequence[SearchReply]) -> tuple[Facet, ...]:
 
 def _best_bets(replies: Iterable[SearchReply]) -> tuple[BestBet, ...]:
     """Return the best bets of the packs in their order, at most MAX_BEST_BETS, each URL once."""
-    by_url = {best_bet.url: best_bet for reply in reversed(list(replies)) for best_bet in reply.results.best_bets[::-1]}
-    return tuple(by_url.values())[::-1][:MAX_BEST_BETS]
+    by_url: dict[str, BestBet] = {}
+    for best_bet in (each for reply in replies for each in reply.results.best_bets):
+        by_url.setdefault(best_bet.url, best_bet)
+    return tuple(by_url.values())[:MAX_BEST_BETS]
 
 
 def _did_you_mean(replies: Sequence[SearchReply]) -> str:

@@ -9,8 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from app.cluster.orchestrator.store_scan import pack_of
 from app.cluster.placement.model import Pack
 from app.errors import PackCorrupt, PackNotFound, StoreError
+from app.pack.manifest import read_manifest
+from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +26,9 @@ _SLOW: Final = 10.0
 class PackReads:
     """Reads packs one after the other. A domain that is requested again while its pack is read is read once more."""
 
-    def __init__(self, read: Callable[[str], Pack]) -> None:
-        """`read` returns the pack of a domain; raises PackNotFound, PackCorrupt or StoreError."""
-        self._read = read
+    def __init__(self, store: Callable[[], ObjectStore]) -> None:
+        """`store` opens the store."""
+        self._store = store
         self._requests: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[str, Pack | None]] = queue.SimpleQueue()
         self._waiting: set[str] = set()
@@ -55,7 +58,7 @@ class PackReads:
             self._waiting.discard(domain)
             self._slow_at = time.monotonic() + _SLOW
             try:
-                self._results.put((domain, self._read(domain)))
+                self._results.put((domain, pack_of(read_manifest(self._store(), domain))))
             except PackNotFound:
                 self._results.put((domain, None))
             except PackCorrupt as error:

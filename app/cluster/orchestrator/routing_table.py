@@ -11,10 +11,9 @@ from app.cluster.protocol import PackRoute, PackVersion
 
 
 class RoutingTable:
-    """Routes by domain. `version` increases whenever the searchers of a domain or its version change."""
+    """Routes by domain."""
 
     def __init__(self, *, replicas: int) -> None:
-        self.version = 0
         self.routes: dict[str, PackRoute] = {}
         self._replicas = replicas
         self._newest: dict[str, tuple[str, ...]] = {}
@@ -30,7 +29,6 @@ class RoutingTable:
         unplaced: Mapping[str, str],
     ) -> None:
         """Rebuild the table. `trusted` is a field of ClusterState, `unplaced` a field of Placement."""
-        before = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
         copies: dict[str, list[tuple[str, PackVersion]]] = defaultdict(list)
         for record in records:
             for version in record.report.holdings:
@@ -39,8 +37,6 @@ class RoutingTable:
         self.routes, self._newest = {}, {}
         for pack in packs:
             self._add(pack, copies[pack.domain], trusted, unplaced.get(pack.domain, ""))
-        after = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
-        self.version += before != after
 
     def _add(self, pack: Pack, copies: list[tuple[str, PackVersion]], trusted: frozenset[str], reason: str) -> None:
         def age(copy: tuple[str, PackVersion]) -> tuple[bool, int, str]:

@@ -16,7 +16,7 @@ from app.broker.rpc.responder import Handler, Responder
 from app.cluster.orchestrator.pack_reads import PackReads
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.orchestrator.store_guard import StoreGuard
-from app.cluster.orchestrator.store_scan import PackSource, ScanSchedule, StoreScan
+from app.cluster.orchestrator.store_scan import ScanSchedule, StoreScan
 from app.cluster.protocol import (
     MISSED_HEARTBEATS,
     Load,
@@ -28,6 +28,7 @@ from app.cluster.protocol import (
     to_payload,
 )
 from app.messages.envelopes import event_message, searcher_message
+from app.storage.store import ObjectStore
 from app.topology.queues import events_exchange
 from config.routes import HEARTBEAT, REGISTER_AGAIN, SEARCHER_QUEUE, searcher_of
 
@@ -39,11 +40,6 @@ TURN_INTERVAL: Final = 0.05
 REGISTRATION_TIME: Final = 1.0
 #: Seconds before `register_again` is published again after a failure.
 _PUBLISH_BACKOFF: Final = 1.0
-
-
-def problem(error: Exception) -> bytes:
-    """Return the reply to a request that ended in an error."""
-    return to_json(problem_reply(error, process="orchestrator"))
 
 
 class RegistrationTime:
@@ -88,7 +84,7 @@ class OrchestratorService:
         replicas: int,
         heartbeat: float,
         max_deleted_share: float,
-        source: PackSource,
+        store: Callable[[], ObjectStore],
         respond: Callable[..., Responder],
         publish: Callable[[Sequence[Outgoing]], None],
         every: Callable[[float, Callable[[], None]], Callable[[], None]],
@@ -96,13 +92,14 @@ class OrchestratorService:
     ) -> None:
         """`replicas`, `heartbeat` and `max_deleted_share` are those of the settings.
 
-        `respond(handlers, problem=..., returned=...)` makes the responder. `publish` publishes events or raises
-        PublishFailed. `every(seconds, function)` calls a function periodically and returns a function that ends it.
+        `store` opens the store. `respond(handlers, problem=..., returned=...)` makes the responder. `publish` publishes
+        events or raises PublishFailed. `every(seconds, function)` calls a function periodically and returns a function
+        that ends it.
         """
         self.state = OrchestratorState(replicas=replicas, heartbeat=heartbeat, now=clock())
-        self._reads = PackReads(source.pack)
+        self._reads = PackReads(store)
         guard = StoreGuard(max_deleted_share=max_deleted_share)
-        self._schedule = ScanSchedule(StoreScan(source), check=guard.check, now=clock())
+        self._schedule = ScanSchedule(StoreScan(store), check=guard.check, now=clock())
         self._registration = RegistrationTime(publish)
         self._every = every
         self._clock = clock
@@ -118,7 +115,9 @@ class OrchestratorService:
         }
         self._returned: queue.SimpleQueue[tuple[str, Delivery]] = queue.SimpleQueue()
         self._responder = respond(
-            handlers, problem=problem, returned=lambda name, delivery: self._returned.put((name, delivery))
+            handlers,
+            problem=lambda error: to_json(problem_reply(error, process="orchestrator")),
+            returned=lambda name, delivery: self._returned.put((name, delivery)),
         )
         self._stop: Callable[[], None] = lambda: None
 

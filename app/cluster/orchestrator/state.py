@@ -11,28 +11,10 @@ from app.cluster.orchestrator.registry import SearcherRegistry
 from app.cluster.orchestrator.routing_table import RoutingTable
 from app.cluster.placement.model import AddressedOrder, ClusterState, Pack
 from app.cluster.placement.place import place
-from app.cluster.protocol import Outcome, PackRoute, Routes, SearcherReport
+from app.cluster.protocol import Outcome, Routes, SearcherReport
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
 log = logging.getLogger(__name__)
-
-
-class UnplacedCopies:
-    """Why copies of packs cannot be placed, by domain. Each reason is logged once, and again when it changes."""
-
-    def __init__(self) -> None:
-        self.reasons: Mapping[str, str] = {}
-        self._logged: dict[str, str] = {}
-
-    def log(self, routes: Mapping[str, PackRoute]) -> None:
-        """Log the reasons that are new, given the present routes."""
-        self._logged = {
-            domain: reason for domain, reason in self._logged.items() if domain in routes and routes[domain].missing
-        }
-        for domain, reason in self.reasons.items():
-            if self._logged.get(domain) != reason:
-                log.warning("%s: a copy cannot be placed: %s", domain, reason)
-                self._logged[domain] = reason
 
 
 class OrchestratorState:
@@ -50,7 +32,8 @@ class OrchestratorState:
         self._catalog = PackCatalog()
         self._registry = SearcherRegistry(heartbeat=heartbeat, now=now)
         self._table = RoutingTable(replicas=replicas)
-        self._unplaced = UnplacedCopies()
+        #: Why copies of packs cannot be placed, by domain, as of the last decision.
+        self._unplaced: Mapping[str, str] = {}
         self._backoff_ends_at = float("inf")
         self._is_built = False
         self._is_placed = False
@@ -170,10 +153,12 @@ class OrchestratorState:
                 addressed.reason,
             )
             records[addressed.searcher_id].add_order(order, now=now)
-        self._unplaced.reasons = placement.unplaced
+        for domain, reason in placement.unplaced.items():
+            if self._unplaced.get(domain) != reason:
+                log.warning("%s: a copy cannot be placed: %s", domain, reason)
+        self._unplaced = placement.unplaced
         self._backoff_ends_at = min((each.backoff_ends_at(now=now) for each in records.values()), default=float("inf"))
         self._is_placed, self._is_built = True, False
-        self._unplaced.log(self._routing().routes)
         return placement.orders
 
     def _trusted(self) -> frozenset[str]:
@@ -207,7 +192,6 @@ class OrchestratorState:
         records = self._registry.records
         return Routes(
             orchestrator=self.run_id,
-            version=table.version,
             settled=self.settled,
             routes=tuple(table.routes[domain] for domain in sorted(table.routes)),
             searchers=tuple(records[searcher_id].status(now=now) for searcher_id in sorted(records)),
@@ -217,6 +201,6 @@ class OrchestratorState:
         if not self._is_built:
             packs = self._catalog.with_unknown(self._registry.versions())
             records = self._registry.records.values()
-            self._table.build(packs, records, trusted=self._trusted(), unplaced=self._unplaced.reasons)
+            self._table.build(packs, records, trusted=self._trusted(), unplaced=self._unplaced)
             self._is_built = True
         return self._table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Set
+from dataclasses import replace
 from typing import Final
 
 from app.cluster.orchestrator.store_scan import ScanResult
@@ -53,7 +54,7 @@ class StoreGuard:
                 "vanish while the orchestrator runs: searchers keep them. If they were deleted on purpose, restart the "
                 "orchestrator with MAX_DELETED_SHARE=1"
             )
-            return result.without_deletions()
+            return replace(result, deleted=frozenset())
         self.store_id, self._logged = result.store_id, ""
         return result
 

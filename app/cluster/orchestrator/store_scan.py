@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from app.broker.errors import InvalidMessage
 from app.cluster.placement.model import Pack
+from app.cluster.protocol import size_mb
 from app.errors import InvalidKey, PackCorrupt, PackNotFound, StoreError
+from app.pack.manifest import Manifest, list_manifests, read_manifest
+from app.storage.marker import create_marker, read_marker
+from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -23,18 +27,16 @@ UNCLEAR_RESCAN_INTERVAL: Final = 10.0
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackSource:
-    """Functions that read packs from the store."""
-
-    #: Returns all readable packs; raises StoreError.
-    packs: Callable[[], Iterable[Pack]]
-    #: Returns the pack of a domain; raises PackNotFound, PackCorrupt or StoreError.
-    pack: Callable[[str], Pack]
-    #: Returns the store's id, empty for a store without a marker; raises StoreError.
-    store_id: Callable[[], str]
-    #: Gives a store that was not made by `perennial store create` its marker; returns its id. Raises StoreError.
-    create_marker: Callable[[], str]
+def pack_of(manifest: Manifest) -> Pack:
+    """Return the pack that a manifest describes, as placement knows it."""
+    return Pack(
+        domain=manifest.domain,
+        sha256=manifest.sha256,
+        generation=manifest.generation,
+        size_mb=size_mb(manifest.uncompressed_size),
+        pages=manifest.pages,
+        built_at=manifest.built_at,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +52,13 @@ class ScanResult:
     error: str = ""
     store_id: str = ""
 
-    def without_deletions(self) -> ScanResult:
-        """Return the result with its packs only."""
-        return replace(self, deleted=frozenset())
-
 
 class StoreScan:
     """One scan at a time, started and collected by the same thread."""
 
-    def __init__(self, source: PackSource) -> None:
-        self._source = source
+    def __init__(self, store: Callable[[], ObjectStore]) -> None:
+        """`store` opens the store."""
+        self._store = store
         self._thread: threading.Thread | None = None
         self._result = ScanResult()
         self._outdated: set[str] = set()
@@ -89,21 +88,22 @@ class StoreScan:
 
     def _run(self, domains: frozenset[str], whole: bool) -> None:
         try:
-            packs = list(self._source.packs()) if whole else []
+            store = self._store()
+            packs = [pack_of(manifest) for manifest in list_manifests(store)] if whole else []
             deleted = set()
             for domain in sorted(domains - {pack.domain for pack in packs}):
                 try:
-                    packs.append(self._source.pack(domain))
+                    packs.append(pack_of(read_manifest(store, domain)))
                 except (PackNotFound, InvalidKey, InvalidMessage):
                     # An invalid domain counts as deleted: no store can have its pack.
                     deleted.add(domain)
                 except PackCorrupt as error:
                     # Searchers may have an intact version: keep it until the manifest is readable.
                     log.warning("%s: manifest not readable, searchers keep their packs: %s", domain, error)
-            store_id = self._source.store_id()
+            store_id = read_marker(store)
             if packs and not store_id:
                 log.warning("The store has packs but no marker, so it gets one now")
-                store_id = self._source.create_marker()
+                store_id = create_marker(store)
             self._result = ScanResult(packs=tuple(packs), deleted=frozenset(deleted), whole=whole, store_id=store_id)
         except (StoreError, OSError) as error:
             self._result = ScanResult(error=str(error))

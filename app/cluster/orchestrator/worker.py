@@ -19,14 +19,8 @@ from app.broker.publishing import get_publisher
 from app.broker.rpc.responder import Responder
 from app.broker.worker.consumer import BROKER_PATIENCE
 from app.cluster.orchestrator.service import OrchestratorService
-from app.cluster.orchestrator.store_scan import PackSource
-from app.cluster.placement.model import Pack
-from app.cluster.protocol import size_mb
 from app.messages.consumer import EnvelopeConsumer
-from app.pack.manifest import Manifest, list_manifests, read_manifest
-from app.storage.marker import create_marker, read_marker
 from app.storage.open import open_store
-from app.storage.store import ObjectStore
 from app.topology.queues import request_queue
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import Settings, get_settings
@@ -137,29 +131,8 @@ def build(
         replicas=settings.replicas,
         heartbeat=settings.heartbeat,
         max_deleted_share=settings.max_deleted_share,
-        source=pack_source(store),
+        store=store,
         respond=partial(Responder, settings.broker),
         publish=get_publisher(settings.broker, timeout=settings.publish_timeout).publish,
         every=every,
-    )
-
-
-def pack_source(store: Callable[[], ObjectStore]) -> PackSource:
-    """Return what reads packs from the store that `store` opens."""
-    return PackSource(
-        packs=lambda: [_pack(manifest) for manifest in list_manifests(store())],
-        pack=lambda domain: _pack(read_manifest(store(), domain)),
-        store_id=lambda: read_marker(store()),
-        create_marker=lambda: create_marker(store()),
-    )
-
-
-def _pack(manifest: Manifest) -> Pack:
-    return Pack(
-        domain=manifest.domain,
-        sha256=manifest.sha256,
-        generation=manifest.generation,
-        size_mb=size_mb(manifest.uncompressed_size),
-        pages=manifest.pages,
-        built_at=manifest.built_at,
     )

@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from app.broker.errors import ApplicationError
-from app.cluster.protocol import MB, Load, PackVersion, Unload
+from app.cluster.protocol import MB, Load, PackVersion, Unload, size_mb
 from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.packs import OpenPacks
 from app.errors import PackCorrupt, PackError
+from app.pack.fetch import fetch_pack_to
+from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -52,16 +54,6 @@ class DiskSpace:
     capacity: int
 
 
-class FetchPack(Protocol):
-    """Fetches packs from the store."""
-
-    def __call__(self, load: Load, target: Path, *, room: int) -> PackVersion:
-        """Write the checked database of the store's version to `target`, and return that version.
-
-        Writes `room` bytes at most. Raises an ApplicationError.
-        """
-
-
 Job = Load | Unload | IntegrityCheck
 
 
@@ -74,14 +66,14 @@ class PackJobs:
         directory: DataDirectory,
         packs: OpenPacks,
         budget_mb: int,
-        fetch: FetchPack,
+        store: ObjectStore,
         check: Callable[[Path], None],
     ) -> None:
         """Keep `budget_mb` in the data directory at most; `check` raises PackCorrupt for a file that is not intact."""
         self.directory = directory
         self.packs = packs
         self._budget = budget_mb
-        self._fetch = fetch
+        self._store = store
         self._check = check
         self._intact_until: dict[str, float] = {}
 
@@ -141,7 +133,14 @@ class PackJobs:
         if load.size_mb > free:
             raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
         with self.directory.opening(load.domain, load.sha256), self.directory.temporary_file() as written:
-            version = self._fetch(load, written, room=free * MB)
+            # If the store has a newer version than the ordered one, that is fetched: it saves a second order.
+            stored = fetch_pack_to(self._store, load.domain, written, at_least=load.generation, room=free * MB)
+            version = PackVersion(
+                domain=load.domain,
+                sha256=stored.sha256,
+                generation=stored.generation,
+                size_mb=size_mb(written.stat().st_size),
+            )
             if held and held.sha256 == version.sha256:
                 return held
             path = self.directory.keep(version, written)

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from kombu import Queue
@@ -16,25 +15,16 @@ from kombu import Queue
 from app.broker.publishing import Publisher
 from app.broker.rpc.queue_consumer import QueueConsumer
 from app.broker.rpc.responder import Responder
-from app.cluster.protocol import Load, PackVersion, size_mb
+from app.cluster.protocol import problem_reply, to_json
 from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.loader import Loader
-from app.cluster.searcher.pack_jobs import FetchPack, PackJobs
+from app.cluster.searcher.pack_jobs import PackJobs
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.search_settings import SearchSettingsReader
-from app.cluster.searcher.service import (
-    BACKLOG,
-    STUCK_SECONDS,
-    TIME_LIMIT,
-    QueryHandler,
-    SearcherService,
-    problem,
-)
+from app.cluster.searcher.service import BACKLOG, STUCK_SECONDS, TIME_LIMIT, QueryHandler, SearcherService
 from app.pack import database
-from app.pack.fetch import fetch_pack_to
 from app.storage.open import open_store
-from app.storage.store import ObjectStore
 from app.topology.check import server_version
 from app.topology.declare import declare_all
 from app.topology.queues import searcher_queue
@@ -111,9 +101,8 @@ def build(
     directory = DataDirectory.acquire(settings.data_dir / "searchers")
     packs = OpenPacks(remove=directory.remove, time_limit=TIME_LIMIT)
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    fetch = fetch_from(store)
     jobs = PackJobs(
-        directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, fetch=fetch, check=database.check
+        directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, store=store, check=database.check
     )
     loader = Loader(jobs)
     threads = settings.searcher_threads
@@ -138,21 +127,13 @@ def build(
         packs=packs,
         loader=loader,
         query_handler=query_handler,
-        responder=Responder(settings.broker, {}, problem=problem, threads=threads, backlog=BACKLOG * threads),
+        responder=Responder(
+            settings.broker,
+            {},
+            problem=lambda error: to_json(problem_reply(error, process="searcher")),
+            threads=threads,
+            backlog=BACKLOG * threads,
+        ),
         reporter=reporter,
     )
     return service, reporter, SearchSettingsReader(store, packs, kept=directory.settings_store())
-
-
-def fetch_from(store: ObjectStore) -> FetchPack:
-    """Return the function that fetches packs from a store.
-
-    If the store has a newer version than the ordered one, that is fetched: it saves a second order.
-    """
-
-    def fetch(load: Load, target: Path, *, room: int) -> PackVersion:
-        version = fetch_pack_to(store, load.domain, target, at_least=load.generation, room=room)
-        size = size_mb(target.stat().st_size)
-        return PackVersion(domain=load.domain, sha256=version.sha256, generation=version.generation, size_mb=size)
-
-    return fetch

@@ -46,23 +46,6 @@ class Publishers:
         self.heartbeats.close()
 
 
-class ReportSource:
-    """Makes numbered reports of the searcher's state, in any thread."""
-
-    def __init__(self, state: Callable[[], SearcherReport]) -> None:
-        """`state` makes a report without a number."""
-        self.leaving = False
-        self._state = state
-        self._seq = 0
-        self._lock = threading.Lock()
-
-    def report(self) -> SearcherReport:
-        """Return a report of the current state; the later of two reports has the higher number."""
-        with self._lock:
-            self._seq += 1
-            return replace(self._state(), seq=self._seq, leaving=self.leaving)
-
-
 class Reporter:
     """Registers on request, and from then on sends a heartbeat every `every` seconds, in a thread.
 
@@ -77,9 +60,13 @@ class Reporter:
         state: Callable[[], SearcherReport],
         silence_reason: Callable[[], str] = lambda: "",
     ) -> None:
+        """`state` makes a report without a number."""
         self._publishers = publishers
         self._every = every
-        self._source = ReportSource(state)
+        self._state = state
+        self._seq = 0
+        self._leaving = False
+        self._counting = threading.Lock()
         self._silence_reason = silence_reason
         self._silent = ""
         self._has_failed = False
@@ -90,7 +77,9 @@ class Reporter:
 
     def report(self) -> SearcherReport:
         """Return a report of the current state; the later of two reports has the higher number."""
-        return self._source.report()
+        with self._counting:
+            self._seq += 1
+            return replace(self._state(), seq=self._seq, leaving=self._leaving)
 
     def register(self) -> None:
         """Register soon; returns at once."""
@@ -121,7 +110,7 @@ class Reporter:
 
     def leave(self) -> None:
         """Announce that the searcher is leaving; no heartbeat follows."""
-        self._source.leaving = True
+        self._leaving = True
         self._stop()
         try:
             self._publishers.register(self.report())

@@ -14,7 +14,7 @@ from typing import Any, Final
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.broker.rpc.responder import Responder
-from app.cluster.protocol import MB, Load, Unload, problem_reply, read, to_json
+from app.cluster.protocol import MB, Load, Unload, read, to_json
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import IntegrityCheck
 from app.cluster.searcher.packs import OpenPacks
@@ -23,7 +23,6 @@ from app.errors import PackCorrupt
 from app.messages.envelopes import decode_envelope
 from app.search.contract import SearchReply, SearchRequest, SuggestRequest
 from app.search.pack_searcher import PackSearcher
-from app.search.query import parse
 from app.topology.queues import queries_exchange
 from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
 
@@ -64,17 +63,8 @@ class QueryHandler:
     def search(self, payload: dict[str, Any]) -> bytes:
         """Return the results as JSON; raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt."""
         request = read(SearchRequest, payload)
-        query = parse(request.q)
         with self._watched(), self._lend(request.domain) as searcher:
-            results = searcher.search(
-                query,
-                offset=request.offset,
-                limit=request.limit,
-                sort=request.sort,
-                filters=request.filters,
-                languages=request.languages,
-            )
-            return bounded_reply(SearchReply(info=searcher.info, results=results))
+            return bounded_reply(searcher.reply(request))
 
     def suggest(self, payload: dict[str, Any]) -> bytes:
         """Return suggestions as a JSON list; raises as `search` does."""
@@ -110,11 +100,6 @@ def bounded_reply(reply: SearchReply) -> bytes:
         hits = hits[: len(hits) * MAX_REPLY // len(body)]
         body = to_json(replace(reply, results=replace(reply.results, hits=hits)))
     return body
-
-
-def problem(error: Exception) -> bytes:
-    """Return the reply to a request that ended in an error."""
-    return to_json(problem_reply(error, process="searcher"))
 
 
 class SearcherService:
