@@ -43,7 +43,7 @@ _LOST_AGAIN = 1.0
 #: The result of a URL whose response took its last run more CPU time than a page may. It is not requested again.
 TOO_COMPLEX: Final = Skipped(why=Reason.TOO_COMPLEX, detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
 
-
+#: What a run has before its first steps.
 _NOT_ENTERED: Final = Entered(fetch=False)
 _NO_RESULT: Final = Skipped(why="")
 

@@ -202,10 +202,9 @@ class Frontier(CrawlView):
         """Note a message as done or dead, its links as waiting, and admit the crawl's next pages.
 
         `line` is the page's line of the crawl's record, `text` its `text_hash`. A line that has links gets those that
-        lead to new pages. `excluded` are links that are not
-        followed, with their reasons. A crawl gets no page beyond `max_pages` and its budgets against traps; such a page
-        and one of `max-depth` note it as cut. Identical texts close a pattern instead. `traps` are budgets in
-        place of the usual ones.
+        lead to new pages. `excluded` are links that are not followed, with their reasons. A crawl gets no page beyond
+        `max_pages` and its budgets against traps; such a page and one of `max-depth` note it as cut. Identical texts
+        close a pattern instead. `traps` are budgets in place of the usual ones.
         """
         key, name, connections = crawl_key(crawl_id), message_name(kind, canonical_key), self._connections()
         keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record")
@@ -214,9 +213,10 @@ class Frontier(CrawlView):
         # A menu repeats excluded URLs on each page of a site. Of two reasons, the first one counts.
         not_followed = {f"{_EXCLUDED}{link.name}": (reason, link) for reason, link in reversed(list(excluded))}
         unseen = self._cache.unseen(crawl_id, chain(named, not_followed))
+        confirmed = ",".join(self._cache.take_handed_over(crawl_id))
+        ttl = self._ttl if self._cache.must_renew(crawl_id) else 0
         fresh = [each for each in named if each in unseen]
         noted = [each for each in reversed(not_followed) if each in unseen]
-        confirmed = ",".join(self._cache.take_handed_over(crawl_id))
         arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
         for reason, link in map(not_followed.__getitem__, noted):
             arguments += (reason, link.name, to_entry(link))
@@ -224,7 +224,7 @@ class Frontier(CrawlView):
             keys=keys,
             args=[
                 *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency if host.own else ""),
-                *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
+                *(0 if dead else self._admission, ttl, max_pages),
                 *(plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, text, len(canonical_key)),
                 *(len(fresh), *arguments),
             ],

@@ -165,14 +165,12 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
     Raises ServerError for 5xx, 408, 425 and 429, with the seconds of a Retry-After header.
     """
     limits = limits or Limits()
-    with cpu_limit():
-        result = without_content(response, scope=scope, limits=limits) or _content(response, scope, extractor, limits)
-    return replace(
-        result,
-        status=response.status,
-        etag=validator(response.headers, "etag"),
-        last_modified=validator(response.headers, "last-modified"),
-    )
+    result: FetchResult | None = without_content(response, scope=scope, limits=limits)
+    etag, last_modified = validator(response.headers, "etag"), validator(response.headers, "last-modified")
+    if result is None:
+        with cpu_limit():
+            result = _content(response, scope, extractor, limits)
+    return replace(result, status=response.status, etag=etag, last_modified=last_modified)
 
 
 def not_modified(response: Response, stored: Page, former: Former) -> Unchanged:
