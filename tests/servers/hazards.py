@@ -6,7 +6,6 @@ import gzip
 import socket
 import struct
 import zlib
-from itertools import count
 
 from tests.servers.site import HTML, Answer, Request, Wire, head
 
@@ -135,16 +134,6 @@ def reset() -> Answer:
         wire.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wire.connection.close()
         wire.close()
-
-    return answer
-
-
-def endless_redirect(prefix: str) -> Answer:
-    """Redirect to a new URL below `prefix` each time, forever; set it as the route of `prefix` (a query is added)."""
-    numbers = count(1)
-
-    def answer(_: Request, wire: Wire) -> None:
-        wire.send(head(302, [("Location", f"{prefix}?hop={next(numbers)}"), ("Content-Length", "0")]))
 
     return answer
 
