@@ -26,7 +26,7 @@ def test_a_worker_killed_in_mid_crawl_loses_no_page(
         with worker(environment, tmp_path / "first.log") as first:
             system = System(settings, environment, Broker(settings.broker), first, tmp_path / "packs")
             system.post("index+crawl", url=site.at("/"))
-            site.wait_for_hits("/10", timeout=60)
+            eventually(lambda: site.hits("/10"), "the crawl is on its way", seconds=60)
             first.kill()
         with worker(environment, tmp_path / "second.log") as second:
             system = System(settings, environment, Broker(settings.broker), second, tmp_path / "packs")
