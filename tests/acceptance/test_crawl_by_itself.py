@@ -1,4 +1,4 @@
-"""Crawls that need a system of their own: another pace, a killed worker."""
+"""A crawl that needs a system of its own: its worker is killed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.servers.site import Site, page
 from tests.support.broker import Broker
-from tests.support.system import System, beat, running_system
+from tests.support.system import System, beat
 from tests.support.waiting import eventually
 from tests.support.worker import worker
 
@@ -27,22 +26,9 @@ def test_a_worker_killed_in_mid_crawl_loses_no_page(
         with worker(environment, tmp_path / "first.log") as first:
             system = System(settings, environment, Broker(settings.broker), first, tmp_path / "packs")
             system.post("index+crawl", url=site.at("/"))
-            site.wait_for_hits("/10", timeout=60)
+            eventually(lambda: site.hits("/10"), "the crawl is on its way", seconds=60)
             first.kill()
         with worker(environment, tmp_path / "second.log") as second:
             system = System(settings, environment, Broker(settings.broker), second, tmp_path / "packs")
             system.packed(site.domain)
             eventually(lambda: system.paths(site.domain) == {"/", *paths}, "every page is packed")
-
-
-def test_requests_to_a_host_with_a_delay_are_spaced_out(
-    environment: dict[str, str], settings: Settings, tmp_path: Path
-) -> None:
-    routes = {"/": page("Home", links=["/a", "/b", "/c"]), **{f"/{name}": page(name) for name in "abc"}}
-    with Site(routes) as site, running_system({**environment, "HOST_DELAY": "0.5"}, settings, tmp_path) as system:
-        system.post("index+crawl", url=site.at("/"))
-        assert system.packed(site.domain).pages == 4
-        times = [request.at for request in site.requests]
-        assert len(times) == 6  # With robots.txt and /sitemap.xml.
-        assert all(later - earlier > 0.45 for earlier, later in itertools.pairwise(times))
-        assert system.broker.depth(DEAD_SET) == 0

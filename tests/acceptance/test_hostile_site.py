@@ -42,12 +42,6 @@ def packed_pages(system: System, domain: str) -> dict[str, str]:
         return dict(pack.execute("SELECT path, title FROM pages"))
 
 
-def print_table(found: dict[str, str]) -> None:
-    """Print the number of URLs by the first part of their path and by reason; pytest shows it with `-s`."""
-    counted = Counter((url.split("/")[3].partition("?")[0][:20], reason) for url, reason in found.items())
-    print(*(f"{first:25} {reason:20} {number}" for (first, reason), number in sorted(counted.items())), sep="\n")
-
-
 def longest_rows(site: HostileSite, urls: Iterable[str]) -> Counter[str]:
     """Return the longest row of texts met before below each directory pattern, in tenths.
 
@@ -130,7 +124,6 @@ def check_pages(system: System, site: HostileSite, settings: Settings) -> None:
     wrong = {url: reason for url, reason in found.items() if reason not in site.reasons(url)}
     assert not wrong, Counter(wrong.values())
     assert {path: found.get(site.at(path)) for path in REASONS} == REASONS
-    print_table(found)
 
 
 def check_requests(site: HostileSite, settings: Settings) -> None:

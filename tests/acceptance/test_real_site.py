@@ -8,9 +8,6 @@ import random
 import sqlite3
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
@@ -23,7 +20,7 @@ from benchmarks import sites
 from config.settings import ROOT, Settings
 from tests.servers.site import HTML, PLAIN, Answer, Request, Site, failure, reply
 from tests.support.programs import program
-from tests.support.system import System, running_system
+from tests.support.system import running_system
 
 pytestmark = pytest.mark.acceptance
 
@@ -34,23 +31,11 @@ LENGTH = 6
 #: Three sites by three generators: asciidoc, Sphinx and DocBook.
 REAL_SITES = {**sites.SITES, "git-doc": sites.DebianSite("git-doc", "usr/share/doc/git/html")}
 
-#: The folder that is the root of the site, and how many pages it has at least.
-PARTS = [("c-api", 60), pytest.param("", 500, marks=pytest.mark.long)]
-
-
-@contextmanager
-def served(part: str) -> Iterator[str]:
-    """Serve a folder of the package and yield its URL; its links to other folders are broken."""
-    whole = sites.python_doc()
-    catalogue = {"part": replace(whole, root=f"{whole.root}/{part}")}
-    with sites.serve(["part"], ROOT / ".perennial" / "bench", catalogue=catalogue) as running:
-        yield running.urls["part"]
-
-
-@pytest.fixture
-def system(environment: dict[str, str], settings: Settings, tmp_path: Path) -> Iterator[System]:
-    with running_system({**environment, "TIMER_TIMEOUT": "3"}, settings, tmp_path) as system:
-        yield system
+#: Whole sites, and a folder of one as a site of its own: its links to other folders are broken.
+PARTS = [
+    ("python3-doc", "c-api"),
+    *(pytest.param(name, "", marks=[pytest.mark.long, pytest.mark.timeout(900)]) for name in REAL_SITES),
+]
 
 
 def mirrored(url: str, folder: Path) -> set[str]:
@@ -61,28 +46,6 @@ def mirrored(url: str, folder: Path) -> set[str]:
     assert done.returncode in (0, 8)
     root = folder / urlsplit(url).netloc
     return {f"/{path.relative_to(root)}" for path in root.rglob("*") if path.suffix in (".html", ".txt")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("part", "least"), PARTS)
-def test_the_pack_has_the_pages_that_wget_finds_and_each_phrase_of_one_page_finds_it(
-    system: System, tmp_path: Path, part: str, least: int
-) -> None:
-    with served(part) as url:
-        domain = urlsplit(url).netloc
-        system.post("index+crawl", url=url)
-        pages = system.packed(domain, seconds=200).pages
-        assert pages > least
-        assert {path.replace("/index.html", "/") for path in system.paths(domain)} == {
-            path.replace("/index.html", "/") for path in mirrored(url, tmp_path / "mirror")
-        }
-    assert system.broker.depth(DEAD_SET) == 0
-
-    unique = unique_phrases(system.pack(domain), seed=pages)
-    assert len(unique) >= 20
-    for path, phrase in unique:
-        assert next(hit.path for hit in system.search(domain, phrase)) == path, phrase
-        assert [hit.path for hit in system.search(domain, f'"{phrase}"')] == [path]
 
 
 class FolderSite(Site):
@@ -103,23 +66,22 @@ class FolderSite(Site):
         return reply(path.read_bytes(), content_type=self.TYPES.get(path.suffix, "application/octet-stream"))
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["git-doc", "python3.11-doc", "postgresql-doc-15"])
-def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay(
-    environment: dict[str, str], settings: Settings, tmp_path: Path, name: str
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "part"), PARTS)
+def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay_and_its_phrases_find_it(
+    environment: dict[str, str], settings: Settings, tmp_path: Path, name: str, part: str
 ) -> None:
     delay = 0.02
     changed = {"TIMER_TIMEOUT": "3", "HOST_DELAY": str(delay), "SOFT_404_PROBE": "true"}
-    folder = sites.unpack(REAL_SITES[name], ROOT / ".perennial" / "bench")
-    with FolderSite(folder) as site, running_system({**environment, **changed}, settings, tmp_path) as system:
+    folder = sites.unpack(REAL_SITES.get(name) or sites.python_doc(), ROOT / ".perennial" / "bench")
+    with FolderSite(folder / part) as site, running_system({**environment, **changed}, settings, tmp_path) as system:
         system.post("index+crawl", url=site.url)
         system.packed(site.domain, seconds=580)
         requests = site.requests
         found = mirrored(site.url, tmp_path / "mirror")
-        with contextlib.closing(sqlite3.connect(system.pack(site.domain))) as pack:
-            pages = {str(path).replace("/index.html", "/") for (path,) in pack.execute("SELECT path FROM pages")}
+        pages = {path.replace("/index.html", "/") for path in system.paths(site.domain)}
         assert pages == {path.replace("/index.html", "/") for path in found}
+        assert len(pages) > 60
         assert max(Counter(request.path for request in requests).values()) == 1
         others = {request.path for request in requests} & {"/robots.txt", "/sitemap.xml"}
         probes = [request.path for request in requests if "/perennial-probe-" in request.path]
@@ -127,6 +89,13 @@ def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay(
         shortest = min(after.at - before.at for before, after in itertools.pairwise(requests))
         print(f"{name}: {len(pages)} pages, {len(requests)} requests, shortest delay {shortest:.3f} s")
         assert shortest >= delay
+        assert system.broker.depth(DEAD_SET) == 0
+
+        unique = unique_phrases(system.pack(site.domain), seed=len(pages))
+        assert len(unique) >= 20
+        for path, phrase in unique:
+            assert next(hit.path for hit in system.search(site.domain, phrase)) == path, phrase
+            assert [hit.path for hit in system.search(site.domain, f'"{phrase}"')] == [path]
 
 
 def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import os
 import subprocess
@@ -13,14 +12,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.services import Urls
-from app.sites.status import status
 from app.state.client import get_redis
 from app.storage.layout import pack_key
 from app.storage.open import open_store
 from app.timers.timers import Timers
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT
-from tests.servers.site import Site, by_host, fail_times, failure, page, redirect, reply, robots
+from tests.servers.site import Site, fail_times, failure, page, reply
 from tests.support import command
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.system import System, running_system
@@ -81,32 +79,6 @@ def test_a_site_is_crawled_packed_and_searched_with_one_get_per_page(system: Sys
     assert system.broker.depth(DEAD_SET) == 0
 
 
-def test_a_second_crawl_adds_changes_and_deletes_pages_and_an_index_updates_one_page(
-    system: System, site: Site
-) -> None:
-    system.post("index+crawl", url=site.at("/"))
-    system.packed(site.domain)
-    site.set("/amber", page("Amber", "rewritten entirely", links=["/birch", "/new"]))
-    site.set("/new", page("New", "fresh leaves"))
-    site.set("/iris", page("Iris", "links no more", links=["/"]))
-    site.remove("/juniper")
-    system.post("index+crawl", url=site.at("/"))
-    system.packed(site.domain, generation=2)
-    assert system.paths(site.domain) == (ALL - {"/juniper", "/last"}) | {"/new"}
-    assert [hit.path for hit in system.search(site.domain, "rewritten")] == ["/amber"]
-
-    site.set("/cedar", page("Cedar", "evergreen now"))
-    site.set("/birch", page("Birch", "changed but not requested"))
-    before = len(site.paths())
-    system.post("index", url=site.at("/cedar"))
-    third = system.packed(site.domain, generation=3)
-    assert third.kind == "incremental"
-    assert site.paths()[before:] == ["/cedar"]
-    assert [hit.path for hit in system.search(site.domain, "evergreen")] == ["/cedar"]
-    assert system.search(site.domain, "requested") == []
-    assert system.paths(site.domain) == (ALL - {"/juniper", "/last"}) | {"/new"}
-
-
 def test_a_page_that_fails_twice_is_retried_and_one_that_always_fails_is_dead_lettered_and_replayed(
     system: System, site: Site
 ) -> None:
@@ -144,7 +116,8 @@ def test_a_failed_page_and_the_pages_behind_it_stay_in_the_pack(system: System, 
 
 def test_a_burst_of_a_thousand_resets_fires_one_pack_after_the_last(system: System, site: Site) -> None:
     system.post("index", url=site.at("/elm"))
-    system.packed(site.domain)
+    assert system.packed(site.domain).pages == 1
+    assert site.paths() == ["/robots.txt", "/elm"]
     site.set("/elm", page("Elm", "changed"))
     system.post("start_timer", domain=site.domain, timeout=2, callback_queue="PACK", callback_msg="full_end")
     for _ in range(10):
@@ -161,54 +134,6 @@ def test_a_burst_of_a_thousand_resets_fires_one_pack_after_the_last(system: Syst
     assert system.packed(site.domain).generation == 2
 
 
-def test_robots_txt_is_obeyed_and_a_redirect_is_a_page_of_its_own(system: System, site: Site) -> None:
-    site.set("/robots.txt", robots("User-agent: *\nDisallow: /hazel"))
-    site.set("/birch", redirect("/grove"))
-    site.set("/grove", page("Grove", "moved here", links=["/cedar"]))
-    system.post("index+crawl", url=site.at("/"))
-    system.packed(site.domain)
-    assert "/hazel" not in site.paths()
-    assert system.paths(site.domain) == {"/", "/amber", "/grove", *(f"/{word}" for word in WORDS[2:7])}
-
-
-def test_pages_of_sitemaps_are_crawled_also_those_that_no_page_links(system: System, site: Site) -> None:
-    urls = "".join(f"<url><loc>{url}</loc></url>" for url in (site.at("/orphan"), "http://elsewhere.example/x"))
-    index = f"<sitemapindex><sitemap><loc>{site.at('/pages.xml.gz')}</loc></sitemap></sitemapindex>"
-    # robots.txt may name a sitemap on any host.
-    site.set("/robots.txt", robots(f"User-agent: *\nDisallow: /hazel\nSitemap: http://{site.other_domain}/index.xml"))
-    site.set("/index.xml", redirect("/index/"))
-    site.set("/index/", reply(index, content_type="application/xml"))
-    site.set(
-        "/pages.xml.gz", reply(gzip.compress(f"<urlset>{urls}</urlset>".encode()), content_type="application/gzip")
-    )
-    site.set("/orphan", page("Orphan", "only in a sitemap", links=["/adopted"]))
-    site.set("/adopted", page("Adopted", "by an orphan"))
-    system.post("index+crawl", url=site.at("/"))
-    system.packed(site.domain)
-    assert system.paths(site.domain) >= {"/orphan", "/adopted", "/cedar"}
-    assert [site.hits(path) for path in ("/index.xml", "/index/", "/pages.xml.gz", "/sitemap.xml")] == [1, 1, 1, 0]
-    assert "sitemap" not in status(site.domain, settings=system.settings).reasons
-    assert system.broker.depth(DEAD_SET) == 0
-
-
-def test_a_start_page_that_redirects_to_another_host_moves_the_crawl_there(system: System, site: Site) -> None:
-    home, old = page("Trees", "welcome", links=["/amber", "/cedar"]), site.other_domain
-    site.set("/", by_host(old, redirect(site.at("/"), status=301), home))
-    system.post("index+crawl", url=f"http://{old}/")
-    assert system.packed(site.domain).pages == 12
-    assert f"the crawl of {old} moves there" in system.worker.log
-    assert system.manifest(old) is None
-
-
-def test_a_start_page_that_redirects_to_another_port_is_skipped_with_the_reason(system: System, site: Site) -> None:
-    with Site({"/": redirect(site.at("/"), status=301)}) as old:
-        system.post("index+crawl", url=old.at("/"))
-        skipped = f"invalid-redirect (to {site.url}, whose port ALLOW_PORTS does not name)"
-        eventually(lambda: f"Page skipped: {old.url}: {skipped}" in system.worker.log, "the page is skipped")
-        assert skipped in perennial(system, "explain", old.url).stdout
-        assert site.paths() == []
-
-
 @pytest.mark.long
 def test_a_page_that_deceives_the_estimate_of_its_nesting_is_skipped_and_the_crawl_goes_on(
     system: System, site: Site
@@ -220,14 +145,6 @@ def test_a_page_that_deceives_the_estimate_of_its_nesting_is_skipped_and_the_cra
     system.packed(site.domain)
     assert "/amber" not in system.paths(site.domain)
     assert system.broker.depth(DEAD_SET) == 0
-
-
-def test_a_page_outside_the_named_domain_is_dead_lettered_at_once_without_a_fetch(system: System, site: Site) -> None:
-    system.post("index", url=site.at("/"), domain="elsewhere.gov")
-    eventually(lambda: system.broker.depth(DEAD_SET) == 1, "it is dead-lettered")
-    listed = perennial(system, "dead", "list", "--json")
-    assert "out-of-scope" in listed.stdout
-    assert site.paths() == []
 
 
 def test_python_code_that_publishes_gets_invalid_urls_and_queues_as_errors_at_the_call(

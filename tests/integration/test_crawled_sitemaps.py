@@ -58,19 +58,19 @@ def test_an_unnamed_sitemap_that_fails_keeps_the_pages_that_an_earlier_crawl_fou
     assert packed(process, site, "six") == 1
 
 
-def test_a_damaged_sitemap_or_an_error_page_in_its_place_removes_no_page(process: Context, site: Site) -> None:
+def test_a_sitemap_that_is_damaged_or_not_answered_removes_no_page_and_one_that_is_whole_or_gone_does(
+    process: Context, site: Site
+) -> None:
     site.set("/robots.txt", robots(f"Sitemap: {site.at('/map.xml')}"))
-    site.set("/map.xml", sitemap(site.at("/cedar"), site.at("/hidden")))
-    crawl(process, site, "one")
-    assert packed(process, site, "one") == 3
-    cut = f"<urlset><url><loc>{site.at('/cedar')}</loc></url><url><loc>http"
-    for crawl_id, body in (("cut", cut), ("html", "<html><body>Try again later</body></html>"), ("both", cut)):
-        site.set("/map.xml", reply(body))
-        crawl(process, site, crawl_id)
-        assert packed(process, site, crawl_id) == 3
-    site.set("/map.xml", sitemap(site.at("/cedar")))
-    crawl(process, site, "whole")
-    assert packed(process, site, "whole") == 2
+    whole = sitemap(site.at("/cedar"), site.at("/hidden"))
+    cut = reply(f"<urlset><url><loc>{site.at('/cedar')}</loc></url><url><loc>http")
+    error_page = reply("<html><body>Try again later</body></html>")
+    answers = [(whole, 3), (cut, 3), (error_page, 3), (cut, 3), (reply(status=403), 3)]
+    answers += [(sitemap(site.at("/cedar")), 2), (whole, 3), (reply(status=404), 2)]
+    for number, (answer, pages) in enumerate(answers):
+        site.set("/map.xml", answer)
+        crawl(process, site, str(number))
+        assert packed(process, site, str(number)) == pages, number
 
 
 def test_an_error_page_in_the_place_of_a_sitemap_that_was_never_read_keeps_no_page(
@@ -107,7 +107,8 @@ def test_sitemaps_on_forbidden_ports_or_of_an_index_on_other_hosts_are_not_reque
 
 def test_robots_txt_and_a_sitemap_that_pages_link_to_are_read_as_such_too(process: Context, site: Site) -> None:
     site.set("/", page("Home", "Amber", links=["/cedar", "/robots.txt", "/sitemap.xml"]))
-    site.set("/robots.txt", robots("User-agent: *\nAllow: /"))
+    # It may name a sitemap on any host.
+    site.set("/robots.txt", robots(f"User-agent: *\nAllow: /\nSitemap: http://{site.other_domain}/sitemap.xml"))
     site.set("/sitemap.xml", redirect("/map.xml"))
     site.set("/map.xml", sitemap(site.at("/hidden")))
     crawl(process, site, "one")

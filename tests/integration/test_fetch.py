@@ -52,12 +52,6 @@ def test_a_response_has_its_status_headers_and_whole_body(site: Site, fetcher: F
     assert sent.headers["host"] == site.domain
 
 
-def test_a_server_error_is_a_response(site: Site, fetcher: Fetcher) -> None:
-    site.set("/", failure(503, retry_after="7"))
-    answer = fetcher.get(site.url)
-    assert (answer.status, answer.headers["retry-after"]) == (503, "7")
-
-
 def test_one_connection_serves_many_requests(site: Site, fetcher: Fetcher) -> None:
     ports = set()
 
@@ -71,10 +65,21 @@ def test_one_connection_serves_many_requests(site: Site, fetcher: Fetcher) -> No
     assert len(ports) == 1
 
 
-def test_a_redirect_is_a_response_and_is_not_followed(site: Site, fetcher: Fetcher) -> None:
-    site.set("/", redirect("/b"))
-    answer = fetcher.get(site.url)
-    assert (answer.status, answer.headers["location"]) == (302, "/b")
+@pytest.mark.parametrize(
+    ("answer", "status", "header", "value"),
+    [
+        (failure(503, retry_after="7"), 503, "retry-after", "7"),
+        (redirect("/b"), 302, "location", "/b"),
+        # Each X-Robots-Tag of a response is a line.
+        (page("T", headers={"X-Robots-Tag": "a: b\r\nX-Robots-Tag: c"}), 200, "x-robots-tag", "a: b\nc"),
+    ],
+)
+def test_any_status_is_a_response_and_no_redirect_is_followed(
+    site: Site, fetcher: Fetcher, answer: Answer, status: int, header: str, value: str
+) -> None:
+    site.set("/", answer)
+    found = fetcher.get(site.url)
+    assert (found.status, found.headers[header]) == (status, value)
     assert site.paths() == ["/"]
 
 

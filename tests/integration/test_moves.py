@@ -123,10 +123,12 @@ def test_a_start_page_that_redirects_to_another_site_leaves_its_crawl_timer_and_
 
 
 def test_a_crawl_moves_to_an_unknown_host_again_and_again_but_not_while_it_is_crawled_there(
-    process: Context, broker: Broker, site: Site
+    process: Context, broker: Broker, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = f"http://{site.other_domain}/"
-    [_, moved] = crawl(process, broker, start, "one", to_end=False)
+    with caplog.at_level(logging.WARNING):
+        [_, moved] = crawl(process, broker, start, "one", to_end=False)
+    assert f"{start} redirects to {site.at('/0')}: the crawl of {site.other_domain} moves there" in caplog.text
     assert (moved["url"], moved["moved_from"], moved["depth"]) == (site.at("/0"), site.other_domain, 1)
     # The message of the start page is delivered again, after the crawl has begun there.
     tasks.index_and_crawl(**{name: value for name, value in moved.items() if name != "type"})

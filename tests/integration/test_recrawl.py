@@ -27,7 +27,7 @@ from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full
 from tests.integration.test_tick import process
-from tests.servers.site import Answer, Request, Site, in_letters, page, reply, robots, with_etag
+from tests.servers.site import Answer, Request, Site, in_letters, page, robots, with_etag
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.integration
@@ -169,20 +169,6 @@ def test_pages_of_a_folder_that_robots_txt_comes_to_forbid_go_and_their_reason_n
     assert explained.stored == "gone (robots)"
     assert explained.entry is not None
     assert explained.entry.explanation == "gone: robots (robots.txt, line 3: Disallow: /deep  # since today)"
-
-
-def test_a_sitemap_that_cannot_be_read_removes_no_page_and_one_that_is_gone_does(process: Context, site: Site) -> None:
-    site.set("/robots.txt", reply(f"Sitemap: {site.at('/map.txt')}", content_type="text/plain"))
-    site.set("/map.txt", reply(site.at("/new"), content_type="text/plain"))
-    site.set("/new", page("New", "A page to which only the sitemap leads"))
-    crawl(process, site, "one")
-    assert packed(process, site, "one") == 5
-    site.set("/map.txt", reply(status=403))
-    crawl(process, site, "two")
-    assert packed(process, site, "two") == 5
-    site.set("/map.txt", reply(status=404))
-    crawl(process, site, "three")
-    assert packed(process, site, "three") == 4
 
 
 def test_stored_pages_that_identical_texts_leave_out_stay_however_often_the_site_is_crawled(

@@ -1,4 +1,4 @@
-"""Each budget against traps can be set for one site; `status` names those that stopped URLs, with their values."""
+"""The delay and each budget against traps can be set for one site; `status` names the budgets that stopped URLs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from itertools import pairwise
 
 import pytest
 
+from app.crawl.frontier.values import Host
+from app.crawl.urls import Target
 from app.sites.site import Site as Declared
 from app.sites.status import status
 from app.sites.stored import write_site
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, process
-from tests.servers.site import Site, in_letters, page, redirect
+from tests.servers.site import Site, in_letters, page, redirect, robots
 
 pytestmark = pytest.mark.integration
 
@@ -51,3 +53,14 @@ def test_a_crawl_ends_within_the_budgets_of_its_site(process: Context) -> None:
     assert (found.reasons["too-many-redirects"], found.reasons["repeated-segments"]) == (1, 1)
     assert found.budgets == {name: value for name, value in BUDGETS.items() if name != "max_depth"}
     assert "stopped by max_query_variants 3, max_pattern_pages 4, max_identical_texts 2" in str(found)
+
+
+@pytest.mark.parametrize(("of_site", "of_robots_txt", "delay"), [(2, 5, 5), (5, 2, 5), (5, "", 5), (0, 0, 0)])
+def test_a_host_gets_one_request_in_the_longer_of_the_delays_of_its_site_and_of_its_robots_txt(
+    process: Context, of_site: float, of_robots_txt: float | str, delay: float
+) -> None:
+    with Site({"/robots.txt": robots(f"User-agent: *\nCrawl-delay: {of_robots_txt}")}) as site:
+        write_site(process.store, Declared.of(site.domain, {"delay": of_site}), etag=None)
+        concurrency = 1 if delay else process.settings.host_concurrency
+        found = process.crawler.host(Target(site.url, site.domain, site.url))
+    assert found == Host(site.domain, delay, concurrency)

@@ -6,14 +6,13 @@ import gzip
 import socket
 import struct
 import zlib
-from itertools import count
 
 from tests.servers.site import HTML, Answer, Request, Wire, head
 
 _OPEN_ENDED = (("Content-Type", HTML), ("Connection", "close"))
 
 
-def drip(data: bytes = b"<p>drip</p>" * 1000, *, seconds: float = 0.1) -> Answer:
+def drip(data: bytes = b"<p>drip</p>" * 1000, *, seconds: float) -> Answer:
     """Send one byte every `seconds`: each read succeeds, the whole never ends in time."""
 
     def answer(_: Request, wire: Wire) -> None:
@@ -25,12 +24,12 @@ def drip(data: bytes = b"<p>drip</p>" * 1000, *, seconds: float = 0.1) -> Answer
     return answer
 
 
-def drip_headers(*, seconds: float = 0.1, lines: int = 90) -> Answer:
+def drip_headers(*, seconds: float) -> Answer:
     """Send one header line every `seconds` and no body."""
 
     def answer(_: Request, wire: Wire) -> None:
         wire.send(b"HTTP/1.1 200 OK\r\n")
-        for number in range(lines):
+        for number in range(90):
             wire.send(f"X-Slow-{number}: {number}\r\n".encode())
             wire.pause(seconds)
         wire.send(b"Content-Length: 0\r\n\r\n")
@@ -38,30 +37,30 @@ def drip_headers(*, seconds: float = 0.1, lines: int = 90) -> Answer:
     return answer
 
 
-def silence(seconds: float = 60.0) -> Answer:
-    """Accept the request and say nothing for so long."""
+def silence() -> Answer:
+    """Accept the request and say nothing for a minute."""
 
     def answer(_: Request, wire: Wire) -> None:
-        wire.pause(seconds)
+        wire.pause(60)
         wire.close()
 
     return answer
 
 
-def endless(chunk: bytes = b"<p>more and more text</p>\n" * 2500) -> Answer:
+def endless() -> Answer:
     """Send a body without end, until the client hangs up."""
 
     def answer(_: Request, wire: Wire) -> None:
         wire.close()
         wire.send(head(200, _OPEN_ENDED))
         while True:
-            wire.send(chunk)
+            wire.send(b"<p>more and more text</p>\n" * 2_500)
             wire.pause(0)
 
     return answer
 
 
-def bomb(size: int = 256 * 1024 * 1024, *, block: bytes = bytes(1024 * 1024), status: int = 200) -> Answer:
+def bomb(size: int, *, block: bytes = bytes(1024 * 1024), status: int = 200) -> Answer:
     """Send about `size` bytes gzipped to a small part of that: `block` again and again, zeros by default."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     packed = b"".join(packer.compress(block) for _ in range(size // len(block))) + packer.flush()
@@ -78,15 +77,15 @@ def zipped(data: bytes, *, content_type: str = HTML) -> Answer:
     return _encoded(gzip.compress(data), content_type)
 
 
-def bad_gzip(data: bytes = b"<title>Half</title>" * 5_000) -> Answer:
+def bad_gzip() -> Answer:
     """Send a gzip body whose second half is garbage."""
-    packed = gzip.compress(data, compresslevel=1)
+    packed = gzip.compress(b"<title>Half</title>" * 5_000, compresslevel=1)
     return _encoded(packed[: len(packed) // 2] + b"\xff" * (len(packed) // 2), HTML)
 
 
-def short_gzip(data: bytes = b"<title>Half</title>" + bytes(range(256)) * 400) -> Answer:
+def short_gzip() -> Answer:
     """Send a gzip stream cut off in the middle, framed as if it were whole."""
-    packed = gzip.compress(data)
+    packed = gzip.compress(b"<title>Half</title>" + bytes(range(256)) * 400)
     return _encoded(packed[: len(packed) // 2], HTML)
 
 
@@ -106,9 +105,9 @@ def bad_chunking() -> Answer:
     )
 
 
-def short_body(body: bytes = b"<title>Half a page</title>", *, promised: int = 10_000) -> Answer:
+def short_body() -> Answer:
     """Promise more bytes than are sent, then close."""
-    return _raw(head(200, [("Content-Type", HTML), ("Content-Length", str(promised))]) + body)
+    return _raw(head(200, [("Content-Type", HTML), ("Content-Length", "10000")]) + b"<title>Half a page</title>")
 
 
 def not_http() -> Answer:
@@ -116,15 +115,15 @@ def not_http() -> Answer:
     return _raw(b"SSH-2.0-OpenSSH_9.2\r\n" + b"\x00\x01" * 40 + b"\r\n")
 
 
-def huge_headers(count_: int = 5_000) -> Answer:
+def huge_headers() -> Answer:
     """Send far more header lines than any server needs."""
-    lines = b"".join(b"X-Filler-%d: %s\r\n" % (number, b"x" * 200) for number in range(count_))
+    lines = b"".join(b"X-Filler-%d: %s\r\n" % (number, b"x" * 200) for number in range(5_000))
     return _raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + lines + b"Content-Length: 2\r\n\r\nok")
 
 
-def long_header(size: int = 200_000) -> Answer:
-    """Send one header line of this many characters."""
-    return _raw(b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * size + b"\r\nContent-Length: 2\r\n\r\nok")
+def long_header() -> Answer:
+    """Send one header line of 200,000 characters."""
+    return _raw(b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 200_000 + b"\r\nContent-Length: 2\r\n\r\nok")
 
 
 def reset() -> Answer:
@@ -135,16 +134,6 @@ def reset() -> Answer:
         wire.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wire.connection.close()
         wire.close()
-
-    return answer
-
-
-def endless_redirect(prefix: str) -> Answer:
-    """Redirect to a new URL below `prefix` each time, forever; set it as the route of `prefix` (a query is added)."""
-    numbers = count(1)
-
-    def answer(_: Request, wire: Wire) -> None:
-        wire.send(head(302, [("Location", f"{prefix}?hop={next(numbers)}"), ("Content-Length", "0")]))
 
     return answer
 

@@ -15,7 +15,7 @@ from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.servers.hazards import bomb, drip, endless, zipped
-from tests.servers.many_addresses import ManyAddresses
+from tests.servers.many_sites import ManyAddresses
 from tests.servers.site import Answer, Request, Site, failure, redirect, reply, robots
 
 PAGES = 200

@@ -170,7 +170,7 @@ class Site:
         self._routes = dict(routes or {})
         self.before = before
         self._requests: list[Request] = []
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._server = _Server(self, port)
 
     def __enter__(self) -> Self:
@@ -227,7 +227,7 @@ class Site:
     @property
     def requests(self) -> list[Request]:
         """Every request so far, in order of arrival."""
-        with self._changed:
+        with self._lock:
             return list(self._requests)
 
     def paths(self) -> list[str]:
@@ -238,18 +238,10 @@ class Site:
         """Return the number of requests for this path with its query."""
         return self.paths().count(path)
 
-    def wait_for_hits(self, path: str, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until `count` requests for this path have arrived; raises TimeoutError."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: sum(r.path == path for r in self._requests) >= count, timeout):
-                arrived = sum(r.path == path for r in self._requests)
-                raise TimeoutError(f"{arrived} of {count} requests for {path} arrived")
-
     def answer(self, request: Request, wire: Wire) -> None:
         """Record a request and answer it; called by the server's threads."""
-        with self._changed:
+        with self._lock:
             self._requests.append(request)
-            self._changed.notify_all()
         if self.before is not None:
             self.before(request)
         self.route(request)(request, wire)

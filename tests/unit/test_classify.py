@@ -23,16 +23,28 @@ URL = "https://x.gov/docs/a.html?v=1"
 
 
 def classified(
-    body: bytes | str = b"", status: int = 200, *, truncated: bool = False, url: str = URL, **headers: str
+    body: bytes | str = b"",
+    status: int = 200,
+    *,
+    truncated: bool = False,
+    url: str = URL,
+    parser: str = "lexbor",
+    **headers: str,
 ) -> FetchResult:
     fields = {"content-type": "text/html"} | {name.replace("_", "-"): value for name, value in headers.items()}
     data = body.encode() if isinstance(body, str) else body
     return classify(
         Response(url, status, fields, data, truncated),
         scope=Scope("x.gov"),
-        extractor=extractor("lexbor"),
+        extractor=extractor(parser),
         limits=Limits(links=3),
     )
+
+
+def indexed(body: bytes | str, *, url: str = URL, parser: str = "lexbor", **headers: str) -> Indexed:
+    found = classified(body, 200, truncated=False, url=url, parser=parser, **headers)
+    assert isinstance(found, Indexed)
+    return found
 
 
 def page(head: str = "", *links: str) -> str:
@@ -44,8 +56,7 @@ def urls(result: FetchResult) -> tuple[str, ...]:
 
 
 def test_a_page_is_indexed_with_its_links() -> None:
-    found = classified(page("", "b.html#x", "https://y.gov/", "/c", "/d", "/e"))
-    assert isinstance(found, Indexed)
+    found = indexed(page("", "b.html#x", "https://y.gov/", "/c", "/d", "/e"))
     assert urls(found) == ("https://x.gov/docs/b.html", "https://x.gov/c", "https://x.gov/d")
     assert (found.page.canonical_key, found.page.url, found.page.domain) == (URL, URL, "x.gov")
     assert (found.page.path, found.page.title, found.page.lang) == ("/docs/a.html?v=1", "Title", "en")
@@ -64,15 +75,13 @@ def test_a_page_has_the_date_that_it_or_its_server_gives() -> None:
         (page(), served | {"last_modified": served["date"]}, ""),
         ("text", served | {"content_type": "text/plain"}, "2015-01-02"),
     ):
-        found = classified(body, 200, **headers)  # type: ignore[arg-type]  # No header is called `truncated`.
-        assert isinstance(found, Indexed)
+        found = indexed(body, **headers)
         assert found.page.modified == expected
 
 
 def test_links_are_resolved_against_the_base_of_the_page() -> None:
     assert classified(page('<base href="/base/x">', "b")) == classified(page('<base href="https://x.gov/base/">', "b"))
-    found = classified(page('<base href="http://[bad">', "b"))
-    assert isinstance(found, Indexed)
+    found = indexed(page('<base href="http://[bad">', "b"))
     assert urls(found) == ("https://x.gov/docs/b",)
 
 
@@ -100,10 +109,9 @@ def test_a_noindex_page_is_gone_and_its_links_may_be_followed(head: str, header:
 
 @pytest.mark.parametrize(("head", "header"), [('<meta name="robots" content="nofollow">', ""), ("", "nofollow")])
 def test_the_links_of_a_nofollow_page_are_not_followed(head: str, header: str) -> None:
-    found = classified(page(head, "/b"), x_robots_tag=header)
-    assert isinstance(found, Indexed)
+    found = indexed(page(head, "/b"), x_robots_tag=header)
     assert found.links == ()
-    assert isinstance(classified(page("", "/b"), x_robots_tag="otherbot: noindex"), Indexed)
+    assert indexed(page("", "/b"), x_robots_tag="otherbot: noindex").links
 
 
 @pytest.mark.parametrize(
@@ -121,8 +129,7 @@ def test_a_canonical_url_in_scope_is_followed_and_any_other_is_ignored(
     href: str, canonical: str, by_header: bool
 ) -> None:
     tag, header = f'<link rel="canonical" href="{href}">', f'</style>; rel=preload, <{href}>; rel="Canonical"'
-    found = classified(page(), link=header) if by_header else classified(page(tag))
-    assert isinstance(found, Indexed)
+    found = indexed(page(), link=header) if by_header else indexed(page(tag))
     assert found.page.canonical == canonical
     assert urls(found) == ((canonical,) if canonical else ())
 
@@ -154,8 +161,7 @@ def test_versions_of_a_page_in_other_languages_are_followed_after_its_links() ->
 def test_a_refresh_within_five_seconds_is_a_redirect(content: str, target: str, parser: str) -> None:
     tag = f"<meta http-equiv=Refresh content='{content}'>" if "'" not in content else (
         f'<meta http-equiv=Refresh content="{content}">')  # fmt: skip
-    answer = Response(URL, 200, {"content-type": "text/html"}, page(tag, "/c").encode())
-    found = classify(answer, scope=Scope("x.gov"), extractor=extractor(parser))
+    found = classified(page(tag, "/c"), parser=parser)
     if target:
         assert found == Redirected(target=target, in_scope="x.gov" in target)
     else:
@@ -166,14 +172,13 @@ def test_a_refresh_within_five_seconds_is_a_redirect(content: str, target: str, 
 def test_a_refresh_for_browsers_without_javascript_or_of_a_nofollow_page_is_ignored(parser: str) -> None:
     refresh = "<meta http-equiv=refresh content='0;url=/b'>"
     for head in (f"<noscript>{refresh}</noscript>", f"<meta name=robots content=nofollow>{refresh}"):
-        answer = Response(URL, 200, {"content-type": "text/html"}, page(head).encode())
-        assert isinstance(classify(answer, scope=Scope("x.gov"), extractor=extractor(parser)), Indexed)
+        indexed(page(head), parser=parser)
 
 
 def test_a_long_link_header_is_read_in_little_time() -> None:
     began = time.process_time()
     for header in ("<" * 60_000, '<a>;"' * 12_000, "<a>" + " ;" * 30_000):
-        assert isinstance(classified(page(), link=header), Indexed)
+        indexed(page(), link=header)
     assert time.process_time() - began < 1
 
 
@@ -240,10 +245,7 @@ def test_a_validator_that_is_long_or_cannot_be_sent_is_left_out(value: str) -> N
 
 
 def test_the_object_of_a_page_does_not_depend_on_validators() -> None:
-    one, other = classified(page(), etag='"1"'), classified(page(), etag='"2"')
-    assert isinstance(one, Indexed)
-    assert isinstance(other, Indexed)
-    assert to_json(one.page) == to_json(other.page)
+    assert to_json(indexed(page(), etag='"1"').page) == to_json(indexed(page(), etag='"2"').page)
 
 
 @pytest.mark.parametrize("status", [429, 408, 500, 502, 503, 599])
@@ -291,10 +293,7 @@ def test_retry_after_counts_from_now() -> None:
     ],
 )
 def test_a_body_that_is_not_text_by_label_or_content_is_skipped(body: bytes | str, label: str) -> None:
-    found = classified(body, content_type=label)
-    assert isinstance(found, Skipped)
-    assert found.why == "content-type"
-    assert found.detail == label
+    assert classified(body, content_type=label) == Skipped(why="content-type", detail=label)
 
 
 @pytest.mark.parametrize(
@@ -308,44 +307,28 @@ def test_a_body_that_is_not_text_by_label_or_content_is_skipped(body: bytes | st
     ],
 )
 def test_a_page_is_indexed_under_its_media_type(body: bytes | str, label: str, kind: str) -> None:
-    found = classified(body, content_type=label)
-    assert isinstance(found, Indexed)
+    found = indexed(body, content_type=label)
     assert (found.page.content_type, found.page.title) == (kind, "Title")
 
 
-def test_plain_text_is_a_page_without_links() -> None:
-    found = classified("See <a href='/b'>\nhere", content_type="text/plain", url="https://x.gov/notes/read%20me.txt?x")
-    assert isinstance(found, Indexed)
+@pytest.mark.parametrize("label", ["text/plain", "text/markdown"])
+def test_plain_text_is_a_page_without_links(label: str) -> None:
+    found = indexed("See <a href='/b'>\nhere", content_type=label, url="https://x.gov/notes/read%20me.txt?x")
     assert (found.page.title, found.page.body, found.links) == ("read%20me.txt", "See <a href='/b'> here", ())
     assert found.page.blocks == (Block(("See <a href='/b'> here",)),)
-    assert classified("hidden", content_type="text/plain", x_robots_tag="noindex") == Gone(
+    assert classified("hidden", content_type=label, x_robots_tag="noindex") == Gone(
         why="noindex", detail="X-Robots-Tag"
     )
 
 
-def test_a_truncated_body_is_skipped() -> None:
-    found = classified(page(), truncated=True)
-    assert isinstance(found, Skipped)
-    assert found.why == "too-large"
-
-
 def test_the_part_read_of_a_page_that_is_too_large_gives_its_links() -> None:
-    body = b'<a href="/a">A</a> some text <a href="/cut'
-    response = Response("https://x.gov/", 200, {"content-type": "text/html"}, body, truncated=True)
-    found = classify(response, scope=Scope("x.gov"), extractor=extractor("lexbor"))
-    assert isinstance(found, Skipped)
-    assert (found.why, [link.url for link in found.links]) == ("too-large", ["https://x.gov/a"])
+    body = '<a href="/a">A</a> some text <a href="/cut'
+    links = (Link("https://x.gov/a", "https://x.gov/a", "A"),)
+    assert classified(body, truncated=True) == Skipped(why="too-large", detail=f"over {len(body)} bytes", links=links)
 
 
 def test_a_page_that_is_empty_without_javascript_is_skipped_and_its_links_are_followed() -> None:
     shell = '<title>App</title><div id="root"></div><a href="/b"></a>'
-    found = classified(shell + "<script src=/app.js></script>")
-    assert isinstance(found, Skipped)
-    assert (found.why, [link.url for link in found.links]) == ("empty", ["https://x.gov/b"])
-    assert isinstance(classified(shell), Indexed)
-
-
-def test_markdown_is_indexed_as_plain_text() -> None:
-    found = classified("# Amber\n\nAll about amber.", content_type="text/markdown")
-    assert isinstance(found, Indexed)
-    assert found.page.body == "# Amber All about amber."
+    links = (Link("https://x.gov/b", "https://x.gov/b"),)
+    assert classified(shell + "<script src=/app.js></script>") == Skipped(why="empty", links=links)
+    indexed(shell)

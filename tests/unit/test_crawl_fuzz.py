@@ -110,41 +110,14 @@ def check_message(message: dict[str, Any]) -> None:
         assert parse_target({"url": target.url}, scope="exact").canonical_key == target.canonical_key
 
 
-@given(statuses, bodies, labels, headers, parsers)
-def test_any_response_is_classified(
-    status: int, body: bytes, label: str, fields: dict[str, str], parser: Extractor
-) -> None:
-    check_response(status, body, label, fields, parser)
+any_response = given(statuses, bodies, labels, headers, parsers)
+any_robots_txt = given(lines, soup)
+any_message = given(messages)
 
+test_any_response_is_classified = any_response(check_response)
+test_any_robots_txt_has_rules = any_robots_txt(check_robots)
+test_any_message_names_a_page_or_is_refused = any_message(check_message)
 
-@given(lines, soup)
-def test_any_robots_txt_has_rules(text: str, tail: str) -> None:
-    check_robots(text, tail)
-
-
-@given(messages)
-def test_any_message_names_a_page_or_is_refused(message: dict[str, Any]) -> None:
-    check_message(message)
-
-
-@pytest.mark.long
-@thorough
-@given(statuses, bodies, labels, headers, parsers)
-def test_any_of_many_responses_is_classified(
-    status: int, body: bytes, label: str, fields: dict[str, str], parser: Extractor
-) -> None:
-    check_response(status, body, label, fields, parser)
-
-
-@pytest.mark.long
-@thorough
-@given(lines, soup)
-def test_any_of_many_robots_txt_has_rules(text: str, tail: str) -> None:
-    check_robots(text, tail)
-
-
-@pytest.mark.long
-@thorough
-@given(messages)
-def test_any_of_many_messages_names_a_page_or_is_refused(message: dict[str, Any]) -> None:
-    check_message(message)
+test_any_of_many_responses_is_classified = pytest.mark.long(thorough(any_response(check_response)))
+test_any_of_many_robots_txt_has_rules = pytest.mark.long(thorough(any_robots_txt(check_robots)))
+test_any_of_many_messages_names_a_page_or_is_refused = pytest.mark.long(thorough(any_message(check_message)))
