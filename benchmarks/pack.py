@@ -81,15 +81,6 @@ def _pieces(folder: Path, size: int) -> Iterator[str]:
             yield from (text[at : at + size] for at in range(0, len(text), size))
 
 
-def table(figures: dict[str, Any]) -> str:
-    """Return the figures as a small table."""
-    lines = [f"pack_full, {figures['documents']} documents (median of {RUNS})", f"{'':12}{'docs/s':>10}{'ratio':>10}"]
-    for name, rate in figures["docs_per_second"].items():
-        ratio = figures["ratio_to"].get(name)
-        lines.append(f"{name:12}{rate:10.0f}" + (f"{ratio:10.2f}" if ratio else ""))
-    return "\n".join(lines)
-
-
 def _pack(store: FolderStore) -> None:
     store.delete(manifest_key(DOMAIN))  # A pack that is up to date is not built again.
     result = pack_full(store, DOMAIN, page_ids=None, crawl_id="bench", began=None)
@@ -125,7 +116,3 @@ def _medians(documents: int, contestants: dict[str, Callable[[], None]]) -> dict
             contestant()
             seconds[name].append(time.perf_counter() - started)
     return {name: documents / statistics.median(taken) for name, taken in seconds.items()}
-
-
-if __name__ == "__main__":
-    print(table(run()))

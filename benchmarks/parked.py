@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from app.broker.worker.failures import failure_of
 from app.errors import FetchError
 from benchmarks.errors import BenchmarkError
 from benchmarks.system import BenchSystem
-from benchmarks.usage import Usage, usage
+from benchmarks.usage import others_since, own_usage
 
 COUNT = 100_000
 #: Delays in ms, taken in turn, each one that the policy does not round. All messages must be waiting before the first
@@ -72,12 +71,12 @@ def run(
     with Connection(system.settings.broker) as connection:
         for queue in queues:
             queue(connection.default_channel).declare()
-        before, began, start = _memory(system), time.monotonic(), _usage()
+        before, began, start = _memory(system), time.monotonic(), own_usage()
         due = _park(publisher, policy, work, count=count, delays_ms=delays_ms)
         parking, parked = time.monotonic() - began, _memory(system)
         if time.time() > min(due):
             raise BenchmarkError(f"parking took {parking:.0f} s: the first messages came back before the last was sent")
-        came, end = _back(connection, work, due), _usage()
+        came, others = _back(connection, work, due), others_since(start)
         publisher.close()
         for queue in queues:
             connection.default_channel.queue_delete(queue.name)
@@ -89,7 +88,7 @@ def run(
         memory=(before, parked, _memory(system)),
         late=(statistics.median(late), max(late)),
         twice=sum(len(times) for times in came) - count,
-        others=end.others(start, ours=sum(end.since(start).values())),
+        others=others,
     )
 
 
@@ -155,11 +154,6 @@ def _back(connection: Connection, queue: str, due: Sequence[float]) -> list[list
     if missing:
         raise BenchmarkError(f"{queue}: {missing} of {len(due)} messages did not come back")
     return came
-
-
-def _usage() -> Usage:
-    # RabbitMQ is its child.
-    return usage({"own": os.getpid()})
 
 
 def _memory(system: BenchSystem) -> int:
