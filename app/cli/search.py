@@ -147,9 +147,9 @@ def _display_names(domains: Sequence[str]) -> Mapping[str, str]:
         with suppress(StoreError):
             store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
             for domain in domains:
-                stored = read_site(store, domain)
-                if stored and stored.site.name:
-                    names[domain] = stored.site.name
+                site = read_site(store, domain)
+                if site and site.name:
+                    names[domain] = site.name
 
     # The results are there already, and must not wait for a store that hangs.
     reading = threading.Thread(target=read, daemon=True)

@@ -47,8 +47,8 @@ def search_report(
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     since = today() - timedelta(days=_DAYS - 1)
     reports = [report for _, report in read_reports(store, name, since=since)]
-    stored = read_site(store, name)
-    counted = stored is not None and stored.site.search_report
+    site = read_site(store, name)
+    counted = site is not None and site.search_report
     found = SearchReportTotal(name, since, counted, len(reports), total(reports))
     _print_json(found) if as_json else _print(found)
     if not found.sums:

@@ -98,7 +98,7 @@ def _duration_of_crawls(domain: str) -> str:
     settings, site = get_settings(), None
     with suppress(StoreError):
         site = read_site(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), domain)
-    delay = settings.host_delay if site is None or site.site.delay is None else site.site.delay
+    delay = settings.host_delay if site is None or site.delay is None else site.delay
     if not delay:
         return ""
     pages = f"one request in {delay:g} s, so 1,000 pages take at least {timedelta(seconds=round(1_000 * delay))}"

@@ -8,7 +8,7 @@ import pytest
 
 from app.sites.site import Site as Declared
 from app.sites.status import status
-from app.sites.stored import write_site
+from app.sites.stored import add_site
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, process
 from tests.servers.site import Site, in_letters, page, redirect
@@ -39,7 +39,7 @@ def test_a_crawl_ends_within_the_budgets_of_its_site(process: Context) -> None:
             site.set(path, page("Month", "No events"))
         for path, onward in pairwise(hops):
             site.set(path, redirect(onward))
-        write_site(process.store, Declared.of(site.domain, BUDGETS), etag=None)
+        add_site(process.store, Declared.of(site.domain, BUDGETS))
         crawl(process, site, "one")
         found = status(site.domain, settings=process.settings)
         paths = site.paths()

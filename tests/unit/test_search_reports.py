@@ -27,7 +27,7 @@ from app.sites.search_reports import (
     total,
 )
 from app.sites.site import Site
-from app.sites.stored import write_site
+from app.sites.stored import add_site
 from app.storage.folder import FolderStore
 from app.storage.store import ObjectStore, StoredObject
 from config.settings import get_settings
@@ -188,7 +188,7 @@ def test_the_command_prints_tables_and_json(store: ObjectStore, settings: None) 
     nothing = run.invoke(cli, ["search-report", DOMAIN])
     assert nothing.exit_code == 1
     assert "perennial site set site.example search_report=true" in nothing.stderr
-    write_site(store, Site.of(DOMAIN, {"search_report": "true"}), etag=None)
+    add_site(store, Site.of(DOMAIN, {"search_report": "true"}))
     clicked = Counter({("amber", "https://site.example/amber"): 6})
     for days in (0, 40):
         counts = SearchReport(9, 7, 6, Counter({"zebra\x1b[31m": 7}), clicked)

@@ -26,7 +26,7 @@ from app.search.ranking import Promoted, promote
 from app.search.synonyms import Synonyms, read_rule
 from app.sites.declared import read_declared
 from app.sites.site import Site
-from app.sites.stored import site_key, update_site, write_site
+from app.sites.stored import add_site, site_key, update_site
 from app.storage.folder import FolderStore
 from app.storage.store import StoredObject
 from tests.packs import page, write_pack
@@ -294,7 +294,7 @@ def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path) 
         (tmp_path / "store").rename(tmp_path / "away")
         reader.start()
         (tmp_path / "away").rename(tmp_path / "store")
-        write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+        add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
 
         def hides_drafts() -> bool:
             with packs.lend("site.example") as searcher:
@@ -316,7 +316,7 @@ def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path:
             with packs.lend("site.example") as searcher:
                 return found(searcher, "television").total
 
-    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
     assert total_of_process(1) == 1
     (tmp_path / "store").rename(tmp_path / "away")
     assert total_of_process(2) == 1
@@ -344,7 +344,7 @@ def test_settings_that_could_not_be_kept_on_a_full_disk_are_kept_when_there_is_r
     store, packs = folder_store(tmp_path / "store"), OpenPacks(remove=Path.unlink, time_limit=5.0)
     folder_store(tmp_path / "kept")
     kept = FullDisk(tmp_path / "kept")
-    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
     reader = SearchSettingsReader(store, packs, kept=kept)
     with closing(packs):
         reader.read()
@@ -370,7 +370,7 @@ class OnceAway(FolderStore):
 
 def test_a_site_that_could_not_be_read_is_read_with_the_next_listing(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
-    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
     packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
     reader = SearchSettingsReader(OnceAway(tmp_path / "store"), packs, kept=folder_store(tmp_path / "kept"))
     with closing(packs):
