@@ -1,7 +1,6 @@
 """An object store in a folder: plain files, content hashes as ETags, conditional writes between processes.
 
     <root>/<key>                   the object's bytes, with its ETag as an extended attribute of the file
-    <root>/.store/etags/<key>      its ETag, where the file system has no extended attributes
     <root>/.store/locks/00 .. ff   lock files; a writer that replaces an object holds the one that its key hashes to
     <root>/.store/writing/         files being written, named `<root>/<key>` when they are complete
 
@@ -38,7 +37,7 @@ from typing import Final
 
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.disk import FolderSync, make_folder, sync_file
-from app.storage.etags import computed_etag, etag_in_file, etag_line, hash_of, note_etag, noted_etag
+from app.storage.etags import computed_etag, hash_of, note_etag, noted_etag
 from app.storage.store import Stat, StoredObject, check_key
 
 #: First path segment of the store's own files, which are not objects.
@@ -66,7 +65,6 @@ class FolderStore:
         self.root = root.absolute()
         self._unsynced = unsynced
         self._objects = f"{self.root}/"
-        self._etags = f"{self.root}/{RESERVED}/etags/"
         self._locks = f"{self.root}/{RESERVED}/locks/"
         self._temporary = f"{self.root}/{RESERVED}/writing/"
         self._folders = FolderSync()
@@ -86,7 +84,7 @@ class FolderStore:
         """Make the folder a store. Return whether the store was missing; raises StoreError."""
         was_missing = not os.path.isdir(self._locks)
         try:
-            for folder in (self._etags, self._locks, self._temporary):
+            for folder in (self._locks, self._temporary):
                 make_folder(Path(folder))
         except OSError as error:
             raise StoreError(f"folder store {self.root}: {error}") from error
@@ -149,10 +147,17 @@ class FolderStore:
             present = self._present(key) if if_match is not None else None
             if present is not None and present.etag != if_match:
                 raise PreconditionFailed(f"{key}: ETag is {present.etag}, not {if_match}")
-            for base in (self._objects, self._etags):
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    os.unlink(base + key)
-                _remove_empty_folders(base, key)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(self._objects + key)
+            self._remove_empty_folders(key)
+
+    def _remove_empty_folders(self, key: str) -> None:
+        """Remove the folders of a key that are empty, from the innermost."""
+        folder = os.path.dirname(key)
+        with suppress(OSError):
+            while folder:
+                os.rmdir(self._objects + folder)
+                folder = os.path.dirname(folder)
 
     def _create(self, key: str, data: bytes, etag: str) -> bool:
         """Write a new object, or return False where there is one."""
@@ -193,12 +198,10 @@ class FolderStore:
             # that is written after a crawl began must not seem older than it.
             now = time.time_ns()
             os.utime(descriptor, ns=(now, now))
-            is_noted = note_etag(descriptor, etag, modified=now, size=len(data))
+            note_etag(descriptor, etag, modified=now, size=len(data))
             if is_synced:
                 os.fsync(descriptor)
             _in_folder(folder, lambda: give_name(temporary))
-            if not is_noted:
-                self._write_etag(key, etag, os.fstat(descriptor))
             if is_synced:
                 self._folders.sync(folder)
         finally:
@@ -218,13 +221,6 @@ class FolderStore:
             sync_file(path)
             self._folders.sync(os.path.dirname(path))
 
-    def _write_etag(self, key: str, etag: str, status: os.stat_result) -> None:
-        """Write the ETag file. It names the file that it describes, so a concurrent writer makes it invalid."""
-        path, temporary = self._etags + key, f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
-        with suppress(OSError):  # It is written again when it is needed.
-            Path(temporary).write_bytes(etag_line(etag, status))
-            _in_folder(os.path.dirname(path), lambda: os.rename(temporary, path))
-
     def _present(self, key: str) -> Stat | None:
         try:
             return self._stat(key)
@@ -236,11 +232,9 @@ class FolderStore:
         status = os.stat(path)
         if not S_ISREG(status.st_mode):
             raise FileNotFoundError(key)
-        etag = noted_etag(path, status) or etag_in_file(self._etags + key, status)
+        etag = noted_etag(path, status)
         if etag is None:
-            etag, status, is_noted = computed_etag(path)
-            if not is_noted:
-                self._write_etag(key, etag, status)
+            etag, status = computed_etag(path)
         return Stat(key, etag, status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
 
     @contextmanager
@@ -337,15 +331,6 @@ def _in_folder(folder: str, give_name: Callable[[], None]) -> None:
             with suppress(FileNotFoundError):
                 make_folder(Path(folder))
     return give_name()
-
-
-def _remove_empty_folders(base: str, key: str) -> None:
-    """Remove the folders of a key that are empty, from the innermost."""
-    folder = os.path.dirname(key)
-    with suppress(OSError):
-        while folder:
-            os.rmdir(base + folder)
-            folder = os.path.dirname(folder)
 
 
 def _read(path: str) -> bytes:

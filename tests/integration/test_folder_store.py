@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import multiprocessing
 import os
 import threading
@@ -81,41 +82,20 @@ def test_a_missing_or_invalid_etag_of_a_file_is_computed_once(tmp_path: Path, da
     assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"0" * 32, b"\xff\xfe", b"0" * 32 + b" 1 1 1\n"])
-def test_without_attributes_a_missing_or_invalid_etag_file_is_written_again(
-    tmp_path: Path, damage: bytes | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "setxattr", not_supported)
-    store, beside = folder_store(tmp_path), tmp_path / ".store" / "etags" / "a" / "k"
-    etag = store.put("a/k", b"text")
-    whole = beside.read_bytes()
-    beside.unlink()
-    if damage is not None:
-        beside.write_bytes(damage)
-    assert store.stat("a/k").etag == etag
-    assert beside.read_bytes() == whole
-    assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
-
-
-def test_an_etag_file_is_valid_until_its_object_is_replaced(tmp_path: Path) -> None:
-    store, path = folder_store(tmp_path), tmp_path / "a" / "k"
-    store.put("a/k", b"text")
-    os.removexattr(path, ATTRIBUTE)
-    # An ETag that only the file can have given.
-    status, beside = path.stat(), tmp_path / ".store" / "etags" / "a" / "k"
-    beside.parent.mkdir(parents=True)
-    beside.write_text(f"{'0' * 64} {status.st_ino} {status.st_mtime_ns} {status.st_size}\n")
-    assert store.stat("a/k").etag == "0" * 64
-    assert store.put("a/k", b"newer", if_match="0" * 64) == store.stat("a/k").etag == hash_of(b"newer")
-    os.removexattr(path, ATTRIBUTE)  # As after a copy to a file system without attributes.
-    assert store.stat("a/k").etag == hash_of(b"newer")
-    store.delete("a/k")
-    assert not beside.parent.exists()
-
-
-def test_a_file_changed_by_another_program_gets_a_new_etag(tmp_path: Path) -> None:
+def test_without_attributes_an_etag_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_attributes(monkeypatch)
     store = folder_store(tmp_path)
-    store.put("k", b"old!")
+    etag = store.put("a/k", b"text")
+    assert store.stat("a/k").etag == etag
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", not_supported)
+        assert [stat.etag for stat in FolderStore(tmp_path).list("")] == [etag]
+    assert store.put("a/k", b"new!", if_match=etag) == store.stat("a/k").etag == hash_of(b"new!")
+
+
+def test_a_file_changed_by_another_program_gets_a_new_etag(tmp_path: Path, has_attributes: bool) -> None:
+    store = folder_store(tmp_path)
+    assert store.put("k", b"old!") == store.stat("k").etag
     (tmp_path / "k").write_bytes(b"new!")
     assert store.stat("k").etag == store.get("k").etag == folder_store(tmp_path / "other").put("k", b"new!")
 
@@ -136,7 +116,7 @@ def test_temporary_and_private_files_are_not_objects(tmp_path: Path) -> None:
     assert keys(store) == keys(store, "k") == ["k"]
     assert keys(store, ".store") == []
     with pytest.raises(InvalidKey, match=r"\.store"):
-        store.get(".store/etags/k")
+        store.get(".store/locks/00")
 
 
 def test_temporary_files_of_killed_processes_are_deleted_after_a_while(tmp_path: Path) -> None:
@@ -297,7 +277,7 @@ def test_an_unconditional_write_is_not_undone_by_a_conditional_one_that_had_not_
     rename, flock = os.rename, fcntl.flock
 
     def slow_rename(source: str, target: str) -> None:
-        if target.endswith("/k") and "etags" not in target and not checked.is_set():
+        if target.endswith("/k") and not checked.is_set():
             checked.set()
             assert may_go_on.wait(10)
         rename(source, target)
