@@ -18,6 +18,7 @@ from app.pack.rows import section, subsections
 from app.storage.layout import Page, manifest_key, pack_key, page_id
 from app.storage.store import ObjectStore
 from app.text.titles import site_name
+from app.text.variants import VariantsByAlgorithm
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
@@ -70,7 +71,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
     kinds = (page.lang, page.modified, page.content_type, page.canonical)
-    forms = derived.body_forms(derived.Forms(), lang=page.lang, description=page.description, body=page.body)
+    forms = derived.body_forms(VariantsByAlgorithm(), lang=page.lang, description=page.description, body=page.body)
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
     return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, page.body)

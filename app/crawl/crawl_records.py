@@ -29,7 +29,7 @@ from app.crawl.reports.crawl_report import read_report
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import Target
 from app.errors import ObjectDamaged, PreconditionFailed, SecretMissing
-from app.storage.layout import stored_ids
+from app.storage.layout import list_pages
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class CrawlRecords:
                 self.flush(crawl)
             since = former.lines if record.id == former.record.id else 0
             found.update(entry.page_id for entry in read_entries(self._store, record.ref, since=since, unread=unread))
-        return stored_ids(self._store, former.record.domain) if unread else found
+        return set(list_pages(self._store, former.record.domain)) if unread else found
 
     def flush(self, crawl: Crawl) -> int:
         """Write the lines that wait in Redis to the store; return their number. Others may flush at the same time."""

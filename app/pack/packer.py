@@ -17,11 +17,12 @@ from app.errors import PackError, PackRefused
 from app.pack import database as db
 from app.pack import derived, repeated, rows
 from app.pack.fetch import require_space
-from app.pack.manifest import Manifest, check_domain, read_manifest
+from app.pack.manifest import Manifest, read_manifest
 from app.pack.plan import FinishedCrawl, plan_full_pack
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
-from app.pack.stored_pages import delete_tombstones, find_vanished, list_pages, read_pages, write_tombstones
+from app.pack.stored_pages import delete_tombstones, find_vanished, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
+from app.storage.layout import list_pages
 from app.storage.store import ObjectStore, Stat
 
 #: Bytes of database for each byte of stored JSON (1.5 measured, rounded up), for the database and its compact copy.
@@ -274,7 +275,6 @@ def _derive(database: sqlite3.Connection, store: ObjectStore, listed: Mapping[st
 @contextmanager
 def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> Iterator[PackRun]:
     started = time.monotonic()
-    check_domain(domain)
     with ExitStack() as stack:
         parent = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = stack.enter_context(work_folder(parent))

@@ -32,10 +32,10 @@ from app.storage.layout import (
     Tombstone,
     content_key,
     from_json,
+    list_pages,
     manifest_key,
     pack_key,
     page_id,
-    stored_ids,
     to_json,
 )
 from tests.support.stores import folder_store
@@ -180,12 +180,12 @@ class TestFull:
                 began=datetime.now(UTC),
             )  # fmt: skip
             read.append(sum(key.startswith("content/") for key in store.read))
-            kept.append(len(stored_ids(store, DOMAIN)))
+            kept.append(len(list_pages(store, DOMAIN)))
             assert len(site.paths()) == 20
         assert read == [20, 40, 60, 60, 60, 60]
         assert kept == [20, 40, 40, 40, 40, 40]
         pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None)
-        assert len(stored_ids(store, DOMAIN)) == 20
+        assert len(list_pages(store, DOMAIN)) == 20
         assert changes(site.increment()) == (False, 20, 0, 0, 0)
 
     def test_a_page_that_comes_back_while_its_tombstone_is_deleted_stays(self, site: StoredSite) -> None:
