@@ -20,7 +20,7 @@ from app.storage.open import open_store
 from app.timers.timers import Timers
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT
-from tests.servers.site import Site, by_host, fail_times, failure, page, redirect, reply, robots
+from tests.servers.site import Site, fail_times, failure, page, redirect, reply, robots
 from tests.support import command
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.system import System, running_system
@@ -189,24 +189,6 @@ def test_pages_of_sitemaps_are_crawled_also_those_that_no_page_links(system: Sys
     assert [site.hits(path) for path in ("/index.xml", "/index/", "/pages.xml.gz", "/sitemap.xml")] == [1, 1, 1, 0]
     assert "sitemap" not in status(site.domain, settings=system.settings).reasons
     assert system.broker.depth(DEAD_SET) == 0
-
-
-def test_a_start_page_that_redirects_to_another_host_moves_the_crawl_there(system: System, site: Site) -> None:
-    home, old = page("Trees", "welcome", links=["/amber", "/cedar"]), site.other_domain
-    site.set("/", by_host(old, redirect(site.at("/"), status=301), home))
-    system.post("index+crawl", url=f"http://{old}/")
-    assert system.packed(site.domain).pages == 12
-    assert f"the crawl of {old} moves there" in system.worker.log
-    assert system.manifest(old) is None
-
-
-def test_a_start_page_that_redirects_to_another_port_is_skipped_with_the_reason(system: System, site: Site) -> None:
-    with Site({"/": redirect(site.at("/"), status=301)}) as old:
-        system.post("index+crawl", url=old.at("/"))
-        skipped = f"invalid-redirect (to {site.url}, whose port ALLOW_PORTS does not name)"
-        eventually(lambda: f"Page skipped: {old.url}: {skipped}" in system.worker.log, "the page is skipped")
-        assert skipped in perennial(system, "explain", old.url).stdout
-        assert site.paths() == []
 
 
 @pytest.mark.long

@@ -150,20 +150,6 @@ def test_a_folder_that_is_no_store_is_an_error_and_stays_as_it_is(tmp_path: Path
     assert list(root.iterdir()) == []
 
 
-def test_a_store_whose_disk_is_unmounted_fails_until_it_is_mounted_again(tmp_path: Path) -> None:
-    store = folder_store(tmp_path / "store")
-    store.put("a/k", b"1")
-    (tmp_path / "store").rename(tmp_path / "disk")
-    (tmp_path / "store").mkdir()
-    for key in ("a/k", "other"):
-        with pytest.raises(StoreError, match="not mounted"):
-            store.put(key, b"2")
-    assert list((tmp_path / "store").iterdir()) == []
-    (tmp_path / "store").rmdir()
-    (tmp_path / "disk").rename(tmp_path / "store")
-    assert store.get("a/k").data == b"1"
-
-
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the syncs and the new names of a store in `tmp_path` as they come."""
@@ -185,38 +171,22 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return noted
 
 
-def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(tmp_path: Path, calls: list[str]) -> None:
-    store = FolderStore(tmp_path, unsynced="content/")
-    store.create()
-    calls.clear()
-    store.put("packs/k", b"1")
-    assert calls[0].startswith("fsync .store/writing/")
-    assert calls[1:] == ["fsync .", "link packs/k", "fsync packs"]
-    calls.clear()
-    store.put("packs/k", b"2")
-    assert calls[1:] == ["rename packs/k", "fsync packs"]
-    store.put("content/k", b"1")
-    calls.clear()
-    store.put("content/k", b"2")
-    store.put("content/l", b"1")
-    assert calls == ["rename content/k", "link content/l"]
-
-
 @pytest.mark.parametrize("sync_pages", [True, False])
-def test_a_page_is_synced_where_its_store_syncs_pages(tmp_path: Path, calls: list[str], sync_pages: bool) -> None:
+def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(
+    tmp_path: Path, calls: list[str], sync_pages: bool
+) -> None:
     store = open_store(tmp_path.as_uri(), sync_pages=sync_pages)
     store.create()
-    store.put("content/a.example/1.json", b"1")
-    calls.clear()
-    store.put("content/a.example/2.json", b"2")
-    store.put("content/a.example/2.json", b"3")
-    linked, renamed = "link content/a.example/2.json", "rename content/a.example/2.json"
-    if sync_pages:
-        folder = "fsync content/a.example"
-        assert [call for call in calls if "writing" not in call] == [linked, folder, renamed, folder]
-        assert [calls.index(linked), calls.index(renamed)] == [1, 4]
-    else:
-        assert calls == [linked, renamed]
+    for folder, is_synced in (("packs", True), ("content", sync_pages)):
+        calls.clear()
+        store.put(f"{folder}/first", b"1")
+        assert "fsync ." in calls, "a new folder is synced into the one that contains it"
+        for act, data in (("link", b"1"), ("rename", b"2")):
+            calls.clear()
+            store.put(f"{folder}/k", data)
+            named = calls.index(f"{act} {folder}/k")
+            assert [call.startswith("fsync .store/writing/") for call in calls[:named]] == [True] * is_synced
+            assert calls[named + 1 :] == [f"fsync {folder}"] * is_synced
 
 
 def test_the_same_bytes_are_synced_if_their_writer_may_have_been_killed_before_it_did(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from app.errors import PreconditionFailed
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
@@ -70,21 +68,3 @@ def test_packs_follow_the_stored_pages(store: ObjectStore, tmp_path: Path) -> No
     assert [(manifest.domain, manifest.generation, manifest.pages) for manifest in list_manifests(store)] == [
         (DOMAIN, 3, 30)
     ]
-
-
-@pytest.mark.slow
-def test_each_of_many_concurrent_packers_wins_or_reports_a_conflict(store: ObjectStore, tmp_path: Path) -> None:
-    put(store, page(0))
-    before = pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, force=True).generation
-
-    def attempt(number: int) -> int | None:
-        try:
-            return pack_full(store, DOMAIN, page_ids=None, crawl_id=str(number), began=None, force=True).generation
-        except PreconditionFailed:
-            return None
-
-    with ThreadPoolExecutor(6) as pool:
-        won = sorted(generation for generation in pool.map(attempt, range(6)) if generation is not None)
-    assert won == list(range(before + 1, before + 1 + len(won)))
-    assert won
-    assert fetch_pack(store, DOMAIN, tmp_path).name == f"{DOMAIN}.{won[-1]}.sqlite"

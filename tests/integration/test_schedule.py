@@ -73,15 +73,6 @@ def test_a_site_is_crawled_at_once_and_then_after_each_interval(process: Context
     assert second["crawl_id"] != message["crawl_id"]
 
 
-def test_the_crawl_after_a_damaged_start_is_another_one_than_the_first(process: Context, posted: Any) -> None:
-    site = add(process, schedule="1h")
-    [first] = posted(site.created)
-    process.records.end(begin(process, first["crawl_id"], site.created))
-    process.store.put(f"starts/{DOMAIN}.json", b"?")
-    [second] = posted(site.created + timedelta(hours=2))
-    assert second["crawl_id"] != first["crawl_id"]
-
-
 def test_what_was_due_during_an_outage_starts_once(process: Context, posted: Any) -> None:
     site = add(process, schedule="*/10 * * * *")
     write_start(process.store, DOMAIN, Start(site.created - timedelta(days=3), "c-0"))

@@ -115,14 +115,6 @@ def test_a_page_without_a_version_is_none() -> None:
         from_json(json.dumps(stored).encode())
 
 
-def test_a_page_with_a_hash_that_is_no_text_is_left_out_of_its_pack(tmp_path: Path) -> None:
-    store = folder_store(tmp_path / "store")
-    for name, parts in (("a", {}), ("b", {"body_hash": 1}), ("c", {"blocks": 1, "links": 1})):
-        fields = json.loads(to_json(crawled(name))) | parts
-        store.put(content_key(DOMAIN, page_id(crawled(name).canonical_key)), json.dumps(fields).encode())
-    assert pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path).pages == 2
-
-
 def test_the_documents_name_every_field_of_a_stored_page() -> None:
     text = (ROOT / "docs" / "reference" / "stored-pages.md").read_text()
     named = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
