@@ -15,7 +15,7 @@ from kombu import Connection, Queue
 
 from app.topology.policies import site_policy
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import Spread, ratios
+from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, ratios, verdict_below
 from benchmarks.processes import LineProcess, line_process
 from benchmarks.senders import SENDERS
 from benchmarks.system import BenchSystem
@@ -25,8 +25,18 @@ from config.settings import Settings
 
 #: Rounds, calls of each sender per round, and calls before those that count.
 ROUNDS, CALLS, WARM_UP = 30, 100, 300
+#: Aims for `delay()` without confirms: milliseconds by percentile, and p50 as a multiple of plain Celery's.
+AIMS, RATIO_AIM = {50: 1.0, 99: 5.0}, 1.0
 #: Seconds within which messages sent without confirm must arrive.
 ARRIVAL = 30.0
+
+METHOD = """\
+- Enqueue: six processes take turns of 100 calls, three senders with and without confirms. `index.delay(url)` as a
+  client calls it: the URL is checked and normalised, and retry headers are added. `delay(url=, domain=)` of a plain
+  Celery application. kombu's `Producer.publish` of the same body on one channel.
+- All queues of that row are quorum queues with the same arguments on one broker. They are emptied after each turn, when
+  all messages must have arrived. A ratio is that of the two medians of one round.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +124,32 @@ def _take(channel: Any, queue: str, count: int) -> None:
             raise BenchmarkError(f"{count} messages did not arrive in {queue}")
     if count:
         raise BenchmarkError(f"{-count} more messages arrived in {queue} than were sent")
+
+
+def shown(figures: EnqueueFigures) -> MeasuredRow:
+    """Return table and aims of the calls."""
+    return MeasuredRow(tuple(_aims(figures)), (_table(figures),), others=figures.others)
+
+
+def _aims(figures: EnqueueFigures) -> list[Aim]:
+    rows = []
+    for percent, aim in AIMS.items():
+        reached = figures.percentile("Perennial", percent)
+        figure = f"`delay()` without confirms, p{percent}, ms"
+        rows.append((figure, f"< {aim:g}", f"{reached:.2f}", verdict_below(reached, aim)))
+    ratio = figures.ratio("Perennial", "Celery")
+    figure = "`delay()` without confirms, p50, times plain Celery's"
+    rows.append((figure, f"<= {RATIO_AIM:g}", ratio.text(2), verdict_below(ratio.median, RATIO_AIM)))
+    return rows
+
+
+def _table(figures: EnqueueFigures) -> FigureTable:
+    """Return the time of one call by sender, compared with plain Celery with the same confirms."""
+    rows = []
+    for name in figures.seconds:
+        peer = "Celery, confirmed" if name.endswith("confirmed") else "Celery"
+        ratio = "1" if name == peer else figures.ratio(name, peer).text(2)
+        rows.append((name, *(f"{figures.percentile(name, percent):.2f}" for percent in (50, 90, 99)), ratio))
+    turns = next(iter(figures.seconds.values()))
+    title = f"One call, {len(turns) * len(turns[0])} calls each in {len(turns)} rounds"
+    return FigureTable(title, ("sender", "p50 ms", "p90 ms", "p99 ms", "p50, times Celery's"), tuple(rows))

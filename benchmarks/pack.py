@@ -18,7 +18,7 @@ import statistics
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,16 @@ from app.pack.rows import INSERT, section
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_key, content_prefix, manifest_key, page_id, to_json
 from benchmarks.errors import BenchmarkError
+from benchmarks.figures import FigureTable, MeasuredRow, verdict
 
 DOMAIN = "bench.example"
 RUNS = 3
+#: Aim: documents per second, as a multiple of a bare loop of inserts into the same schema.
+AIM = 0.7
 
 
-def run(documents: int = 3_000) -> dict[str, Any]:
-    """Measure on `documents` pages of at most 7 kB. Return documents per second, and ratios to the bare loops."""
+def run(documents: int = 3_000) -> MeasuredRow:
+    """Measure on `documents` pages of at most 7 kB."""
     with tempfile.TemporaryDirectory(prefix="perennial-bench-") as folder:
         store = FolderStore(Path(folder, "store"))
         store.create()
@@ -52,8 +55,17 @@ def run(documents: int = 3_000) -> dict[str, Any]:
                 "in memory": lambda: _bare_loop(rows),
             },
         )
+    return shown(documents, rates)
+
+
+def shown(documents: int, rates: Mapping[str, float]) -> MeasuredRow:
+    """Return table and aim of the documents per second of each contestant."""
     ratios = {name: rates["pack_full"] / rates[name] for name in ("from files", "in memory")}
-    return {"documents": documents, "docs_per_second": rates, "ratio_to": ratios}
+    figure, reached = "`pack_full` documents a second, times a bare loop of inserts", ratios["in memory"]
+    rows = [(name, f"{rate:.0f}", f"{ratios[name]:.2f}" if name in ratios else "") for name, rate in rates.items()]
+    header = ("contestant", "documents/s", "pack_full is times this")
+    table = FigureTable(f"Packing {documents} documents, median of {RUNS}", header, tuple(rows))
+    return MeasuredRow(((figure, f"{AIM:g}", f"{reached:.2f}", verdict(reached, AIM)),), (table,))
 
 
 def corpus(documents: int, size: int = 7_000) -> Iterator[Page]:

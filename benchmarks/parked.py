@@ -22,6 +22,7 @@ from app.broker.worker.carry_out import replacement
 from app.broker.worker.failures import failure_of
 from app.errors import FetchError
 from benchmarks.errors import BenchmarkError
+from benchmarks.figures import Aim, FigureTable, MeasuredRow
 from benchmarks.system import BenchSystem
 from benchmarks.usage import others_since, own_usage
 
@@ -35,6 +36,14 @@ BATCH = 500
 RETURN_TIMEOUT = 120.0
 
 QUEUE_TYPES: tuple[QueueType, ...] = ("quorum", "classic")
+
+METHOD = """\
+- Parked: 100,000 messages pass the policy `delay_queues` as after their first failure. The workers' publisher sends
+  them, in batches of 500, to three delay queues (90, 100 and 110 s). All wait at once before the first is due.
+- Memory in that row is the resident memory of RabbitMQ's processes: before, with all messages waiting, and after the
+  last one is consumed. A message's delay counts from the moment before its batch was published. It is late by the time
+  from the end of that delay until a consumer of the work queue receives it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +169,27 @@ def _memory(system: BenchSystem) -> int:
     """Return the resident bytes of RabbitMQ's processes."""
     root = psutil.Process(system.pids["RabbitMQ"])
     return sum(each.memory_info().rss for each in (root, *root.children(recursive=True)))
+
+
+def shown(runs: Sequence[ParkedFigures]) -> MeasuredRow:
+    """Return table and aims of the cost of waiting messages, by queue type."""
+    rows = {
+        "seconds to park them": [f"{each.parking:.1f}" for each in runs],
+        "messages parked a second": [f"{each.count / each.parking:,.0f}" for each in runs],
+        "MB of memory before": [f"{each.memory[0] / 1e6:.0f}" for each in runs],
+        "MB with all parked": [f"{each.memory[1] / 1e6:.0f}" for each in runs],
+        "MB after": [f"{each.memory[2] / 1e6:.0f}" for each in runs],
+        "bytes of memory a message": [f"{each.bytes_each:,.0f}" for each in runs],
+        "come back": [f"{each.count:,}" for each in runs],
+        "come back twice": [str(each.twice) for each in runs],
+        "seconds late, median": [f"{each.late[0]:.1f}" for each in runs],
+        "seconds late, the last one": [f"{each.late[1]:.1f}" for each in runs],
+    }
+    title = f"{runs[0].count:,} messages in delay queues at once"
+    table = FigureTable.of_figures(title, (each.queue_type for each in runs), rows)
+    return MeasuredRow(tuple(map(_aim, runs)), (table,), others=max(run.others for run in runs))
+
+
+def _aim(parked: ParkedFigures) -> Aim:
+    back = f"{parked.count:,}" + (f", {parked.twice} of them twice" if parked.twice else "")
+    return f"parked in {parked.queue_type} queues and come back", f"{parked.count:,}", back, "reached"
