@@ -18,7 +18,7 @@ from app.errors import InvalidSite, PreconditionFailed
 from app.sites.declared import Difference, changed_fields, declared_site, differences, read_declared
 from app.sites.site import Site
 from app.sites.stored import add_site, list_sites, read_site, read_start, update_site
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.storage.store import ObjectStore
 from config.settings import get_settings
 
@@ -222,5 +222,4 @@ def _print_site(site: Site, text: str, as_json: bool) -> None:
 
 
 def _store() -> ObjectStore:
-    settings = get_settings()
-    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    return store_of(get_settings())

@@ -15,6 +15,7 @@ from app.storage.folder import FolderStore
 from app.storage.layout import CONTENT_PREFIX
 from app.storage.marker import create_marker
 from app.storage.store import PROBE_PREFIX, ObjectStore
+from config.settings import Settings
 
 #: Writers that race for one object. A server that checks first and writes later lets several of them win.
 WRITERS: Final = 8
@@ -41,6 +42,11 @@ def open_store(url: str, *, endpoint_url: str | None = None, sync_pages: bool = 
 
         return S3Store(bucket, prefix, endpoint_url)
     raise InvalidKey(f"store URL {url!r}: expected file:///folder or s3://bucket[/prefix]")
+
+
+def store_of(settings: Settings) -> ObjectStore:
+    """Return the store of the settings."""
+    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=True)
 
 
 def create_store(url: str, *, endpoint_url: str | None = None) -> tuple[ObjectStore, bool]:

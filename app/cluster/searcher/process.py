@@ -33,7 +33,7 @@ from app.cluster.searcher.service import (
 )
 from app.pack import database
 from app.pack.fetch import fetch_pack_to
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.storage.store import ObjectStore
 from app.topology.check import server_version
 from app.topology.declare import declare_all
@@ -110,7 +110,7 @@ def build(
     """Lock a data directory and return a searcher's service, reporter and reader of settings; raises PackError."""
     directory = DataDirectory.acquire(settings.data_dir / "searchers")
     packs = OpenPacks(remove=directory.remove, time_limit=TIME_LIMIT)
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store = store_of(settings)
     fetch = fetch_from(store)
     jobs = PackJobs(
         directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, fetch=fetch, check=database.check
