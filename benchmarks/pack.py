@@ -25,6 +25,7 @@ from typing import Any
 
 from app.pack import database as db
 from app.pack.packer import pack_full
+from app.pack.plan import FullPackPlan
 from app.pack.rows import INSERT, section
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_key, content_prefix, manifest_key, page_id, to_json
@@ -95,7 +96,7 @@ def _pieces(folder: Path, size: int) -> Iterator[str]:
 
 def _pack(store: FolderStore) -> None:
     store.delete(manifest_key(DOMAIN))  # A pack that is up to date is not built again.
-    result = pack_full(store, DOMAIN, page_ids=None, crawl_id="bench", began=None)
+    result = pack_full(store, DOMAIN, FullPackPlan(crawl_id="bench"))
     if not result.written:
         raise BenchmarkError(f"pack_full wrote no pack: {result}")
 

@@ -13,6 +13,7 @@ import pytest
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
+from app.pack.plan import FullPackPlan
 from app.storage.layout import Page, content_key, from_json, page_id, to_json
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
@@ -61,7 +62,8 @@ def test_packs_follow_the_stored_pages(store: ObjectStore, tmp_path: Path) -> No
     assert rows(store, tmp_path) == {f"/{number}": "text" if number else "changed" for number in range(PAGES)}
 
     later = datetime.now(UTC) + timedelta(seconds=2)  # S3 reports whole seconds.
-    assert pack_full(store, DOMAIN, page_ids=page_ids[:30], crawl_id="c", began=later).removed == PAGES - 30
+    plan = FullPackPlan(crawl_id="c", page_ids=page_ids[:30], began=later)
+    assert pack_full(store, DOMAIN, plan).removed == PAGES - 30
     assert not pack_incremental(store, DOMAIN).written
     assert from_json(store.get(content_key(DOMAIN, page_ids[-1])).data).why == "vanished"  # type: ignore[union-attr]
     assert len(rows(store, tmp_path)) == 30

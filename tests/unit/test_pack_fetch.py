@@ -33,7 +33,7 @@ def write(store: FolderStore, domain: str = DOMAIN, path: str = "/") -> None:
     url = f"https://{domain}{path}"
     page = Page(canonical_key=url, url=url, domain=domain, path=path, title="A page", body="some text")
     store.put(content_key(domain, page_id(url)), to_json(page))
-    pack_full(store, domain, page_ids=None, crawl_id="", began=None)
+    pack_full(store, domain)
 
 
 @pytest.fixture

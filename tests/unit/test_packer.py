@@ -24,6 +24,7 @@ from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
 from app.pack.fetch import fetch_pack, sha256
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
+from app.pack.plan import FullPackPlan
 from app.pack.publish import MAX_RATIO, compress, download_previous, write_manifest
 from app.pack.work_folder import CREATION_LOCK
 from app.storage.folder import FolderStore
@@ -66,6 +67,12 @@ def tombstone(name: str | int, why: str = "404") -> Tombstone:
     return Tombstone(canonical_key=url(name), url=url(name), domain=DOMAIN, why=why)
 
 
+def plan(names: Iterable[str | int] | None, *, crawl: str = "crawl", seconds_later: int = 0) -> FullPackPlan:
+    """Return the plan for these pages of a crawl that began now or later, or for all pages."""
+    page_ids = None if names is None else {page_id(url(name)) for name in names}
+    return FullPackPlan(crawl_id=crawl, page_ids=page_ids, began=datetime.now(UTC) + timedelta(seconds=seconds_later))
+
+
 class StoredSite:
     """A domain in a folder store."""
 
@@ -84,14 +91,7 @@ class StoredSite:
         return from_json(self.store.get(content_key(DOMAIN, page_id(url(name)))).data)
 
     def full(self, names: Iterable[str | int] | None = None, *, force: bool = False) -> PackResult:
-        return pack_full(
-            self.store,
-            DOMAIN,
-            page_ids=None if names is None else {page_id(url(name)) for name in names},
-            crawl_id="crawl",
-            began=datetime.now(UTC),
-            force=force,
-        )
+        return pack_full(self.store, DOMAIN, plan(names), force=force)
 
     def increment(self, *, deletions: bool = True) -> PackResult:
         return pack_incremental(self.store, DOMAIN, deletions=deletions)
@@ -175,16 +175,13 @@ class TestFull:
             names = [f"{crawl}-{number}" for number in range(20)]
             site.put(*map(page, names))
             store.read.clear()
-            pack_full(
-                store, DOMAIN, page_ids={page_id(url(name)) for name in names}, crawl_id=str(crawl),
-                began=datetime.now(UTC),
-            )  # fmt: skip
+            pack_full(store, DOMAIN, plan(names, crawl=str(crawl)))
             read.append(sum(key.startswith("content/") for key in store.read))
             kept.append(len(list_pages(store, DOMAIN)))
             assert len(site.paths()) == 20
         assert read == [20, 40, 60, 60, 60, 60]
         assert kept == [20, 40, 40, 40, 40, 40]
-        pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None)
+        pack_full(store, DOMAIN)
         assert len(list_pages(store, DOMAIN)) == 20
         assert changes(site.increment()) == (False, 20, 0, 0, 0)
 
@@ -198,7 +195,7 @@ class TestFull:
                 return super().put(key, data, if_match=if_match, if_absent=if_absent)
 
         site.put(page("a"), tombstone("b"))
-        pack_full(Returning(site.store.root), DOMAIN, page_ids=None, crawl_id="c", began=None)
+        pack_full(Returning(site.store.root), DOMAIN, FullPackPlan(crawl_id="c"))
         assert site.stored("b") == page("b")
         assert changes(site.increment()) == (True, 2, 1, 0, 0)
 
@@ -206,7 +203,7 @@ class TestFull:
         site.put(page("a"))
         began = datetime.now(timezone(timedelta(hours=5)))
         site.put(page("late"))
-        pack_full(site.store, DOMAIN, page_ids=[page_id(url("a"))], crawl_id="c", began=began)
+        pack_full(site.store, DOMAIN, FullPackPlan(crawl_id="c", page_ids=[page_id(url("a"))], began=began))
         assert site.paths() == ["/a"]
         assert changes(site.increment()) == (True, 2, 1, 0, 0)
 
@@ -229,7 +226,7 @@ class TestFull:
 
     def test_a_beginning_without_time_zone_is_refused(self, site: StoredSite) -> None:
         with pytest.raises(InvalidMessage, match="time zone"):
-            pack_full(site.store, DOMAIN, page_ids=None, crawl_id="c", began=datetime.now())
+            pack_full(site.store, DOMAIN, FullPackPlan(crawl_id="c", began=datetime.now()))
 
     @pytest.mark.parametrize("force", [False, True])
     @pytest.mark.parametrize("names", ["", "t", "x"], ids=["none", "a tombstone", "one that is not stored"])
@@ -350,9 +347,9 @@ class TestFull:
         site.put(page("a"))
         work = tmp_path / "work"
         work.mkdir()
-        pack_full(site.store, DOMAIN, page_ids=None, crawl_id="", began=None, work=work)
+        pack_full(site.store, DOMAIN, work=work)
         with pytest.raises(PackRefused):
-            pack_full(site.store, DOMAIN, page_ids=[], crawl_id="", began=None, work=work)
+            pack_full(site.store, DOMAIN, FullPackPlan(page_ids=[]), work=work)
         pack_incremental(site.store, DOMAIN, work=work)
         assert [path.name for path in work.iterdir()] == [CREATION_LOCK]
 
@@ -598,7 +595,7 @@ class RacingStore(FolderStore):
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         if key == pack_key(DOMAIN):
-            pack_full(FolderStore(self.root), DOMAIN, page_ids=None, crawl_id="winner", began=None)
+            pack_full(FolderStore(self.root), DOMAIN, FullPackPlan(crawl_id="winner"))
         return super().put(key, data, if_match=if_match, if_absent=if_absent)
 
 
@@ -608,7 +605,7 @@ class OvertakenStore(FolderStore):
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         etag = super().put(key, data, if_match=if_match, if_absent=if_absent)
         if key == manifest_key(DOMAIN):
-            pack_full(FolderStore(self.root), DOMAIN, page_ids=None, crawl_id="later", began=None)
+            pack_full(FolderStore(self.root), DOMAIN, FullPackPlan(crawl_id="later"))
         return etag
 
 
@@ -621,13 +618,7 @@ class TestRaces:
         site.put(page("c"))
         loser = RacingStore(site.store.root)
         with pytest.raises(PreconditionFailed, match=pack_key(DOMAIN)):
-            pack_full(
-                loser,
-                DOMAIN,
-                page_ids=[page_id(url("a")), page_id(url("b"))],
-                crawl_id="loser",
-                began=datetime.now(UTC),
-            )
+            pack_full(loser, DOMAIN, plan("ab", crawl="loser"))
         site.put(page("d"))
         with pytest.raises(PreconditionFailed, match=pack_key(DOMAIN)):
             pack_incremental(loser, DOMAIN)
@@ -637,13 +628,7 @@ class TestRaces:
 
     def test_a_packer_whose_pack_was_replaced_writes_no_tombstone(self, site: StoredSite) -> None:
         site.put(page("a"), page("b"), page("c"))
-        result = pack_full(
-            OvertakenStore(site.store.root),
-            DOMAIN,
-            page_ids=[page_id(url("a")), page_id(url("b"))],
-            crawl_id="overtaken",
-            began=datetime.now(UTC) + timedelta(seconds=1),
-        )
+        result = pack_full(OvertakenStore(site.store.root), DOMAIN, plan("ab", crawl="overtaken", seconds_later=1))
         assert (result.generation, result.removed) == (1, 0)
         assert read_manifest(site.store, DOMAIN).generation == 2
         assert site.stored("c") == page("c")

@@ -108,7 +108,7 @@ def test_stored_pages_of_a_foreign_writer_are_bounded_in_full_and_incremental_pa
         unaddressable = page(f"/{name}/" + "u" * layout.MAX_ADDRESS)
         store.put(content_key(DOMAIN, page_id(unaddressable.canonical_key)), to_json(unaddressable))
         if name == "a":
-            pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+            pack_full(store, DOMAIN, work=tmp_path)
         else:
             pack_incremental(store, DOMAIN, work=tmp_path)
     with closing(sqlite3.connect(fetch_pack(store, DOMAIN, tmp_path / "packs"))) as pack:
@@ -136,7 +136,7 @@ def test_a_pack_of_pages_with_huge_languages_opens_in_little_memory(tmp_path: Pa
     for number in range(20):
         hostile = page(f"/{number}", body="words", lang=f"{number}" + "l" * MB)
         store.put(content_key(DOMAIN, page_id(hostile.canonical_key)), to_json(hostile))
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     pack = fetch_pack(store, DOMAIN, tmp_path / "packs")
     opened = subprocess.run([sys.executable, "-c", OPEN, str(pack)], capture_output=True, text=True, check=True)
     assert int(opened.stdout) < 10_000

@@ -49,7 +49,7 @@ def packed(store: ObjectStore, folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def pack_all(store: ObjectStore, folder: Path) -> dict[str, tuple[str, str]]:
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=folder, force=True)
+    pack_full(store, DOMAIN, work=folder, force=True)
     return packed(store, folder)
 
 

@@ -62,7 +62,7 @@ def test_an_incremental_pack_has_the_stems_of_a_full_one(tmp_path: Path) -> None
     store = folder_store(tmp_path / "store")
     english = {"lang": "en", "body": f"The kernels were compiled. {filler(150)} Merging branches."}
     put(store, page("/a", "Compiling kernels", **english), page("/b", "Merges", **english), page("/c", "Twin", "tree"))
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     before = indexed(store, tmp_path)
     assert {("/a", "compil", "title", 0), ("/a", "kernel", 0, 0), ("/a", "merg", 2, 32)} <= before
     assert not {term for _, term, *_ in before} & {"the", "were", "compiled"}
@@ -71,7 +71,7 @@ def test_an_incremental_pack_has_the_stems_of_a_full_one(tmp_path: Path) -> None
     pack_incremental(store, DOMAIN, work=tmp_path)
     updated = indexed(store, tmp_path)
     assert {path for path, *_ in updated} == {"/a", "/c", "/d"}
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     assert indexed(store, tmp_path) == updated != before
 
 
