@@ -15,7 +15,7 @@ from app.pack.fetch import sha256
 from app.pack.manifest import Manifest
 from app.pack.publish import compress
 from app.pack.rows import section, subsections
-from app.storage.layout import Page, manifest_key, pack_key, page_id
+from app.storage.layout import Page, Tombstone, content_key, manifest_key, pack_key, page_id, to_json
 from app.storage.store import ObjectStore
 from app.text.titles import site_name
 from app.text.variants import VariantsByAlgorithm
@@ -44,6 +44,18 @@ def page(path: str, title: str = "", body: str = "", *, url: str = "", headings:
         headings=tuple(headings.splitlines()),
         **fields,
     )
+
+
+def gone(path: str) -> Tombstone:
+    """Return the tombstone of a page of site.example."""
+    url = f"https://site.example{path}"
+    return Tombstone(canonical_key=url, url=url, domain="site.example", why="404")
+
+
+def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
+    """Store pages and tombstones as a crawl does."""
+    for content in contents:
+        store.put(content_key(content.domain, page_id(content.canonical_key)), to_json(content))
 
 
 def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example", generation: int = 1) -> Path:

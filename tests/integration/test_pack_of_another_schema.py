@@ -14,8 +14,8 @@ from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.storage.layout import content_key, page_id, to_json
-from tests.packs import page, publish, write_pack
+from app.storage.layout import page_id
+from tests.packs import page, publish, put, write_pack
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.integration
@@ -44,7 +44,7 @@ def test_a_pack_of_another_schema_is_refused_with_the_remedy_and_rebuilt(
 ) -> None:
     store = folder_store(tmp_path / "store")
     stored = page("/kernel", "The kernel")
-    store.put(content_key(DOMAIN, page_id(stored.canonical_key)), to_json(stored))
+    put(store, stored)
     other = pack_of(version, tmp_path / "other.sqlite")
     publish(store, other)
     refused = f"schema version {version}, this release reads 1; `perennial pack DOMAIN` rebuilds it"

@@ -14,9 +14,10 @@ from app.pack.fetch import fetch_pack
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
-from app.storage.layout import Page, content_key, from_json, page_id, to_json
+from app.storage.layout import Page, content_key, from_json, page_id
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
+from tests.packs import put
 from tests.servers.s3 import s3_server
 
 pytestmark = pytest.mark.integration
@@ -38,12 +39,6 @@ def page(number: int, body: str = "text") -> Page:
     return Page(canonical_key=url, url=url, domain=DOMAIN, path=f"/{number}", title=f"Page {number}", body=body)
 
 
-def put(store: ObjectStore, content: Page) -> str:
-    identifier = page_id(content.canonical_key)
-    store.put(content_key(DOMAIN, identifier), to_json(content))
-    return identifier
-
-
 def rows(store: ObjectStore, folder: Path) -> dict[str, str]:
     with closing(sqlite3.connect(fetch_pack(store, DOMAIN, folder))) as connection:
         connection.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
@@ -53,7 +48,9 @@ def rows(store: ObjectStore, folder: Path) -> dict[str, str]:
 
 
 def test_packs_follow_the_stored_pages(store: ObjectStore, tmp_path: Path) -> None:
-    page_ids = [put(store, page(number)) for number in range(PAGES)]
+    pages = [page(number) for number in range(PAGES)]
+    put(store, *pages)
+    page_ids = [page_id(each.canonical_key) for each in pages]
     assert pack_incremental(store, DOMAIN).added == PAGES
     assert not pack_incremental(store, DOMAIN).written
 

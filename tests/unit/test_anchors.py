@@ -13,10 +13,10 @@ from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.storage.layout import Page, Tombstone, content_key, page_id, to_json
+from app.storage.layout import Page
 from app.storage.page_parts import PageLink
 from app.storage.store import ObjectStore
-from tests.packs import page
+from tests.packs import gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -26,11 +26,6 @@ DOMAIN = "site.example"
 
 def linking(path: str, *links: tuple[str, str]) -> Page:
     return page(path, f"Page {path}", links=tuple(PageLink(f"https://{DOMAIN}{to}", text) for to, text in links))
-
-
-def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
-    for content in contents:
-        store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
 
 
 def packed_anchors(store: ObjectStore, folder: Path) -> dict[str, tuple[str, int]]:
@@ -46,8 +41,12 @@ def test_an_incremental_pack_has_the_anchor_texts_of_a_full_one(tmp_path: Path) 
     put(store, linking("/a"), linking("/b", ("/a", "Alpha\nthe first")), linking("/c", ("/a", "Alpha"), ("/b", "Beta")))
     pack_full(store, DOMAIN, work=tmp_path)
     assert packed_anchors(store, tmp_path) == {"/a": ("Alpha\nthe first", 2), "/b": ("Beta", 1)}
-    gone = Tombstone(canonical_key=f"https://{DOMAIN}/c", url=f"https://{DOMAIN}/c", domain=DOMAIN, why="404")
-    put(store, linking("/b", ("/a", "Omega"), ("/d", "later")), linking("/d", ("/b", "second"), ("/d", "myself")), gone)
+    put(
+        store,
+        linking("/b", ("/a", "Omega"), ("/d", "later")),
+        linking("/d", ("/b", "second"), ("/d", "myself")),
+        gone("/c"),
+    )
     pack_incremental(store, DOMAIN, work=tmp_path)
     updated = packed_anchors(store, tmp_path)
     assert updated == {"/a": ("Omega", 1), "/b": ("second", 1), "/d": ("later", 1)}

@@ -21,7 +21,8 @@ from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.pack.packer import pack_full
 from app.pack.publish import compress
 from app.storage.folder import FolderStore
-from app.storage.layout import Page, content_key, manifest_key, pack_key, page_id, to_json
+from app.storage.layout import Page, manifest_key, pack_key
+from tests.packs import put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -32,7 +33,7 @@ DOMAIN = "site.gov"
 def write(store: FolderStore, domain: str = DOMAIN, path: str = "/") -> None:
     url = f"https://{domain}{path}"
     page = Page(canonical_key=url, url=url, domain=domain, path=path, title="A page", body="some text")
-    store.put(content_key(domain, page_id(url)), to_json(page))
+    put(store, page)
     pack_full(store, domain)
 
 

@@ -39,6 +39,7 @@ from app.storage.layout import (
     page_id,
     to_json,
 )
+from tests.packs import put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -81,8 +82,7 @@ class StoredSite:
         self.store = folder_store(folder / "store")
 
     def put(self, *contents: Page | Tombstone) -> None:
-        for content in contents:
-            self.store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
+        put(self.store, *contents)
 
     def remove(self, name: str | int) -> None:
         self.store.delete(content_key(DOMAIN, page_id(url(name))))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from app.pack import database, repeated
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
-from app.storage.layout import Page, Tombstone, content_key, page_id, to_json
+from app.storage.layout import Page, content_key, page_id
 from app.storage.page_parts import Block, body_of
 from app.storage.store import ObjectStore, StoredObject
-from tests.packs import page
+from tests.packs import gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -29,15 +29,6 @@ NAMES = tuple("abcdefghijklmnopqrst")
 def with_lines(path: str, *lines: str, menu: tuple[str, ...] = MENU) -> Page:
     blocks = (Block(menu), Block(lines), Block(("marked",), boilerplate=True)) if menu else (Block(lines),)
     return page(path, f"Page {path}", body_of(blocks), blocks=blocks)
-
-
-def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
-    for content in contents:
-        store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
-
-
-def gone(path: str) -> Tombstone:
-    return Tombstone(canonical_key=f"https://{DOMAIN}{path}", url=f"https://{DOMAIN}{path}", domain=DOMAIN, why="404")
 
 
 def packed(store: ObjectStore, folder: Path) -> dict[str, tuple[str, str]]:
