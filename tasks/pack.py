@@ -18,8 +18,7 @@ from app.crawl.urls import canonical_key
 from app.errors import PackError
 from app.messages.envelopes import event_message
 from app.pack import packer
-from app.pack.announcement import is_announced, note_announced
-from app.pack.manifest import read_manifest
+from app.pack.manifest import is_announced, note_announced, read_manifest
 from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
 from app.state.lease import lease

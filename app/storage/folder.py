@@ -22,21 +22,20 @@ from __future__ import annotations
 
 import builtins
 import errno
-import fcntl
 import itertools
 import os
 import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from stat import S_ISREG
 from typing import Final
 
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.disk import FolderSync, make_folder, sync_file
+from app.storage.disk import FolderSync, locked, make_folder, sync_file
 from app.storage.etags import computed_etag, hash_of, note_etag, noted_etag
 from app.storage.store import Stat, StoredObject, check_key
 
@@ -114,7 +113,7 @@ class FolderStore:
                     found = f"ETag is {current.etag}" if current else "no object"
                     raise PreconditionFailed(f"{key}: {found}, not {if_match}")
                 if current is None or current.etag != etag:
-                    self._replace(key, data, etag)
+                    self._write(key, data, etag, lambda temporary: os.rename(temporary, self._objects + key))
         return etag
 
     def stat(self, key: str) -> Stat:
@@ -182,9 +181,6 @@ class FolderStore:
             return False
         return True
 
-    def _replace(self, key: str, data: bytes, etag: str) -> None:
-        self._write(key, data, etag, lambda temporary: os.rename(temporary, self._objects + key))
-
     def _write(self, key: str, data: bytes, etag: str, give_name: Callable[[str], None]) -> None:
         """Write a temporary file with its ETag, and let `give_name` make it the object."""
         folder, is_synced = os.path.dirname(self._objects + key), self._is_synced(key)
@@ -237,15 +233,8 @@ class FolderStore:
             etag, status = computed_etag(path)
         return Stat(key, etag, status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
 
-    @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        # A new descriptor for each use: flock() excludes other descriptors, not threads or forked processes.
-        descriptor = os.open(f"{self._locks}{zlib.crc32(key.encode()) % LOCKS:02x}", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+    def _locked(self, key: str) -> AbstractContextManager[None]:
+        return locked(f"{self._locks}{zlib.crc32(key.encode()) % LOCKS:02x}")
 
     def _walk(self, folder: str, name: str) -> Iterator[str]:
         """Yield the keys below `folder` (empty, or ending in `/`) whose next segment begins with `name`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -137,22 +136,6 @@ def test_counts_wait_in_bounded_memory_while_the_store_fails(store: ObjectStore,
     found = report(store)
     assert found.searches == MAX_COUNTED + 10 + 2 * THRESHOLD
     assert found.queries == {"wordg": THRESHOLD + 1}
-
-
-def test_processes_add_to_one_report_without_losing_counts(store: ObjectStore) -> None:
-    counters = [SearchCounter(store, lambda: {DOMAIN}) for _ in range(3)]
-
-    def count(counter: SearchCounter) -> None:
-        for _ in range(20):
-            counter.count_search([DOMAIN], "zebra", found=False)
-            counter.add_to_reports()
-
-    threads = [threading.Thread(target=count, args=[counter]) for counter in counters]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (report(store).searches, report(store).queries) == (60, {"zebra": 60})
 
 
 def test_a_report_is_bounded_and_deleted_after_its_retention(store: ObjectStore) -> None:
