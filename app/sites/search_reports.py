@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from app.errors import ObjectDamaged
 from app.storage.damage import read_readable
+from app.storage.reading import check_version, parsing
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
 
@@ -65,10 +66,9 @@ class SearchReport:
     @classmethod
     def from_json(cls, data: bytes) -> SearchReport:
         """Read the output of `to_json`; raises ObjectDamaged for any other bytes."""
-        try:
+        with parsing("a search report", data):
             named = json.loads(data)
-            if named["version"] > _VERSION:
-                raise ObjectDamaged(f"search report: version {named['version']!r}; this release reads {_VERSION}")
+            check_version("search report", named["version"], _VERSION)
             return cls(
                 int(named["searches"]),
                 int(named["without_results"]),
@@ -76,8 +76,6 @@ class SearchReport:
                 Counter({str(query): int(number) for query, number in named["queries"].items()}),
                 Counter({(str(each["query"]), str(each["url"])): int(each["clicks"]) for each in named["clicked"]}),
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ObjectDamaged(f"not a search report: {error!r}: {data[:80]!r}") from None
 
 
 def report_prefix(domain: str) -> str:

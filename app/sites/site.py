@@ -13,9 +13,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from app.crawl.path_rules import PathRules
 from app.crawl.traps import MAX_DEPTH, MAX_REDIRECTS, TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, MAX_SEGMENTS, Scope, canonical_key, parse_domain
-from app.errors import InvalidSite, ObjectDamaged
+from app.errors import InvalidSite
 from app.sites.schedule import Schedule, check_schedule, interval_of
 from app.sites.search_fields import BestBets, FieldWeights, SynonymRules, known_best_bets, normalised_url, printable
+from app.storage.reading import check_version, parsing
 from config import checks
 
 #: Version of the stored format. A release reads those up to its own; fields may be added without a new version.
@@ -221,15 +222,12 @@ class Site(BaseModel):
     @classmethod
     def from_json(cls, data: bytes) -> Site:
         """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
-        try:
+        with parsing("a site", data):
             named: dict[str, Any] = json.loads(data)
-            if named["version"] > VERSION:
-                raise ObjectDamaged(f"site: version {named['version']!r}; this release reads up to {VERSION}")
+            check_version("site", named["version"], VERSION)
             fields = {name: value for name, value in named.items() if name in cls.model_fields}
             fields["best_bets"] = known_best_bets(fields.get("best_bets", ()))
             return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ObjectDamaged(f"not a site: {error!r}: {data[:80]!r}") from None
 
 
 def _texts(error: ValidationError) -> list[str]:

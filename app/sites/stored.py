@@ -12,7 +12,7 @@ from typing import Final
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound
 from app.sites.site import Site
 from app.storage.damage import read_readable, readable
-from app.storage.reading import decoded
+from app.storage.reading import decoded, parsing
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
 
@@ -94,11 +94,9 @@ def read_start(store: ObjectStore, domain: str) -> Start | None:
 
 def _parsed_start(key: str, data: bytes) -> Start:
     del key
-    try:
+    with parsing("the start of a crawl", data):
         named = json.loads(data)
         start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise ObjectDamaged(f"not the start of a crawl: {error!r}") from error
     if start.at.tzinfo is None:
         raise ObjectDamaged("not the start of a crawl: its time has no zone")
     return start

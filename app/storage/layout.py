@@ -23,7 +23,7 @@ from app.storage.page_parts import (
     links_from_json,
     links_to_json,
 )
-from app.storage.reading import decoded
+from app.storage.reading import decoded, parsing
 from app.storage.store import ObjectStore, Stat
 
 #: Version of the content of stored pages. The next crawl requests a page of another version again.
@@ -176,13 +176,11 @@ def from_json(data: bytes, *, parts: bool = True) -> Page | Tombstone:
     Without `parts`, a page comes in half the time. Its blocks are the headings with an id. Invalid blocks and links are
     left out.
     """
-    try:
+    with parsing("a stored page", data):
         loaded: dict[str, Any] = json.loads(data)
         if loaded["kind"] == "page":
             return page_from_fields(loaded, parts=parts)
         return Tombstone(**{**_fields_of(Tombstone, loaded), "canonical_key": loaded["key"]})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ObjectDamaged(f"not a stored page: {error!r}: {data[:80]!r}") from error
 
 
 def content_of(key: str, data: bytes) -> Page | Tombstone:

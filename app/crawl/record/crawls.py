@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 from app.crawl.record.keys import CRAWLS_PREFIX, CrawlRef, domain_prefix
 from app.errors import ObjectDamaged
 from app.storage.damage import read_one, read_readable, readable
+from app.storage.reading import check_version, parsing
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
 
@@ -83,10 +84,9 @@ class CrawlRecord:
     @classmethod
     def from_json(cls, data: bytes) -> CrawlRecord:
         """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
-        try:
+        with parsing("a crawl record", data):
             loaded: dict[str, Any] = json.loads(data)
-            if loaded["version"] > VERSION:
-                raise ObjectDamaged(f"crawl record: version {loaded['version']!r}; this release reads up to {VERSION}")
+            check_version("crawl record", loaded["version"], VERSION)
             named = _fields_of(cls, loaded)
             named["started"] = datetime.fromisoformat(named["started"])
             named["settings"] = CrawlSettings(**_fields_of(CrawlSettings, named["settings"]))
@@ -94,8 +94,6 @@ class CrawlRecord:
             named["closed"] = tuple(named.get("closed", ()))
             record = cls(**named)
             _check(record)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ObjectDamaged(f"not a crawl record: {error!r}: {data[:80]!r}") from error
         return record
 
 
