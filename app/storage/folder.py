@@ -8,8 +8,7 @@ A process may be killed between any two system calls. A file gets its ETag befor
 complete and has the right ETag. A new object is linked to its name, which fails where there is an object. A conditional
 write therefore meets other writers only while it holds the lock: it replaces what it has read.
 
-An object is synced to the disk before it gets its name, and its folder afterwards. Objects below `unsynced` are not: a
-power failure may lose those of the last seconds.
+An object is synced to the disk before it gets its name, and its folder afterwards.
 
 Only `create` makes the folder. Without `.store` it is an empty folder, such as the mount point of a disk that is not
 mounted, and every method raises StoreError.
@@ -59,10 +58,9 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class FolderStore:
     """Objects below one folder. Safe between threads and processes of one machine."""
 
-    def __init__(self, root: Path, *, unsynced: str | None = None) -> None:
-        """Open the folder, which need not exist yet; `unsynced` is the prefix of keys whose writes are not synced."""
+    def __init__(self, root: Path) -> None:
+        """Open the folder, which need not exist yet."""
         self.root = root.absolute()
-        self._unsynced = unsynced
         self._objects = f"{self.root}/"
         self._locks = f"{self.root}/{RESERVED}/locks/"
         self._temporary = f"{self.root}/{RESERVED}/writing/"
@@ -183,7 +181,7 @@ class FolderStore:
 
     def _write(self, key: str, data: bytes, etag: str, give_name: Callable[[str], None]) -> None:
         """Write a temporary file with its ETag, and let `give_name` make it the object."""
-        folder, is_synced = os.path.dirname(self._objects + key), self._is_synced(key)
+        folder = os.path.dirname(self._objects + key)
         temporary = f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -195,22 +193,17 @@ class FolderStore:
             now = time.time_ns()
             os.utime(descriptor, ns=(now, now))
             note_etag(descriptor, etag, modified=now, size=len(data))
-            if is_synced:
-                os.fsync(descriptor)
+            os.fsync(descriptor)
             _in_folder(folder, lambda: give_name(temporary))
-            if is_synced:
-                self._folders.sync(folder)
+            self._folders.sync(folder)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             os.close(descriptor)
 
-    def _is_synced(self, key: str) -> bool:
-        return self._unsynced is None or not key.startswith(self._unsynced)
-
     def _sync_recent(self, stat: Stat) -> None:
         """Sync an object that is to stay as it is, if its writer may have been killed before it did."""
-        if not self._is_synced(stat.key) or time.time() - stat.modified.timestamp() > WRITTEN_BACK:
+        if time.time() - stat.modified.timestamp() > WRITTEN_BACK:
             return
         path = self._objects + stat.key
         with suppress(FileNotFoundError):  # It was deleted meanwhile.
