@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from rich.console import Console
 from app.broker.errors import ApplicationError
 from benchmarks import (
     crawl,
+    crawl_tables,
     enqueue,
     extract,
     fairness,
@@ -31,6 +32,7 @@ from benchmarks import (
     polite,
     report,
     search,
+    search_tables,
     sites,
 )
 from benchmarks.errors import BenchmarkError
@@ -39,12 +41,15 @@ from benchmarks.plots import write_plots
 from benchmarks.profile import Share, summary
 from benchmarks.relevance import corpus
 from benchmarks.relevance import run as relevance
-from benchmarks.report import Results
+from benchmarks.relevance import tables as relevance_tables
 from benchmarks.runs import CrawlRun
 from benchmarks.stored_results import Section, load_sections, store_section
 from benchmarks.system import BenchSystem, start_system
 from benchmarks.usage import quiet_within
 from config.settings import ROOT, Settings
+
+#: The results of a row, and the versions of what only this row uses.
+Measured = tuple[MeasuredRow, dict[str, str]]
 
 RESULTS, STORED = Path(__file__).parent / "RESULTS.md", Path(__file__).parent / "results"
 #: Rows of crawls of generated sites.
@@ -86,14 +91,14 @@ def bench(
     pools = [int(size) for size in concurrency.split(",")]
     folder = ROOT / ".perennial" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    measure: dict[str, Callable[[], dict[str, Any]]] = {
+    measure: dict[str, Callable[[], Measured]] = {
         "crawl": lambda: _crawls(chosen, folder, runs=runs, pools=pools, profile=profile),
-        "pack": lambda: {"pack": pack.run()},
+        "pack": lambda: (pack.run(), {}),
         "enqueue": lambda: _enqueued(folder, runs=runs),
         "parked": lambda: _parked(folder),
         "search": lambda: _searched(folder),
         "relevance": lambda: _judged(folder, unseen=unseen),
-        "extract": lambda: {"measured": extract.run(folder), "versions": extract.versions()},
+        "extract": lambda: (extract.run(folder), extract.versions()),
         **{row: partial(_generated, row, folder, small=small) for row in GENERATED},
     }
     complete = {
@@ -111,19 +116,19 @@ def bench(
         _write_page(output, sections)
 
 
-def _section(row: str, measure: Callable[[], dict[str, Any]]) -> Section:
+def _section(row: str, measure: Callable[[], Measured]) -> Section:
     """Measure a row and print its tables."""
     console.print(f"{row} ...")
     quiet_within(QUIET_TIMEOUT)
-    figures = measure()
-    figures["versions"] = machine.versions() | figures.pop("versions", {})
+    measured, versions = measure()
     date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    results = Results(date=date, machine=machine.machine(), **figures)
-    for warning in report.warnings(results):
+    versions = machine.versions() | versions
+    section = report.section(row, measured, date=date, machine=machine.machine(), versions=versions)
+    for warning in section.warnings:
         console.print(warning)
-    for table in report.tables(results):
+    for table in (report.aims_table(section), *section.tables):
         console.print(table.rich())
-    return report.section(row, results)
+    return section
 
 
 def _store(section: Section) -> None:
@@ -139,37 +144,35 @@ def _write_page(path: Path, sections: Sequence[Section]) -> None:
     console.print(f"Written: {path}")
 
 
-def _generated(row: str, folder: Path, *, small: bool) -> dict[str, Any]:
+def _generated(row: str, folder: Path, *, small: bool) -> Measured:
     with start_system(folder) as system:
-        return {"measured": GENERATED[row](system, small=small), "versions": machine.services_versions(system.settings)}
+        return GENERATED[row](system, small=small), machine.services_versions(system.settings)
 
 
-def _enqueued(folder: Path, *, runs: int) -> dict[str, Any]:
+def _enqueued(folder: Path, *, runs: int) -> Measured:
     with start_system(folder) as system:
-        figures = enqueue.run(system, rounds=10 * runs)
-        return {"enqueue": figures, "versions": machine.broker_version(system.settings)}
+        return enqueue.shown(enqueue.run(system, rounds=10 * runs)), machine.broker_version(system.settings)
 
 
-def _parked(folder: Path) -> dict[str, Any]:
+def _parked(folder: Path) -> Measured:
     figures, versions = [], {}
     for queue_type in parked.QUEUE_TYPES:
         with start_system(folder) as system:
             figures.append(parked.run(system, queue_type))
             versions = machine.broker_version(system.settings)
-    return {"parked": figures, "versions": versions}
+    return parked.shown(figures), versions
 
 
-def _searched(folder: Path) -> dict[str, Any]:
+def _searched(folder: Path) -> Measured:
     with start_system(folder) as system:
-        figures = search.run(system)
-        versions = machine.broker_version(system.settings)
-    return {"search": figures, "versions": versions | _packages(sites.SITES, folder)}
+        measured = search_tables.shown(search.run(system))
+        return measured, machine.broker_version(system.settings) | _packages(sites.SITES, folder)
 
 
-def _judged(folder: Path, *, unseen: bool) -> dict[str, Any]:
+def _judged(folder: Path, *, unseen: bool) -> Measured:
     parts = relevance.run(folder, unseen=unseen)
-    measured = sorted({query.site for part in parts for query in part.queries})
-    return {"relevance": parts, "versions": _packages(measured, folder, corpus.SITES)}
+    names = sorted({query.site for part in parts for query in part.queries})
+    return relevance_tables.shown(parts), _packages(names, folder, corpus.SITES)
 
 
 def _packages(
@@ -188,15 +191,15 @@ def _chosen(text: str, choices: Sequence[str], *, kind: str) -> list[str]:
     return names
 
 
-def _crawls(chosen: Sequence[str], folder: Path, *, runs: int, pools: Sequence[int], profile: bool) -> dict[str, Any]:
-    """Measure the crawls of all sites. Return the fields of `Results` for them."""
+def _crawls(chosen: Sequence[str], folder: Path, *, runs: int, pools: Sequence[int], profile: bool) -> Measured:
+    """Measure the crawls of all sites."""
     with ExitStack() as stack:
         served = stack.enter_context(sites.serve(chosen, folder))
         system = stack.enter_context(start_system(folder))
         runs_by_site = {site: _rounds(site, served, system, runs=runs, pools=pools) for site in chosen}
         profiles = {site: _profile(site, served, system, runs_by_site[site]) for site in chosen} if profile else {}
         versions = machine.server_versions(system.settings)
-    return {"crawls": runs_by_site, "profiles": profiles, "versions": versions | _packages(chosen, folder)}
+    return crawl_tables.shown(runs_by_site, profiles), versions | _packages(chosen, folder)
 
 
 def _rounds(
@@ -244,7 +247,7 @@ def _require_same_pages(runs: Sequence[CrawlRun]) -> None:
 
 
 def _profile(site: str, served: sites.ServedSites, system: BenchSystem, runs: Sequence[CrawlRun]) -> list[Share]:
-    size = int(report.best(runs).rpartition(" ")[2])
+    size = int(crawl_tables.best(runs).rpartition(" ")[2])
     stacks = system.folder / f"{site}.stacks"
     stacks.unlink(missing_ok=True)
     crawl.crawl(site, served, system, concurrency=size, profile=stacks)

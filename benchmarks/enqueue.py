@@ -5,29 +5,38 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from kombu import Connection, Queue
 
 from app.topology.policies import site_policy
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import Spread, ratios
+from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, ratios, verdict_below
+from benchmarks.processes import LineProcess, line_process
 from benchmarks.senders import SENDERS
 from benchmarks.system import BenchSystem
-from benchmarks.usage import usage
+from benchmarks.usage import others_since, own_usage
 from config.routes import INDEX
-from config.settings import ROOT, Settings
+from config.settings import Settings
 
 #: Rounds, calls of each sender per round, and calls before those that count.
 ROUNDS, CALLS, WARM_UP = 30, 100, 300
+#: Aims for `delay()` without confirms: milliseconds by percentile, and p50 as a multiple of plain Celery's.
+AIMS, RATIO_AIM = {50: 1.0, 99: 5.0}, 1.0
 #: Seconds within which messages sent without confirm must arrive.
 ARRIVAL = 30.0
+
+METHOD = """\
+- Enqueue: six processes take turns of 100 calls, three senders with and without confirms. `index.delay(url)` as a
+  client calls it: the URL is checked and normalised, and retry headers are added. `delay(url=, domain=)` of a plain
+  Celery application. kombu's `Producer.publish` of the same body on one channel.
+- All queues of that row are quorum queues with the same arguments on one broker. They are emptied after each turn, when
+  all messages must have arrived. A ratio is that of the two medians of one round.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +60,13 @@ class EnqueueFigures:
 class EnqueueSender:
     """A process that sends to a queue."""
 
-    name: str
     queue: str
-    process: subprocess.Popen[str]
+    process: LineProcess
 
     def turn(self, calls: int) -> list[float]:
         """Send `calls` messages. Return the seconds of each call."""
-        into, out = self._pipes()
-        into.write(f"{calls}\n")
-        into.flush()
-        reply = out.readline()
-        if not reply:
-            raise BenchmarkError(f"the sender {self.name} ended with {self.process.wait(10)}")
-        seconds: list[float] = json.loads(reply)
+        seconds: list[float] = json.loads(self.process.ask(str(calls)))
         return seconds
-
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        if self.process.stdin is None or self.process.stdout is None:
-            raise BenchmarkError(f"the sender {self.name} was started without pipes")
-        return self.process.stdin, self.process.stdout
 
 
 def run(system: BenchSystem, *, rounds: int = ROUNDS, calls: int = CALLS) -> EnqueueFigures:
@@ -84,21 +81,19 @@ def run(system: BenchSystem, *, rounds: int = ROUNDS, calls: int = CALLS) -> Enq
         for sender in senders:
             sender.turn(WARM_UP)
             _take(channel, sender.queue, WARM_UP)
-        # RabbitMQ and the senders are its children.
-        groups = {"own": os.getpid()}
-        before = usage(groups)
+        before = own_usage()
         seconds = _rounds(channel, senders, rounds=rounds, calls=calls)
-        after = usage(groups)
-    return EnqueueFigures(seconds, after.others(before, ours=sum(after.since(before).values())))
+        others = others_since(before)
+    return EnqueueFigures(seconds, others)
 
 
 def _rounds(channel: Any, senders: Sequence[EnqueueSender], *, rounds: int, calls: int) -> dict[str, list[list[float]]]:
-    seconds: dict[str, list[list[float]]] = {sender.name: [] for sender in senders}
+    seconds: dict[str, list[list[float]]] = {sender.process.name: [] for sender in senders}
     for number in range(rounds):
         first = number % len(senders)
         # The order rotates, because work that one sender leaves to the broker slows the next.
         for sender in (*senders[first:], *senders[:first]):
-            seconds[sender.name].append(sender.turn(calls))
+            seconds[sender.process.name].append(sender.turn(calls))
             _take(channel, sender.queue, calls)
     return seconds
 
@@ -116,15 +111,9 @@ def _sender(name: str, confirm: bool, settings: Settings, channel: Any) -> Itera
         "BROKER_URL": settings.broker,
         "QUEUE_ARGUMENTS": json.dumps(arguments),
     }
-    command = [sys.executable, "-m", "benchmarks.senders", name, queue, "confirm" if confirm else "off"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        yield EnqueueSender(title, queue, process)
-    finally:
-        process.kill()
-        process.communicate()
+    confirmed = "confirm" if confirm else "off"
+    with line_process(title, "benchmarks.senders", name, queue, confirmed, environment=environment) as process:
+        yield EnqueueSender(queue, process)
 
 
 def _take(channel: Any, queue: str, count: int) -> None:
@@ -135,3 +124,32 @@ def _take(channel: Any, queue: str, count: int) -> None:
             raise BenchmarkError(f"{count} messages did not arrive in {queue}")
     if count:
         raise BenchmarkError(f"{-count} more messages arrived in {queue} than were sent")
+
+
+def shown(figures: EnqueueFigures) -> MeasuredRow:
+    """Return table and aims of the calls."""
+    return MeasuredRow(tuple(_aims(figures)), (_table(figures),), others=figures.others)
+
+
+def _aims(figures: EnqueueFigures) -> list[Aim]:
+    rows = []
+    for percent, aim in AIMS.items():
+        reached = figures.percentile("Perennial", percent)
+        figure = f"`delay()` without confirms, p{percent}, ms"
+        rows.append((figure, f"< {aim:g}", f"{reached:.2f}", verdict_below(reached, aim)))
+    ratio = figures.ratio("Perennial", "Celery")
+    figure = "`delay()` without confirms, p50, times plain Celery's"
+    rows.append((figure, f"<= {RATIO_AIM:g}", ratio.text(2), verdict_below(ratio.median, RATIO_AIM)))
+    return rows
+
+
+def _table(figures: EnqueueFigures) -> FigureTable:
+    """Return the time of one call by sender, compared with plain Celery with the same confirms."""
+    rows = []
+    for name in figures.seconds:
+        peer = "Celery, confirmed" if name.endswith("confirmed") else "Celery"
+        ratio = "1" if name == peer else figures.ratio(name, peer).text(2)
+        rows.append((name, *(f"{figures.percentile(name, percent):.2f}" for percent in (50, 90, 99)), ratio))
+    turns = next(iter(figures.seconds.values()))
+    title = f"One call, {len(turns) * len(turns[0])} calls each in {len(turns)} rounds"
+    return FigureTable(title, ("sender", "p50 ms", "p90 ms", "p99 ms", "p50, times Celery's"), tuple(rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table as RichTable
@@ -60,6 +60,12 @@ class FigureTable:
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of_figures(cls, title: str, runs: Iterable[str], figures: Mapping[str, Iterable[str]]) -> FigureTable:
+        """Return a table with a row for each figure, whose cells are those of the runs."""
+        rows = tuple((name, *cells) for name, cells in figures.items())
+        return cls(title, ("figure", *runs), rows)
 
     def markdown(self) -> str:
         """Return the table as Markdown, its title in bold above it."""

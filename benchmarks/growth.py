@@ -110,8 +110,7 @@ def shown(runs: Sequence[GrowthRun]) -> MeasuredRow:
         "Redis bytes a page, during": [f"{run.during:.0f}" for run in runs],
         "Redis bytes a page, after": [f"{run.after:.0f}" for run in runs],
     }
-    header = ("figure", *(f"{run.pages:,} pages" for run in runs))
-    table = FigureTable("One site by its size", header, tuple((name, *cells) for name, cells in rows.items()))
+    table = FigureTable.of_figures("One site by its size", (f"{run.pages:,} pages" for run in runs), rows)
     return MeasuredRow(aims, (table,), _plots(runs), max(run.others for run in runs))
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from benchmarks.errors import BenchmarkError
-from config.settings import ROOT
+from benchmarks.processes import line_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +37,9 @@ def kept_awake() -> Iterator[None]:
     """
     with ExitStack() as stack:
         for processor in sorted(os.sched_getaffinity(0)):
-            stack.enter_context(_busy(processor))
+            process = line_process(f"processor {processor}", "benchmarks.modes", str(processor))
+            stack.enter_context(process).ask("stay awake")
         yield
-
-
-@contextmanager
-def _busy(processor: int) -> Iterator[None]:
-    command = [sys.executable, "-m", "benchmarks.modes", str(processor)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        if process.stdout is None or process.stdout.readline() != "awake\n":
-            raise BenchmarkError(f"processor {processor} cannot be kept awake")
-        yield
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def _keep_busy(processor: int) -> None:
@@ -61,7 +47,7 @@ def _keep_busy(processor: int) -> None:
     parent = os.getppid()
     os.sched_setaffinity(0, {processor})
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    print("awake", flush=True)
+    print(sys.stdin.readline(), end="", flush=True)
     while os.getppid() == parent:
         for _ in range(10_000):
             pass

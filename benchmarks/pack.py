@@ -18,24 +18,28 @@ import statistics
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from app.pack import database as db
 from app.pack.packer import pack_full
+from app.pack.plan import FullPackPlan
 from app.pack.rows import INSERT, section
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_key, content_prefix, manifest_key, page_id, to_json
 from benchmarks.errors import BenchmarkError
+from benchmarks.figures import FigureTable, MeasuredRow, verdict
 
 DOMAIN = "bench.example"
 RUNS = 3
+#: Aim: documents per second, as a multiple of a bare loop of inserts into the same schema.
+AIM = 0.7
 
 
-def run(documents: int = 3_000) -> dict[str, Any]:
-    """Measure on `documents` pages of at most 7 kB. Return documents per second, and ratios to the bare loops."""
+def run(documents: int = 3_000) -> MeasuredRow:
+    """Measure on `documents` pages of at most 7 kB."""
     with tempfile.TemporaryDirectory(prefix="perennial-bench-") as folder:
         store = FolderStore(Path(folder, "store"))
         store.create()
@@ -52,8 +56,17 @@ def run(documents: int = 3_000) -> dict[str, Any]:
                 "in memory": lambda: _bare_loop(rows),
             },
         )
+    return shown(documents, rates)
+
+
+def shown(documents: int, rates: Mapping[str, float]) -> MeasuredRow:
+    """Return table and aim of the documents per second of each contestant."""
     ratios = {name: rates["pack_full"] / rates[name] for name in ("from files", "in memory")}
-    return {"documents": documents, "docs_per_second": rates, "ratio_to": ratios}
+    figure, reached = "`pack_full` documents a second, times a bare loop of inserts", ratios["in memory"]
+    rows = [(name, f"{rate:.0f}", f"{ratios[name]:.2f}" if name in ratios else "") for name, rate in rates.items()]
+    header = ("contestant", "documents/s", "pack_full is times this")
+    table = FigureTable(f"Packing {documents} documents, median of {RUNS}", header, tuple(rows))
+    return MeasuredRow(((figure, f"{AIM:g}", f"{reached:.2f}", verdict(reached, AIM)),), (table,))
 
 
 def corpus(documents: int, size: int = 7_000) -> Iterator[Page]:
@@ -81,18 +94,9 @@ def _pieces(folder: Path, size: int) -> Iterator[str]:
             yield from (text[at : at + size] for at in range(0, len(text), size))
 
 
-def table(figures: dict[str, Any]) -> str:
-    """Return the figures as a small table."""
-    lines = [f"pack_full, {figures['documents']} documents (median of {RUNS})", f"{'':12}{'docs/s':>10}{'ratio':>10}"]
-    for name, rate in figures["docs_per_second"].items():
-        ratio = figures["ratio_to"].get(name)
-        lines.append(f"{name:12}{rate:10.0f}" + (f"{ratio:10.2f}" if ratio else ""))
-    return "\n".join(lines)
-
-
 def _pack(store: FolderStore) -> None:
     store.delete(manifest_key(DOMAIN))  # A pack that is up to date is not built again.
-    result = pack_full(store, DOMAIN, page_ids=None, crawl_id="bench", began=None)
+    result = pack_full(store, DOMAIN, FullPackPlan(crawl_id="bench"))
     if not result.written:
         raise BenchmarkError(f"pack_full wrote no pack: {result}")
 
@@ -125,7 +129,3 @@ def _medians(documents: int, contestants: dict[str, Callable[[], None]]) -> dict
             contestant()
             seconds[name].append(time.perf_counter() - started)
     return {name: documents / statistics.median(taken) for name, taken in seconds.items()}
-
-
-if __name__ == "__main__":
-    print(table(run()))

@@ -12,6 +12,7 @@ from app.crawl.urls import Scope
 from app.http.response import Response
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full
+from app.pack.plan import FullPackPlan
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from benchmarks import sites
@@ -29,7 +30,7 @@ def build(store: ObjectStore, *, downloads: Path, folder: Path) -> dict[str, Pat
     for domain, site in DOMAINS.items():
         for page in pages(domain, sites.unpack(sites.SITES[site], downloads)):
             store.put(content_key(domain, page_id(page.canonical_key)), to_json(page))
-        pack_full(store, domain, page_ids=None, crawl_id="bench", began=None)
+        pack_full(store, domain, FullPackPlan(crawl_id="bench"))
         packs[domain] = fetch_pack(store, domain, folder)
     return packs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,9 @@ from app.broker.worker.carry_out import replacement
 from app.broker.worker.failures import failure_of
 from app.errors import FetchError
 from benchmarks.errors import BenchmarkError
+from benchmarks.figures import Aim, FigureTable, MeasuredRow
 from benchmarks.system import BenchSystem
-from benchmarks.usage import Usage, usage
+from benchmarks.usage import others_since, own_usage
 
 COUNT = 100_000
 #: Delays in ms, taken in turn, each one that the policy does not round. All messages must be waiting before the first
@@ -36,6 +36,14 @@ BATCH = 500
 RETURN_TIMEOUT = 120.0
 
 QUEUE_TYPES: tuple[QueueType, ...] = ("quorum", "classic")
+
+METHOD = """\
+- Parked: 100,000 messages pass the policy `delay_queues` as after their first failure. The workers' publisher sends
+  them, in batches of 500, to three delay queues (90, 100 and 110 s). All wait at once before the first is due.
+- Memory in that row is the resident memory of RabbitMQ's processes: before, with all messages waiting, and after the
+  last one is consumed. A message's delay counts from the moment before its batch was published. It is late by the time
+  from the end of that delay until a consumer of the work queue receives it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +80,12 @@ def run(
     with Connection(system.settings.broker) as connection:
         for queue in queues:
             queue(connection.default_channel).declare()
-        before, began, start = _memory(system), time.monotonic(), _usage()
+        before, began, start = _memory(system), time.monotonic(), own_usage()
         due = _park(publisher, policy, work, count=count, delays_ms=delays_ms)
         parking, parked = time.monotonic() - began, _memory(system)
         if time.time() > min(due):
             raise BenchmarkError(f"parking took {parking:.0f} s: the first messages came back before the last was sent")
-        came, end = _back(connection, work, due), _usage()
+        came, others = _back(connection, work, due), others_since(start)
         publisher.close()
         for queue in queues:
             connection.default_channel.queue_delete(queue.name)
@@ -89,7 +97,7 @@ def run(
         memory=(before, parked, _memory(system)),
         late=(statistics.median(late), max(late)),
         twice=sum(len(times) for times in came) - count,
-        others=end.others(start, ours=sum(end.since(start).values())),
+        others=others,
     )
 
 
@@ -157,12 +165,31 @@ def _back(connection: Connection, queue: str, due: Sequence[float]) -> list[list
     return came
 
 
-def _usage() -> Usage:
-    # RabbitMQ is its child.
-    return usage({"own": os.getpid()})
-
-
 def _memory(system: BenchSystem) -> int:
     """Return the resident bytes of RabbitMQ's processes."""
     root = psutil.Process(system.pids["RabbitMQ"])
     return sum(each.memory_info().rss for each in (root, *root.children(recursive=True)))
+
+
+def shown(runs: Sequence[ParkedFigures]) -> MeasuredRow:
+    """Return table and aims of the cost of waiting messages, by queue type."""
+    rows = {
+        "seconds to park them": [f"{each.parking:.1f}" for each in runs],
+        "messages parked a second": [f"{each.count / each.parking:,.0f}" for each in runs],
+        "MB of memory before": [f"{each.memory[0] / 1e6:.0f}" for each in runs],
+        "MB with all parked": [f"{each.memory[1] / 1e6:.0f}" for each in runs],
+        "MB after": [f"{each.memory[2] / 1e6:.0f}" for each in runs],
+        "bytes of memory a message": [f"{each.bytes_each:,.0f}" for each in runs],
+        "come back": [f"{each.count:,}" for each in runs],
+        "come back twice": [str(each.twice) for each in runs],
+        "seconds late, median": [f"{each.late[0]:.1f}" for each in runs],
+        "seconds late, the last one": [f"{each.late[1]:.1f}" for each in runs],
+    }
+    title = f"{runs[0].count:,} messages in delay queues at once"
+    table = FigureTable.of_figures(title, (each.queue_type for each in runs), rows)
+    return MeasuredRow(tuple(map(_aim, runs)), (table,), others=max(run.others for run in runs))
+
+
+def _aim(parked: ParkedFigures) -> Aim:
+    back = f"{parked.count:,}" + (f", {parked.twice} of them twice" if parked.twice else "")
+    return f"parked in {parked.queue_type} queues and come back", f"{parked.count:,}", back, "reached"

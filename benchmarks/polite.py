@@ -134,10 +134,8 @@ def shown(runs: Sequence[PoliteRun]) -> MeasuredRow:
         **{f"CPU ms a page, {group}": [f"{run.cpu[group]:.2f}" for run in runs] for group in GROUPS},
         "CPU ms a page, all": [f"{sum(run.cpu.values()):.2f}" for run in runs],
     }
-    header = ("figure", *(f"{run.size:,} pages a host" for run in runs))
-    table = FigureTable(
-        f"{HOSTS} hosts, one request in {DELAY:g} s each", header, tuple((name, *cells) for name, cells in rows.items())
-    )
+    title = f"{HOSTS} hosts, one request in {DELAY:g} s each"
+    table = FigureTable.of_figures(title, (f"{run.size:,} pages a host" for run in runs), rows)
     hops = Plot(
         "hops",
         "Hops of a page of a polite host",

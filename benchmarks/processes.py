@@ -1,13 +1,16 @@
-"""Run a program during a block, which begins when the program is ready."""
+"""Run a program during a block: a service that is ready when the block begins, or a process that answers lines."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from app.services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
@@ -49,3 +52,45 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class LineProcess:
+    """A process that answers each line with a line."""
+
+    name: str
+    process: subprocess.Popen[str]
+
+    def ask(self, line: str) -> str:
+        """Send a line and return the reply; raises BenchmarkError if the process has ended."""
+        into, out = self._pipes()
+        into.write(f"{line}\n")
+        into.flush()
+        if not (reply := out.readline()):
+            raise BenchmarkError(f"the process {self.name!r} ended with {self.process.wait(10)}")
+        return reply
+
+    def _pipes(self) -> tuple[IO[str], IO[str]]:
+        if self.process.stdin is None or self.process.stdout is None:
+            raise BenchmarkError(f"the process {self.name!r} was started without pipes")
+        return self.process.stdin, self.process.stdout
+
+
+@contextmanager
+def line_process(
+    name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[LineProcess]:
+    """Run a module that answers lines during the block; `name` is for errors and tables."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield LineProcess(name, process)
+    finally:
+        process.kill()
+        process.communicate()

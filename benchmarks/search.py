@@ -7,15 +7,14 @@ import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import requests
 
@@ -25,12 +24,11 @@ from benchmarks import packs
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, spread
 from benchmarks.modes import CROWD, MODES, Mode, kept_awake
-from benchmarks.processes import running
+from benchmarks.processes import LineProcess, line_process, running
 from benchmarks.queries import BenchQuery, make_queries
 from benchmarks.search_contestants import CONTESTANTS
 from benchmarks.system import BenchSystem
-from benchmarks.usage import usage
-from config.settings import ROOT
+from benchmarks.usage import others_since, own_usage, usage
 
 ROUNDS = 5
 #: Queries of each thread that are not counted.
@@ -103,11 +101,10 @@ def _percentile(seconds: Sequence[float], percent: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class ContestantProcess:
-    """A process that runs one contestant."""
+class SearchContestant:
+    """A process that answers queries."""
 
-    name: str
-    process: subprocess.Popen[str]
+    process: LineProcess
 
     def begin(self, mode: Mode, queries: Sequence[BenchQuery]) -> None:
         """Start a mode with new connections and answer queries that are not counted."""
@@ -118,19 +115,9 @@ class ContestantProcess:
         return Turn(**self._send(queries))
 
     def _send(self, queries: Sequence[BenchQuery], **mode: float) -> dict[str, Any]:
-        into, out = self._pipes()
-        into.write(json.dumps({"queries": [(query.domain, query.q) for query in queries], **mode}) + "\n")
-        into.flush()
-        reply = out.readline()
-        if not reply:
-            raise BenchmarkError(f"the contestant {self.name!r} ended with {self.process.wait(10)}")
-        fields: dict[str, Any] = json.loads(reply)
+        command = {"queries": [(query.domain, query.q) for query in queries], **mode}
+        fields: dict[str, Any] = json.loads(self.process.ask(json.dumps(command)))
         return fields
-
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        if self.process.stdin is None or self.process.stdout is None:
-            raise BenchmarkError(f"the contestant {self.name!r} was started without pipes")
-        return self.process.stdin, self.process.stdout
 
 
 def run(system: BenchSystem, *, rounds: int = ROUNDS, folder: Path | None = None) -> SearchFigures:
@@ -148,13 +135,15 @@ def run(system: BenchSystem, *, rounds: int = ROUNDS, folder: Path | None = None
             "folder": str(system.folder / "search"),
         }
         with ExitStack() as stack:
-            contestants = [stack.enter_context(_contestant(name, config, system)) for name in CONTESTANTS]
+            contestants = [
+                SearchContestant(stack.enter_context(_started_contestant(name, config, system))) for name in CONTESTANTS
+            ]
             check(_by_turns(contestants, queries, CROWD), queries)
             return _measure(contestants, queries, pages, groups, rounds=rounds)
 
 
 def _measure(
-    contestants: Sequence[ContestantProcess],
+    contestants: Sequence[SearchContestant],
     queries: Sequence[BenchQuery],
     pages: Mapping[str, int],
     groups: Mapping[str, int],
@@ -162,11 +151,9 @@ def _measure(
     rounds: int,
 ) -> SearchFigures:
     turns: dict[str, dict[Mode, list[Turn]]] = {
-        contestant.name: {mode: [] for mode in MODES} for contestant in contestants
+        contestant.process.name: {mode: [] for mode in MODES} for contestant in contestants
     }
-    # All processes are children of this one, and so is the broker.
-    own = {"own": os.getpid()}
-    start, meter = usage(own), CpuMeter(groups)
+    start, meter = own_usage(), CpuMeter(groups)
     for number in range(rounds):
         # The order rotates, because work that one contestant leaves behind slows the next.
         first = number % len(contestants)
@@ -174,20 +161,19 @@ def _measure(
         for mode in MODES:
             for name, turn in _by_turns(order, queries, mode, meter).items():
                 turns[name][mode].append(turn)
-    end = usage(own)
-    return SearchFigures(queries, pages, turns, meter.spent, end.others(start, ours=sum(end.since(start).values())))
+    return SearchFigures(queries, pages, turns, meter.spent, others_since(start))
 
 
 def _by_turns(
-    contestants: Sequence[ContestantProcess], queries: Sequence[BenchQuery], mode: Mode, meter: CpuMeter | None = None
+    contestants: Sequence[SearchContestant], queries: Sequence[BenchQuery], mode: Mode, meter: CpuMeter | None = None
 ) -> dict[str, Turn]:
     """Let one contestant after the other answer all queries, metering `end to end` with 8 queries at once."""
     turns = {}
     with kept_awake() if mode.awake else nullcontext():
         for contestant in contestants:
             contestant.begin(mode, queries[:WARM_UP])
-            with meter.on() if meter and mode is CROWD and contestant.name == END_TO_END else nullcontext():
-                turns[contestant.name] = contestant.answer(queries)
+            with meter.on() if meter and mode is CROWD and contestant.process.name == END_TO_END else nullcontext():
+                turns[contestant.process.name] = contestant.answer(queries)
     return turns
 
 
@@ -295,19 +281,8 @@ def _search(address: str, domain: str) -> tuple[bool, str]:
     return reply.ok, f"{reply.status_code}: {reply.text[:300]}"
 
 
-@contextmanager
-def _contestant(name: str, config: Mapping[str, Any], system: BenchSystem) -> Iterator[ContestantProcess]:
-    """Run a contestant during the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.search_contestants", name, json.dumps(config)],
-        cwd=ROOT,
-        env=_environment(system),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield ContestantProcess(name, process)
-    finally:
-        process.kill()
-        process.communicate()
+def _started_contestant(
+    name: str, config: Mapping[str, Any], system: BenchSystem
+) -> AbstractContextManager[LineProcess]:
+    arguments = (name, json.dumps(config))
+    return line_process(name, "benchmarks.search_contestants", *arguments, environment=_environment(system))

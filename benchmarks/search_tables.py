@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
 
-from benchmarks.figures import FigureTable, spread, verdict_below
+from benchmarks.figures import Aim, FigureTable, MeasuredRow, spread, verdict_below
 from benchmarks.modes import ALONE, AWAKE, CROWD, RESTED, Mode
 from benchmarks.queries import KINDS
 from benchmarks.search import ECHO, END_TO_END, HEALTH, PACK_SEARCHER, SEARCH_CLIENT, SearchFigures
@@ -40,23 +39,17 @@ METHOD = """\
 """
 
 
-def aims(figures: SearchFigures) -> list[tuple[str, str, str, str]]:
-    """Return the rows of the table of aims."""
+def shown(figures: SearchFigures) -> MeasuredRow:
+    """Return tables and aims of the queries."""
     figure = "search over HTTP, broker and searcher, p50 above the search itself, processors"
-    return [_aim(figures, f"{figure} awake, ms", AWAKE), _aim(figures, f"{figure} as they are, ms", ALONE)]
+    aims = (_aim(figures, f"{figure} awake, ms", AWAKE), _aim(figures, f"{figure} as they are, ms", ALONE))
+    tables = (_finders(figures), _breakdown(figures), _kinds(figures), _cpu(figures))
+    return MeasuredRow(aims, tables, others=figures.others)
 
 
-def _aim(figures: SearchFigures, figure: str, mode: Mode) -> tuple[str, str, str, str]:
+def _aim(figures: SearchFigures, figure: str, mode: Mode) -> Aim:
     added = figures.added(END_TO_END, PACK_SEARCHER, mode)
     return figure, f"< {OVERHEAD_AIM:g}", added.text(2), verdict_below(added.median, OVERHEAD_AIM)
-
-
-def tables(figures: SearchFigures) -> Iterator[FigureTable]:
-    """Yield every table in reading order."""
-    yield _finders(figures)
-    yield _breakdown(figures)
-    yield _kinds(figures)
-    yield _cpu(figures)
 
 
 def _finders(figures: SearchFigures) -> FigureTable:

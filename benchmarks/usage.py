@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,6 +39,17 @@ def usage(groups: Mapping[str, int]) -> Usage:
     machine = psutil.cpu_times()
     total = float(sum(machine[:8]))  # User time already includes guests.
     return Usage(seconds, total - machine.idle - machine.iowait, total)
+
+
+def own_usage() -> Usage:
+    """Return the usage of this process and its children: contestants and services are some of them."""
+    return usage({"own": os.getpid()})
+
+
+def others_since(before: Usage) -> float:
+    """Return the share of the machine, 0 to 1, that other programs took since an `own_usage`."""
+    after = own_usage()
+    return after.others(before, ours=sum(after.since(before).values()))
 
 
 def quiet_within(seconds: float, *, busy: float = 0.1) -> bool:

@@ -29,7 +29,7 @@ from app.pack.manifest import Manifest
 from app.search.contract import SearchRequest, SearchResult
 from app.search.query import words
 from app.storage.marker import read_marker
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.topology.policies import site_policy
 from config.settings import Settings
 from demo.display import Display
@@ -255,7 +255,7 @@ class DemoRun:
 
 def await_services(plan: Plan, supervisor: Supervisor) -> None:
     """Wait until RabbitMQ and Redis answer and the supervisor has made the store; raises DemoFailed."""
-    store = open_store(plan.settings.store, endpoint_url=plan.settings.s3_endpoint_url)
+    store = store_of(plan.settings)
 
     def are_ready() -> bool:
         if any(service.state not in {"up", "given"} for service in services.status(plan.settings)):
@@ -300,7 +300,7 @@ def frequent_word(titles: Iterable[str], domain: str) -> str:
 
 def page_titles(settings: Settings, domain: str) -> list[str]:
     """Return the titles of the pages in a domain's pack."""
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store = store_of(settings)
     with tempfile.TemporaryDirectory() as folder:
         pack = fetch_pack(store, domain, Path(folder))
         with closing(sqlite3.connect(f"{pack.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:

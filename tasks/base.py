@@ -40,7 +40,7 @@ from app.state.outage import is_outage as is_redis_outage
 from app.storage.damage import DamageNotes, note_damaged
 from app.storage.disk_watch import CHECK_INTERVAL, watch_disk
 from app.storage.folder import FolderStore
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.storage.outage import is_outage, store_breaker
 from app.storage.store import ObjectStore
 from app.timers.timers import TickWatch, Timers
@@ -110,7 +110,7 @@ def context() -> Context:
     if pid not in _contexts:
         settings = get_settings()
         redis = get_redis(settings.redis)
-        store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=True)
+        store = store_of(settings)
         store.on_damage = DamageNotes(redis).add
         frontier = Frontier(redis)
         policies = SitePolicies(store, settings)

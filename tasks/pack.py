@@ -18,13 +18,11 @@ from app.crawl.urls import canonical_key
 from app.errors import PackError
 from app.messages.envelopes import event_message
 from app.pack import packer
-from app.pack.announcement import is_announced, note_announced
-from app.pack.manifest import read_manifest
+from app.pack.manifest import is_announced, note_announced, read_manifest
 from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
-from app.pack.stored_pages import list_pages
 from app.state.lease import lease
-from app.storage.layout import content_key, may_be_page
+from app.storage.layout import content_key, list_pages, may_be_page
 from app.storage.layout import page_id as page_id_of
 from app.storage.store import ObjectStore
 from tasks.base import DomainTask, context, domain_of, task

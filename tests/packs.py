@@ -17,9 +17,10 @@ from app.pack.fetch import sha256
 from app.pack.manifest import Manifest
 from app.pack.publish import compress
 from app.pack.rows import section, subsections
-from app.storage.layout import Page, manifest_key, pack_key, page_id
+from app.storage.layout import Page, Tombstone, content_key, manifest_key, pack_key, page_id, to_json
 from app.storage.store import ObjectStore
 from app.text.titles import site_name
+from app.text.variants import VariantsByAlgorithm
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
@@ -47,6 +48,18 @@ def page(path: str, title: str = "", body: str = "", *, url: str = "", headings:
     )
 
 
+def gone(path: str) -> Tombstone:
+    """Return the tombstone of a page of site.example."""
+    url = f"https://site.example{path}"
+    return Tombstone(canonical_key=url, url=url, domain="site.example", why="404")
+
+
+def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
+    """Store pages and tombstones as a crawl does."""
+    for content in contents:
+        store.put(content_key(content.domain, page_id(content.canonical_key)), to_json(content))
+
+
 def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example", generation: int = 1) -> Path:
     """Write a pack."""
     pages = list(pages)
@@ -72,7 +85,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
     kinds = (page.lang, page.modified, page.content_type, page.canonical)
-    forms = derived.body_forms(derived.Forms(), lang=page.lang, description=page.description, body=page.body)
+    forms = derived.body_forms(VariantsByAlgorithm(), lang=page.lang, description=page.description, body=page.body)
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
     return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, page.body)

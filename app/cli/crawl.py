@@ -16,7 +16,7 @@ from app.sites.policies import SitePolicies
 from app.sites.sweep import Sweep
 from app.state.client import get_redis
 from app.storage.damage import DamageNotes
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.timers.timers import Timers
 from config.settings import get_settings
 
@@ -51,7 +51,7 @@ def repair(
 ) -> None:
     """Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there."""
     settings = get_settings()
-    redis, store = get_redis(settings.redis), open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    redis, store = get_redis(settings.redis), store_of(settings)
     store.on_damage = DamageNotes(redis).add
     frontier = Frontier(redis)
     records = CrawlRecords(frontier, store, SitePolicies(store, settings))
@@ -69,7 +69,7 @@ def change_crawls(domain: str, state: CrawlState, former: frozenset[str]) -> lis
     Return their ids, and those of crawls that a killed command had changed in the store alone.
     """
     settings = get_settings()
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store = store_of(settings)
     frontier = Frontier(get_redis(settings.redis))
     changed = []
     for record in list_crawls(store, domain):

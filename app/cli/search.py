@@ -25,7 +25,7 @@ from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable,
 from app.pack.fetch import decompress
 from app.search.contract import MAX_HITS, MAX_LIMIT, Filters, Hit, SearchRequest, SearchResult, Sort
 from app.sites.stored import read_site
-from app.storage.open import open_store
+from app.storage.open import store_of
 from config.settings import get_settings
 
 #: Seconds that the command waits for display names.
@@ -145,11 +145,11 @@ def _display_names(domains: Sequence[str]) -> Mapping[str, str]:
 
     def read() -> None:
         with suppress(StoreError):
-            store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+            store = store_of(settings)
             for domain in domains:
-                stored = read_site(store, domain)
-                if stored and stored.site.name:
-                    names[domain] = stored.site.name
+                site = read_site(store, domain)
+                if site and site.name:
+                    names[domain] = site.name
 
     # The results are there already, and must not wait for a store that hangs.
     reading = threading.Thread(target=read, daemon=True)

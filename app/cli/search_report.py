@@ -14,7 +14,7 @@ from app.crawl.urls import parse_domain
 from app.sites.search_counter import THRESHOLD
 from app.sites.search_reports import SearchReport, read_reports, today, total
 from app.sites.stored import read_site
-from app.storage.open import open_store
+from app.storage.open import store_of
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -44,11 +44,11 @@ def search_report(
     """Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted."""
     settings = get_settings()
     name = parse_domain(domain)
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store = store_of(settings)
     since = today() - timedelta(days=_DAYS - 1)
     reports = [report for _, report in read_reports(store, name, since=since)]
-    stored = read_site(store, name)
-    counted = stored is not None and stored.site.search_report
+    site = read_site(store, name)
+    counted = site is not None and site.search_report
     found = SearchReportTotal(name, since, counted, len(reports), total(reports))
     _print_json(found) if as_json else _print(found)
     if not found.sums:

@@ -19,7 +19,7 @@ from app.messages.envelopes import site_message
 from app.sites.status import status as status_of
 from app.sites.stored import read_site
 from app.state.client import get_redis
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.topology.declare import prepare_client
 from app.topology.policies import budgets
 from config.settings import get_settings
@@ -97,8 +97,8 @@ def _duration_of_crawls(domain: str) -> str:
     """Return a line that says how long pages of a domain take, empty for one without a delay between requests."""
     settings, site = get_settings(), None
     with suppress(StoreError):
-        site = read_site(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), domain)
-    delay = settings.host_delay if site is None or site.site.delay is None else site.site.delay
+        site = read_site(store_of(settings), domain)
+    delay = settings.host_delay if site is None or site.delay is None else site.delay
     if not delay:
         return ""
     pages = f"one request in {delay:g} s, so 1,000 pages take at least {timedelta(seconds=round(1_000 * delay))}"

@@ -25,8 +25,7 @@ from app.sites.stored import update_site
 from app.state.client import get_redis
 from app.state.lease import lease
 from app.storage.layout import Tombstone, content_key, may_be_page, page_id, to_json
-from app.storage.open import open_store
-from app.storage.store import ObjectStore
+from app.storage.open import store_of
 from app.topology.declare import prepare_client
 from app.topology.policies import budgets
 from app.topology.queues import DEAD_SET
@@ -95,7 +94,7 @@ def block(url: Annotated[str, typer.Argument(help="A page.")], site: OfSite = ""
     """Remove one page from store, pack and searchers, and never request it again. The site is made if it is missing."""
     settings, page = get_settings(), _page(url, site)
     _block(page.domain, page.url, blocked=True)
-    store = _store(settings)
+    store = store_of(settings)
     key = content_key(page.domain, page_id(page.canonical_key))
     stored = may_be_page(store, key)
     if stored:
@@ -130,7 +129,7 @@ def _block(domain: str, url: str, *, blocked: bool) -> None:
             raise InvalidSite(f"{domain} is no site, so nothing of it is blocked")
         return (former or Site.of(domain, {})).with_blocked(url, blocked=blocked)
 
-    update_site(_store(get_settings()), domain, change)
+    update_site(store_of(get_settings()), domain, change)
 
 
 def _next_second() -> int:
@@ -156,11 +155,7 @@ def _page(url: str, site: str) -> Target:
 
 
 def _removal(domain: str, settings: Settings) -> SiteRemoval:
-    return SiteRemoval(domain, _store(settings), get_redis(settings.redis))
-
-
-def _store(settings: Settings) -> ObjectStore:
-    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    return SiteRemoval(domain, store_of(settings), get_redis(settings.redis))
 
 
 def _print(value: dict[str, Any], text: str, as_json: bool) -> None:

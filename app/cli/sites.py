@@ -17,8 +17,8 @@ from app.crawl.urls import parse_domain
 from app.errors import InvalidSite, PreconditionFailed
 from app.sites.declared import Difference, changed_fields, declared_site, differences, read_declared
 from app.sites.site import Site
-from app.sites.stored import list_sites, read_site, read_start, update_site, write_site
-from app.storage.open import open_store
+from app.sites.stored import add_site, list_sites, read_site, read_start, update_site
+from app.storage.open import store_of
 from app.storage.store import ObjectStore
 from config.settings import get_settings
 
@@ -42,7 +42,7 @@ def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
     site = Site.of(domain, assigned(values or []))
     site.check_scope(get_settings().scope)
     try:
-        write_site(_store(), site, etag=None)
+        add_site(_store(), site)
     except PreconditionFailed:
         raise InvalidSite(f"{site.domain} is a site already: change it with `perennial site set`") from None
     _print_site(site, f"{site.domain} added", as_json)
@@ -194,10 +194,10 @@ def _changed(domain: str, change: Callable[[Site], Site]) -> Site:
 
 def _required(domain: str) -> Site:
     name = parse_domain(domain)
-    stored = read_site(_store(), name)
-    if stored is None:
+    site = read_site(_store(), name)
+    if site is None:
         raise InvalidSite(f"{name} is no site: add it with `perennial site add`")
-    return stored.site
+    return site
 
 
 def _row(store: ObjectStore, site: Site) -> dict[str, Any]:
@@ -222,5 +222,4 @@ def _print_site(site: Site, text: str, as_json: bool) -> None:
 
 
 def _store() -> ObjectStore:
-    settings = get_settings()
-    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    return store_of(get_settings())

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.storage.copying import copy_store
-from app.storage.open import check_conditional_writes, create_store, open_store
+from app.storage.open import check_conditional_writes, create_store, open_store, store_of
 from app.storage.store import ObjectStore
 from config.settings import get_settings
 
@@ -30,7 +30,7 @@ def create(as_json: AsJson = False) -> None:
 def check(as_json: AsJson = False) -> None:
     """Try conditional writes, also by several writers at once; exit 1 where they do not hold."""
     settings = get_settings()
-    _check(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), made=False, as_json=as_json)
+    _check(store_of(settings), made=False, as_json=as_json)
 
 
 @cli.command()

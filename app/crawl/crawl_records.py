@@ -15,11 +15,11 @@ from app.crawl.policy import Policies
 from app.crawl.record.crawls import (
     CrawlRecord,
     CrawlState,
+    add_crawl,
     list_crawls,
     prune,
     read_crawl,
     update_crawl,
-    write_crawl,
 )
 from app.crawl.record.entries import UrlEntry
 from app.crawl.record.keys import CrawlRef
@@ -29,7 +29,7 @@ from app.crawl.reports.crawl_report import read_report
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import Target
 from app.errors import ObjectDamaged, PreconditionFailed, SecretMissing
-from app.storage.layout import stored_ids
+from app.storage.layout import list_pages
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class CrawlRecords:
             selection=policy.selection,
         )
         with suppress(PreconditionFailed):
-            write_crawl(self._store, record, etag=None)
+            add_crawl(self._store, record)
             begun = self._frontier.begin(crawl)
             self._note_former(record, longest=policy.max_page_interval, scheduled=scheduled)
             return begun
@@ -142,10 +142,9 @@ class CrawlRecords:
 
     def restore_crawl(self, ref: CrawlRef) -> Crawl | None:
         """Make a recorded crawl known to the frontier and return it; None for one without a record."""
-        stored = read_crawl(self._store, ref)
-        if stored is None:
+        record = read_crawl(self._store, ref)
+        if record is None:
             return None
-        record = stored.record
         crawl = Crawl(
             record.id,
             record.domain,
@@ -208,15 +207,15 @@ class CrawlRecords:
         if crawl is not None:
             self.flush(crawl)
         ref = CrawlRef(domain, crawl_id)
-        stored = read_crawl(self._store, ref)
-        if stored is None:
+        record = read_crawl(self._store, ref)
+        if record is None:
             return None
-        cut = bool(stored.record.counts.get("cut")) if crawl is None else self._frontier.is_cut(crawl_id)
+        cut = bool(record.counts.get("cut")) if crawl is None else self._frontier.is_cut(crawl_id)
         cut = cut or self._frontier.open_messages_of(crawl_id) > 0 or crawl_id in self._frontier.restored()
         lines = next_offset(self._store, ref)
-        closed = self._frontier.closed_patterns(crawl_id).union(stored.record.closed)
+        closed = self._frontier.closed_patterns(crawl_id).union(record.closed)
         entries = latest_entries(self._store, ref)
-        return RecordedCrawl(stored.record, entries, cut or not entries.is_complete, lines, closed)
+        return RecordedCrawl(record, entries, cut or not entries.is_complete, lines, closed)
 
     def met_since(self, former: RecordedCrawl) -> set[str]:
         """Return ids of the pages in the record that were added after it was read, and in those of later crawls.
@@ -233,7 +232,7 @@ class CrawlRecords:
                 self.flush(crawl)
             since = former.lines if record.id == former.record.id else 0
             found.update(entry.page_id for entry in read_entries(self._store, record.ref, since=since, unread=unread))
-        return stored_ids(self._store, former.record.domain) if unread else found
+        return set(list_pages(self._store, former.record.domain)) if unread else found
 
     def flush(self, crawl: Crawl) -> int:
         """Write the lines that wait in Redis to the store; return their number. Others may flush at the same time."""

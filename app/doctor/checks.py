@@ -28,7 +28,7 @@ from app.services.procfile import procfile
 from app.state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
-from app.storage.open import check_conditional_writes, open_store
+from app.storage.open import check_conditional_writes, store_of
 from app.topology.check import TopologyReport, check_topology, management_api
 from app.topology.model import QueueDefinition
 from app.topology.policies import retry_policies
@@ -303,7 +303,7 @@ def orchestrator(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("ok", "none runs now, so its store was not compared")
         return
     settings = context.settings
-    ours = read_marker(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
+    ours = read_marker(store_of(settings))
     with closing(ClusterSearchClient.of(settings)) as client:
         theirs = client.routes().store_id
     yield _verified(
@@ -356,7 +356,7 @@ def circuit_breakers(settings: Settings) -> Iterator[CheckResult]:
 
 def store(settings: Settings) -> Iterator[CheckResult]:
     """Try the store's conditional writes, and look for the marker that identifies it."""
-    opened = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    opened = store_of(settings)
     check_conditional_writes(opened)
     yield CheckResult("ok", "conditional writes work, also with concurrent writers: packs do not overwrite each other")
     yield _verified(
@@ -369,7 +369,7 @@ def store(settings: Settings) -> Iterator[CheckResult]:
 
 def damaged_objects(settings: Settings) -> Iterator[CheckResult]:
     """Report the objects that could not be read, and still have the same bytes."""
-    opened = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    opened = store_of(settings)
     try:
         keys = [each.key for each in DamageNotes(get_quick_redis(settings.redis)).present(opened)]
     except (RedisConnectionError, RedisTimeoutError):

@@ -10,7 +10,7 @@ from typing import Final
 from app.pack import anchors, groups, repeated
 from app.text.detection import detect_language
 from app.text.languages import algorithm_of
-from app.text.variants import Variants
+from app.text.variants import VariantsByAlgorithm
 
 #: Share of a pack's pages from which queries are stemmed by an algorithm, and the number of algorithms.
 _LEAST_SHARE: Final = 0.05
@@ -26,22 +26,9 @@ _TEXT: Final = "SELECT lang, title, description, body FROM pages WHERE object = 
 _UPDATE_TEXT: Final = "UPDATE pages SET lang = ?, body = ?, body_forms = ?, text_hash = ? WHERE object = ?"
 
 
-class Forms:
-    """Finds the forms of words of pages in any language. It remembers stems."""
-
-    def __init__(self) -> None:
-        self._variants: dict[str, Variants] = {}
-
-    def of(self, algorithm: str, text: str) -> str:
-        """Return the forms of a text's words, stemmed by an algorithm."""
-        if algorithm not in self._variants:
-            self._variants[algorithm] = Variants(algorithm)
-        return self._variants[algorithm].of(text)
-
-
-def body_forms(forms: Forms, *, lang: str, description: str, body: str) -> str:
+def body_forms(variants: VariantsByAlgorithm, *, lang: str, description: str, body: str) -> str:
     """Return the forms of the words of a page's text."""
-    return forms.of(algorithm_of(lang, body[:SAMPLE]), f"{description}\n{body}")
+    return variants[algorithm_of(lang, body[:SAMPLE])].of(f"{description}\n{body}")
 
 
 def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeated_lines: frozenset[int]) -> None:
@@ -49,13 +36,13 @@ def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeate
 
     A page that declares no language gets the one of its text.
     """
-    forms = Forms()
+    variants = VariantsByAlgorithm()
     for page_id in page_ids:
         for lang, title, description, body in database.execute(_TEXT, (page_id,)).fetchall():
             lines = body.split(repeated.BREAK)
             own = repeated.without(lines, repeated_lines)
             language = lang or detect_language(f"{title} {description} {own}")
-            other_forms = body_forms(forms, lang=language, description=description, body=own)
+            other_forms = body_forms(variants, lang=language, description=description, body=own)
             database.execute(_UPDATE_TEXT, (language, own, other_forms, groups.hash_of(title, own), page_id))
             repeated.note_removed(database, page_id, lines, repeated_lines)
 
@@ -63,11 +50,11 @@ def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeate
 def join(database: sqlite3.Connection) -> None:
     """Bring anchor texts, numbers of linking pages and forms of names up to date. Equal rows are not written again."""
     joined = anchors.joined(database)
-    forms = Forms()
+    variants = VariantsByAlgorithm()
     changes = []
     for page, lang, title, headings, *old, sample in database.execute(_NAMES):
         texts, inlinks = joined.get(page, ("", 0))
-        names = forms.of(algorithm_of(lang, sample), f"{title}\n{headings}\n{texts}")
+        names = variants[algorithm_of(lang, sample)].of(f"{title}\n{headings}\n{texts}")
         if [texts, names, inlinks] != old:
             changes.append((texts, names, inlinks, page))
     database.executemany(_UPDATE, changes)

@@ -32,23 +32,23 @@ def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
     """Download, check and decompress a domain's pack to `folder/<domain>.<generation>.sqlite`. Return that path.
 
     The file appears complete and checked, or not at all. A file of the same generation is replaced; open connections
-    keep the old one. Raises PackNotFound, PackCorrupt (checksum, schema version, structure), PackError (disk full),
-    InvalidMessage (domain) and StoreError.
+    keep the old one. Raises as `fetch_pack_to`.
     """
-    manifest, data = _read_consistent(store, domain)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
         path = Path(work, "pack.sqlite")
-        decompress(data, path, limit=manifest.uncompressed_size)
-        database.check(path)
+        manifest = fetch_pack_to(store, domain, path)
         return path.replace(folder / f"{domain}.{manifest.generation}.sqlite")
 
 
-def fetch_pack_to(store: ObjectStore, domain: str, target: Path, *, at_least: int, room: int) -> Manifest:
+def fetch_pack_to(
+    store: ObjectStore, domain: str, target: Path, *, at_least: int = 0, room: int = MAX_UNCOMPRESSED
+) -> Manifest:
     """Download, check and decompress a domain's present pack to `target`. Return its manifest.
 
-    Raises as `fetch_pack`; also PackError for a generation below `at_least` and for a database of more than `room`
-    bytes, of which nothing is written. After an error `target` may be incomplete.
+    Raises PackNotFound, PackCorrupt (checksum, schema version, structure), InvalidMessage (domain) and StoreError.
+    Raises PackError for a generation below `at_least`, for a database of more than `room` bytes, of which nothing is
+    written, and for a full disk. After an error `target` may be incomplete.
     """
     manifest, data = _read_consistent(store, domain)
     if manifest.generation < at_least:

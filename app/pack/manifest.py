@@ -11,7 +11,7 @@ from typing import Any
 from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
 from app.pack.database import SCHEMA_VERSION, read_meta
-from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX, manifest_key
+from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX, announcement_key, manifest_key
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -108,3 +108,19 @@ def list_manifests(store: ObjectStore) -> list[Manifest]:
             except PackCorrupt as error:
                 log.warning("Manifest %s ignored: %s", stat.key, error)
     return manifests
+
+
+# Announcements: which version of a pack was announced, noted beside the pack, so that none stays unannounced
+
+
+def is_announced(store: ObjectStore, domain: str, sha256: str) -> bool:
+    """Return whether the `update` event of this version was published, and that was noted; raises StoreError."""
+    try:
+        return store.get(announcement_key(domain)).data == sha256.encode()
+    except ObjectNotFound:
+        return False
+
+
+def note_announced(store: ObjectStore, domain: str, sha256: str) -> None:
+    """Note that the broker has confirmed the `update` event of this version; raises StoreError."""
+    store.put(announcement_key(domain), sha256.encode())

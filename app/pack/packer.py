@@ -17,11 +17,12 @@ from app.errors import PackError, PackRefused
 from app.pack import database as db
 from app.pack import derived, repeated, rows
 from app.pack.fetch import require_space
-from app.pack.manifest import Manifest, check_domain, read_manifest
-from app.pack.plan import FinishedCrawl, plan_full_pack
+from app.pack.manifest import Manifest, read_manifest
+from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
-from app.pack.stored_pages import delete_tombstones, find_vanished, list_pages, read_pages, write_tombstones
+from app.pack.stored_pages import delete_tombstones, find_vanished, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
+from app.storage.layout import list_pages
 from app.storage.store import ObjectStore, Stat
 
 #: Bytes of database for each byte of stored JSON (1.5 measured, rounded up), for the database and its compact copy.
@@ -124,51 +125,39 @@ def pack_crawl(
     plan = plan_full_pack(domain, crawl, force=force)
     if plan is None:
         return pack_incremental(store, domain, work=work)
-    return pack_full(
-        store,
-        domain,
-        page_ids=plan.page_ids,
-        crawl_id=plan.crawl_id,
-        began=plan.began,
-        met_since=met_since,
-        force=force,
-        work=work,
-    )
+    return pack_full(store, domain, plan, met_since=met_since, force=force, work=work)
 
 
 def pack_full(
     store: ObjectStore,
     domain: str,
+    plan: FullPackPlan = ALL_STORED_PAGES,
     *,
-    page_ids: Collection[str] | None,
-    crawl_id: str,
-    began: datetime | None,
     met_since: Callable[[], Collection[str]] = frozenset,
     force: bool = False,
     work: Path | None = None,
 ) -> PackResult:
-    """Write a new pack of the stored pages with these ids (None: of all), and replace vanished pages by tombstones.
+    """Write a new pack of the plan's pages, and replace vanished pages by tombstones.
 
-    Vanished are stored pages that are not in `page_ids` and were not written since `began`, when the crawl began.
-    Nor does one count that `met_since` returns, the ids of pages that were fetched after `page_ids` was read. Without
-    tombstones the next incremental pack would restore them. The tombstones that were read, of earlier packs, are
-    deleted in the end. Without `began` no page counts as vanished. Nothing is written if the present pack has exactly
-    the pages of the crawl already, unless `force` is set. `work` is a folder for temporary files.
+    A page that `met_since` returns does not count as vanished: it was fetched after the plan's ids were read. Without
+    tombstones the next incremental pack would restore vanished pages. Those that were read, of earlier packs, are
+    deleted in the end. Nothing is written if the present pack has exactly the pages of the crawl already, unless
+    `force` is set. `work` is a folder for temporary files.
 
     Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
     the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
     disk; InvalidMessage (domain, or `began` without a time zone); StoreError.
     """
-    if began is not None and began.tzinfo is None:
-        raise InvalidMessage(f"began {began}: has no time zone")
+    if plan.began is not None and plan.began.tzinfo is None:
+        raise InvalidMessage(f"began {plan.began}: has no time zone")
     with _start(store, domain, "full", work) as run:
         previous = find_previous(store, domain, run.work / "previous.sqlite")
         listed = list_pages(store, domain)
-        wanted = listed.keys() if page_ids is None else frozenset(page_ids)
+        wanted = listed.keys() if plan.page_ids is None else frozenset(plan.page_ids)
         packed = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
         unmet = {page_id: stat for page_id, stat in listed.items() if page_id not in packed}
-        vanished, tombstones = find_vanished(store, domain, unmet, began=began) if began else ([], [])
-        if crawl_id and not force and not vanished and (present := _equal_pack(run, packed)):
+        vanished, tombstones = find_vanished(store, domain, unmet, began=plan.began) if plan.began else ([], [])
+        if plan.crawl_id and not force and not vanished and (present := _equal_pack(run, packed)):
             delete_tombstones(store, domain, {each.page_id: each.etag for each in tombstones})
             return run.result(present, rows.RowCounts(0, 0, 0), written=False)
         with _new_database(run, packed) as database:
@@ -180,7 +169,7 @@ def pack_full(
                 )
             rows.note_tombstones(database, tombstones)
             noted = rows.noted_tombstones(database)
-            manifest = run.publish(database, previous, crawl_id=crawl_id)
+            manifest = run.publish(database, previous, crawl_id=plan.crawl_id)
         delete_tombstones(store, domain, noted)
         removed = write_tombstones(
             store, vanished, still_valid=lambda: is_present(store, manifest), met_since=met_since
@@ -274,7 +263,6 @@ def _derive(database: sqlite3.Connection, store: ObjectStore, listed: Mapping[st
 @contextmanager
 def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> Iterator[PackRun]:
     started = time.monotonic()
-    check_domain(domain)
     with ExitStack() as stack:
         parent = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = stack.enter_context(work_folder(parent))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from app.errors import PackRefused
 
@@ -36,12 +37,16 @@ class FinishedCrawl:
 class FullPackPlan:
     """A pack of the pages with these ids, or of all stored pages (None).
 
-    With `began`, stored pages that are not among these ids and were not written since become tombstones.
+    With `began`, when the crawl began, stored pages that are not among these ids and were not written since have
+    vanished. Without it, none has.
     """
 
     crawl_id: str = ""
     page_ids: Collection[str] | None = None
     began: datetime | None = None
+
+
+ALL_STORED_PAGES: Final = FullPackPlan()
 
 
 def plan_full_pack(domain: str, crawl: FinishedCrawl | None, *, force: bool) -> FullPackPlan | None:
@@ -58,7 +63,7 @@ def plan_full_pack(domain: str, crawl: FinishedCrawl | None, *, force: bool) -> 
        did not meet have vanished.
     """
     if crawl is None:
-        return FullPackPlan()
+        return ALL_STORED_PAGES
     if crawl.start_page_failed and not force:
         raise PackRefused(
             f"{domain}: the start page {crawl.start_url} failed; the pack stays as it is (force overrules)"

@@ -11,12 +11,13 @@ from typing import Final
 
 import zstandard
 
-from app.errors import ObjectNotFound, PackCorrupt, PackNotFound, PreconditionFailed
+from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
 from app.pack import database
 from app.pack.fetch import decompress, sha256
 from app.pack.manifest import Manifest, describe_pack, read_manifest
 from app.storage.layout import manifest_key, pack_key
-from app.storage.store import ObjectStore
+from app.storage.store import ObjectStore, StoredObject
+from app.storage.updating import update_object
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +26,6 @@ ZSTD_LEVEL: Final = 2
 
 #: Bytes of a database for each byte of its pack, at most, where no manifest describes the pack.
 MAX_RATIO: Final = 100
-
-#: Conditional writes of a manifest. Each that fails means that another writer succeeded.
-ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +108,15 @@ def is_present(store: ObjectStore, manifest: Manifest) -> bool:
 
 
 def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
-    """Write the manifest unless the store holds a later generation; raises PreconditionFailed after ATTEMPTS races."""
-    key = manifest_key(manifest.domain)
-    for _ in range(ATTEMPTS):
-        etag = None
-        with suppress(ObjectNotFound):
-            stored = store.get(key)
-            with suppress(PackCorrupt):
-                if Manifest.from_json(stored.data).generation > manifest.generation:
-                    return
-            etag = stored.etag
-        with suppress(PreconditionFailed):
-            store.put(key, manifest.to_json(), if_match=etag, if_absent=etag is None)
-            return
-    raise PreconditionFailed(f"{key}: other writers changed it during {ATTEMPTS} attempts to write it")
+    """Write the manifest unless the store holds a later generation; raises PreconditionFailed after many races."""
+
+    def newer(stored: StoredObject | None) -> tuple[None, bytes | None]:
+        with suppress(PackCorrupt):
+            if stored is not None and Manifest.from_json(stored.data).generation > manifest.generation:
+                return None, None
+        return None, manifest.to_json()
+
+    update_object(store, manifest_key(manifest.domain), newer)
 
 
 def compress(path: Path) -> bytes:

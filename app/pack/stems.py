@@ -10,7 +10,7 @@ from typing import Final
 from app.pack.derived import SAMPLE
 from app.text.languages import algorithm_of
 from app.text.titles import without_site_name
-from app.text.variants import Variants
+from app.text.variants import VariantsByAlgorithm
 
 #: Stems of a passage, and passages of a page. As many numbers of passages fit into a rowid.
 PASSAGE_WORDS: Final = 60
@@ -32,12 +32,12 @@ def write(database: sqlite3.Connection, site: str, stemmers: Sequence[str]) -> N
     default = next(iter(stemmers), "")
     for table in ("name_stems", "passages"):
         database.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")  # noqa: S608 - The names are constants.
-    by_algorithm: dict[str, Variants] = {}
+    by_algorithm = VariantsByAlgorithm()
     for page, lang, title, *names, body, sample in database.execute(_PAGES):
         algorithm = algorithm_of(lang, sample)
         if algorithm not in stemmers:
             algorithm = default
-        variants = by_algorithm.setdefault(algorithm, Variants(algorithm))
+        variants = by_algorithm[algorithm]
         texts = (without_site_name(title, site), *names)
         database.execute(_INSERT_NAMES, (page, *(" ".join(variants.stems_in_name(text)) for text in texts)))
         stems = variants.stems_in(body)

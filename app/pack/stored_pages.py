@@ -19,9 +19,9 @@ from app.storage.layout import (
     Tombstone,
     bounded,
     content_key,
-    content_prefix,
     from_json,
     has_long_address,
+    id_in_key,
     page_id,
     to_json,
 )
@@ -30,7 +30,6 @@ from app.storage.store import ObjectStore, Stat
 
 log = logging.getLogger(__name__)
 
-_SUFFIX: Final = ".json"
 #: Stores may round the time of a write down by this much: S3 reports whole seconds.
 _TIME_RESOLUTION: Final = timedelta(seconds=1)
 
@@ -56,13 +55,6 @@ class VanishedPage:
     tombstone: Tombstone
 
 
-def list_pages(store: ObjectStore, domain: str) -> dict[str, Stat]:
-    """Return the stored pages and tombstones of a domain by page id, in key order."""
-    prefix = content_prefix(domain)
-    named = ((stat.key.removeprefix(prefix), stat) for stat in store.list(prefix))
-    return {name.removesuffix(_SUFFIX): stat for name, stat in named if name.endswith(_SUFFIX) and "/" not in name}
-
-
 def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredContent]:
     """Yield pages and tombstones in the order given, holding few of them in memory at a time.
 
@@ -71,21 +63,19 @@ def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredCont
     for key, stored in read_objects(store, (stat.key for stat in stats)):
         if stored is None:
             continue
-        identifier = key.rpartition("/")[2].removesuffix(_SUFFIX)
         content = readable(store, key, stored, _content_of)
         if content is not None:
-            yield StoredContent(identifier, stored.etag, content)
+            yield StoredContent(id_in_key(key), stored.etag, content)
 
 
 def _content_of(key: str, data: bytes) -> Page | Tombstone:
     """Return a page or tombstone, without blocks that are invalid; raises ObjectDamaged for what no pack can hold."""
-    identifier = key.rpartition("/")[2].removesuffix(_SUFFIX)
     try:
         try:
             content = from_json(data)
         except ObjectDamaged:
             content = from_json(data, parts=False)
-        return _checked(identifier, content)
+        return _checked(id_in_key(key), content)
     except UnicodeEncodeError as error:
         raise ObjectDamaged(str(error)) from error
 

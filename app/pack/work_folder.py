@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from app.storage.disk import locked
+
 log = logging.getLogger(__name__)
 
 #: What the names of work folders begin with; nothing else is ever removed.
@@ -31,7 +33,7 @@ def work_folder(parent: Path) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f"{PREFIX}{secrets.token_hex(8)}"
     lock_file = Path(f"{folder}{LOCK_SUFFIX}")
-    with _locked(parent / CREATION_LOCK):
+    with locked(str(parent / CREATION_LOCK), mode=0o600):
         remove_abandoned(parent)
         lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -57,13 +59,3 @@ def remove_abandoned(parent: Path) -> None:
                 log.warning("%s: removed, because its packer was killed", folder)
             finally:
                 os.close(lock)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

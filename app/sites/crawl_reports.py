@@ -9,7 +9,7 @@ from app.crawl.urls import parse_domain, parse_target
 from app.errors import CrawlNotFound
 from app.sites.status import Status, status
 from app.state.client import get_redis
-from app.storage.open import open_store
+from app.storage.open import store_of
 from config.settings import Settings
 
 
@@ -18,7 +18,7 @@ class CrawlReports:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+        self._store = store_of(settings)
         self._frontier = Frontier(get_redis(settings.redis))
 
     def explain(self, url: str) -> Explanation:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from app.errors import StoreError
 from app.sites.stored import list_sites
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.storage.store import ObjectStore
 from config.settings import Settings
 
@@ -21,7 +21,7 @@ KEPT = 60.0
 
 def site_names(settings: Settings) -> SiteNames:
     """Return the display names of the sites in the store of the settings."""
-    return SiteNames(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
+    return SiteNames(store_of(settings))
 
 
 class SiteNames:

@@ -53,8 +53,8 @@ class SitePolicies:
         now = time.monotonic()
         if policy is not None and now < expires:
             return policy
-        stored = read_site(self._store, domain)
-        policy = policy_of(stored.site, self._settings) if stored else self._without_sites(domain)
+        site = read_site(self._store, domain)
+        policy = policy_of(site, self._settings) if site else self._without_sites(domain)
         if len(self._kept) >= _KEPT:
             self._kept.clear()
         self._kept[domain] = (now + self._max_age, policy)
@@ -102,8 +102,7 @@ def spent_budgets(store: ObjectStore, domain: str, settings: Settings, reasons: 
     """Return the budgets of a domain that stopped URLs, by these reason codes: the value of each field of a site."""
     if not _FIELDS.keys() & set(reasons):
         return {}
-    stored = read_site(store, domain)
-    site = stored.site if stored else Site.of(domain, {})
+    site = read_site(store, domain) or Site.of(domain, {})
     shared, traps = settings_of_crawls(settings), trap_limits_of(site)
     values = {
         Reason.MAX_PAGES: site.max_pages or shared.max_pages,

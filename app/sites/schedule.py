@@ -34,7 +34,7 @@ class Schedule:
         if interval is not None:
             # The first start had the delay, and each later one follows from it.
             return last.astimezone(UTC) + timedelta(seconds=interval)
-        start, step, _ = _cron(self.text).remaining_delta((last - delay).astimezone(UTC), tz="UTC")
+        start, step, _ = crontab.from_string(self.text).remaining_delta((last - delay).astimezone(UTC), tz="UTC")
         following: datetime = start + step
         return following + delay
 
@@ -43,7 +43,9 @@ class Schedule:
         return created + self._delay(domain)
 
     def _delay(self, domain: str) -> timedelta:
-        return timedelta(seconds=self.jitter * _fraction(domain))
+        """Return a part of the jitter that depends on the domain only."""
+        fraction = int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=4).digest()) / 2**32
+        return timedelta(seconds=self.jitter * fraction)
 
 
 def check_schedule(text: str) -> str:
@@ -52,7 +54,7 @@ def check_schedule(text: str) -> str:
     if not text or interval_of(text) is not None:
         return text
     try:
-        _cron(text)
+        crontab.from_string(text)
     except (ParseException, ValueError, KeyError) as error:
         raise ValueError(
             f"{text!r} is neither an interval (such as 30m, 6h or 7d) nor a cron expression of five fields, such as "
@@ -73,12 +75,3 @@ def interval_of(text: str) -> int | None:
     if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
         raise ValueError(f"{text!r}: an interval is {MIN_INTERVAL} s at least and 366 days at most")
     return seconds
-
-
-def _cron(text: str) -> crontab:
-    return crontab.from_string(text)
-
-
-def _fraction(domain: str) -> float:
-    """Return a number from 0 to 1 that depends on the domain only."""
-    return int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=4).digest()) / 2**32

@@ -86,8 +86,7 @@ class CrawlScheduler:
 
     def _read(self, key: str) -> Site | ObjectDamaged | None:
         try:
-            stored = read_site(self._store, key.removeprefix(SITES_PREFIX).removesuffix(".json"))
+            return read_site(self._store, key.removeprefix(SITES_PREFIX).removesuffix(".json"))
         except ObjectDamaged as error:
             note_damaged(self._store, error)
             return error
-        return stored.site if stored else None

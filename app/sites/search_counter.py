@@ -19,7 +19,7 @@ from app.crawl.urls import Scope, parse_url
 from app.errors import InvalidUrl, StoreError
 from app.search.query import words
 from app.sites.search_reports import Click, SearchReport, add_to_report, delete_old_reports, today
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.storage.store import ObjectStore
 from config.settings import Settings
 
@@ -67,7 +67,7 @@ def kept_url(domain: str, text: str) -> str:
 
 def search_counter(settings: Settings, counted_sites: Callable[[], Collection[str]]) -> SearchCounter:
     """Return the counter that adds to the reports in the store of the settings."""
-    return SearchCounter(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), counted_sites)
+    return SearchCounter(store_of(settings), counted_sites)
 
 
 class SearchCounter:

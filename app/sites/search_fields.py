@@ -25,17 +25,19 @@ _MAX_TEXT: Final = 500
 _MAX_URL: Final = 2_000
 
 
-def _url(text: str) -> str:
+def normalised_url(text: str) -> str:
+    """Return a URL as crawls write it; raises ValueError."""
     try:
         return parse_url(text)
     except InvalidUrl as error:
         raise ValueError(str(error)) from None
 
 
-def _line(text: str) -> str:
+def printable(text: str) -> str:
+    """Return the text; raises ValueError for characters that cannot be printed."""
     if not text.isprintable():
         raise ValueError("it contains characters that cannot be printed")
-    return text.strip()
+    return text
 
 
 def _query(text: str) -> str:
@@ -58,6 +60,7 @@ _Queries = Annotated[
     tuple[Annotated[str, Field(max_length=MAX_CHARACTERS), AfterValidator(_query)], ...],
     Field(max_length=_MAX_QUERIES),
 ]
+_Line = Annotated[str, AfterValidator(printable), AfterValidator(str.strip)]
 
 
 class SiteBestBet(BaseModel):
@@ -67,9 +70,9 @@ class SiteBestBet(BaseModel):
 
     queries: _Queries = ()
     words: _Queries = ()
-    url: Annotated[str, AfterValidator(_url)] = Field(max_length=_MAX_URL)
-    title: Annotated[str, AfterValidator(_line)] = Field(min_length=1, max_length=_MAX_TITLE)
-    text: Annotated[str, AfterValidator(_line)] = Field("", max_length=_MAX_TEXT)
+    url: Annotated[str, AfterValidator(normalised_url)] = Field(max_length=_MAX_URL)
+    title: _Line = Field(min_length=1, max_length=_MAX_TITLE)
+    text: _Line = Field("", max_length=_MAX_TEXT)
 
     def rule(self) -> BestBetRule:
         """Return the rule that searchers take."""

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeAlias
 
-from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed
+from app.errors import ObjectDamaged
 from app.storage.damage import read_readable
-from app.storage.store import ObjectStore
+from app.storage.reading import check_version, parsing
+from app.storage.store import ObjectStore, StoredObject
+from app.storage.updating import update_object
 
 #: Keys of reports begin with this.
 REPORTS_PREFIX: Final = "search-reports/"
@@ -20,8 +22,6 @@ REPORTS_PREFIX: Final = "search-reports/"
 RETENTION: Final = 90
 #: Queries, and pairs of a query and a URL, that a report keeps: the most frequent ones.
 MAX_ENTRIES: Final = 1_000
-#: Conditional writes of one change. Each that fails means that another process succeeded.
-_ATTEMPTS: Final = 10
 _VERSION: Final = 1
 
 #: A query and the URL that was opened from its results.
@@ -66,10 +66,9 @@ class SearchReport:
     @classmethod
     def from_json(cls, data: bytes) -> SearchReport:
         """Read the output of `to_json`; raises ObjectDamaged for any other bytes."""
-        try:
+        with parsing("a search report", data):
             named = json.loads(data)
-            if named["version"] > _VERSION:
-                raise ObjectDamaged(f"search report: version {named['version']!r}; this release reads {_VERSION}")
+            check_version("search report", named["version"], _VERSION)
             return cls(
                 int(named["searches"]),
                 int(named["without_results"]),
@@ -77,8 +76,6 @@ class SearchReport:
                 Counter({str(query): int(number) for query, number in named["queries"].items()}),
                 Counter({(str(each["query"]), str(each["url"])): int(each["clicks"]) for each in named["clicked"]}),
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ObjectDamaged(f"not a search report: {error!r}: {data[:80]!r}") from None
 
 
 def report_prefix(domain: str) -> str:
@@ -96,18 +93,14 @@ def add_to_report(store: ObjectStore, domain: str, day: date, counts: SearchRepo
 
     An unreadable report is replaced: counts are no reason to fail again and again.
     """
-    key = report_key(domain, day)
-    for _ in range(_ATTEMPTS):
-        former, etag = SearchReport(), None
-        with suppress(ObjectNotFound):
-            stored = store.get(key)
-            etag = stored.etag
-            with suppress(ObjectDamaged):
-                former = SearchReport.from_json(stored.data)
-        with suppress(PreconditionFailed):
-            store.put(key, (former + counts).to_json(), if_match=etag, if_absent=etag is None)
-            return
-    raise PreconditionFailed(f"{key}: other processes changed it during {_ATTEMPTS} attempts to write it")
+
+    def added(stored: StoredObject | None) -> tuple[None, bytes]:
+        former = SearchReport()
+        with suppress(ObjectDamaged):
+            former = SearchReport.from_json(stored.data) if stored else former
+        return None, (former + counts).to_json()
+
+    update_object(store, report_key(domain, day), added)
 
 
 def read_reports(store: ObjectStore, domain: str, *, since: date) -> Iterator[tuple[date, SearchReport]]:

@@ -12,10 +12,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from app.crawl.path_rules import PathRules
 from app.crawl.traps import MAX_DEPTH, MAX_REDIRECTS, TrapLimits
-from app.crawl.urls import MAX_REPEATED_SEGMENTS, MAX_SEGMENTS, Scope, canonical_key, parse_domain, parse_url
-from app.errors import InvalidSite, InvalidUrl, ObjectDamaged
+from app.crawl.urls import MAX_REPEATED_SEGMENTS, MAX_SEGMENTS, Scope, canonical_key, parse_domain
+from app.errors import InvalidSite
 from app.sites.schedule import Schedule, check_schedule, interval_of
-from app.sites.search_fields import BestBets, FieldWeights, SynonymRules, known_best_bets
+from app.sites.search_fields import BestBets, FieldWeights, SynonymRules, known_best_bets, normalised_url, printable
+from app.storage.reading import check_version, parsing
 from config import checks
 
 #: Version of the stored format. A release reads those up to its own; fields may be added without a new version.
@@ -32,13 +33,6 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _SECRET_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 #: Header fields that the HTTP client writes itself.
 _OWN_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "user-agent", "accept-encoding"})
-
-
-def _start_url(text: str) -> str:
-    try:
-        return parse_url(text)
-    except InvalidUrl as error:
-        raise ValueError(str(error)) from None
 
 
 def _secret_names(value: dict[str, str]) -> dict[str, str]:
@@ -58,12 +52,6 @@ def _proxy(text: str) -> str:
     return text
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("it contains characters that cannot be printed")
-    return text
-
-
 def _agent(text: str) -> str:
     return checks.user_agent(text) if text else text
 
@@ -74,10 +62,6 @@ def _secret_name(text: str) -> str:
     return text
 
 
-def _path_pattern(text: str) -> str:
-    return PathRules.check(text)
-
-
 def _seconds(value: Any) -> Any:
     """Return the seconds of a duration such as `10m`; any other value as it is."""
     seconds = interval_of(value) if isinstance(value, str) else None
@@ -85,8 +69,8 @@ def _seconds(value: Any) -> Any:
 
 
 _Names = Annotated[dict[str, str], AfterValidator(_secret_names)]
-_Patterns = Annotated[tuple[Annotated[str, AfterValidator(_path_pattern)], ...], Field(max_length=100)]
-_StartUrls = Annotated[tuple[Annotated[str, AfterValidator(_start_url)], ...], Field(max_length=MAX_START_URLS)]
+_Patterns = Annotated[tuple[Annotated[str, AfterValidator(PathRules.check)], ...], Field(max_length=100)]
+_StartUrls = Annotated[tuple[Annotated[str, AfterValidator(normalised_url)], ...], Field(max_length=MAX_START_URLS)]
 
 
 class Site(BaseModel):
@@ -95,7 +79,7 @@ class Site(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
     domain: str
-    name: Annotated[str, AfterValidator(_printable)] = Field(
+    name: Annotated[str, AfterValidator(printable)] = Field(
         "", max_length=_MAX_TEXT, description="Display name; empty: the domain."
     )
     state: Literal["active", "paused"] = Field("active", description="`paused`: no crawl starts by the schedule.")
@@ -150,7 +134,7 @@ class Site(BaseModel):
     proxy_login: Annotated[str, AfterValidator(_secret_name)] = Field(
         "", description="Name of the secret with `user:password` for the proxy."
     )
-    ca_file: Annotated[str, AfterValidator(_printable)] = Field(
+    ca_file: Annotated[str, AfterValidator(printable)] = Field(
         "", max_length=1_000, description="File of a private certificate authority, in PEM, on the workers' hosts."
     )
     synonyms: SynonymRules = Field(
@@ -238,15 +222,12 @@ class Site(BaseModel):
     @classmethod
     def from_json(cls, data: bytes) -> Site:
         """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
-        try:
+        with parsing("a site", data):
             named: dict[str, Any] = json.loads(data)
-            if named["version"] > VERSION:
-                raise ObjectDamaged(f"site: version {named['version']!r}; this release reads up to {VERSION}")
+            check_version("site", named["version"], VERSION)
             fields = {name: value for name, value in named.items() if name in cls.model_fields}
             fields["best_bets"] = known_best_bets(fields.get("best_bets", ()))
             return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ObjectDamaged(f"not a site: {error!r}: {data[:80]!r}") from None
 
 
 def _texts(error: ValidationError) -> list[str]:

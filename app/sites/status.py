@@ -14,7 +14,7 @@ from app.pack.manifest import read_manifest
 from app.sites.policies import spent_budgets
 from app.state.client import get_redis
 from app.storage.damage import DamageNotes
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.timers.timers import Timers
 from config.settings import Settings, get_settings
 
@@ -89,7 +89,7 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
     frontier = Frontier(redis)
     progress = frontier.progress(name)
     timer = Timers(redis).running(name)
-    store, notes = open_store(settings.store, endpoint_url=settings.s3_endpoint_url), DamageNotes(redis)
+    store, notes = store_of(settings), DamageNotes(redis)
     store.on_damage = notes.add
     try:
         pack = asdict(read_manifest(store, name))

@@ -9,25 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed
+from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound
 from app.sites.site import Site
 from app.storage.damage import read_readable, readable
-from app.storage.reading import decoded
-from app.storage.store import ObjectStore
+from app.storage.reading import decoded, parsing
+from app.storage.store import ObjectStore, StoredObject
+from app.storage.updating import update_object
 
 #: Keys of sites begin with this, and those of their last starts.
 SITES_PREFIX: Final = "sites/"
 STARTS_PREFIX: Final = "starts/"
-#: Conditional writes of one change. Each that fails means that another writer succeeded.
-ATTEMPTS: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSite:
-    """A site as it was read, with the ETag of the bytes that were read."""
-
-    site: Site
-    etag: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,41 +41,35 @@ def start_key(domain: str) -> str:
     return f"{STARTS_PREFIX}{domain}.json"
 
 
-def read_site(store: ObjectStore, domain: str) -> StoredSite | None:
+def read_site(store: ObjectStore, domain: str) -> Site | None:
     """Return a site, or None for a domain without one; raises StoreError.
 
     A damaged one raises ObjectDamaged: without it, pages would be requested that its site forbids.
     """
     key = site_key(domain)
     with suppress(ObjectNotFound):
-        stored = store.get(key)
-        return StoredSite(decoded(key, stored, _parsed), stored.etag)
+        return decoded(key, store.get(key), _parsed)
     return None
 
 
-def write_site(store: ObjectStore, site: Site, *, etag: str | None) -> str:
-    """Write a site in place of the version with this ETag, None for a new site, and return its new ETag.
-
-    Raises PreconditionFailed, with nothing written, when the store holds another version.
-    """
-    return store.put(site_key(site.domain), site.to_json(), if_match=etag, if_absent=etag is None)
+def add_site(store: ObjectStore, site: Site) -> None:
+    """Write a new site; raises PreconditionFailed, with nothing written, where the store has one of its domain."""
+    store.put(site_key(site.domain), site.to_json(), if_absent=True)
 
 
 def update_site(store: ObjectStore, domain: str, change: Callable[[Site | None], Site]) -> Site:
     """Replace a site by what `change` makes of it, None for a missing one, and return the new one.
 
-    `change` is called again with the present version when another writer was faster. Nothing is written where it
-    returns an equal site. Raises PreconditionFailed after ATTEMPTS races, and what `change` raises.
+    `change` may be called again, and nothing is written where it returns an equal site; see `update_object`.
     """
-    for _ in range(ATTEMPTS):
-        stored = read_site(store, domain)
-        changed = change(stored.site if stored else None)
-        if stored and changed == stored.site:
-            return changed
-        with suppress(PreconditionFailed):
-            write_site(store, changed, etag=stored.etag if stored else None)
-            return changed
-    raise PreconditionFailed(f"{site_key(domain)}: other writers changed it during {ATTEMPTS} attempts to write it")
+    key = site_key(domain)
+
+    def changed(stored: StoredObject | None) -> tuple[Site, bytes | None]:
+        former = decoded(key, stored, _parsed) if stored else None
+        site = change(former)
+        return site, None if site == former else site.to_json()
+
+    return update_object(store, key, changed)
 
 
 def list_sites(store: ObjectStore) -> Iterator[Site]:
@@ -109,11 +94,9 @@ def read_start(store: ObjectStore, domain: str) -> Start | None:
 
 def _parsed_start(key: str, data: bytes) -> Start:
     del key
-    try:
+    with parsing("the start of a crawl", data):
         named = json.loads(data)
         start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise ObjectDamaged(f"not the start of a crawl: {error!r}") from error
     if start.at.tzinfo is None:
         raise ObjectDamaged("not the start of a crawl: its time has no zone")
     return start

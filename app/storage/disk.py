@@ -1,9 +1,12 @@
-"""Sync folders to the disk: one system call serves all threads that wait for it."""
+"""Folders and lock files on the disk. One system call syncs a folder for all threads that wait for it."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,3 +65,15 @@ def make_folder(folder: Path) -> None:
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     sync_file(str(folder.parent))
+
+
+@contextmanager
+def locked(path: str, *, mode: int = 0o644) -> Iterator[None]:
+    """Hold the lock of a file during the block; the file is made where it is missing. Raises OSError."""
+    # A new descriptor for each use: flock() excludes other descriptors, not threads or forked processes.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,6 +1,6 @@
-"""ETags of files: an extended attribute of each file, or a file of its own where the file system has no attributes.
+"""ETags of files: an extended attribute of each file, or where the file system has none, computed once a process.
 
-An ETag is stored with the modification time and the size of the file that it was computed from. It is valid only while
+An ETag is kept with the modification time and the size of the file that it was computed from. It is valid only while
 the file has these; otherwise another program changed the file, and its ETag is computed again.
 """
 
@@ -22,22 +22,23 @@ ATTRIBUTE: Final = "user.perennial"
 #: The SHA-256 hash, the modification time in nanoseconds and the size in bytes.
 _VALUE: Final = struct.Struct("<32sqq")
 
+#: ETags that this process computed, by device, inode, modification time and size; their number.
+_computed: dict[tuple[int, int, int, int], str] = {}
+_MAX_COMPUTED: Final = 100_000
+
 
 def hash_of(data: bytes) -> str:
     """Return the ETag of an object with these bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
-def note_etag(descriptor: int, etag: str, *, modified: int, size: int) -> bool:
-    """Store the ETag of an open file in its attribute. Return whether the file system has attributes.
+def note_etag(descriptor: int, etag: str, *, modified: int, size: int) -> None:
+    """Store the ETag of an open file in its attribute, if the file system has attributes.
 
     `modified` is the file's modification time in nanoseconds, `size` is in bytes.
     """
-    try:
+    with suppress(OSError):
         os.setxattr(descriptor, ATTRIBUTE, _VALUE.pack(bytes.fromhex(etag), modified, size))
-    except OSError:
-        return False
-    return True
 
 
 def noted_etag(path: str, status: os.stat_result) -> str | None:
@@ -49,36 +50,21 @@ def noted_etag(path: str, status: os.stat_result) -> str | None:
     return str(etag.hex()) if (modified, size) == (status.st_mtime_ns, status.st_size) else None
 
 
-def etag_line(etag: str, status: os.stat_result) -> bytes:
-    """Return the content of an ETag file. It names the inode, too: the object can be replaced without it."""
-    return f"{etag} {_identity(status)}\n".encode()
-
-
-def etag_in_file(path: str, status: os.stat_result) -> str | None:
-    """Return the ETag in an ETag file of an object with this status, or None if it is missing or invalid."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            etag, _, identity = file.read(1_000).decode().rstrip("\n").partition(" ")
-    except (OSError, UnicodeDecodeError):
-        return None
-    return etag if identity == _identity(status) else None
-
-
-def computed_etag(path: str) -> tuple[str, os.stat_result, bool]:
-    """Return a file's ETag computed from its bytes, its status, and whether its attribute has the ETag now.
+def computed_etag(path: str) -> tuple[str, os.stat_result]:
+    """Return the ETag of a file without a valid attribute, computed from its bytes, and the file's status.
 
     Raises OSError, and StoreError for a file that was changed meanwhile.
     """
     with open(path, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
-        etag = hashlib.file_digest(file, "sha256").hexdigest()
-        if os.fstat(file.fileno()).st_mtime_ns != status.st_mtime_ns:
-            raise StoreError(f"{path}: another program changed the file in place while it was read")
-        is_noted = False
-        with suppress(OSError):
-            is_noted = note_etag(file.fileno(), etag, modified=status.st_mtime_ns, size=status.st_size)
-    return etag, status, is_noted
-
-
-def _identity(status: os.stat_result) -> str:
-    return f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
+        identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        etag = _computed.get(identity)
+        if etag is None:
+            etag = hashlib.file_digest(file, "sha256").hexdigest()
+            if os.fstat(file.fileno()).st_mtime_ns != status.st_mtime_ns:
+                raise StoreError(f"{path}: another program changed the file in place while it was read")
+            note_etag(file.fileno(), etag, modified=status.st_mtime_ns, size=status.st_size)
+            if len(_computed) >= _MAX_COMPUTED:
+                _computed.clear()
+            _computed[identity] = etag
+    return etag, status

@@ -1,7 +1,6 @@
 """An object store in a folder: plain files, content hashes as ETags, conditional writes between processes.
 
     <root>/<key>                   the object's bytes, with its ETag as an extended attribute of the file
-    <root>/.store/etags/<key>      its ETag, where the file system has no extended attributes
     <root>/.store/locks/00 .. ff   lock files; a writer that replaces an object holds the one that its key hashes to
     <root>/.store/writing/         files being written, named `<root>/<key>` when they are complete
 
@@ -9,8 +8,7 @@ A process may be killed between any two system calls. A file gets its ETag befor
 complete and has the right ETag. A new object is linked to its name, which fails where there is an object. A conditional
 write therefore meets other writers only while it holds the lock: it replaces what it has read.
 
-An object is synced to the disk before it gets its name, and its folder afterwards. Objects below `unsynced` are not: a
-power failure may lose those of the last seconds.
+An object is synced to the disk before it gets its name, and its folder afterwards.
 
 Only `create` makes the folder. Without `.store` it is an empty folder, such as the mount point of a disk that is not
 mounted, and every method raises StoreError.
@@ -23,22 +21,21 @@ from __future__ import annotations
 
 import builtins
 import errno
-import fcntl
 import itertools
 import os
 import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from stat import S_ISREG
 from typing import Final
 
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.disk import FolderSync, make_folder, sync_file
-from app.storage.etags import computed_etag, etag_in_file, etag_line, hash_of, note_etag, noted_etag
+from app.storage.disk import FolderSync, locked, make_folder, sync_file
+from app.storage.etags import computed_etag, hash_of, note_etag, noted_etag
 from app.storage.store import Stat, StoredObject, check_key
 
 #: First path segment of the store's own files, which are not objects.
@@ -61,12 +58,10 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class FolderStore:
     """Objects below one folder. Safe between threads and processes of one machine."""
 
-    def __init__(self, root: Path, *, unsynced: str | None = None) -> None:
-        """Open the folder, which need not exist yet; `unsynced` is the prefix of keys whose writes are not synced."""
+    def __init__(self, root: Path) -> None:
+        """Open the folder, which need not exist yet."""
         self.root = root.absolute()
-        self._unsynced = unsynced
         self._objects = f"{self.root}/"
-        self._etags = f"{self.root}/{RESERVED}/etags/"
         self._locks = f"{self.root}/{RESERVED}/locks/"
         self._temporary = f"{self.root}/{RESERVED}/writing/"
         self._folders = FolderSync()
@@ -86,7 +81,7 @@ class FolderStore:
         """Make the folder a store. Return whether the store was missing; raises StoreError."""
         was_missing = not os.path.isdir(self._locks)
         try:
-            for folder in (self._etags, self._locks, self._temporary):
+            for folder in (self._locks, self._temporary):
                 make_folder(Path(folder))
         except OSError as error:
             raise StoreError(f"folder store {self.root}: {error}") from error
@@ -116,7 +111,7 @@ class FolderStore:
                     found = f"ETag is {current.etag}" if current else "no object"
                     raise PreconditionFailed(f"{key}: {found}, not {if_match}")
                 if current is None or current.etag != etag:
-                    self._replace(key, data, etag)
+                    self._write(key, data, etag, lambda temporary: os.rename(temporary, self._objects + key))
         return etag
 
     def stat(self, key: str) -> Stat:
@@ -149,10 +144,17 @@ class FolderStore:
             present = self._present(key) if if_match is not None else None
             if present is not None and present.etag != if_match:
                 raise PreconditionFailed(f"{key}: ETag is {present.etag}, not {if_match}")
-            for base in (self._objects, self._etags):
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    os.unlink(base + key)
-                _remove_empty_folders(base, key)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(self._objects + key)
+            self._remove_empty_folders(key)
+
+    def _remove_empty_folders(self, key: str) -> None:
+        """Remove the folders of a key that are empty, from the innermost."""
+        folder = os.path.dirname(key)
+        with suppress(OSError):
+            while folder:
+                os.rmdir(self._objects + folder)
+                folder = os.path.dirname(folder)
 
     def _create(self, key: str, data: bytes, etag: str) -> bool:
         """Write a new object, or return False where there is one."""
@@ -177,12 +179,9 @@ class FolderStore:
             return False
         return True
 
-    def _replace(self, key: str, data: bytes, etag: str) -> None:
-        self._write(key, data, etag, lambda temporary: os.rename(temporary, self._objects + key))
-
     def _write(self, key: str, data: bytes, etag: str, give_name: Callable[[str], None]) -> None:
         """Write a temporary file with its ETag, and let `give_name` make it the object."""
-        folder, is_synced = os.path.dirname(self._objects + key), self._is_synced(key)
+        folder = os.path.dirname(self._objects + key)
         temporary = f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -193,37 +192,23 @@ class FolderStore:
             # that is written after a crawl began must not seem older than it.
             now = time.time_ns()
             os.utime(descriptor, ns=(now, now))
-            is_noted = note_etag(descriptor, etag, modified=now, size=len(data))
-            if is_synced:
-                os.fsync(descriptor)
+            note_etag(descriptor, etag, modified=now, size=len(data))
+            os.fsync(descriptor)
             _in_folder(folder, lambda: give_name(temporary))
-            if not is_noted:
-                self._write_etag(key, etag, os.fstat(descriptor))
-            if is_synced:
-                self._folders.sync(folder)
+            self._folders.sync(folder)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             os.close(descriptor)
 
-    def _is_synced(self, key: str) -> bool:
-        return self._unsynced is None or not key.startswith(self._unsynced)
-
     def _sync_recent(self, stat: Stat) -> None:
         """Sync an object that is to stay as it is, if its writer may have been killed before it did."""
-        if not self._is_synced(stat.key) or time.time() - stat.modified.timestamp() > WRITTEN_BACK:
+        if time.time() - stat.modified.timestamp() > WRITTEN_BACK:
             return
         path = self._objects + stat.key
         with suppress(FileNotFoundError):  # It was deleted meanwhile.
             sync_file(path)
             self._folders.sync(os.path.dirname(path))
-
-    def _write_etag(self, key: str, etag: str, status: os.stat_result) -> None:
-        """Write the ETag file. It names the file that it describes, so a concurrent writer makes it invalid."""
-        path, temporary = self._etags + key, f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
-        with suppress(OSError):  # It is written again when it is needed.
-            Path(temporary).write_bytes(etag_line(etag, status))
-            _in_folder(os.path.dirname(path), lambda: os.rename(temporary, path))
 
     def _present(self, key: str) -> Stat | None:
         try:
@@ -236,22 +221,13 @@ class FolderStore:
         status = os.stat(path)
         if not S_ISREG(status.st_mode):
             raise FileNotFoundError(key)
-        etag = noted_etag(path, status) or etag_in_file(self._etags + key, status)
+        etag = noted_etag(path, status)
         if etag is None:
-            etag, status, is_noted = computed_etag(path)
-            if not is_noted:
-                self._write_etag(key, etag, status)
+            etag, status = computed_etag(path)
         return Stat(key, etag, status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
 
-    @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        # A new descriptor for each use: flock() excludes other descriptors, not threads or forked processes.
-        descriptor = os.open(f"{self._locks}{zlib.crc32(key.encode()) % LOCKS:02x}", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+    def _locked(self, key: str) -> AbstractContextManager[None]:
+        return locked(f"{self._locks}{zlib.crc32(key.encode()) % LOCKS:02x}")
 
     def _walk(self, folder: str, name: str) -> Iterator[str]:
         """Yield the keys below `folder` (empty, or ending in `/`) whose next segment begins with `name`."""
@@ -337,15 +313,6 @@ def _in_folder(folder: str, give_name: Callable[[], None]) -> None:
             with suppress(FileNotFoundError):
                 make_folder(Path(folder))
     return give_name()
-
-
-def _remove_empty_folders(base: str, key: str) -> None:
-    """Remove the folders of a key that are empty, from the innermost."""
-    folder = os.path.dirname(key)
-    with suppress(OSError):
-        while folder:
-            os.rmdir(base + folder)
-            folder = os.path.dirname(folder)
 
 
 def _read(path: str) -> bytes:

@@ -23,14 +23,15 @@ from app.storage.page_parts import (
     links_from_json,
     links_to_json,
 )
-from app.storage.reading import decoded
-from app.storage.store import ObjectStore
+from app.storage.reading import decoded, parsing
+from app.storage.store import ObjectStore, Stat
 
 #: Version of the content of stored pages. The next crawl requests a page of another version again.
 CONTENT_VERSION: Final = 1
 
 #: Keys of pages begin with this.
 CONTENT_PREFIX: Final = "content/"
+_PAGE_SUFFIX: Final = ".json"
 #: Only the keys of manifests begin and end with these.
 MANIFEST_PREFIX: Final = "packs/"
 MANIFEST_SUFFIX: Final = ".json"
@@ -116,13 +117,18 @@ def content_prefix(domain: str) -> str:
 
 def content_key(domain: str, page_id: str) -> str:
     """Return the object key of a page."""
-    return f"{content_prefix(domain)}{page_id}.json"
+    return f"{content_prefix(domain)}{page_id}{_PAGE_SUFFIX}"
 
 
-def stored_ids(store: ObjectStore, domain: str) -> set[str]:
-    """Return the page ids of all stored pages and tombstones of a domain."""
-    prefix = content_prefix(domain)
-    return {stat.key.removeprefix(prefix).removesuffix(".json") for stat in store.list(prefix)}
+def id_in_key(object_key: str) -> str:
+    """Return the page id in the object key of a page."""
+    return object_key.rpartition("/")[2].removesuffix(_PAGE_SUFFIX)
+
+
+def list_pages(store: ObjectStore, domain: str) -> dict[str, Stat]:
+    """Return the stored pages and tombstones of a domain by page id, in key order."""
+    listed = ((id_in_key(stat.key), stat) for stat in store.list(content_prefix(domain)))
+    return {name: stat for name, stat in listed if stat.key == content_key(domain, name)}
 
 
 def pack_key(domain: str) -> str:
@@ -170,13 +176,11 @@ def from_json(data: bytes, *, parts: bool = True) -> Page | Tombstone:
     Without `parts`, a page comes in half the time. Its blocks are the headings with an id. Invalid blocks and links are
     left out.
     """
-    try:
+    with parsing("a stored page", data):
         loaded: dict[str, Any] = json.loads(data)
         if loaded["kind"] == "page":
             return page_from_fields(loaded, parts=parts)
         return Tombstone(**{**_fields_of(Tombstone, loaded), "canonical_key": loaded["key"]})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ObjectDamaged(f"not a stored page: {error!r}: {data[:80]!r}") from error
 
 
 def content_of(key: str, data: bytes) -> Page | Tombstone:

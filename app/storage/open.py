@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.folder import FolderStore
-from app.storage.layout import CONTENT_PREFIX
 from app.storage.marker import create_marker
 from app.storage.store import PROBE_PREFIX, ObjectStore
+from config.settings import Settings
 
 #: Writers that race for one object. A server that checks first and writes later lets several of them win.
 WRITERS: Final = 8
@@ -24,16 +24,15 @@ WRONG_ETAG: Final = "0" * 32
 
 
 @lru_cache(maxsize=32)
-def open_store(url: str, *, endpoint_url: str | None = None, sync_pages: bool = False) -> ObjectStore:
+def open_store(url: str, *, endpoint_url: str | None = None) -> ObjectStore:
     """Return the store at `file:///folder` or `s3://bucket[/prefix]`, the same object for the same arguments.
 
-    `endpoint_url` is the address of an S3-compatible server. `sync_pages` is whether a folder syncs pages to its disk,
-    as it does all other objects. Nothing is created or contacted: where there is no store,
+    `endpoint_url` is the address of an S3-compatible server. Nothing is created or contacted: where there is no store,
     its first use raises StoreError. Raises InvalidKey for any other URL.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "file" and rest.startswith("/"):
-        return FolderStore(Path(unquote(rest)), unsynced=None if sync_pages else CONTENT_PREFIX)
+        return FolderStore(Path(unquote(rest)))
     bucket, _, prefix = rest.partition("/")
     if separator and scheme == "s3" and bucket:
         # boto3 takes a third of a second to import, and a folder store does not need it.
@@ -41,6 +40,11 @@ def open_store(url: str, *, endpoint_url: str | None = None, sync_pages: bool = 
 
         return S3Store(bucket, prefix, endpoint_url)
     raise InvalidKey(f"store URL {url!r}: expected file:///folder or s3://bucket[/prefix]")
+
+
+def store_of(settings: Settings) -> ObjectStore:
+    """Return the store of the settings."""
+    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
 
 
 def create_store(url: str, *, endpoint_url: str | None = None) -> tuple[ObjectStore, bool]:

@@ -1,12 +1,13 @@
-"""Read many objects in order, and decode them."""
+"""Read many objects in order, decode and parse them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.errors import ObjectDamaged, ObjectNotFound
 from app.storage.store import ObjectStore, StoredObject
@@ -48,6 +49,22 @@ def decoded(key: str, stored: StoredObject, decode: Decoder[T]) -> T:
         return decode(key, stored.data)
     except ObjectDamaged as error:
         raise ObjectDamaged(f"{key}: {error}", key, stored.etag) from error
+
+
+@contextmanager
+def parsing(kind: str, data: bytes) -> Iterator[None]:
+    """Raise ObjectDamaged, which names the kind of the object, for an error of the block about its bytes."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        # Without the cause, which may hold a secret from the wrong field.
+        raise ObjectDamaged(f"not {kind}: {error!r}: {data[:80]!r}") from None
+
+
+def check_version(kind: str, version: Any, newest: int) -> None:
+    """Raise ObjectDamaged for the version of a later release, and TypeError for one that is no number."""
+    if version > newest:
+        raise ObjectDamaged(f"{kind}: version {version!r}; this release reads up to {newest}")
 
 
 def _get(store: ObjectStore, key: str) -> StoredObject | None:

@@ -95,6 +95,14 @@ class Variants:
         return word, tuple(forms)
 
 
+class VariantsByAlgorithm(dict[str, Variants]):
+    """Finds the forms of words of pages in any language, by Snowball's name of it."""
+
+    def __missing__(self, algorithm: str) -> Variants:
+        self[algorithm] = Variants(algorithm)
+        return self[algorithm]
+
+
 def _written_words(text: str) -> list[str]:
     return text.translate(_SEPARATORS).split() if text.isascii() else _WORD.findall(text)
 

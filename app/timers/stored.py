@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from app.errors import ObjectDamaged
 from app.storage.damage import read_readable
+from app.storage.reading import parsing
 from app.storage.store import ObjectStore
 from app.timers.timers import Callback
 
@@ -43,12 +43,10 @@ def stored_timers(store: ObjectStore, domain: str = "") -> Iterator[StoredTimer]
 
 
 def _timer_of(key: str, data: bytes) -> StoredTimer:
-    try:
+    with parsing("a timer", data):
         fields = json.loads(data)
         callback = Callback(str(fields["queue"]), dict(fields["message"]))
         return StoredTimer(key.removeprefix(_PREFIX).removesuffix(".json"), float(fields["timeout"]), callback)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ObjectDamaged(f"not a timer: {error!r}: {data[:80]!r}") from error
 
 
 def timer_key(domain: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full
+from app.pack.plan import FullPackPlan
 from app.storage.folder import FolderStore
 from app.storage.layout import content_key, page_id, to_json
 from benchmarks import packs, sites
@@ -67,5 +68,5 @@ def _digest(version: str) -> str:
 
 
 def _pack(name: str, store: FolderStore, folder: Path) -> Path:
-    pack_full(store, domain_of(name), page_ids=None, crawl_id="bench", began=None)
+    pack_full(store, domain_of(name), FullPackPlan(crawl_id="bench"))
     return fetch_pack(store, domain_of(name), folder / "relevance" / "packs")

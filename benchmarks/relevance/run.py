@@ -31,5 +31,5 @@ def _part(name: str, sites: Sequence[str], folder: Path, *, unseen: bool = False
 
 if __name__ == "__main__":
     console = Console()
-    for table in tables.tables(run(ROOT / ".perennial" / "bench", unseen=False)):
+    for table in tables.shown(run(ROOT / ".perennial" / "bench", unseen=False)).tables:
         console.print(table.rich())

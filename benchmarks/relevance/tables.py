@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.figures import FigureTable
+from benchmarks.figures import Aim, FigureTable, MeasuredRow
 from benchmarks.relevance import measures
 from benchmarks.relevance.contestants import OURS, TANTIVY, TANTIVY_FIELDS
 from benchmarks.relevance.judged import KINDS, JudgedQuery
@@ -38,12 +38,13 @@ class Part:
     scores: Mapping[str, Sequence[Scores]]
 
 
-def aims(parts: Sequence[Part]) -> list[tuple[str, str, str, str]]:
-    """Return the rows of the table of aims: those of the unseen sites."""
-    return [row for part in parts if part.name == "unseen sites" for row in _aims(part)]
+def shown(parts: Sequence[Part]) -> MeasuredRow:
+    """Return the tables of each part, and the aims, which are for the unseen sites."""
+    aims = tuple(row for part in parts if part.name == "unseen sites" for row in _aims(part))
+    return MeasuredRow(aims, tuple(table for part in parts for table in _tables(part)))
 
 
-def _aims(part: Part) -> Iterator[tuple[str, str, str, str]]:
+def _aims(part: Part) -> Iterator[Aim]:
     against = _difference(part, TANTIVY, _any)
     figure = "nDCG@10 on the unseen sites, ours minus tantivy's"
     yield figure, f"+{NDCG_AIM:g}, above 0", against.text(), _verdict(against.mean >= NDCG_AIM and against.low > 0)
@@ -58,13 +59,8 @@ def _verdict(reached: bool) -> str:
     return "reached" if reached else "not reached"
 
 
-def tables(parts: Sequence[Part]) -> Iterator[FigureTable]:
-    """Yield the tables of each part in reading order."""
-    for part in parts:
-        yield _contestants(part)
-        yield _by_kind(part)
-        yield _differences(part)
-        yield _by_site(part)
+def _tables(part: Part) -> tuple[FigureTable, ...]:
+    return _contestants(part), _by_kind(part), _differences(part), _by_site(part)
 
 
 def _contestants(part: Part) -> FigureTable:

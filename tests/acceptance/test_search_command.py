@@ -20,7 +20,7 @@ from app.cluster.client.cluster import ClusterSearchClient
 from app.pack.publish import compress
 from app.services import Urls
 from app.sites.site import Site
-from app.sites.stored import write_site
+from app.sites.stored import add_site
 from app.storage.open import open_store
 from config.settings import Settings
 from tests.packs import page, publish, write_pack
@@ -60,7 +60,7 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         publish(store, other, domain="other.example", pages=1)
         best_bet = {"queries": ["third"], "url": "https://other.example/first", "title": "Read first"}
         settings_of_search = {"best_bets": [best_bet], "synonyms": ["tierce => third"]}
-        write_site(store, Site.of("other.example", {"name": "Other Manuals"} | settings_of_search), etag=None)
+        add_site(store, Site.of("other.example", {"name": "Other Manuals"} | settings_of_search))
         environment = environment_of(settings) | {"REPLICAS": "1", "WEB_PORT": "0"}
         with fleet(environment, folder) as members, closing(ClusterSearchClient.of(settings)) as finder:
             ready(members.orchestrator(), members.searcher())

@@ -20,7 +20,7 @@ from app.doctor.checks import damaged_objects
 from app.errors import ObjectDamaged, StoreError
 from app.sites.site import Site as Declared
 from app.sites.status import status
-from app.sites.stored import Start, site_key, write_site, write_start
+from app.sites.stored import Start, add_site, site_key, write_start
 from app.sites.sweep import Sweep
 from app.storage.damage import MAX_NOTED, DamageNotes
 from app.storage.layout import Page, content_key, page_id, read_content, to_json
@@ -75,7 +75,7 @@ def end_crawls(broker: Broker) -> list[dict[str, Any]]:
 def declare(process: Context, domain: str) -> Declared:
     """Declare a site whose next crawl is due."""
     made = Declared.of(domain, {"schedule": "1m"})
-    write_site(process.store, made, etag=None)
+    add_site(process.store, made)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import multiprocessing
 import os
 import threading
@@ -81,41 +82,20 @@ def test_a_missing_or_invalid_etag_of_a_file_is_computed_once(tmp_path: Path, da
     assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"0" * 32, b"\xff\xfe", b"0" * 32 + b" 1 1 1\n"])
-def test_without_attributes_a_missing_or_invalid_etag_file_is_written_again(
-    tmp_path: Path, damage: bytes | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "setxattr", not_supported)
-    store, beside = folder_store(tmp_path), tmp_path / ".store" / "etags" / "a" / "k"
-    etag = store.put("a/k", b"text")
-    whole = beside.read_bytes()
-    beside.unlink()
-    if damage is not None:
-        beside.write_bytes(damage)
-    assert store.stat("a/k").etag == etag
-    assert beside.read_bytes() == whole
-    assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
-
-
-def test_an_etag_file_is_valid_until_its_object_is_replaced(tmp_path: Path) -> None:
-    store, path = folder_store(tmp_path), tmp_path / "a" / "k"
-    store.put("a/k", b"text")
-    os.removexattr(path, ATTRIBUTE)
-    # An ETag that only the file can have given.
-    status, beside = path.stat(), tmp_path / ".store" / "etags" / "a" / "k"
-    beside.parent.mkdir(parents=True)
-    beside.write_text(f"{'0' * 64} {status.st_ino} {status.st_mtime_ns} {status.st_size}\n")
-    assert store.stat("a/k").etag == "0" * 64
-    assert store.put("a/k", b"newer", if_match="0" * 64) == store.stat("a/k").etag == hash_of(b"newer")
-    os.removexattr(path, ATTRIBUTE)  # As after a copy to a file system without attributes.
-    assert store.stat("a/k").etag == hash_of(b"newer")
-    store.delete("a/k")
-    assert not beside.parent.exists()
-
-
-def test_a_file_changed_by_another_program_gets_a_new_etag(tmp_path: Path) -> None:
+def test_without_attributes_an_etag_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_attributes(monkeypatch)
     store = folder_store(tmp_path)
-    store.put("k", b"old!")
+    etag = store.put("a/k", b"text")
+    assert store.stat("a/k").etag == etag
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", not_supported)
+        assert [stat.etag for stat in FolderStore(tmp_path).list("")] == [etag]
+    assert store.put("a/k", b"new!", if_match=etag) == store.stat("a/k").etag == hash_of(b"new!")
+
+
+def test_a_file_changed_by_another_program_gets_a_new_etag(tmp_path: Path, has_attributes: bool) -> None:
+    store = folder_store(tmp_path)
+    assert store.put("k", b"old!") == store.stat("k").etag
     (tmp_path / "k").write_bytes(b"new!")
     assert store.stat("k").etag == store.get("k").etag == folder_store(tmp_path / "other").put("k", b"new!")
 
@@ -136,7 +116,7 @@ def test_temporary_and_private_files_are_not_objects(tmp_path: Path) -> None:
     assert keys(store) == keys(store, "k") == ["k"]
     assert keys(store, ".store") == []
     with pytest.raises(InvalidKey, match=r"\.store"):
-        store.get(".store/etags/k")
+        store.get(".store/locks/00")
 
 
 def test_temporary_files_of_killed_processes_are_deleted_after_a_while(tmp_path: Path) -> None:
@@ -170,20 +150,6 @@ def test_a_folder_that_is_no_store_is_an_error_and_stays_as_it_is(tmp_path: Path
     assert list(root.iterdir()) == []
 
 
-def test_a_store_whose_disk_is_unmounted_fails_until_it_is_mounted_again(tmp_path: Path) -> None:
-    store = folder_store(tmp_path / "store")
-    store.put("a/k", b"1")
-    (tmp_path / "store").rename(tmp_path / "disk")
-    (tmp_path / "store").mkdir()
-    for key in ("a/k", "other"):
-        with pytest.raises(StoreError, match="not mounted"):
-            store.put(key, b"2")
-    assert list((tmp_path / "store").iterdir()) == []
-    (tmp_path / "store").rmdir()
-    (tmp_path / "disk").rename(tmp_path / "store")
-    assert store.get("a/k").data == b"1"
-
-
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the syncs and the new names of a store in `tmp_path` as they come."""
@@ -206,37 +172,15 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(tmp_path: Path, calls: list[str]) -> None:
-    store = FolderStore(tmp_path, unsynced="content/")
-    store.create()
+    store = folder_store(tmp_path)
     calls.clear()
-    store.put("packs/k", b"1")
-    assert calls[0].startswith("fsync .store/writing/")
-    assert calls[1:] == ["fsync .", "link packs/k", "fsync packs"]
-    calls.clear()
-    store.put("packs/k", b"2")
-    assert calls[1:] == ["rename packs/k", "fsync packs"]
     store.put("content/k", b"1")
+    assert calls[0].startswith("fsync .store/writing/")
+    assert calls[1:] == ["fsync .", "link content/k", "fsync content"]
     calls.clear()
     store.put("content/k", b"2")
-    store.put("content/l", b"1")
-    assert calls == ["rename content/k", "link content/l"]
-
-
-@pytest.mark.parametrize("sync_pages", [True, False])
-def test_a_page_is_synced_where_its_store_syncs_pages(tmp_path: Path, calls: list[str], sync_pages: bool) -> None:
-    store = open_store(tmp_path.as_uri(), sync_pages=sync_pages)
-    store.create()
-    store.put("content/a.example/1.json", b"1")
-    calls.clear()
-    store.put("content/a.example/2.json", b"2")
-    store.put("content/a.example/2.json", b"3")
-    linked, renamed = "link content/a.example/2.json", "rename content/a.example/2.json"
-    if sync_pages:
-        folder = "fsync content/a.example"
-        assert [call for call in calls if "writing" not in call] == [linked, folder, renamed, folder]
-        assert [calls.index(linked), calls.index(renamed)] == [1, 4]
-    else:
-        assert calls == [linked, renamed]
+    assert calls[0].startswith("fsync .store/writing/")
+    assert calls[1:] == ["rename content/k", "fsync content"]
 
 
 def test_the_same_bytes_are_synced_if_their_writer_may_have_been_killed_before_it_did(
@@ -297,7 +241,7 @@ def test_an_unconditional_write_is_not_undone_by_a_conditional_one_that_had_not_
     rename, flock = os.rename, fcntl.flock
 
     def slow_rename(source: str, target: str) -> None:
-        if target.endswith("/k") and "etags" not in target and not checked.is_set():
+        if target.endswith("/k") and not checked.is_set():
             checked.set()
             assert may_go_on.wait(10)
         rename(source, target)

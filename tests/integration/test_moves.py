@@ -18,7 +18,7 @@ from app.crawl.record.removed_sites import note_removed
 from app.pack.manifest import read_manifest
 from app.sites.moves import may_move
 from app.sites.site import Site as Declared
-from app.sites.stored import write_site
+from app.sites.stored import add_site
 from app.storage.layout import Page, content_key, content_prefix, manifest_key, read_content, to_json
 from app.timers.stored import StoredTimer, store_timer
 from app.timers.timers import full_pack
@@ -159,7 +159,7 @@ def test_a_moved_crawl_does_not_begin_if_an_operator_has_begun_one_there_meanwhi
 
 
 KNOWN_BY: dict[str, Callable[[Context, str], object]] = {
-    "settings": lambda process, domain: write_site(process.store, Declared.of(domain, {}), etag=None),
+    "settings": lambda process, domain: add_site(process.store, Declared.of(domain, {})),
     "pack": lambda process, domain: process.store.put(manifest_key(domain), b"{}"),
     "page": lambda process, domain: process.store.put(
         content_key(domain, "1"), to_json(Page(canonical_key="k", url="u", domain=domain, path="/"))

@@ -11,10 +11,11 @@ import pytest
 from app.errors import PackCorrupt
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
+from app.pack.plan import FullPackPlan
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.storage.layout import content_key, page_id, to_json
-from tests.packs import page, publish, write_pack
+from app.storage.layout import page_id
+from tests.packs import page, publish, put, write_pack
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.integration
@@ -43,7 +44,7 @@ def test_a_pack_of_another_schema_is_refused_with_the_remedy_and_rebuilt(
 ) -> None:
     store = folder_store(tmp_path / "store")
     stored = page("/kernel", "The kernel")
-    store.put(content_key(DOMAIN, page_id(stored.canonical_key)), to_json(stored))
+    put(store, stored)
     other = pack_of(version, tmp_path / "other.sqlite")
     publish(store, other)
     refused = f"schema version {version}, this release reads 1; `perennial pack DOMAIN` rebuilds it"
@@ -52,7 +53,7 @@ def test_a_pack_of_another_schema_is_refused_with_the_remedy_and_rebuilt(
     with pytest.raises(PackCorrupt, match=refused):
         fetch_pack(store, DOMAIN, tmp_path / "packs")
     if full:
-        result = pack_full(store, DOMAIN, page_ids={page_id(stored.canonical_key)}, crawl_id="c", began=None)
+        result = pack_full(store, DOMAIN, FullPackPlan(crawl_id="c", page_ids={page_id(stored.canonical_key)}))
     else:
         result = pack_incremental(store, DOMAIN)
     assert (result.written, result.generation) == (True, 2)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from app.errors import PreconditionFailed
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
-from app.storage.layout import Page, content_key, from_json, page_id, to_json
+from app.pack.plan import FullPackPlan
+from app.storage.layout import Page, content_key, from_json, page_id
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
+from tests.packs import put
 from tests.servers.s3 import s3_server
 
 pytestmark = pytest.mark.integration
@@ -39,12 +39,6 @@ def page(number: int, body: str = "text") -> Page:
     return Page(canonical_key=url, url=url, domain=DOMAIN, path=f"/{number}", title=f"Page {number}", body=body)
 
 
-def put(store: ObjectStore, content: Page) -> str:
-    identifier = page_id(content.canonical_key)
-    store.put(content_key(DOMAIN, identifier), to_json(content))
-    return identifier
-
-
 def rows(store: ObjectStore, folder: Path) -> dict[str, str]:
     with closing(sqlite3.connect(fetch_pack(store, DOMAIN, folder))) as connection:
         connection.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
@@ -54,7 +48,9 @@ def rows(store: ObjectStore, folder: Path) -> dict[str, str]:
 
 
 def test_packs_follow_the_stored_pages(store: ObjectStore, tmp_path: Path) -> None:
-    page_ids = [put(store, page(number)) for number in range(PAGES)]
+    pages = [page(number) for number in range(PAGES)]
+    put(store, *pages)
+    page_ids = [page_id(each.canonical_key) for each in pages]
     assert pack_incremental(store, DOMAIN).added == PAGES
     assert not pack_incremental(store, DOMAIN).written
 
@@ -63,28 +59,11 @@ def test_packs_follow_the_stored_pages(store: ObjectStore, tmp_path: Path) -> No
     assert rows(store, tmp_path) == {f"/{number}": "text" if number else "changed" for number in range(PAGES)}
 
     later = datetime.now(UTC) + timedelta(seconds=2)  # S3 reports whole seconds.
-    assert pack_full(store, DOMAIN, page_ids=page_ids[:30], crawl_id="c", began=later).removed == PAGES - 30
+    plan = FullPackPlan(crawl_id="c", page_ids=page_ids[:30], began=later)
+    assert pack_full(store, DOMAIN, plan).removed == PAGES - 30
     assert not pack_incremental(store, DOMAIN).written
     assert from_json(store.get(content_key(DOMAIN, page_ids[-1])).data).why == "vanished"  # type: ignore[union-attr]
     assert len(rows(store, tmp_path)) == 30
     assert [(manifest.domain, manifest.generation, manifest.pages) for manifest in list_manifests(store)] == [
         (DOMAIN, 3, 30)
     ]
-
-
-@pytest.mark.slow
-def test_each_of_many_concurrent_packers_wins_or_reports_a_conflict(store: ObjectStore, tmp_path: Path) -> None:
-    put(store, page(0))
-    before = pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, force=True).generation
-
-    def attempt(number: int) -> int | None:
-        try:
-            return pack_full(store, DOMAIN, page_ids=None, crawl_id=str(number), began=None, force=True).generation
-        except PreconditionFailed:
-            return None
-
-    with ThreadPoolExecutor(6) as pool:
-        won = sorted(generation for generation in pool.map(attempt, range(6)) if generation is not None)
-    assert won == list(range(before + 1, before + 1 + len(won)))
-    assert won
-    assert fetch_pack(store, DOMAIN, tmp_path).name == f"{DOMAIN}.{won[-1]}.sqlite"

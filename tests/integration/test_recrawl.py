@@ -18,7 +18,7 @@ from app.crawl.urls import Target, canonical_key
 from app.pack.manifest import read_manifest
 from app.sites.site import Site as Declared
 from app.sites.status import status
-from app.sites.stored import site_key, write_site
+from app.sites.stored import add_site, site_key
 from app.sites.sweep import Sweep
 from app.storage.folder import FolderStore
 from app.storage.layout import CONTENT_VERSION, content_key, manifest_key, pack_key, page_id
@@ -175,7 +175,7 @@ def test_stored_pages_that_identical_texts_leave_out_stay_however_often_the_site
     process: Context, site: Site
 ) -> None:
     """The last of them is the only one that leads to another page. What vanished elsewhere goes."""
-    write_site(process.store, Declared.of(site.domain, {"max_identical_texts": 2}), etag=None)
+    add_site(process.store, Declared.of(site.domain, {"max_identical_texts": 2}))
     months = [f"/month/{number}" for number in range(1, 8)]
     site.set("/", page("home", "Text", links=[*months[:6], "/late", "/old"]))
     site.set("/late", page("late", "More months", links=months[6:]))

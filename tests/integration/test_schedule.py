@@ -13,7 +13,7 @@ from app.crawl.frontier.values import Crawl, FoundPage
 from app.crawl.record.crawls import list_crawls
 from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
-from app.sites.stored import Start, read_start, update_site, write_site, write_start
+from app.sites.stored import Start, add_site, read_start, update_site, write_start
 from app.timers.timers import full_pack
 from tasks import timers
 from tasks.base import Context
@@ -52,7 +52,7 @@ def posted(process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch) ->
 
 def add(process: Context, **fields: Any) -> Site:
     site = Site.of(DOMAIN, fields)
-    write_site(process.store, site, etag=None)
+    add_site(process.store, site)
     return site
 
 
@@ -71,15 +71,6 @@ def test_a_site_is_crawled_at_once_and_then_after_each_interval(process: Context
     assert posted(now + timedelta(minutes=59)) == []
     [second] = posted(now + timedelta(minutes=61))
     assert second["crawl_id"] != message["crawl_id"]
-
-
-def test_the_crawl_after_a_damaged_start_is_another_one_than_the_first(process: Context, posted: Any) -> None:
-    site = add(process, schedule="1h")
-    [first] = posted(site.created)
-    process.records.end(begin(process, first["crawl_id"], site.created))
-    process.store.put(f"starts/{DOMAIN}.json", b"?")
-    [second] = posted(site.created + timedelta(hours=2))
-    assert second["crawl_id"] != first["crawl_id"]
 
 
 def test_what_was_due_during_an_outage_starts_once(process: Context, posted: Any) -> None:
@@ -178,7 +169,7 @@ def test_the_schedule_leaves_out_pages_that_stay_unchanged_and_a_crawl_by_hand_d
     with Server({**routes, "/b": page("B", headers=etag)}) as server:
         every = {"schedule": "1h", "start_urls": [server.url], "delay": 0, "max_page_interval": "7d"}
         site = Site.of(server.domain, every)
-        write_site(process.store, site, etag=None)
+        add_site(process.store, site)
         starts = [site.created + timedelta(hours=hours) for hours in range(3)]
         requested = [carry_out(posted(at), at) for at in starts]
         by_hand = {"type": "index+crawl", "url": server.url, "domain": server.domain, "crawl_id": "by-hand"}

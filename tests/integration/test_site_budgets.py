@@ -10,7 +10,7 @@ from app.crawl.frontier.values import Host
 from app.crawl.urls import Target
 from app.sites.site import Site as Declared
 from app.sites.status import status
-from app.sites.stored import write_site
+from app.sites.stored import add_site
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, process
 from tests.servers.site import Site, in_letters, page, redirect, robots
@@ -41,7 +41,7 @@ def test_a_crawl_ends_within_the_budgets_of_its_site(process: Context) -> None:
             site.set(path, page("Month", "No events"))
         for path, onward in pairwise(hops):
             site.set(path, redirect(onward))
-        write_site(process.store, Declared.of(site.domain, BUDGETS), etag=None)
+        add_site(process.store, Declared.of(site.domain, BUDGETS))
         crawl(process, site, "one")
         found = status(site.domain, settings=process.settings)
         paths = site.paths()
@@ -60,7 +60,7 @@ def test_a_host_gets_one_request_in_the_longer_of_the_delays_of_its_site_and_of_
     process: Context, of_site: float, of_robots_txt: float | str, delay: float
 ) -> None:
     with Site({"/robots.txt": robots(f"User-agent: *\nCrawl-delay: {of_robots_txt}")}) as site:
-        write_site(process.store, Declared.of(site.domain, {"delay": of_site}), etag=None)
+        add_site(process.store, Declared.of(site.domain, {"delay": of_site}))
         concurrency = 1 if delay else process.settings.host_concurrency
-        found = process.crawler.host(Target(site.url, site.domain, site.url))
+        found = process.steps.begin(Target(site.url, site.domain, site.url)).host
     assert found == Host(site.domain, delay, concurrency)

@@ -16,7 +16,7 @@ from app.cli import site as command
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
 from app.sites.site import Site as Declared
-from app.sites.stored import write_site
+from app.sites.stored import add_site
 from app.state.client import get_redis
 from app.storage.open import open_store
 from app.timers.timers import Timers, full_pack
@@ -83,7 +83,7 @@ def test_a_crawl_says_how_long_its_pages_take_by_the_delay_of_the_site(
     monkeypatch.setenv("HOST_DELAY", "2")
     get_settings.cache_clear()
     settings = get_settings()
-    write_site(open_store(settings.store), Declared.of("a.gov", {"delay": 1}), etag=None)
+    add_site(open_store(settings.store), Declared.of("a.gov", {"delay": 1}))
     shown = {domain: run("index", f"https://{domain}/", "--crawl").splitlines()[1] for domain in ("a.gov", "b.gov")}
     assert shown["a.gov"].startswith("one request in 1 s, so 1,000 pages take at least 0:16:40; `perennial status")
     assert shown["b.gov"].startswith("one request in 2 s, so 1,000 pages take at least 0:33:20")

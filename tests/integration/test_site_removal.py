@@ -20,7 +20,7 @@ from app.messages.envelopes import site_message
 from app.sites.removal import SiteRemoval
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
-from app.sites.stored import Start, read_site, write_site, write_start
+from app.sites.stored import Start, add_site, read_site, write_start
 from app.storage.layout import Page, content_key, page_id, read_content, to_json
 from app.timers.stored import StoredTimer, store_timer
 from app.timers.timers import full_pack
@@ -58,7 +58,7 @@ def perennial(*arguments: str, exit_code: int = 0) -> str:
 def fill(process: Context, broker: Broker, domain: str) -> None:
     """Give a domain one of everything."""
     url = f"https://{domain}/x"
-    write_site(process.store, Site.of(domain, {"schedule": "1d"}), etag=None)
+    add_site(process.store, Site.of(domain, {"schedule": "1d"}))
     write_start(process.store, domain, Start(datetime.now(UTC), "c"))
     add_to_report(process.store, domain, today(), SearchReport(searches=1))
     crawl = Crawl(f"crawl of {domain}", domain, url, datetime.now(UTC), own=True)
@@ -157,7 +157,7 @@ def test_apply_with_prune_removes_what_a_file_does_not_name(process: Context, br
     assert f"would remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--dry-run")
     assert f"not in the file: {DOMAIN}" in perennial("site", "apply", str(file))
     perennial("site", "apply", str(file), "--prune", exit_code=2)
-    write_site(process.store, Site.of("c.gov", {}), etag=None)
+    add_site(process.store, Site.of("c.gov", {}))
     assert f"remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--yes")
     assert leftovers(process, broker, DOMAIN) == leftovers(process, broker, "c.gov") == []
 
@@ -219,7 +219,7 @@ def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
     process: Context, broker: Broker
 ) -> None:
     url = f"https://{DOMAIN}/x"
-    write_site(process.store, Site.of(DOMAIN, {"schedule": "1d"}), etag=None)
+    add_site(process.store, Site.of(DOMAIN, {"schedule": "1d"}))
     page = Page(canonical_key=url, url=url, domain=DOMAIN, path="/x", title="X", body="x")
     process.store.put(content_key(DOMAIN, page_id(url)), to_json(page))
     perennial("site", "block", url)
@@ -231,5 +231,5 @@ def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
     perennial("site", "unblock", url)
     site = read_site(process.store, DOMAIN)
     assert site is not None
-    assert site.site.blocked == ()
-    assert site.site.schedule == "1d"
+    assert site.blocked == ()
+    assert site.schedule == "1d"

@@ -95,20 +95,6 @@ def test_store_create_makes_the_bucket_once_and_checks_its_conditional_writes() 
         assert run("check").stdout == f"{settings['STORE_URL']}: conditional writes hold\n"
 
 
-def test_an_unreachable_store_prints_one_line_and_exits_1(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "STORE_URL": "s3://b",
-        "S3_ENDPOINT_URL": "http://127.0.0.1:1",
-        "AWS_ACCESS_KEY_ID": "k",
-    }
-    environment |= {"AWS_SECRET_ACCESS_KEY": "k", "PERENNIAL_DATA_DIR": str(tmp_path)}
-    done = perennial(environment, "store", "create")
-    assert done.returncode == 1
-    assert done.stderr.startswith("perennial: s3://b/")
-    assert done.stderr.count("\n") == 1
-
-
 def pages_and_packs(store: ObjectStore) -> dict[str, bytes]:
     return {stat.key: store.get(stat.key).data for stat in store.list("")}
 

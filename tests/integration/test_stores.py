@@ -14,7 +14,8 @@ import pytest
 from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.open import open_store
 from app.storage.s3 import S3Store
-from app.storage.store import ObjectStore
+from app.storage.store import ObjectStore, StoredObject
+from app.storage.updating import update_object
 from tests.servers.s3 import S3Server, s3_server
 from tests.support.stores import without_attributes
 
@@ -187,8 +188,29 @@ class TestEveryStore:
         won = winners(lambda number: store.put("k", b"%d" % number, if_match=etag))
         assert won == [store.get("k").etag]
 
-    def test_writing_the_same_bytes_keeps_the_etag(self, store: ObjectStore) -> None:
-        assert store.put("k", b"same") == store.put("k", b"same") == store.stat("k").etag
+    def test_a_change_is_made_of_what_a_faster_writer_left(self, store: ObjectStore) -> None:
+        seen: list[bytes] = []
+
+        def change(stored: StoredObject | None) -> tuple[int, bytes]:
+            seen.append(stored.data if stored else b"none")
+            if len(seen) < 3:
+                store.put("k", b"other %d" % len(seen))
+            return len(seen), b"mine after " + seen[-1]
+
+        assert update_object(store, "k", change) == 3
+        assert seen == [b"none", b"other 1", b"other 2"]
+        stored = store.get("k")
+        assert stored.data == b"mine after other 2"
+        assert update_object(store, "k", lambda present: (present, None)) == store.get("k") == stored
+
+    def test_a_change_that_loses_every_race_is_an_error(self, store: ObjectStore) -> None:
+        def overtaken(stored: StoredObject | None) -> tuple[None, bytes]:
+            store.put("k", b"other" + (stored.data if stored else b""))
+            return None, b"mine"
+
+        with pytest.raises(PreconditionFailed, match="k: other writers changed it during 10 attempts"):
+            update_object(store, "k", overtaken)
+        assert store.get("k").data == b"other" * 10
 
 
 class TestS3:

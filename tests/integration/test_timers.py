@@ -38,13 +38,6 @@ def test_a_reset_restores_the_stored_timeout_and_keeps_the_callback(timers: Time
     assert 95 < timer.remaining <= 100
 
 
-def test_a_reset_without_a_timer_starts_one_with_the_incremental_callback(timers: Timers) -> None:
-    assert timers.reset("a.gov", timeout=50, callback=incremental_pack("a.gov"))
-    timer = timers.running("a.gov")
-    assert timer is not None
-    assert timer.callback == incremental_pack("a.gov")
-
-
 @pytest.mark.parametrize("order", [("full", "incremental"), ("incremental", "full")])
 def test_the_stronger_callback_wins_in_any_order_of_arrival(timers: Timers, order: tuple[str, str]) -> None:
     callbacks = {"full": full_pack("a.gov"), "incremental": incremental_pack("a.gov")}
@@ -87,12 +80,6 @@ def test_a_rearmed_timer_waits_for_its_own_timeout(timers: Timers) -> None:
     running = timers.running("a.gov")
     assert running is not None
     assert 0 < running.remaining <= 0.2
-
-
-def test_each_domain_has_a_timer_of_its_own(timers: Timers) -> None:
-    timers.start("busy.gov", timeout=100, callback=full_pack("busy.gov"))
-    timers.start("quiet.gov", timeout=0.01, callback=full_pack("quiet.gov"))
-    assert [timer.domain for timer in due(timers)] == ["quiet.gov"]
 
 
 def test_timers_are_not_late_by_the_time_that_the_clock_was_set_back(timers: Timers, redis_url: str) -> None:

@@ -13,10 +13,10 @@ from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.storage.layout import Page, Tombstone, content_key, page_id, to_json
+from app.storage.layout import Page
 from app.storage.page_parts import PageLink
 from app.storage.store import ObjectStore
-from tests.packs import page
+from tests.packs import gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -26,11 +26,6 @@ DOMAIN = "site.example"
 
 def linking(path: str, *links: tuple[str, str]) -> Page:
     return page(path, f"Page {path}", links=tuple(PageLink(f"https://{DOMAIN}{to}", text) for to, text in links))
-
-
-def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
-    for content in contents:
-        store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
 
 
 def packed_anchors(store: ObjectStore, folder: Path) -> dict[str, tuple[str, int]]:
@@ -44,14 +39,18 @@ def packed_anchors(store: ObjectStore, folder: Path) -> dict[str, tuple[str, int
 def test_an_incremental_pack_has_the_anchor_texts_of_a_full_one(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
     put(store, linking("/a"), linking("/b", ("/a", "Alpha\nthe first")), linking("/c", ("/a", "Alpha"), ("/b", "Beta")))
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     assert packed_anchors(store, tmp_path) == {"/a": ("Alpha\nthe first", 2), "/b": ("Beta", 1)}
-    gone = Tombstone(canonical_key=f"https://{DOMAIN}/c", url=f"https://{DOMAIN}/c", domain=DOMAIN, why="404")
-    put(store, linking("/b", ("/a", "Omega"), ("/d", "later")), linking("/d", ("/b", "second"), ("/d", "myself")), gone)
+    put(
+        store,
+        linking("/b", ("/a", "Omega"), ("/d", "later")),
+        linking("/d", ("/b", "second"), ("/d", "myself")),
+        gone("/c"),
+    )
     pack_incremental(store, DOMAIN, work=tmp_path)
     updated = packed_anchors(store, tmp_path)
     assert updated == {"/a": ("Omega", 1), "/b": ("second", 1), "/d": ("later", 1)}
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     assert packed_anchors(store, tmp_path) == updated
 
 
@@ -71,7 +70,7 @@ def test_a_text_that_leads_to_many_pages_names_none_of_them(tmp_path: Path) -> N
     texts = "\n".join(f"text {number}" for number in range(anchors.MAX_TEXTS + 9))
     put(store, linking("/from", *((f"/{number}", "Next") for number in many), ("/long", texts)))
     put(store, linking("/long"), *(linking(f"/{number}") for number in many))
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     found = packed_anchors(store, tmp_path)
     assert {found[f"/{number}"] for number in many} == {("", 1)}
     assert len(found["/long"][0].splitlines()) == anchors.MAX_TEXTS
@@ -83,7 +82,7 @@ def test_a_page_is_found_by_what_links_call_it_and_by_other_forms_of_its_words(t
     japanese = {"lang": "ja", "body": "パッケージ管理の全体を説明します。" * 3}
     put(store, page("/os", "Operating systems", **english), page("/ja", "手引き", **japanese))
     put(store, linking("/index", ("/os", "busy_timeout")), page("/x", "ThreadPool", body="kernel"))
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     with closing(PackSearcher(fetch_pack(store, DOMAIN, tmp_path / "packs"), time_limit=10)) as searcher:
 
         def paths(q: str) -> list[str]:

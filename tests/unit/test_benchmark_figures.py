@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from app.broker.policies.delay_queues import DelayQueues
+from benchmarks import crawl_tables, enqueue, parked, search_tables
+from benchmarks.crawl_tables import best, cpu_ratio, crawl_ratio
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import FigureTable, Spread, ratios, spread, verdict, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, Spread, ratios, spread, verdict, verdict_below
 from benchmarks.modes import AWAKE, MODES
 from benchmarks.parked import DELAYS_MS, ParkedFigures
 from benchmarks.profile import Share, summary
 from benchmarks.queries import KINDS, BenchQuery, make_queries
-from benchmarks.report import Results as Page
-from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page, section, warnings
+from benchmarks.report import page, section
 from benchmarks.runs import CrawlRun
 from benchmarks.search import END_TO_END, PACK_SEARCHER, SEARCH_CLIENT, SearchFigures, Turn, check
-from benchmarks.stored_results import load_sections, store_section
+from benchmarks.stored_results import Section, load_sections, store_section
 from tests.packs import page as stored_page
 from tests.packs import write_pack
 
@@ -40,6 +41,10 @@ def run(contestant: str, wall: float, cpu: float = 1.0) -> CrawlRun:
         others=0.25,
         redis_commands={"get": 200, "evalsha": 50},
     )
+
+
+def shown(row: str, measured: MeasuredRow, date: str = "today") -> Section:
+    return section(row, measured, date=date, machine={"memory": "1 GB"}, versions={"X": "1.2"})
 
 
 # The second round was disturbed: both sides took ten times as long.
@@ -71,7 +76,7 @@ def test_the_best_contestant_has_the_most_pages_per_second() -> None:
 def test_a_verdict_on_an_aim_names_the_distance() -> None:
     assert verdict(2.0, 2.0) == "reached"
     assert verdict(1.0, 2.0) == "not reached: 50% of it"
-    row, cpu = aims_table(Page(date="", machine={}, versions={}, crawls={SITE: ROUNDS})).rows
+    row, cpu = crawl_tables.shown({SITE: ROUNDS}, {}).aims
     assert row[1:] == ("10", "4.00", "not reached: 40% of it")
     assert cpu[1:] == ("<= 7", "25.0 (20.0-30.0)", "not reached: 3.57 times it")
 
@@ -83,10 +88,7 @@ def test_a_table_is_markdown() -> None:
 
 def test_the_page_names_machine_versions_and_every_contestant() -> None:
     shares = [Share("pool", "parse", 0.5), Share("parent", "event loop", 1.0)]
-    results = Page(
-        date="today", machine={"memory": "1 GB"}, versions={"X": "1.2"}, crawls={SITE: ROUNDS}, profiles={SITE: shares}
-    )
-    text = page([section("crawl", results)])
+    text = page([shown("crawl", crawl_tables.shown({SITE: ROUNDS}, {SITE: shares}))])
     assert "- memory: 1 GB" in text
     assert "X 1.2" in text
     assert "| Scrapy | 14 (2-25) | 1 |" in text
@@ -96,9 +98,9 @@ def test_the_page_names_machine_versions_and_every_contestant() -> None:
 
 def test_the_page_warns_of_runs_disturbed_by_other_programs() -> None:
     alone = [replace(each, others=0.1) for each in ROUNDS]
-    assert not warnings(Page(date="", machine={}, versions={}, crawls={SITE: alone}))
-    (warning,) = warnings(Page(date="", machine={}, versions={}, crawls={SITE: [*alone, *ROUNDS]}))
-    assert "up to 25% of the machine" in warning
+    assert not shown("crawl", crawl_tables.shown({SITE: alone}, {})).warnings
+    (warning,) = shown("crawl", crawl_tables.shown({SITE: [*alone, *ROUNDS]}, {})).warnings
+    assert "other programs took 25% of the machine" in warning
 
 
 def milliseconds(*each: float) -> list[float]:
@@ -126,14 +128,14 @@ def test_a_time_below_its_aim_is_reached() -> None:
 
 def test_the_ratio_of_enqueueing_is_taken_within_a_round() -> None:
     assert ENQUEUED.ratio("Perennial", "Celery").median == pytest.approx(0.8)
-    rows = {row[0]: row for row in aims_table(Page(date="", machine={}, versions={}, enqueue=ENQUEUED)).rows}
+    rows = {row[0]: row for row in enqueue.shown(ENQUEUED).aims}
     assert rows["`delay()` without confirms, p50, ms"][2:] == ("2.20", "not reached: 2.20 times it")
     assert rows["`delay()` without confirms, p50, times plain Celery's"][2:] == ("0.80", "reached")
 
 
 def test_the_memory_of_a_parked_message_is_an_equal_share() -> None:
     assert PARKED.bytes_each == 1_000
-    text = page([section("parked", Page(date="", machine={}, versions={}, parked=[PARKED]))])
+    text = page([shown("parked", parked.shown([PARKED]))])
     assert "| bytes of memory a message | 1,000 |" in text
     assert "| messages parked a second | 500 |" in text
 
@@ -144,14 +146,14 @@ def test_the_delays_of_parked_messages_are_delays_of_the_policy() -> None:
 
 def test_a_run_of_some_rows_keeps_the_results_of_the_others(tmp_path: Path) -> None:
     def measured(row: str, date: str) -> None:
-        store_section(tmp_path / "results", section(row, Page(date=date, machine={}, versions={}, enqueue=ENQUEUED)))
+        store_section(tmp_path / "results", shown(row, enqueue.shown(ENQUEUED), date))
 
     measured("enqueue", "Monday")
     measured("parked", "Tuesday")
     measured("enqueue", "Wednesday")
     sections = load_sections(tmp_path / "results", ["crawl", "parked", "enqueue"])
     assert [(each.row, each.date) for each in sections] == [("parked", "Tuesday"), ("enqueue", "Wednesday")]
-    assert sections[1] == section("enqueue", Page(date="Wednesday", machine={}, versions={}, enqueue=ENQUEUED))
+    assert sections[1] == shown("enqueue", enqueue.shown(ENQUEUED), "Wednesday")
     text = page(sections)
     assert "Tuesday" in text
     assert "Monday" not in text
@@ -203,12 +205,12 @@ def test_added_time_is_the_difference_per_query_within_a_round() -> None:
     # In the first round 2, 3, 3 and 3 ms; 3 ms for the words would be the difference of two medians.
     assert SEARCHED.added(END_TO_END, PACK_SEARCHER, AWAKE).text(1) == "16.5 (3.0-30.0)"
     assert SEARCHED.added(END_TO_END, PACK_SEARCHER, AWAKE, kind="word").text(2) == "13.75 (2.50-25.00)"
-    awake, asleep = aims_table(Page(date="", machine={}, versions={}, search=SEARCHED)).rows
+    awake, asleep = search_tables.shown(SEARCHED).aims
     assert awake[1:] == asleep[1:] == ("< 5", "16.50 (3.00-30.00)", "not reached: 3.30 times it")
 
 
 def test_the_page_shows_search_by_contestant_part_kind_and_process() -> None:
-    text = page([section("search", Page(date="", machine={}, versions={}, search=SEARCHED))])
+    text = page([shown("search", search_tables.shown(SEARCHED))])
     assert "other programs took 50% of the machine" in text
     assert "4 queries in 2 rounds; a.example 7 pages" in text
     assert "| end to end adds to PackSearcher | 16.50 (3.00-30.00) | 16.50 (3.00-30.00) | 16.50 (3.00-30.00) |" in text

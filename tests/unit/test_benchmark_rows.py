@@ -20,7 +20,7 @@ from benchmarks.growth import GrowthRun
 from benchmarks.latency import LatencyRun
 from benchmarks.plots import Axis, Plot, write_plots
 from benchmarks.polite import PoliteRun
-from benchmarks.report import Results, page, section, warnings
+from benchmarks.report import page, section
 from benchmarks.stored_results import load_sections, store_section
 from benchmarks.system import GROUPS, cpu_ms
 
@@ -151,9 +151,10 @@ def test_a_download_of_articles_that_fails_is_named(tmp_path: Path, monkeypatch:
 
 
 def test_a_row_is_stored_and_shown_with_its_plots_and_the_share_of_other_programs(tmp_path: Path) -> None:
-    results = Results(date="today", machine={}, versions={}, measured=MeasuredRow((), (), (PLOT,), others=0.3))
-    assert "took 30% of the machine" in warnings(results)[0]
-    store_section(tmp_path / "results", section("polite", results))
+    measured = MeasuredRow((), (), (PLOT,), others=0.3)
+    shown = section("polite", measured, date="today", machine={}, versions={})
+    assert "took 30% of the machine" in shown.warnings[0]
+    store_section(tmp_path / "results", shown)
     (loaded,) = load_sections(tmp_path / "results", ["polite"])
     assert loaded.plots[0].svg() == PLOT.svg()
     assert "![Hops & pages](plots/hops.svg)" in page([loaded])

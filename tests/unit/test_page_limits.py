@@ -18,10 +18,10 @@ from app.http.response import Response
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.storage import layout
-from app.storage.layout import Page, bounded, content_key, language_tag, page_id, to_json
+from app.storage.layout import Page, bounded, language_tag, to_json
 from app.storage.page_parts import MAX_ANCHOR, MAX_BLOCKS, Block, PageLink, hash_of
 from app.text.anchor_texts import MAX_ANCHORS
-from tests.packs import page
+from tests.packs import page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -104,11 +104,10 @@ def test_stored_pages_of_a_foreign_writer_are_bounded_in_full_and_incremental_pa
             modified="m" * MB,
             content_type="c" * MB,
         )
-        store.put(content_key(DOMAIN, page_id(hostile.canonical_key)), to_json(hostile))
         unaddressable = page(f"/{name}/" + "u" * layout.MAX_ADDRESS)
-        store.put(content_key(DOMAIN, page_id(unaddressable.canonical_key)), to_json(unaddressable))
+        put(store, hostile, unaddressable)
         if name == "a":
-            pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+            pack_full(store, DOMAIN, work=tmp_path)
         else:
             pack_incremental(store, DOMAIN, work=tmp_path)
     with closing(sqlite3.connect(fetch_pack(store, DOMAIN, tmp_path / "packs"))) as pack:
@@ -134,9 +133,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_a_pack_of_pages_with_huge_languages_opens_in_little_memory(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
     for number in range(20):
-        hostile = page(f"/{number}", body="words", lang=f"{number}" + "l" * MB)
-        store.put(content_key(DOMAIN, page_id(hostile.canonical_key)), to_json(hostile))
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+        put(store, page(f"/{number}", body="words", lang=f"{number}" + "l" * MB))
+    pack_full(store, DOMAIN, work=tmp_path)
     pack = fetch_pack(store, DOMAIN, tmp_path / "packs")
     opened = subprocess.run([sys.executable, "-c", OPEN, str(pack)], capture_output=True, text=True, check=True)
     assert int(opened.stdout) < 10_000

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from app.pack import database, repeated
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
-from app.storage.layout import Page, Tombstone, content_key, page_id, to_json
+from app.storage.layout import Page, content_key, page_id
 from app.storage.page_parts import Block, body_of
 from app.storage.store import ObjectStore, StoredObject
-from tests.packs import page
+from tests.packs import gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -31,15 +31,6 @@ def with_lines(path: str, *lines: str, menu: tuple[str, ...] = MENU) -> Page:
     return page(path, f"Page {path}", body_of(blocks), blocks=blocks)
 
 
-def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
-    for content in contents:
-        store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
-
-
-def gone(path: str) -> Tombstone:
-    return Tombstone(canonical_key=f"https://{DOMAIN}{path}", url=f"https://{DOMAIN}{path}", domain=DOMAIN, why="404")
-
-
 def packed(store: ObjectStore, folder: Path) -> dict[str, tuple[str, str]]:
     """Return body and forms by path, of a pack whose index matches its rows."""
     path = fetch_pack(store, DOMAIN, folder)
@@ -49,7 +40,7 @@ def packed(store: ObjectStore, folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def pack_all(store: ObjectStore, folder: Path) -> dict[str, tuple[str, str]]:
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=folder, force=True)
+    pack_full(store, DOMAIN, work=folder, force=True)
     return packed(store, folder)
 
 

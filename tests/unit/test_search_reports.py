@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -27,7 +26,7 @@ from app.sites.search_reports import (
     total,
 )
 from app.sites.site import Site
-from app.sites.stored import write_site
+from app.sites.stored import add_site
 from app.storage.folder import FolderStore
 from app.storage.store import ObjectStore, StoredObject
 from config.settings import get_settings
@@ -139,22 +138,6 @@ def test_counts_wait_in_bounded_memory_while_the_store_fails(store: ObjectStore,
     assert found.queries == {"wordg": THRESHOLD + 1}
 
 
-def test_processes_add_to_one_report_without_losing_counts(store: ObjectStore) -> None:
-    counters = [SearchCounter(store, lambda: {DOMAIN}) for _ in range(3)]
-
-    def count(counter: SearchCounter) -> None:
-        for _ in range(20):
-            counter.count_search([DOMAIN], "zebra", found=False)
-            counter.add_to_reports()
-
-    threads = [threading.Thread(target=count, args=[counter]) for counter in counters]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (report(store).searches, report(store).queries) == (60, {"zebra": 60})
-
-
 def test_a_report_is_bounded_and_deleted_after_its_retention(store: ObjectStore) -> None:
     queries = Counter({f"q{number}": number for number in range(1, MAX_ENTRIES + 11)})
     add_to_report(store, DOMAIN, today(), SearchReport(searches=1, queries=queries))
@@ -188,7 +171,7 @@ def test_the_command_prints_tables_and_json(store: ObjectStore, settings: None) 
     nothing = run.invoke(cli, ["search-report", DOMAIN])
     assert nothing.exit_code == 1
     assert "perennial site set site.example search_report=true" in nothing.stderr
-    write_site(store, Site.of(DOMAIN, {"search_report": "true"}), etag=None)
+    add_site(store, Site.of(DOMAIN, {"search_report": "true"}))
     clicked = Counter({("amber", "https://site.example/amber"): 6})
     for days in (0, 40):
         counts = SearchReport(9, 7, 6, Counter({"zebra\x1b[31m": 7}), clicked)

@@ -27,7 +27,7 @@ from app.search.ranking import Promoted, promote
 from app.search.synonyms import Synonyms, read_rule
 from app.sites.declared import read_declared
 from app.sites.site import Site
-from app.sites.stored import site_key, update_site, write_site
+from app.sites.stored import add_site, site_key, update_site
 from app.storage.folder import FolderStore
 from app.storage.store import StoredObject
 from tests.packs import page, write_pack
@@ -305,7 +305,7 @@ def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path, 
         (tmp_path / "store").rename(tmp_path / "away")
         reader.start()
         (tmp_path / "away").rename(tmp_path / "store")
-        write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+        add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
         eventually(lambda: total_in(packs, "television") == 1, "the settings hold")
 
 
@@ -321,7 +321,7 @@ def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path:
             packs.put(VERSION, write_pack(tmp_path / f"{number}.sqlite", PAGES))
             return total_in(packs, "television")
 
-    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
     assert total_of_process(1) == 1
     (tmp_path / "store").rename(tmp_path / "away")
     assert total_of_process(2) == 1
@@ -349,7 +349,7 @@ def test_settings_that_could_not_be_kept_on_a_full_disk_are_kept_when_there_is_r
     store = folder_store(tmp_path / "store")
     folder_store(tmp_path / "kept")
     kept = FullDisk(tmp_path / "kept")
-    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
     reader = SearchSettingsReader(store, packs, kept=kept)
     reader.read()
     reader.read()
@@ -374,7 +374,7 @@ class OnceAway(FolderStore):
 
 def test_a_site_that_could_not_be_read_is_read_with_the_next_listing(tmp_path: Path, packs: OpenPacks) -> None:
     store = folder_store(tmp_path / "store")
-    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
     reader = SearchSettingsReader(OnceAway(tmp_path / "store"), packs, kept=folder_store(tmp_path / "kept"))
     packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
     for expected in (2, 1):

@@ -23,7 +23,7 @@ from app.sites.policies import SitePolicies, policy_of
 from app.sites.schedule import Schedule, check_schedule
 from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
-from app.sites.stored import Start, list_sites, read_site, read_start, update_site, write_site, write_start
+from app.sites.stored import Start, add_site, list_sites, read_site, read_start, update_site, write_start
 from app.storage.store import ObjectStore
 from config.settings import Settings, get_settings
 from tests.support.stores import folder_store
@@ -80,10 +80,10 @@ def test_a_stored_site_is_read_as_it_was_and_ignores_fields_of_later_releases(st
     site = Site.of(
         "Site.example:8080", {"schedule": " 0  3 * * 1 ", "jitter": "10m", "delay": "2", "exclude": ["/a*b$"]}
     )
-    write_site(store, site, etag=None)
+    add_site(store, site)
     stored = read_site(store, "site.example:8080")
     assert stored is not None
-    assert stored.site == site
+    assert stored == site
     assert (site.schedule, site.jitter, site.delay) == ("0 3 * * 1", 600, 2)
     later = json.loads(site.to_json()) | {"colour": "red"}
     assert Site.from_json(json.dumps(later).encode()) == site
@@ -99,26 +99,10 @@ def test_a_stored_site_is_read_as_it_was_and_ignores_fields_of_later_releases(st
 
 def test_an_invalid_site_in_the_store_does_not_hide_the_others(store: ObjectStore) -> None:
     for domain in ("a.example", "b.example"):
-        write_site(store, Site.of(domain, {}), etag=None)
+        add_site(store, Site.of(domain, {}))
     store.put("sites/c.example.json", Site.of("d.example", {}).to_json())
     store.put("sites/e.example.json", b"?")
     assert [site.domain for site in list_sites(store)] == ["a.example", "b.example"]
-
-
-def test_two_writers_of_one_site_do_not_undo_each_other(store: ObjectStore) -> None:
-    write_site(store, Site.of("a.example", {}), etag=None)
-    calls: list[int | None] = []
-
-    def slow(site: Site | None) -> Site:
-        assert site is not None
-        if not calls:
-            update_site(store, "a.example", lambda present: present.changed({"max_pages": 7}))  # type: ignore[union-attr]
-        calls.append(site.max_pages)
-        return site.changed({"delay": 3})
-
-    changed = update_site(store, "a.example", slow)
-    assert calls == [None, 7]
-    assert (changed.max_pages, changed.delay) == (7, 3)
 
 
 def test_the_last_start_is_kept_beside_the_site(store: ObjectStore) -> None:
@@ -132,7 +116,7 @@ def test_a_damaged_start_counts_from_its_time_and_does_not_stop_the_other_schedu
     store: ObjectStore, data: bytes
 ) -> None:
     for domain in ("a.example", "b.example"):
-        write_site(store, Site.of(domain, {"schedule": "1h", "created": NOON}), etag=None)
+        add_site(store, Site.of(domain, {"schedule": "1h", "created": NOON}))
     store.put("starts/a.example.json", data)
     written = store.stat("starts/a.example.json").modified
     assert read_start(store, "a.example") == Start(written, "")
@@ -228,7 +212,7 @@ def test_a_process_reads_a_changed_site_again_after_its_time(store: ObjectStore,
     settings = Settings(data_dir=tmp_path)
     kept, fresh = SitePolicies(store, settings), SitePolicies(store, settings, max_age=0)
     assert kept("a.example").settings.max_pages == fresh("a.example").settings.max_pages == settings.max_pages
-    write_site(store, Site.of("a.example", {"max_pages": 5}), etag=None)
+    add_site(store, Site.of("a.example", {"max_pages": 5}))
     assert kept("a.example").settings.max_pages == settings.max_pages
     assert fresh("a.example").settings.max_pages == 5
 
@@ -292,7 +276,7 @@ def test_names_of_a_table_are_set_and_removed_one_by_one(run: Any, store: Object
         run("set", "a.example", *values)
         stored = read_site(store, "a.example")
         assert stored is not None
-        return stored.site.headers
+        return stored.headers
 
     run("add", "a.example", "headers.A=one", "headers.B=two")
     assert headers("headers.C=three") == {"A": "one", "B": "two", "C": "three"}
@@ -313,7 +297,7 @@ def test_start_urls_are_checked_by_the_scope_of_the_settings_where_the_site_has_
     assert "not in the scope 'exact'" in run("apply", str(file), exit_code=1)
     stored = read_site(store, "a.example")
     assert stored is not None
-    assert stored.site.scope == "suffix"
+    assert stored.scope == "suffix"
 
 
 def test_a_file_of_sites_is_applied_once_and_keeps_what_commands_changed(
@@ -338,7 +322,7 @@ def test_a_file_of_sites_is_applied_once_and_keeps_what_commands_changed(
     assert pruned == [{"act": "remove", "domain": "c.example", "fields": {}}]
     changed = read_site(store, "a.example")
     assert changed is not None
-    assert (changed.site.delay, changed.site.max_depth, changed.site.blocked) == (1, None, ("https://a.example/x",))
+    assert (changed.delay, changed.max_depth, changed.blocked) == (1, None, ("https://a.example/x",))
 
 
 @pytest.mark.parametrize(

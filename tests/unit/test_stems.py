@@ -16,11 +16,11 @@ from app.pack.packer import pack_full, pack_incremental
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.stemmed import stems_in
-from app.storage.layout import Page, Tombstone, content_key, page_id, to_json
+from app.storage.layout import Page
 from app.storage.store import ObjectStore
 from app.text.languages import ALGORITHMS
 from app.text.variants import Variants, index_stems_of
-from tests.packs import page, write_pack
+from tests.packs import gone, page, put, write_pack
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -30,11 +30,6 @@ FILLER = [
     *("amber", "birch", "cedar", "dogwood", "elder", "fir", "gorse", "hazel"),
     *("ivy", "juniper", "larch", "maple", "oak", "pine", "rowan", "spruce"),
 ]
-
-
-def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
-    for content in contents:
-        store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
 
 
 def filler(words: int, *, at: int = 0) -> str:
@@ -62,16 +57,15 @@ def test_an_incremental_pack_has_the_stems_of_a_full_one(tmp_path: Path) -> None
     store = folder_store(tmp_path / "store")
     english = {"lang": "en", "body": f"The kernels were compiled. {filler(150)} Merging branches."}
     put(store, page("/a", "Compiling kernels", **english), page("/b", "Merges", **english), page("/c", "Twin", "tree"))
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     before = indexed(store, tmp_path)
     assert {("/a", "compil", "title", 0), ("/a", "kernel", 0, 0), ("/a", "merg", 2, 32)} <= before
     assert not {term for _, term, *_ in before} & {"the", "were", "compiled"}
-    gone = Tombstone(canonical_key=f"https://{DOMAIN}/b", url=f"https://{DOMAIN}/b", domain=DOMAIN, why="404")
-    put(store, gone, page("/c", "Own", "trees", lang="en"), page("/d", "Twin", "trees"))
+    put(store, gone("/b"), page("/c", "Own", "trees", lang="en"), page("/d", "Twin", "trees"))
     pack_incremental(store, DOMAIN, work=tmp_path)
     updated = indexed(store, tmp_path)
     assert {path for path, *_ in updated} == {"/a", "/c", "/d"}
-    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path)
     assert indexed(store, tmp_path) == updated != before
 
 

@@ -17,7 +17,7 @@ from app.crawl.urls import Scope
 from app.errors import StoreError
 from app.http.response import Response
 from app.pack.packer import pack_full
-from app.storage.layout import CONTENT_VERSION, Page, content_key, from_json, page_id, to_json
+from app.storage.layout import CONTENT_VERSION, Page, content_key, from_json, list_pages, page_id, to_json
 from app.storage.page_parts import KINDS, Block, PageLink, blocks_from_json, hash_of
 from tests.packs import page
 from tests.support.stores import folder_store
@@ -105,7 +105,7 @@ def test_a_page_of_another_version_is_packed_without_its_blocks_and_links(tmp_pa
     assert from_json(stored) == replace(crawled("a"), blocks=(), links=(), version=version)
     store = folder_store(tmp_path / "store")
     store.put(content_key(DOMAIN, page_id(crawled("a").canonical_key)), stored)
-    assert pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path).pages == 1
+    assert pack_full(store, DOMAIN, work=tmp_path).pages == 1
 
 
 def test_a_page_without_a_version_is_none() -> None:
@@ -115,12 +115,11 @@ def test_a_page_without_a_version_is_none() -> None:
         from_json(json.dumps(stored).encode())
 
 
-def test_a_page_with_a_hash_that_is_no_text_is_left_out_of_its_pack(tmp_path: Path) -> None:
-    store = folder_store(tmp_path / "store")
-    for name, parts in (("a", {}), ("b", {"body_hash": 1}), ("c", {"blocks": 1, "links": 1})):
-        fields = json.loads(to_json(crawled(name))) | parts
-        store.put(content_key(DOMAIN, page_id(crawled(name).canonical_key)), json.dumps(fields).encode())
-    assert pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path).pages == 2
+def test_only_objects_with_the_name_of_a_page_are_listed(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+    for name in ("a.json", "b.txt", "c/a.json", "d"):
+        store.put(f"content/{DOMAIN}/{name}", name.encode())
+    assert [stat.key for stat in list_pages(store, DOMAIN).values()] == [content_key(DOMAIN, "a")]
 
 
 def test_the_documents_name_every_field_of_a_stored_page() -> None:

@@ -28,13 +28,6 @@ def names(parent: Path) -> set[str]:
     return {path.name for path in parent.iterdir()} - {CREATION_LOCK}
 
 
-def test_a_work_folder_exists_for_its_block_only(tmp_path: Path) -> None:
-    with work_folder(tmp_path / "packing") as folder:
-        (folder / "sub").mkdir()
-        assert folder.parent == tmp_path / "packing"
-    assert names(tmp_path / "packing") == set()
-
-
 def test_the_folder_of_a_killed_packer_is_removed_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
     (tmp_path / "pack-of-the-user").mkdir()
     with subprocess.Popen([sys.executable, "-c", PACKER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as packer:

@@ -24,7 +24,7 @@ from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.search_settings import SearchSettingsReader
 from app.cluster.searcher.service import BACKLOG, STUCK_SECONDS, TIME_LIMIT, QueryHandler, SearcherService
 from app.pack import database
-from app.storage.open import open_store
+from app.storage.open import store_of
 from app.topology.check import server_version
 from app.topology.declare import declare_all
 from app.topology.queues import searcher_queue
@@ -100,7 +100,7 @@ def build(
     """Lock a data directory and return a searcher's service, reporter and reader of settings; raises PackError."""
     directory = DataDirectory.acquire(settings.data_dir / "searchers")
     packs = OpenPacks(remove=directory.remove, time_limit=TIME_LIMIT)
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store = store_of(settings)
     jobs = PackJobs(
         directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, store=store, check=database.check
     )

@@ -79,9 +79,9 @@ class SearchSettingsReader:
         """
         domain = _domain(key)
         try:
-            stored = read_site(self._store, domain)
-            self._packs.apply(domain, settings_of(stored.site) if stored else NO_SETTINGS)
-            self._keep(key, stored.site if stored else None)
+            site = read_site(self._store, domain)
+            self._packs.apply(domain, settings_of(site) if site else NO_SETTINGS)
+            self._keep(key, site)
         except ApplicationError as error:
             if self._failed.get(key) != etag:
                 log.warning("%s: its search settings stay as they are: %s", domain, error)

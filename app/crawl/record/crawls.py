@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final, Literal, get_args
 
 from app.crawl.record.keys import CRAWLS_PREFIX, CrawlRef, domain_prefix
-from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed
-from app.storage.damage import read_readable, readable
-from app.storage.store import ObjectStore
+from app.errors import ObjectDamaged
+from app.storage.damage import read_one, read_readable, readable
+from app.storage.reading import check_version, parsing
+from app.storage.store import ObjectStore, StoredObject
+from app.storage.updating import update_object
 
 #: Version of the format. A release reads those up to its own; fields may be added without a new version.
 VERSION: Final = 1
-#: Conditional writes of one change. Each that fails means that another writer succeeded.
-ATTEMPTS: Final = 10
 
 CrawlState = Literal["running", "paused", "cancelled", "done"]
 #: A crawl in one of these states does no further work.
@@ -85,10 +84,9 @@ class CrawlRecord:
     @classmethod
     def from_json(cls, data: bytes) -> CrawlRecord:
         """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
-        try:
+        with parsing("a crawl record", data):
             loaded: dict[str, Any] = json.loads(data)
-            if loaded["version"] > VERSION:
-                raise ObjectDamaged(f"crawl record: version {loaded['version']!r}; this release reads up to {VERSION}")
+            check_version("crawl record", loaded["version"], VERSION)
             named = _fields_of(cls, loaded)
             named["started"] = datetime.fromisoformat(named["started"])
             named["settings"] = CrawlSettings(**_fields_of(CrawlSettings, named["settings"]))
@@ -96,53 +94,31 @@ class CrawlRecord:
             named["closed"] = tuple(named.get("closed", ()))
             record = cls(**named)
             _check(record)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ObjectDamaged(f"not a crawl record: {error!r}: {data[:80]!r}") from error
         return record
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCrawl:
-    """A crawl as it was read, with the ETag of the bytes that were read."""
-
-    record: CrawlRecord
-    etag: str
-
-
-def read_crawl(store: ObjectStore, ref: CrawlRef) -> StoredCrawl | None:
+def read_crawl(store: ObjectStore, ref: CrawlRef) -> CrawlRecord | None:
     """Return the crawl, or None for an unknown or damaged one; raises StoreError."""
-    with suppress(ObjectNotFound):
-        stored = store.get(ref.key)
-        record = readable(store, ref.key, stored, _parse)
-        return StoredCrawl(record, stored.etag) if record else None
-    return None
+    return read_one(store, ref.key, _parse)
 
 
-def write_crawl(store: ObjectStore, record: CrawlRecord, *, etag: str | None) -> str:
-    """Write the crawl in place of the version with this ETag, None for a new crawl, and return its new ETag.
-
-    Raises PreconditionFailed, with nothing written, when the store holds another version.
-    """
-    return store.put(record.ref.key, record.to_json(), if_match=etag, if_absent=etag is None)
+def add_crawl(store: ObjectStore, record: CrawlRecord) -> None:
+    """Write a new crawl; raises PreconditionFailed, with nothing written, where the store has one of its id."""
+    store.put(record.ref.key, record.to_json(), if_absent=True)
 
 
 def update_crawl(store: ObjectStore, ref: CrawlRef, change: Callable[[CrawlRecord], CrawlRecord]) -> CrawlRecord | None:
     """Replace the crawl by what `change` makes of it. Return the crawl as it is then, or None for an unknown one.
 
-    `change` is called again with the present version when another writer was faster, so that neither undoes the other.
-    Nothing is written where it returns an equal record. Raises PreconditionFailed after ATTEMPTS races.
+    `change` may be called again, and nothing is written where it returns an equal record; see `update_object`.
     """
-    for _ in range(ATTEMPTS):
-        stored = read_crawl(store, ref)
-        if stored is None:
-            return None
-        changed = change(stored.record)
-        if changed == stored.record:
-            return changed
-        with suppress(PreconditionFailed):
-            write_crawl(store, changed, etag=stored.etag)
-            return changed
-    raise PreconditionFailed(f"{ref.key}: other writers changed it during {ATTEMPTS} attempts to write it")
+
+    def changed(stored: StoredObject | None) -> tuple[CrawlRecord | None, bytes | None]:
+        former = readable(store, ref.key, stored, _parse)
+        record = change(former) if former else None
+        return record, record.to_json() if record and record != former else None
+
+    return update_object(store, ref.key, changed)
 
 
 def list_crawls(store: ObjectStore, domain: str | None = None) -> list[CrawlRecord]:

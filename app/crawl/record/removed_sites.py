@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound
+from app.errors import InvalidKey, ObjectNotFound
 from app.storage.damage import readable
+from app.storage.reading import parsing
 from app.storage.store import ObjectStore
 
 #: Keys of the times of removal begin with this.
@@ -43,10 +44,8 @@ def removed_at(store: ObjectStore, domain: str) -> int | None:
 
 def _time_of(key: str, data: bytes) -> int:
     del key
-    try:
+    with parsing("the time of a removal", data):
         return int(json.loads(data)["at"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise ObjectDamaged(f"not the time of a removal: {error!r}") from error
 
 
 def is_removed(store: ObjectStore, domain: str, published: Any, *, now: float) -> bool:

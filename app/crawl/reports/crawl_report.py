@@ -214,8 +214,7 @@ def _record_of(frontier: Frontier, store: ObjectStore, domain: str, crawl_id: st
     latest = frontier.latest(domain)
     if not crawl_id and (latest is None or not latest.own):
         return latest_crawl(store, domain)
-    stored = read_crawl(store, CrawlRef(domain, crawl_id or (latest.id if latest else "")))
-    return stored.record if stored else None
+    return read_crawl(store, CrawlRef(domain, crawl_id or (latest.id if latest else "")))
 
 
 def _excluded_of(

@@ -1,0 +1,35 @@
+"""Change an object that other processes may change at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from app.errors import ObjectNotFound, PreconditionFailed
+from app.storage.store import ObjectStore, StoredObject
+
+T = TypeVar("T")
+
+#: Conditional writes of one change. Each that fails means that another writer succeeded.
+ATTEMPTS: Final = 10
+
+
+def update_object(store: ObjectStore, key: str, change: Callable[[StoredObject | None], tuple[T, bytes | None]]) -> T:
+    """Replace an object by the bytes that `change` makes of it, None for a missing one; return its other value.
+
+    `change` is called again with the present object when another writer was faster, so that neither undoes the other.
+    Nothing is written where it makes no bytes. Raises what `change` raises,
+    and PreconditionFailed after ATTEMPTS races.
+    """
+    for _ in range(ATTEMPTS):
+        stored = None
+        with suppress(ObjectNotFound):
+            stored = store.get(key)
+        value, data = change(stored)
+        if data is None:
+            return value
+        with suppress(PreconditionFailed):
+            store.put(key, data, if_match=stored.etag if stored else None, if_absent=stored is None)
+            return value
+    raise PreconditionFailed(f"{key}: other writers changed it during {ATTEMPTS} attempts to write it")
