@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import islice
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from app.cli import caa_view as view
 from app.cli.caa_jobs import BATCH, JobPublisher, ServedArchive
 from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
-from app.coverart.audit import ArtFinding, FindHomes, audit, nothing_differs
+from app.coverart.audit import ArtFinding, FindHomes, audit
 from app.coverart.jobs import Delete
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Entity, Project
@@ -94,21 +95,23 @@ class Comparison:
             if self.given and entity is None and item is None:
                 name = f"{self.project.entity} {gid}"
                 raise EntityNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
-            if nothing_differs(self.project, gid, entity, item, every_metadata=self.every_metadata):
+            compare = partial(
+                audit,
+                self.project,
+                gid,
+                item=item,
+                # Each is requested once, also where the item is compared twice.
+                read_file=cache(lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name))),
+                read_metadata=cache(self.metadata),
+                find_homes=self.homes,
+                every_metadata=self.every_metadata,
+            )
+            if not compare(entity):
                 return ()
             # The entity was read some seconds before the item. What it is now decides.
             with self._in_use:
                 entity = musicbrainz.entity(self.connection, self.project, gid)
-            return audit(
-                self.project,
-                gid,
-                entity,
-                item,
-                read_file=lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name)),
-                find_homes=self.homes,
-                read_metadata=self.metadata,
-                every_metadata=self.every_metadata,
-            )
+            return compare(entity)
         except _UNAVAILABLE:
             raise
         except (ArchiveError, WebServiceError) as error:
