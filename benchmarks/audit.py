@@ -103,7 +103,7 @@ def serve(url: str, latency: float) -> None:
         threading.Event().wait(latency)
 
     with ArchiveServer() as archive, musicbrainz.connect(url) as connection:
-        for gid in musicbrainz.all_gids(connection, COVER_ART):
+        for gid in musicbrainz.gids_of("with_art", connection, COVER_ART):
             entity = musicbrainz.entity(connection, COVER_ART, gid)
             assert entity is not None
             bucket = COVER_ART.bucket(gid)

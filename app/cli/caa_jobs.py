@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import get_args
 
 import typer
 
@@ -103,7 +104,7 @@ class GidSelection:
         Raises EntityNotFound for a given gid that the database does not have, before the first one is yielded.
         """
         if self.every:
-            return islice(musicbrainz.all_gids(connection, project, after=self.after), self.limit)
+            return islice(musicbrainz.gids_of("with_art", connection, project, after=self.after), self.limit)
         found: list[str] = []
         for gid in self.gids:
             entity = musicbrainz.entity(connection, project, gid)
@@ -116,10 +117,9 @@ class GidSelection:
         """Yield the gids whose items are compared; with --all also those that were merged into others or deleted."""
         if not self.every:
             return iter(self.gids)
-        merged = (old for old, _ in musicbrainz.merged_gids(connection, project, after=self.after))
-        deleted = musicbrainz.deleted_gids(connection, project, after=self.after)
-        gids = musicbrainz.all_gids(connection, project, after=self.after)
-        return islice(heapq.merge(gids, merged, deleted), self.limit)
+        kinds = get_args(musicbrainz.GidKind)
+        gids = (musicbrainz.gids_of(kind, connection, project, after=self.after) for kind in kinds)
+        return islice(heapq.merge(*gids), self.limit)
 
     def count(self, connection: Connection, project: Project, *, audited: bool) -> int:
         """Return the number of gids; `audited` counts those that were merged into others or deleted, too."""

@@ -8,16 +8,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from app.coverart.musicbrainz import (
-    all_gids,
-    connect,
-    count_gids,
-    deleted_gids,
-    entities,
-    entity,
-    homes,
-    merged_gids,
-)
+from app.coverart import musicbrainz
+from app.coverart.musicbrainz import connect, count_gids, entities, entity, gids_of, homes
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project
 from app.errors import DatabaseFailed, DatabaseUnavailable
 from tests.servers.musicbrainz import changes
@@ -111,7 +103,7 @@ def test_a_gid_that_was_merged_away_leads_to_where_it_went_over_any_number_of_me
     assert (found.gid, ids(found)) == (third, [3, 2, 1])
     assert read(musicbrainz_url, second.upper(), project) == read(musicbrainz_url, third, project) == found
     with connect(musicbrainz_url) as connection:
-        assert set(merged_gids(connection, project, batch=1)) == {(first, third), (second, third)}
+        assert list(gids_of("merged", connection, project, batch=1)) == sorted([first, second])
 
 
 def test_a_missing_entity_is_none_and_one_without_images_has_no_images(
@@ -135,8 +127,8 @@ def test_what_an_audit_reads_deleted_gids_pages_of_entities_changes_and_descript
     changes.merge(db, project, merged, kept)
     changes.delete(db, project, deleted)
     with connect(musicbrainz_url) as connection:
-        assert list(deleted_gids(connection, project, batch=1)) == [deleted]
-        assert list(deleted_gids(connection, project, after=deleted)) == []
+        assert list(gids_of("deleted", connection, project, batch=1)) == [deleted]
+        assert list(gids_of("deleted", connection, project, after=deleted)) == []
         assert count_gids(connection, project) == (1, 2)
         found = entities(connection, project, [first, merged.upper(), deleted])
         assert {each: (entity.gid, ids(entity)) for each, entity in found.items()} == {
@@ -168,14 +160,14 @@ def test_all_gids_are_those_with_images_in_their_order_each_once_over_any_number
         changes.add_art(db, COVER_ART, each, 2 * number)
         changes.add_art(db, COVER_ART, each, 2 * number + 1)
     with connect(musicbrainz_url) as connection:
-        assert list(all_gids(connection, COVER_ART, batch=2)) == gids
-        assert list(all_gids(connection, COVER_ART)) == gids
-        assert list(all_gids(connection, COVER_ART, after=gids[1])) == gids[2:]
+        assert list(gids_of("with_art", connection, COVER_ART, batch=2)) == gids
+        assert list(gids_of("with_art", connection, COVER_ART)) == gids
+        assert list(gids_of("with_art", connection, COVER_ART, after=gids[1])) == gids[2:]
         assert count_gids(connection, COVER_ART, after=gids[1]) == (3, 0)
-        assert list(all_gids(connection, EVENT_ART)) == []
+        assert list(gids_of("with_art", connection, EVENT_ART)) == []
         changes.merge(db, COVER_ART, gids[0], gids[1])
         assert count_gids(connection, COVER_ART) == (4, 1)
-        assert list(merged_gids(connection, COVER_ART, after=gids[0])) == []
+        assert list(gids_of("merged", connection, COVER_ART, after=gids[0])) == []
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.entity)
@@ -247,11 +239,14 @@ def test_a_url_may_have_options_of_its_own(musicbrainz_url: str, gid: str) -> No
         assert entity(connection, COVER_ART, gid) is not None
 
 
-def test_a_read_that_takes_too_long_is_an_outage(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+def test_a_read_that_takes_too_long_is_an_outage(
+    musicbrainz_url: str, db: changes.Db, gid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(musicbrainz, "READ_SECONDS", 0.2)
     with db.transaction():
         db.execute("LOCK TABLE musicbrainz.release IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(DatabaseUnavailable, match="statement timeout"), connect(musicbrainz_url) as connection:
-            entity(connection, COVER_ART, gid, time_limit=0.2)
+            entity(connection, COVER_ART, gid)
 
 
 def test_a_connection_that_breaks_is_an_outage(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
