@@ -6,7 +6,6 @@ input is closed. The demo holds the other end of that pipe, which the kernel clo
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ from app import services
 from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
 from app.services import procfile
+from app.services.lifecycle import locked
 from app.services.service import tail
 from app.services.supervisor import KILL_WAIT
 from app.storage.open import create_store
@@ -95,10 +95,8 @@ def exclusive(folder: Path) -> Iterator[None]:
     """Hold the demo's folder during the block; raises DemoFailed while another demo holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DemoFailed(f"another demo of this checkout is running (it holds {folder / 'lock'})") from error
+        if not locked(lock):
+            raise DemoFailed(f"another demo of this checkout is running (it holds {folder / 'lock'})")
         yield
 
 

@@ -17,7 +17,6 @@ from rich.text import Text
 from app.cli.printing import print_lines, printable, short
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus
-from app.errors import SearchUnavailable
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -30,11 +29,7 @@ _NAMED = 5
 def searchers(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned."""
     with closing(ClusterSearchClient.of(get_settings())) as client:
-        try:
-            routes = client.routes()
-        except SearchUnavailable as error:
-            typer.echo(f"perennial: {error}\nIs the orchestrator running? perennial up starts it", err=True)
-            raise typer.Exit(1) from None
+        routes = client.routes()
     console = Console(highlight=False)
     if as_json:
         typer.echo(json.dumps(asdict(routes)))

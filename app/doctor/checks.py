@@ -23,8 +23,8 @@ from app.doctor.circuit_breakers import breaker_states
 from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
-from app.errors import unreachable_text
 from app.services.procfile import procfile
+from app.services.unreachable import unreachable_text
 from app.state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
@@ -104,9 +104,7 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
         finally:
             publisher.close()
     except BrokerUnreachable as error:
-        url_is_set = bool(settings.broker_url.get_secret_value())
-        text = unreachable_text("RabbitMQ", "BROKER_URL", error, url_is_set=url_is_set)
-        yield CheckResult("problem", text, "broker")
+        yield CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker")
     for name, independent_check in WITHOUT_BROKER.items():
         yield from _results(name, independent_check, settings)
 
@@ -321,8 +319,7 @@ def redis(settings: Settings) -> Iterator[CheckResult]:
         with Redis.from_url(settings.redis, socket_timeout=seconds, socket_connect_timeout=seconds) as client:
             info: Any = client.info()
     except (RedisConnectionError, RedisTimeoutError) as error:
-        url_is_set = bool(settings.redis_url.get_secret_value())
-        yield CheckResult("problem", unreachable_text("Redis", "REDIS_URL", error, url_is_set=url_is_set))
+        yield CheckResult("problem", unreachable_text("Redis", error, settings))
         return
     if not info.get("aof_enabled"):
         yield CheckResult("warning", "Redis writes no append-only file: a restart loses timers and frontier")
