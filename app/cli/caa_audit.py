@@ -177,13 +177,10 @@ class AuditReport:
     yes: bool
     as_json: bool
     held_back: HeldBack
-    publisher: JobPublisher = field(init=False)
+    publisher: JobPublisher
     kinds: Counter[str] = field(default_factory=Counter)
     items: int = 0
     unread: int = 0
-
-    def __post_init__(self) -> None:
-        self.publisher = JobPublisher(self.archive)
 
     def add(self, gid: str, found: tuple[ArtFinding, ...] | RemoteError) -> None:
         """Print the findings of an item and publish their repairs; an item that could not be read is counted."""

@@ -16,7 +16,8 @@ from typing import get_args
 import typer
 
 from app.broker.errors import ApplicationError
-from app.broker.publishing import get_publisher
+from app.broker.publishing import Publisher
+from app.cli.context import client_publisher
 from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
@@ -24,7 +25,6 @@ from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Entity, Project, served
 from app.coverart.webservice import WebService
 from app.errors import ArtNotServed, EntityNotFound, InvalidJob
-from app.topology.declare import prepare_client
 from config.settings import Settings
 
 #: Entities that are read at once: an audit compares them within seconds.
@@ -136,16 +136,15 @@ class JobPublisher:
 
     archive: ServedArchive
     published: Counter[str] = field(default_factory=Counter)
+    _publisher: Publisher | None = None
 
     def publish(self, jobs: Sequence[Job]) -> None:
         """Publish jobs; raises PublishFailed."""
         if not jobs:
             return
-        settings = self.archive.settings
-        if not self.published:
-            prepare_client(settings)
-        publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-        publisher.publish([message(job, self.archive.project.prefix, str(uuid.uuid4())) for job in jobs])
+        if self._publisher is None:
+            self._publisher = client_publisher(self.archive.settings)
+        self._publisher.publish([message(job, self.archive.project.prefix, str(uuid.uuid4())) for job in jobs])
         self.published.update(map(kind_of, jobs))
 
 

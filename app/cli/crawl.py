@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from app.cli.arguments import AsJson, Domain
+from app.cli.context import settings_store
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
@@ -16,14 +18,10 @@ from app.sites.policies import SitePolicies
 from app.sites.sweep import Sweep
 from app.state.client import get_redis
 from app.storage.damage import DamageNotes
-from app.storage.open import open_store
 from app.timers.timers import Timers
 from config.settings import get_settings
 
 cli = typer.Typer()
-
-Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()
@@ -51,12 +49,12 @@ def repair(
 ) -> None:
     """Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there."""
     settings = get_settings()
-    redis, store = get_redis(settings.redis), open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    redis, store = get_redis(settings.redis), settings_store(settings)
     store.on_damage = DamageNotes(redis).add
     frontier = Frontier(redis)
     records = CrawlRecords(frontier, store, SitePolicies(store, settings))
     sweep = Sweep(store, frontier, Timers(redis), records, settings.timer_timeout)
-    actions = list(sweep.run(_parsed(domain) if domain else ""))
+    actions = list(sweep.run(parse_domain(domain) if domain else ""))
     if as_json:
         typer.echo(json.dumps([{"domain": action.domain, "action": action.text} for action in actions]))
         return
@@ -69,7 +67,7 @@ def change_crawls(domain: str, state: CrawlState, former: frozenset[str]) -> lis
     Return their ids, and those of crawls that a killed command had changed in the store alone.
     """
     settings = get_settings()
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store = settings_store(settings)
     frontier = Frontier(get_redis(settings.redis))
     changed = []
     for record in list_crawls(store, domain):
@@ -87,7 +85,7 @@ def change_crawls(domain: str, state: CrawlState, former: frozenset[str]) -> lis
 
 def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: bool) -> None:
     """Change the state of a domain's crawls, and print which; exit 1 without one."""
-    name = _parsed(domain)
+    name = parse_domain(domain)
     changed = change_crawls(name, state, former)
     if as_json:
         typer.echo(json.dumps({"domain": name, "state": state, "crawls": changed}))
@@ -97,7 +95,3 @@ def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: boo
         typer.echo(f"{name} has no crawl that is {' or '.join(sorted(former))}", err=True)
     if not changed:
         raise typer.Exit(code=1)
-
-
-def _parsed(domain: str) -> str:
-    return parse_domain(domain)

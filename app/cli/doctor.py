@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
+from app.cli.arguments import AsJson
 from app.doctor.checks import run_checks
 from config.settings import get_settings
 
 cli = typer.Typer()
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.broker.errors import InvalidMessage
+from app.cli.context import settings_store
 from app.cli.printing import printable
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
@@ -25,7 +26,6 @@ from app.errors import InvalidQuery, NotPlaced, PackNotFound, StoreError
 from app.pack.fetch import decompress
 from app.search.contract import MAX_HITS, MAX_LIMIT, Filters, Hit, SearchRequest, SearchResult, Sort
 from app.sites.stored import read_site
-from app.storage.open import open_store
 from config.settings import get_settings
 
 #: Seconds that the command waits for display names.
@@ -139,7 +139,7 @@ def _display_names(domains: Sequence[str]) -> Mapping[str, str]:
 
     def read() -> None:
         with suppress(StoreError):
-            store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+            store = settings_store(settings)
             for domain in domains:
                 stored = read_site(store, domain)
                 if stored and stored.site.name:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Annotated
 
 import typer
 
+from app.cli.arguments import AsJson, Domain
+from app.cli.context import settings_store
 from app.cli.printing import printable
 from app.crawl.urls import parse_domain
 from app.sites.search_counter import THRESHOLD
 from app.sites.search_reports import SearchReport, read_reports, today, total
 from app.sites.stored import read_site
-from app.storage.open import open_store
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -38,13 +38,13 @@ class SearchReportTotal:
 
 @cli.command("search-report")
 def search_report(
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    domain: Domain,
+    as_json: AsJson = False,
 ) -> None:
     """Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted."""
     settings = get_settings()
     name = parse_domain(domain)
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store = settings_store(settings)
     since = today() - timedelta(days=_DAYS - 1)
     reports = [report for _, report in read_reports(store, name, since=since)]
     stored = read_site(store, name)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.cli.arguments import AsJson
 from app.cli.printing import print_lines, printable, short
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus
@@ -26,7 +26,7 @@ _NAMED = 5
 
 
 @cli.command()
-def searchers(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def searchers(as_json: AsJson = False) -> None:
     """Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned."""
     with closing(ClusterSearchClient.of(get_settings())) as client:
         routes = client.routes()
