@@ -114,6 +114,20 @@ def exit_on_signal(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
+def exit_status(run: Callable[[], int], say: Callable[[str], None]) -> int:
+    """Run a demo; return its exit status, 1 after an error that explains itself, or 130 after Ctrl-C."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, exit_on_signal)
+    try:
+        return run()
+    except ApplicationError as error:
+        print(f"The demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        say("Interrupted; all processes are stopped.")
+        return 130
+
+
 def main(run: Callable[[], int] = procfile.run) -> int:
     """Start the services and `run` the processes until it returns or SIGTERM arrives. Return an exit status."""
     signal.signal(signal.SIGTERM, exit_on_signal)
