@@ -66,28 +66,9 @@ def test_images_come_in_their_order_with_all_that_a_listing_says(
     assert ids(read(musicbrainz_url, gid)) == [7, 42, 7_000_000_001]
 
 
-def test_of_several_fronts_the_first_one_is_the_front(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
-    for image in (1, 2, 3):
-        changes.add_art(db, COVER_ART, gid, image, types=(FRONT, BACK) if image > 1 else (MEDIUM,))
-
-    def fronts_and_backs() -> list[tuple[int, bool, bool]]:
-        return [(image.id, image.front, image.back) for image in read(musicbrainz_url, gid).images]
-
-    assert fronts_and_backs() == [(1, False, False), (2, True, True), (3, False, False)]
-    changes.set_types(db, COVER_ART, 2, [BACK])
-    assert fronts_and_backs() == [(1, False, False), (2, False, True), (3, True, False)]
-
-
 def test_types_come_by_their_number_however_they_were_added(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
     changes.add_art(db, COVER_ART, gid, 1, types=(SPINE, FRONT, BOOKLET, BACK))
     assert read(musicbrainz_url, gid).images[0].types == ("Front", "Back", "Booklet", "Spine")
-
-
-def test_an_image_is_approved_when_its_edit_is_closed(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
-    edit = changes.add_art(db, COVER_ART, gid, 1, approved=False)
-    assert not read(musicbrainz_url, gid).images[0].approved
-    changes.approve(db, edit)
-    assert read(musicbrainz_url, gid).images[0].approved
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.entity)
