@@ -199,3 +199,9 @@ def test_a_job_whose_item_is_locked_keeps_its_mark(indexer: Indexer) -> None:
     with indexer.locks.hold(B), pytest.raises(Postpone, match="held"):
         indexer.run(Index(B), headers={COALESCED: True})
     assert deliver(indexer, B, "second") == "drop"
+
+
+@pytest.mark.parametrize("locked", [A, B])
+def test_a_move_waits_while_another_job_has_either_item(indexer: Indexer, locked: str) -> None:
+    with indexer.locks.hold(locked), pytest.raises(Postpone, match="held"):
+        replace(indexer, read_home=lambda _: B).run(Move(1, A, B, "jpg"))
