@@ -10,7 +10,7 @@ import typer
 
 from app.cli import caa_view as view
 from app.cli.arguments import AsJson
-from app.cli.caa_audit import AuditReport, Comparison, HeldBack, in_order
+from app.cli.caa_audit import AuditReport, Comparison, in_order
 from app.cli.caa_jobs import (
     GidSelection,
     JobPublisher,
@@ -94,15 +94,12 @@ def audit(
     served = ServedArchive.of(archive, get_settings())
     resume, throttle = ResumePoint(selection), Throttle(rate)
     with (
-        closing(HeldBack()) as held_back,
         resume.printed(),
         # What a standby lacks must not be deleted from the archive.
         served.connect(primary=fix) as connection,
         served.connect(primary=fix) as second,
     ):
-        report = AuditReport(
-            served, fix=fix, yes=yes, as_json=as_json, held_back=held_back, publisher=JobPublisher(served)
-        )
+        report = AuditReport(served, fix=fix, yes=yes, as_json=as_json, publisher=JobPublisher(served))
         comparison = Comparison(
             served.project, served.public, served.web_service, second, given=not every, every_metadata=metadata
         )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.caa_audit import HeldBack, in_order
+from app.cli.caa_audit import in_order
 from app.cli.caa_jobs import GidSelection, ResumePoint
 from app.cli.caa_view import ProgressLines, progress_text
 from app.cli.main import cli
-from app.coverart.jobs import Delete
 from config.settings import get_settings
 
 pytestmark = pytest.mark.unit
@@ -93,15 +91,6 @@ def test_an_error_comes_in_its_turn_and_stops_the_threads_that_pause() -> None:
     with pytest.raises(ValueError, match="2"):
         next(results)
     assert stopped.is_set()
-
-
-def test_held_back_deletions_come_back_in_batches_as_they_were() -> None:
-    jobs = [Delete(A, number, "png") for number in range(1, 1_202)]
-    with closing(HeldBack()) as held_back:
-        held_back.add(jobs)
-        batches = list(held_back.batches())
-    assert [len(batch) for batch in batches] == [500, 500, 201]
-    assert [job for batch in batches for job in batch] == jobs
 
 
 def test_progress_names_the_rate_the_time_left_and_where_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
