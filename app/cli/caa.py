@@ -21,7 +21,9 @@ from app.cli.caa_jobs import (
     entities,
 )
 from app.cli.printing import confirm, print_result
+from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Index
+from app.coverart.webservice import WebService
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Cover art and event art: what the archive holds, and what it should.")
@@ -100,9 +102,8 @@ def audit(
         served.connect(primary=fix) as second,
     ):
         report = AuditReport(served, fix=fix, yes=yes, as_json=as_json, publisher=JobPublisher(served))
-        comparison = Comparison(
-            served.project, served.public, served.web_service, second, given=not every, every_metadata=metadata
-        )
+        public, web_service = PublicArchive.of(served.settings), WebService.of(served.settings)
+        comparison = Comparison(served.project, public, web_service, second, given=not every, every_metadata=metadata)
         count = partial(selection.count, connection, served.project, audited=True)
         pairs = entities(selection.auditable(connection, served.project), connection, served.project, throttle)
         compared = in_order(comparison.findings, pairs, jobs=jobs, stop=comparison.stop)

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import get_args
@@ -19,11 +19,9 @@ from app.broker.errors import ApplicationError
 from app.broker.publishing import Publisher
 from app.cli.context import client_publisher
 from app.coverart import musicbrainz
-from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Entity, Project, served
-from app.coverart.webservice import WebService
 from app.errors import ArtNotServed, EntityNotFound, InvalidJob
 from config.settings import Settings
 
@@ -55,21 +53,9 @@ class ServedArchive:
             raise typer.BadParameter(f"--archive {exchange!r}: served are {', '.join(projects)}")
         return cls(settings, projects[exchange or next(iter(projects))])
 
-    @property
-    def public(self) -> PublicArchive:
-        """The archive as everyone can read it."""
-        return PublicArchive.of(self.settings)
-
-    @property
-    def web_service(self) -> WebService:
-        """MusicBrainz's web service, whose documents are the metadata."""
-        return WebService.of(self.settings)
-
-    @contextmanager
-    def connect(self, *, primary: bool = False) -> Iterator[Connection]:
-        """Open the database for the block; raises as `musicbrainz.connect`."""
-        with musicbrainz.connect(self.settings.musicbrainz_url.get_secret_value(), primary=primary) as connection:
-            yield connection
+    def connect(self, *, primary: bool = False) -> AbstractContextManager[Connection]:
+        """Open the database for a block; raises as `musicbrainz.connect`."""
+        return musicbrainz.connect(self.settings.musicbrainz_url.get_secret_value(), primary=primary)
 
     def count_text(self, count: int) -> str:
         """Return "1 release", "2 events"."""

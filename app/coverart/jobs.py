@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from app.broker.errors import UnknownType
@@ -118,11 +118,6 @@ def message(job: Job, exchange: str, message_id: str) -> Outgoing:
 def event_of(headers: Mapping[str, Any]) -> int | None:
     """Return the id of a message's event, or None for a message of another producer."""
     return whole_number(headers, EVENT, default=0, most=_MAX_ID) or None
-
-
-def arguments(job: Job) -> dict[str, Any]:
-    """Return a job as the keyword arguments of its task."""
-    return asdict(job)
 
 
 def job_of(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
