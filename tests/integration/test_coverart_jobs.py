@@ -360,12 +360,6 @@ def test_an_errors_xml_is_not_expanded_and_is_quoted_in_part_only(server: Archiv
     assert len(str(caught.value)) < 600
 
 
-def test_a_body_that_drips_ends_at_the_read_time_out(server: ArchiveServer, musicbrainz: MusicBrainz) -> None:
-    server.faults.add(hazards.drip(seconds=0.05))
-    with pytest.raises(ArchiveError, match=r"(?i)timed out"):
-        run_index(ends(server.path_url, musicbrainz.ws_url, response_timeout=0.5))
-
-
 def test_an_image_whose_copy_begins_as_a_success_and_ends_as_an_error_is_not_deleted(
     server: ArchiveServer, both: Ends
 ) -> None:
