@@ -267,10 +267,3 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def unreachable_text(service: str, variable: str, error: BaseException, *, url_is_set: bool) -> str:
-    """Return a command's text about a service that does not answer; `variable` is the setting with its URL."""
-    if url_is_set:
-        return f"{service} does not answer: {error}. Check {variable}"
-    return f"{service} is not running: start it with `perennial up`, or set {variable}"

@@ -23,7 +23,6 @@ from app.crawl.frontier.values import ACTIVE_CRAWLS, Progress
 from app.crawl.record.keys import plain_id
 from app.http.api import ApiClient
 from app.messages.envelopes import site_message
-from app.services import state
 from app.services.procfile import procfile
 from app.services.service import tail, wait_until
 from app.state.client import get_redis
@@ -67,8 +66,8 @@ def start_system(folder: Path) -> Iterator[BenchSystem]:
     shutil.rmtree(settings.services_file.parent, ignore_errors=True)
     services.up(settings)
     try:
-        pids = state.load(settings.services_file.parent).pids
-        yield BenchSystem(settings, {"RabbitMQ": pids["RabbitMQ"], "Redis": pids["Redis"]}, folder)
+        rabbitmq, redis = (int(service.pid or 0) for service in services.status(settings))
+        yield BenchSystem(settings, {"RabbitMQ": rabbitmq, "Redis": redis}, folder)
     finally:
         services.down(settings)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import io
-import signal
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 
-from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
 from app.services import install
 from config.settings import ROOT, get_settings
@@ -20,7 +19,7 @@ from demo.monitor import BrokerMonitor
 from demo.plan import Plan, plan_own_site, plan_user_site
 from demo.run import DemoRun, DemoSummary, Stopwatch, await_services
 from demo.site import DemoSite, rendered_site
-from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_on_signal, uninterrupted_stop
+from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_status, uninterrupted_stop
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,25 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make demo", description="Crawl, pack and search a web site.")
     parser.add_argument("--site", metavar="URL", help="your own site (default: a site that the demo serves itself)")
     site = parser.parse_args(arguments).site
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, exit_on_signal)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Titles of pages may have characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="replace")
     display = TerminalDisplay() if sys.stdin.isatty() and sys.stdout.isatty() else PlainDisplay()
-    try:
-        run_demo(site, display)
-    except ApplicationError as error:
-        print(f"The demo failed: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        display.say("Interrupted; all processes are stopped.")
-        return 130
-    return 0
+    return exit_status(partial(run_demo, site, display), display.say)
 
 
-def run_demo(site: str | None, display: TerminalDisplay | PlainDisplay) -> None:
-    """Run the demo on the user's `site`, or on its own (None). On a terminal, keep it running until Ctrl-C."""
+def run_demo(site: str | None, display: PlainDisplay) -> int:
+    """Run the demo on the user's `site`, or on its own (None); return 0. On a terminal, keep it until Ctrl-C."""
     stopwatch, given = Stopwatch(), get_settings()
     folder = given.data_dir.resolve() / "demo"
     with exclusive(folder), ExitStack() as stack:
@@ -77,13 +66,12 @@ def run_demo(site: str | None, display: TerminalDisplay | PlainDisplay) -> None:
                     supervisor.check()
             except KeyboardInterrupt:
                 print()
-    if isinstance(display, PlainDisplay):
+    if not isinstance(display, TerminalDisplay):
         print(summary.to_json(), flush=True)
+    return 0
 
 
-def introduce(
-    plan: Plan, own: DemoSite | None, folder: Path, display: TerminalDisplay | PlainDisplay, stopwatch: Stopwatch
-) -> None:
+def introduce(plan: Plan, own: DemoSite | None, folder: Path, display: PlainDisplay, stopwatch: Stopwatch) -> None:
     """Render the demo's own site, and print which site is crawled with which settings."""
     display.say("Perennial: crawl, pack and search a web site.")
     given = plan.settings
@@ -100,7 +88,7 @@ def introduce(
         display.say(remark)
 
 
-def crawl_and_search(run: DemoRun, display: TerminalDisplay | PlainDisplay, stopwatch: Stopwatch) -> DemoSummary:
+def crawl_and_search(run: DemoRun, display: PlainDisplay, stopwatch: Stopwatch) -> DemoSummary:
     """Crawl, pack, replay and search. Print the results and where to see more, and return the summary."""
     with display.live() if isinstance(display, TerminalDisplay) else nullcontext():
         run.crawl()

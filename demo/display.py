@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,19 +20,6 @@ from demo.monitor import Snapshot
 #: Seconds between two plain status lines.
 _INTERVAL = 1.0
 _COLOURS = {"retry": "yellow", "dead": "red", "pack": "green"}
-
-
-class Display(Protocol):
-    """Where the demo prints."""
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Show the state of the domain."""
-
-    def show_result(self, query: str, result: SearchResult) -> None:
-        """Print a query and its hits."""
 
 
 class PlainDisplay:
@@ -63,10 +49,11 @@ class PlainDisplay:
             self._console.print(line)
 
 
-class TerminalDisplay:
+class TerminalDisplay(PlainDisplay):
     """A panel that is redrawn below the printed lines during the `live` block."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._console = Console(highlight=False)
         self._live: Live | None = None
 
@@ -77,10 +64,6 @@ class TerminalDisplay:
             self._live = live
             yield
         self._live = None
-
-    def say(self, text: str) -> None:
-        """Print a line above the panel."""
-        self._console.print(Text(printable(text)))
 
     def show(self, snapshot: Snapshot) -> None:
         """Redraw the panel."""

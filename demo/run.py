@@ -32,7 +32,7 @@ from app.storage.marker import read_marker
 from app.storage.open import store_of
 from app.topology.policies import site_policy
 from config.settings import Settings
-from demo.display import Display
+from demo.display import PlainDisplay
 from demo.monitor import BrokerMonitor, DomainMonitor, Snapshot
 from demo.plan import Plan
 from demo.site import DemoSite
@@ -105,7 +105,7 @@ class DemoRun:
         self,
         plan: Plan,
         *,
-        display: Display,
+        display: PlainDisplay,
         supervisor: Supervisor,
         broker: BrokerMonitor,
         stopwatch: Stopwatch,

@@ -6,7 +6,6 @@ input is closed. The demo holds the other end of that pipe, which the kernel clo
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ from app import services
 from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
 from app.services import procfile
+from app.services.lifecycle import locked
 from app.services.service import tail
 from app.services.supervisor import KILL_WAIT
 from app.storage.open import create_store
@@ -95,10 +95,8 @@ def exclusive(folder: Path) -> Iterator[None]:
     """Hold the demo's folder during the block; raises DemoFailed while another demo holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DemoFailed(f"another demo of this checkout is running (it holds {folder / 'lock'})") from error
+        if not locked(lock):
+            raise DemoFailed(f"another demo of this checkout is running (it holds {folder / 'lock'})")
         yield
 
 
@@ -114,6 +112,20 @@ def exit_on_signal(number: int, frame: FrameType | None) -> None:
     """Exit with the status of a signal, as its handler."""
     del frame
     sys.exit(128 + number)
+
+
+def exit_status(run: Callable[[], int], say: Callable[[str], None]) -> int:
+    """Run a demo; return its exit status, 1 after an error that explains itself, or 130 after Ctrl-C."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, exit_on_signal)
+    try:
+        return run()
+    except ApplicationError as error:
+        print(f"The demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        say("Interrupted; all processes are stopped.")
+        return 130
 
 
 def main(run: Callable[[], int] = procfile.run) -> int:

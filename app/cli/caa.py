@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from functools import partial
 from typing import Annotated
@@ -10,7 +9,8 @@ from typing import Annotated
 import typer
 
 from app.cli import caa_view as view
-from app.cli.caa_audit import AuditReport, Comparison, HeldBack, in_order
+from app.cli.arguments import AsJson
+from app.cli.caa_audit import AuditReport, Comparison, in_order
 from app.cli.caa_jobs import (
     GidSelection,
     JobPublisher,
@@ -20,8 +20,10 @@ from app.cli.caa_jobs import (
     batches,
     entities,
 )
-from app.cli.printing import confirm
+from app.cli.printing import confirm, print_result
+from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Index
+from app.coverart.webservice import WebService
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Cover art and event art: what the archive holds, and what it should.")
@@ -35,7 +37,6 @@ Archive = Annotated[str, typer.Option(metavar="EXCHANGE", help="Which archive, w
 After = Annotated[str, typer.Option(metavar="GID", help="With --all: only those after this gid.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="With --all: the most that are processed.")]
 Rate = Annotated[float | None, typer.Option(min=0.001, help="The most that are processed in a second.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()
@@ -55,7 +56,7 @@ def reindex(
     publisher, resume, throttle = JobPublisher(served), ResumePoint(selection), Throttle(rate)
     with resume.printed(), served.connect() as connection:
         count = partial(selection.count, connection, served.project, audited=False)
-        if every and rate is None and needs_confirmation(messages := count(), yes=yes):
+        if every and rate is None and not yes and (messages := count()) > _UNCONFIRMED:
             confirm(
                 f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)",
                 without_terminal=f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit",
@@ -68,7 +69,7 @@ def reindex(
                 resume.advance(batch)
                 advance(len(batch))
     result = {"archive": served.project.prefix, "enqueued": resume.count, "last": resume.last}
-    typer.echo(json.dumps(result) if as_json else f"index of {served.count_text(resume.count)} enqueued")
+    print_result(result, f"index of {served.count_text(resume.count)} enqueued", as_json=as_json)
 
 
 @cli.command()
@@ -95,16 +96,14 @@ def audit(
     served = ServedArchive.of(archive, get_settings())
     resume, throttle = ResumePoint(selection), Throttle(rate)
     with (
-        closing(HeldBack()) as held_back,
         resume.printed(),
         # What a standby lacks must not be deleted from the archive.
         served.connect(primary=fix) as connection,
         served.connect(primary=fix) as second,
     ):
-        report = AuditReport(served, fix=fix, yes=yes, as_json=as_json, held_back=held_back)
-        comparison = Comparison(
-            served.project, served.public, served.web_service, second, given=not every, every_metadata=metadata
-        )
+        report = AuditReport(served, fix=fix, yes=yes, as_json=as_json, publisher=JobPublisher(served))
+        public, web_service = PublicArchive.of(served.settings), WebService.of(served.settings)
+        comparison = Comparison(served.project, public, web_service, second, given=not every, every_metadata=metadata)
         count = partial(selection.count, connection, served.project, audited=True)
         pairs = entities(selection.auditable(connection, served.project), connection, served.project, throttle)
         compared = in_order(comparison.findings, pairs, jobs=jobs, stop=comparison.stop)
@@ -116,8 +115,3 @@ def audit(
         report.delete_images(comparison.homes)
         report.print_summary(resume.count)
     raise typer.Exit(1 if report.kinds or report.unread else 0)
-
-
-def needs_confirmation(messages: int, *, yes: bool) -> bool:
-    """Return whether the user must confirm that this many messages are published at once."""
-    return messages > _UNCONFIRMED and not yes

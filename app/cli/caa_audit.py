@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import islice
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from app.cli import caa_view as view
 from app.cli.caa_jobs import BATCH, JobPublisher, ServedArchive
 from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
-from app.coverart.audit import ArtFinding, FindHomes, audit, nothing_differs
+from app.coverart.audit import ArtFinding, FindHomes, audit
 from app.coverart.jobs import Delete
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Entity, Project
@@ -94,21 +94,23 @@ class Comparison:
             if self.given and entity is None and item is None:
                 name = f"{self.project.entity} {gid}"
                 raise EntityNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
-            if nothing_differs(self.project, gid, entity, item, every_metadata=self.every_metadata):
+            compare = partial(
+                audit,
+                self.project,
+                gid,
+                item=item,
+                # Each is requested once, also where the item is compared twice.
+                read_file=cache(lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name))),
+                read_metadata=cache(self.metadata),
+                find_homes=self.homes,
+                every_metadata=self.every_metadata,
+            )
+            if not compare(entity):
                 return ()
             # The entity was read some seconds before the item. What it is now decides.
             with self._in_use:
                 entity = musicbrainz.entity(self.connection, self.project, gid)
-            return audit(
-                self.project,
-                gid,
-                entity,
-                item,
-                read_file=lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name)),
-                find_homes=self.homes,
-                read_metadata=self.metadata,
-                every_metadata=self.every_metadata,
-            )
+            return compare(entity)
         except _UNAVAILABLE:
             raise
         except (ArchiveError, WebServiceError) as error:
@@ -139,32 +141,6 @@ class Comparison:
         return read()
 
 
-class HeldBack:
-    """Deletions of images that wait for the user's confirmation, in a file: there may be a million. `close` it."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile("w+", encoding="ascii")  # noqa: SIM115 - `close` closes it.
-        self.count = 0
-
-    def add(self, jobs: Iterable[Delete]) -> None:
-        """Append deletions."""
-        for job in jobs:
-            self._file.write(f"{job.gid} {job.id} {job.suffix}\n")
-            self.count += 1
-
-    def batches(self) -> Iterator[list[Delete]]:
-        """Yield all deletions in lists."""
-        self._file.seek(0)
-        fields = (line.split() for line in self._file)
-        jobs = (Delete(gid, int(image), suffix) for gid, image, suffix in fields)
-        while batch := list(islice(jobs, BATCH)):
-            yield batch
-
-    def close(self) -> None:
-        """Remove the file."""
-        self._file.close()
-
-
 @dataclass(slots=True)
 class AuditReport:
     """Prints findings as they come, counts them and publishes the jobs that repair them."""
@@ -173,14 +149,12 @@ class AuditReport:
     fix: bool
     yes: bool
     as_json: bool
-    held_back: HeldBack
-    publisher: JobPublisher = field(init=False)
+    publisher: JobPublisher
+    #: Deletions of images that wait for the user's confirmation.
+    held_back: list[Delete] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
     items: int = 0
     unread: int = 0
-
-    def __post_init__(self) -> None:
-        self.publisher = JobPublisher(self.archive)
 
     def add(self, gid: str, found: tuple[ArtFinding, ...] | RemoteError) -> None:
         """Print the findings of an item and publish their repairs; an item that could not be read is counted."""
@@ -200,15 +174,15 @@ class AuditReport:
             fixes = list(dict.fromkeys(finding.fix for finding in found if finding.fix is not None))
             images = [job for job in fixes if isinstance(job, Delete) and job.id is not None]
             if not self.yes:
-                self.held_back.add(images)
+                self.held_back += images
                 fixes = [job for job in fixes if job not in images]
             self.publisher.publish(fixes)
 
     def delete_images(self, find_homes: FindHomes) -> None:
         """Publish the deletions that were held back if the user confirms them."""
-        if not self.held_back.count:
+        if not self.held_back:
             return
-        images = f"{self.held_back.count:,} image{'' if self.held_back.count == 1 else 's'}"
+        images = f"{len(self.held_back):,} image{'' if len(self.held_back) == 1 else 's'}"
         if not sys.stdin.isatty():
             typer.echo(f"{images} not deleted: standard input is not a terminal; confirm with --yes", err=True)
         elif typer.confirm(f"Delete {images} at the archive, which keeps an old version of each?", err=True):
@@ -216,18 +190,18 @@ class AuditReport:
 
     def delete_confirmed(self, find_homes: FindHomes) -> None:
         """Publish the deletions that were held back, but those of images that the database has by now."""
-        for batch in self.held_back.batches():
+        confirmed, self.held_back = iter(self.held_back), []
+        while batch := list(islice(confirmed, BATCH)):
             homes = find_homes([job.id for job in batch if job.id is not None])
-            jobs = [job for job in batch if job.id not in homes]
-            self.publisher.publish(jobs)
-            self.held_back.count -= len(jobs)
-        if self.held_back.count:
-            typer.echo(f"{self.held_back.count:,} not deleted: the database has them now; audit again", err=True)
+            self.publisher.publish([job for job in batch if job.id not in homes])
+            self.held_back += [job for job in batch if job.id in homes]
+        if self.held_back:
+            typer.echo(f"{len(self.held_back):,} not deleted: the database has them now; audit again", err=True)
 
     def print_summary(self, count: int) -> None:
         """Print the numbers of findings and jobs; `count` is the number of compared items."""
         if self.as_json:
-            jobs = {"enqueued": dict(self.publisher.published), "not_deleted": self.held_back.count}
+            jobs = {"enqueued": dict(self.publisher.published), "not_deleted": len(self.held_back)}
             summary = {"items": count, "unread": self.unread, **(jobs if self.fix else {})}
             view.show_json_end(self.archive.project.prefix, summary, first=not self.items)
             return

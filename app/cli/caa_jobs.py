@@ -8,22 +8,21 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import get_args
 
 import typer
 
 from app.broker.errors import ApplicationError
-from app.broker.publishing import get_publisher
+from app.broker.publishing import Publisher
+from app.cli.context import client_publisher
 from app.coverart import musicbrainz
-from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Entity, Project, served
-from app.coverart.webservice import WebService
 from app.errors import ArtNotServed, EntityNotFound, InvalidJob
-from app.topology.declare import prepare_client
 from config.settings import Settings
 
 #: Entities that are read at once: an audit compares them within seconds.
@@ -54,21 +53,9 @@ class ServedArchive:
             raise typer.BadParameter(f"--archive {exchange!r}: served are {', '.join(projects)}")
         return cls(settings, projects[exchange or next(iter(projects))])
 
-    @property
-    def public(self) -> PublicArchive:
-        """The archive as everyone can read it."""
-        return PublicArchive.of(self.settings)
-
-    @property
-    def web_service(self) -> WebService:
-        """MusicBrainz's web service, whose documents are the metadata."""
-        return WebService.of(self.settings)
-
-    @contextmanager
-    def connect(self, *, primary: bool = False) -> Iterator[Connection]:
-        """Open the database for the block; raises as `musicbrainz.connect`."""
-        with musicbrainz.connect(self.settings.musicbrainz_url.get_secret_value(), primary=primary) as connection:
-            yield connection
+    def connect(self, *, primary: bool = False) -> AbstractContextManager[Connection]:
+        """Open the database for a block; raises as `musicbrainz.connect`."""
+        return musicbrainz.connect(self.settings.musicbrainz_url.get_secret_value(), primary=primary)
 
     def count_text(self, count: int) -> str:
         """Return "1 release", "2 events"."""
@@ -103,7 +90,7 @@ class GidSelection:
         Raises EntityNotFound for a given gid that the database does not have, before the first one is yielded.
         """
         if self.every:
-            return islice(musicbrainz.all_gids(connection, project, after=self.after), self.limit)
+            return islice(musicbrainz.gids_of("with_art", connection, project, after=self.after), self.limit)
         found: list[str] = []
         for gid in self.gids:
             entity = musicbrainz.entity(connection, project, gid)
@@ -116,10 +103,9 @@ class GidSelection:
         """Yield the gids whose items are compared; with --all also those that were merged into others or deleted."""
         if not self.every:
             return iter(self.gids)
-        merged = (old for old, _ in musicbrainz.merged_gids(connection, project, after=self.after))
-        deleted = musicbrainz.deleted_gids(connection, project, after=self.after)
-        gids = musicbrainz.all_gids(connection, project, after=self.after)
-        return islice(heapq.merge(gids, merged, deleted), self.limit)
+        kinds = get_args(musicbrainz.GidKind)
+        gids = (musicbrainz.gids_of(kind, connection, project, after=self.after) for kind in kinds)
+        return islice(heapq.merge(*gids), self.limit)
 
     def count(self, connection: Connection, project: Project, *, audited: bool) -> int:
         """Return the number of gids; `audited` counts those that were merged into others or deleted, too."""
@@ -136,16 +122,15 @@ class JobPublisher:
 
     archive: ServedArchive
     published: Counter[str] = field(default_factory=Counter)
+    _publisher: Publisher | None = None
 
     def publish(self, jobs: Sequence[Job]) -> None:
         """Publish jobs; raises PublishFailed."""
         if not jobs:
             return
-        settings = self.archive.settings
-        if not self.published:
-            prepare_client(settings)
-        publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-        publisher.publish([message(job, self.archive.project.prefix, str(uuid.uuid4())) for job in jobs])
+        if self._publisher is None:
+            self._publisher = client_publisher(self.archive.settings)
+        self._publisher.publish([message(job, self.archive.project.prefix, str(uuid.uuid4())) for job in jobs])
         self.published.update(map(kind_of, jobs))
 
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from app.cli.caa_jobs import ResumePoint
 from app.coverart.audit import ArtFinding, Kind
 from app.coverart.jobs import Move, kind_of
 
@@ -75,15 +76,8 @@ def jobs(sent: Counter[str]) -> str:
     return f"{total:,} job{'' if total == 1 else 's'}" + (f" ({kinds})" if kinds else "")
 
 
-class Position(Protocol):
-    """How far a command has come: the number of gids, and the last one."""
-
-    count: int
-    last: str
-
-
 @contextmanager
-def progress(total: Callable[[], int], position: Position, *, shown: bool) -> Iterator[Callable[[int], None]]:
+def progress(total: Callable[[], int], position: ResumePoint, *, shown: bool) -> Iterator[Callable[[int], None]]:
     """Yield a function that advances a progress bar; without a terminal it prints a line every half minute.
 
     `total` is called when the first one is shown, and takes seconds.
@@ -105,7 +99,7 @@ def progress(total: Callable[[], int], position: Position, *, shown: bool) -> It
 class ProgressLines:
     """Prints now and then how far a command is, when it will end, and how to continue it if it is killed."""
 
-    def __init__(self, total: Callable[[], int], position: Position, *, every: float = 30.0) -> None:
+    def __init__(self, total: Callable[[], int], position: ResumePoint, *, every: float = 30.0) -> None:
         self._total = cache(total)
         self._position = position
         self._every = every
@@ -120,7 +114,7 @@ class ProgressLines:
         typer.echo(progress_text(self._position, self._total(), now - self._began), err=True)
 
 
-def progress_text(position: Position, total: int, seconds: float) -> str:
+def progress_text(position: ResumePoint, total: int, seconds: float) -> str:
     """Return "5,400 of 1,400,000, 45.0/s, 8 h 36 min left; continue with --after GID"; `seconds` is the time so far."""
     rate = position.count / seconds
     minutes = round(max(0, total - position.count) / rate / 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import SecretStr
@@ -13,11 +13,11 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
 
+from app.cli.arguments import AsJson
 from config.settings import ROOT, Settings, get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="The settings, which come from the environment.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 #: Printed in place of a secret.
 MASK = "********"

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.arguments import AsJson, Domain
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
@@ -21,9 +22,6 @@ from app.timers.timers import Timers
 from config.settings import get_settings
 
 cli = typer.Typer()
-
-Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()
@@ -56,7 +54,7 @@ def repair(
     frontier = Frontier(redis)
     records = CrawlRecords(frontier, store, SitePolicies(store, settings))
     sweep = Sweep(store, frontier, Timers(redis), records, settings.timer_timeout)
-    actions = list(sweep.run(_parsed(domain) if domain else ""))
+    actions = list(sweep.run(parse_domain(domain) if domain else ""))
     if as_json:
         typer.echo(json.dumps([{"domain": action.domain, "action": action.text} for action in actions]))
         return
@@ -87,7 +85,7 @@ def change_crawls(domain: str, state: CrawlState, former: frozenset[str]) -> lis
 
 def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: bool) -> None:
     """Change the state of a domain's crawls, and print which; exit 1 without one."""
-    name = _parsed(domain)
+    name = parse_domain(domain)
     changed = change_crawls(name, state, former)
     if as_json:
         typer.echo(json.dumps({"domain": name, "state": state, "crawls": changed}))
@@ -97,7 +95,3 @@ def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: boo
         typer.echo(f"{name} has no crawl that is {' or '.join(sorted(former))}", err=True)
     if not changed:
         raise typer.Exit(code=1)
-
-
-def _parsed(domain: str) -> str:
-    return parse_domain(domain)

@@ -21,13 +21,13 @@ from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, read_export, t
 from app.broker.errors import ApplicationError
 from app.broker.headers import ReplayBudget
 from app.cli import dead_output as output
+from app.cli.arguments import AsJson
 from app.cli.printing import confirm
 from app.messages.dead_sets import dead_sets, new_export, where
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")]
 Every = Annotated[bool, typer.Option("--all", help="Every dead letter, or every one that the filters match.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the dead letters concerned.")]
@@ -195,17 +195,11 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
-    chosen = filters.chosen(idents, every=every)
-    sets = filters.sets()
-    if dry_run:
-        _print_plan(sets, chosen, limit, as_json=as_json, verb="replayed")
-        return
-    ids = sets.choose(chosen, limit=limit)
+    sets, ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
     result = sets.replay(
         ids, budget=budget, rate=rate, canary=wait if canary else None, on_progress=output.progress_printer(ids)
     )
-    output.print_result(result, "replayed", as_json=as_json)
-    raise typer.Exit(0 if result.complete else 1)
+    output.exit_with_result(result, "replayed", as_json=as_json)
 
 
 @cli.command()
@@ -220,13 +214,8 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Export dead letters to a file in the data folder, then remove them from the dead set."""
-    chosen = filters.chosen(idents, every=every)
-    sets = filters.sets()
-    if dry_run:
-        _print_plan(sets, chosen, limit, as_json=as_json, verb="dropped")
-        return
     # No letter is held unacknowledged while the operator thinks about the answer.
-    ids = sets.choose(chosen, limit=limit)
+    sets, ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
     path = new_export(get_settings())
     if ids and not yes:
         plan = " and ".join(f"{len(set_ids):,} of {name}" for name, set_ids in ids.items())
@@ -236,8 +225,7 @@ def drop(
         )
     result = sets.drop(ids, path, on_progress=output.progress_printer(ids))
     details = {"file": str(path)} if result.done else {}
-    output.print_result(result, "dropped", as_json=as_json, **details)
-    raise typer.Exit(0 if result.complete else 1)
+    output.exit_with_result(result, "dropped", as_json=as_json, **details)
 
 
 @cli.command()
@@ -272,9 +260,17 @@ def restore(
     typer.echo(json.dumps({"restored": restored}) if as_json else f"{len(restored):,} restored")
 
 
-def _print_plan(sets: DeadSets, chosen: Chosen, limit: int | None, *, as_json: bool, verb: str) -> None:
+def _chosen(
+    filters: DeadFilters, idents: list[str] | None, limit: int | None, *, every: bool, dry_run: bool, as_json: bool
+) -> tuple[DeadSets, dict[str, list[str]]]:
+    """Return the dead sets and the ids of the chosen letters by set; for a dry run print the letters and exit."""
+    chosen = filters.chosen(idents, every=every)
+    sets = filters.sets()
+    if not dry_run:
+        return sets, sets.choose(chosen, limit=limit)
     letters = islice(sets.iter_chosen(chosen), limit)
     if sys.stdout.isatty() and not as_json:
-        output.print_table(letters, output.SCREENFUL, empty=f"Nothing would be {verb}.")
+        output.print_table(letters, output.SCREENFUL, empty="No letter is chosen.")
     else:
         output.print_letters(letters, as_json=as_json)
+    raise typer.Exit

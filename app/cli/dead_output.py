@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from app.broker.dead_letters import DeadLetter, LetterGroup, OperationResult
 from app.broker.dead_letters.exports import readable
 from app.broker.delivery import BROKER_HEADERS
 from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
-from app.cli.printing import console, print_json, print_lines, printable, short
+from app.cli.printing import print_json, print_lines, print_result, printable, short
 from app.messages.dead_sets import domain_of, task_of
 
 #: Letters shown on a terminal unless --limit says otherwise.
@@ -59,7 +60,7 @@ def print_table(letters: Iterator[DeadLetter], limit: int, *, empty: str, total:
     """Print at most `limit` letters as a table, and how many more there are; without `total` they are counted."""
     shown = list(islice(letters, limit))
     hidden = sum(1 for _ in letters) if total is None else total - len(shown)
-    terminal = console()
+    terminal = Console(highlight=False)
     terminal.print(letters_table(shown, terminal.width) if shown else empty)
     if shown and hidden:
         terminal.print(f"{len(shown):,} of {len(shown) + hidden:,} shown; --limit shows more, --group counts causes.")
@@ -72,7 +73,7 @@ def print_groups(groups: Sequence[LetterGroup], *, as_json: bool, empty: str) ->
     elif not groups:
         typer.echo(empty)
     elif sys.stdout.isatty():
-        terminal = console()
+        terminal = Console(highlight=False)
         terminal.print(groups_table(groups, terminal.width))
     else:
         print_lines(list({**group_fields(group), "queues": ",".join(group.queues)}.values()) for group in groups)
@@ -90,19 +91,17 @@ def progress_printer(ids: Mapping[str, Sequence[str]]) -> Callable[[int], None]:
     return print_progress
 
 
-def print_result(result: OperationResult, verb: str, *, as_json: bool, **details: Any) -> None:
-    """Print the result of an operation, as JSON or as text; what was not done goes to standard error."""
-    if as_json:
-        outcome = {verb: result.done, "stayed": result.stayed, "missing": result.missing, "stopped": result.stopped}
-        typer.echo(json.dumps(outcome | details))
-        return
-    for letter_id, reason in result.stayed.items():
-        typer.echo(f"{short(letter_id)} stays: {printable(reason)}", err=True)
-    for letter_id in result.missing:
-        typer.echo(f"{short(letter_id)} is no longer there", err=True)
-    if result.stopped:
-        typer.echo(f"stopped: {printable(result.stopped)}", err=True)
-    typer.echo(f"{len(result.done):,} {verb}" + "".join(f"; {name}: {value}" for name, value in details.items()))
+def exit_with_result(result: OperationResult, verb: str, *, as_json: bool, **details: Any) -> NoReturn:
+    """Print the result of an operation and exit, with 1 if it is incomplete; what was not done is text on stderr."""
+    notes = [f"{short(letter_id)} stays: {printable(reason)}" for letter_id, reason in result.stayed.items()]
+    notes += [f"{short(letter_id)} is no longer there" for letter_id in result.missing]
+    notes += [f"stopped: {printable(result.stopped)}"] if result.stopped else []
+    for note in () if as_json else notes:
+        typer.echo(note, err=True)
+    outcome = {verb: result.done, "stayed": result.stayed, "missing": result.missing, "stopped": result.stopped}
+    text = f"{len(result.done):,} {verb}" + "".join(f"; {name}: {value}" for name, value in details.items())
+    print_result(outcome | details, text, as_json=as_json)
+    raise typer.Exit(0 if result.complete else 1)
 
 
 # Values

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from dataclasses import asdict
 
 import typer
 
+from app.cli.arguments import AsJson
 from app.doctor.checks import run_checks
 from config.settings import get_settings
 
 cli = typer.Typer()
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()
@@ -27,5 +26,5 @@ def doctor(as_json: AsJson = False) -> None:
         if not as_json:
             typer.echo(f"{result.status:<8} {result.check + ':':<17} {result.text}")
     if as_json:
-        typer.echo(json.dumps([result.as_json() for result in results]))
+        typer.echo(json.dumps([asdict(result) for result in results]))
     raise typer.Exit(1 if any(result.status == "problem" for result in results) else 0)

@@ -8,9 +8,15 @@ import redis.exceptions
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
-from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
-from app.errors import unreachable_text
+from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut
+from app.errors import SearchUnavailable
+from app.services.unreachable import unreachable_text
 from config.settings import get_settings
+
+_SEARCH_REMEDY = (
+    "start the orchestrator and searchers with `perennial up`, or search a pack's file with"
+    " `perennial search --pack FILE`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +35,13 @@ def explained(error: BaseException) -> ErrorOutput | None:
         lines = (f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True))
         return ErrorOutput(tuple(lines), exit_code=2)
     if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)):
-        return ErrorOutput((_unreachable("Redis", "REDIS_URL", error),))
-    refused = isinstance(error, PublishFailed) and isinstance(error.__cause__, ConnectionError)
-    if isinstance(error, (BrokerUnreachable, OperationalError)) or refused:
-        return ErrorOutput((_unreachable("RabbitMQ", "BROKER_URL", error),))
+        return ErrorOutput((unreachable_text("Redis", error, get_settings()),))
+    if isinstance(error, PublishFailed) and isinstance(error.__cause__, ConnectionError):
+        return ErrorOutput((unreachable_text("RabbitMQ", error, get_settings()),))
+    # A search client tries again, and then reports what failed as the cause.
+    cause = error.__cause__ if isinstance(error, SearchUnavailable) else error
+    if isinstance(cause, (BrokerUnreachable, OperationalError)):
+        return ErrorOutput((unreachable_text("RabbitMQ", cause, get_settings()),))
+    if isinstance(error, (SearchUnavailable, RequestTimedOut)):
+        return ErrorOutput((str(error), _SEARCH_REMEDY))
     return ErrorOutput((str(error),)) if isinstance(error, ApplicationError) else None
-
-
-def _unreachable(service: str, variable: str, error: BaseException) -> str:
-    url_is_set = bool(getattr(get_settings(), variable.lower()).get_secret_value())
-    return unreachable_text(service, variable, error, url_is_set=url_is_set)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
-from rich.console import Console
 
 #: Digits of an id that are shown on a terminal.
 _SHORT = 8
@@ -33,6 +32,11 @@ def print_lines(rows: Iterable[Sequence[Any]]) -> bool:
     return found
 
 
+def print_result(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Print what a command did: as JSON, or as text for people."""
+    typer.echo(json.dumps(value, default=str) if as_json else text)
+
+
 def confirm(question: str, *, without_terminal: str) -> None:
     """Put a question to the user; raises Exit for a no, or BadParameter with `without_terminal` without a terminal."""
     if not sys.stdin.isatty():
@@ -50,8 +54,3 @@ def short(ident: str) -> str:
 def printable(text: str) -> str:
     """Return a text on one line, without what a terminal would obey: a message must not write escape sequences."""
     return "".join(character if character.isprintable() else " " for character in text)
-
-
-def console() -> Console:
-    """Return the terminal, or the file or pipe in its place."""
-    return Console(highlight=False)

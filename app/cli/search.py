@@ -15,13 +15,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.broker.errors import InvalidMessage, RequestTimedOut
+from app.broker.errors import InvalidMessage
 from app.cli.printing import printable
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
 from app.cluster.client.local import LocalSearchClient
 from app.crawl.urls import parse_domain
-from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable, StoreError
+from app.errors import InvalidQuery, NotPlaced, PackNotFound, StoreError
 from app.pack.fetch import decompress
 from app.search.contract import MAX_HITS, MAX_LIMIT, Filters, Hit, SearchRequest, SearchResult, Sort
 from app.sites.stored import read_site
@@ -118,7 +118,7 @@ def _domains_and_query(words: Sequence[str], local: SearchClient | None) -> tupl
 
 
 def _search(client: SearchClient, request: SearchRequest) -> SearchResult:
-    """Search; on an error exit with its reason and a remedy."""
+    """Search; exit with the reason and a remedy for an invalid query, and for a site that is not on a searcher."""
     try:
         return client.search(request)
     except (InvalidQuery, InvalidMessage) as error:
@@ -130,12 +130,6 @@ def _search(client: SearchClient, request: SearchRequest) -> SearchResult:
         _exit(1, f"{error}. To index it: {commands}")
     except NotPlaced as error:
         _exit(1, f"{error}\nperennial searchers shows where every pack is")
-    except (SearchUnavailable, RequestTimedOut) as error:
-        _exit(
-            1,
-            f"{error}\nAre the orchestrator and a searcher running? perennial up starts them, perennial searchers shows"
-            " them. A pack's file can be searched without them: --pack FILE",
-        )
 
 
 def _display_names(domains: Sequence[str]) -> Mapping[str, str]:

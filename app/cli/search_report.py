@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Annotated
 
 import typer
 
+from app.cli.arguments import AsJson, Domain
 from app.cli.printing import printable
 from app.crawl.urls import parse_domain
 from app.sites.search_counter import THRESHOLD
@@ -38,8 +38,8 @@ class SearchReportTotal:
 
 @cli.command("search-report")
 def search_report(
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    domain: Domain,
+    as_json: AsJson = False,
 ) -> None:
     """Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted."""
     settings = get_settings()

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.cli.arguments import AsJson
 from app.cli.printing import print_lines, printable, short
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus
-from app.errors import SearchUnavailable
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -27,14 +26,10 @@ _NAMED = 5
 
 
 @cli.command()
-def searchers(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def searchers(as_json: AsJson = False) -> None:
     """Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned."""
     with closing(ClusterSearchClient.of(get_settings())) as client:
-        try:
-            routes = client.routes()
-        except SearchUnavailable as error:
-            typer.echo(f"perennial: {error}\nIs the orchestrator running? perennial up starts it", err=True)
-            raise typer.Exit(1) from None
+        routes = client.routes()
     console = Console(highlight=False)
     if as_json:
         typer.echo(json.dumps(asdict(routes)))

@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 
 from app import services
+from app.cli.arguments import AsJson
 from app.services.accounts import make_accounts
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="The private RabbitMQ and Redis of this checkout.")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()

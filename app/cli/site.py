@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -10,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.broker.publishing import get_publisher
+from app.cli.arguments import AsJson
+from app.cli.context import client_publisher
+from app.cli.printing import print_result
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
 from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
@@ -20,13 +21,10 @@ from app.sites.status import status as status_of
 from app.sites.stored import read_site
 from app.state.client import get_redis
 from app.storage.open import store_of
-from app.topology.declare import prepare_client
 from app.topology.policies import budgets
 from config.settings import get_settings
 
 cli = typer.Typer()
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()
@@ -50,7 +48,7 @@ def index(
     posted = {"posted": kind, "url": page.url, "domain": page.domain}
     if not (wait and as_json):  # The status is the one document then.
         text = f"{kind} of {page.url} posted{note}" + (_duration_of_crawls(page.domain) if crawl and not wait else "")
-        _print(posted, text, as_json)
+        print_result(posted, text, as_json=as_json)
     if former is not None:
         _watch(page.domain, former=former.crawl.id if former.crawl else "", pages=former.seen, quiet=as_json)
         _show_status(page.domain, as_json)
@@ -67,7 +65,7 @@ def pack(
     name = parse_domain(domain)
     kind = "pack_full" if full else "pack_incremental"
     _post(kind, domain=name, **({"force": True} if force else {}))
-    _print({"posted": kind, "domain": name}, f"{kind} of {name} posted", as_json)
+    print_result({"posted": kind, "domain": name}, f"{kind} of {name} posted", as_json=as_json)
 
 
 @cli.command()
@@ -125,7 +123,7 @@ def _watch(domain: str, *, former: str = "", pages: int = 0, quiet: bool) -> Non
 
 def _show_status(domain: str, as_json: bool) -> None:
     found = status_of(domain)
-    _print(asdict(found), str(found), as_json)
+    print_result(asdict(found), str(found), as_json=as_json)
 
 
 def _with_scheme(url: str) -> tuple[str, str]:
@@ -156,10 +154,4 @@ def _target(url: str) -> Target:
 
 def _post(kind: str, **payload: Any) -> None:
     settings = get_settings()
-    prepare_client(settings)
-    publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-    publisher.publish([site_message(kind, budgets(settings), **payload)])
-
-
-def _print(value: dict[str, Any], text: str, as_json: bool) -> None:
-    typer.echo(json.dumps(value, default=str) if as_json else text)
+    client_publisher(settings).publish([site_message(kind, budgets(settings), **payload)])

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from app.broker.errors import ApplicationError, Postpone, PublishFailed
-from app.broker.publishing import get_publisher
-from app.cli.printing import confirm
+from app.cli.arguments import AsJson, Domain, Yes
+from app.cli.context import client_publisher
+from app.cli.printing import confirm, print_result
 from app.crawl.frontier.values import LEASE
 from app.crawl.urls import Target, parse_domain, parse_target
 from app.errors import InvalidSite
@@ -26,7 +26,6 @@ from app.state.client import get_redis
 from app.state.lease import lease
 from app.storage.layout import Tombstone, content_key, may_be_page, page_id, to_json
 from app.storage.open import store_of
-from app.topology.declare import prepare_client
 from app.topology.policies import budgets
 from app.topology.queues import DEAD_SET
 from config.settings import Settings, get_settings
@@ -38,13 +37,11 @@ _PACKER_WAIT = 1_600.0
 #: Seconds until a blocked page is deleted again, if a request that was in flight has stored it meanwhile.
 _AGAIN = 40.0
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 OfSite = Annotated[str, typer.Option("--site", metavar="DOMAIN", help="The site, if it is not the host of the URL.")]
 
 
 def remove(
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")],
+    domain: Domain,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,10 +56,8 @@ def remove(
             f"Delete all of {name}, its messages and dead letters?", without_terminal="without a terminal, add --yes"
         )
     [deleted], letters = remove_sites([name])
-    if as_json:
-        typer.echo(json.dumps({**asdict(deleted), "removed_dead_letters": letters}))
-    else:
-        typer.echo(f"{name}: deleted, and {letters} dead letters; workers drop its messages, searchers follow")
+    text = f"{name}: deleted, and {letters} dead letters; workers drop its messages, searchers follow"
+    print_result({**asdict(deleted), "removed_dead_letters": letters}, text, as_json=as_json)
 
 
 def remove_sites(domains: Collection[str]) -> tuple[list[Holdings], int]:
@@ -72,7 +67,7 @@ def remove_sites(domains: Collection[str]) -> tuple[list[Holdings], int]:
     workers that receive them; those that are published after this function has returned are not.
     """
     settings = get_settings()
-    prepare_client(settings)
+    publisher = client_publisher(settings)
     removals = [_removal(domain, settings) for domain in domains]
     for removal in removals:
         removal.stop(at=_next_second())
@@ -85,7 +80,6 @@ def remove_sites(domains: Collection[str]) -> tuple[list[Holdings], int]:
     letters = dead_sets(settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in domains)
     # Times of messages are whole seconds: what is published from now on is no older than the removal.
     time.sleep(max(0.0, at - time.time()))
-    publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
     publisher.publish([event_message("update", {"domain": domain}) for domain in domains])
     return deleted, letters
 
@@ -101,26 +95,22 @@ def block(url: Annotated[str, typer.Argument(help="A page.")], site: OfSite = ""
         store.put(
             key, to_json(Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="blocked"))
         )
-    prepare_client(settings)
-    headers = budgets(settings)
-    publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
+    headers, publisher = budgets(settings), client_publisher(settings)
     publisher.publish([site_message("pack_incremental", headers, domain=page.domain)])
     # Workers declare the delay queues: without one that ever ran, no request is in flight.
     with suppress(PublishFailed):
         publisher.publish([delayed_message("index", headers, _AGAIN, url=page.url, domain=page.domain, pack=True)])
     text = "removed; searchers follow" if stored else "it was not stored"
-    _print(
-        {"url": page.url, "domain": page.domain, "blocked": True, "stored": stored},
-        f"{page.url} blocked, and {text}",
-        as_json,
-    )
+    result = {"url": page.url, "domain": page.domain, "blocked": True, "stored": stored}
+    print_result(result, f"{page.url} blocked, and {text}", as_json=as_json)
 
 
 def unblock(url: Annotated[str, typer.Argument(help="A page.")], site: OfSite = "", as_json: AsJson = False) -> None:
     """Allow a blocked page again. The next crawl, or `perennial index --now`, indexes it."""
     page = _page(url, site)
     _block(page.domain, page.url, blocked=False)
-    _print({"url": page.url, "domain": page.domain, "blocked": False}, f"{page.url} is no longer blocked", as_json)
+    result = {"url": page.url, "domain": page.domain, "blocked": False}
+    print_result(result, f"{page.url} is no longer blocked", as_json=as_json)
 
 
 def _block(domain: str, url: str, *, blocked: bool) -> None:
@@ -156,7 +146,3 @@ def _page(url: str, site: str) -> Target:
 
 def _removal(domain: str, settings: Settings) -> SiteRemoval:
     return SiteRemoval(domain, store_of(settings), get_redis(settings.redis))
-
-
-def _print(value: dict[str, Any], text: str, as_json: bool) -> None:
-    typer.echo(json.dumps(value) if as_json else text)

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from app.cli import site_removal
+from app.cli.arguments import AsJson, Domain, Yes
 from app.cli.crawl import change_crawls
-from app.cli.printing import confirm, print_json, print_lines
+from app.cli.printing import confirm, print_json, print_lines, print_result
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite, PreconditionFailed
 from app.sites.declared import Difference, changed_fields, declared_site, differences, read_declared
@@ -28,12 +29,10 @@ cli.command()(site_removal.remove)
 cli.command()(site_removal.block)
 cli.command()(site_removal.unblock)
 
-Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
 Values = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FIELD=VALUE]...", help="Fields, such as delay=2; a list's field once for each element."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()
@@ -42,7 +41,7 @@ def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
     site = Site.of(domain, assigned(values or []))
     site.check_scope(get_settings().scope)
     try:
-        add_site(_store(), site)
+        add_site(store_of(get_settings()), site)
     except PreconditionFailed:
         raise InvalidSite(f"{site.domain} is a site already: change it with `perennial site set`") from None
     _print_site(site, f"{site.domain} added", as_json)
@@ -51,7 +50,7 @@ def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
 @cli.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List all sites with their schedules. Exit 1 without a site."""
-    store = _store()
+    store = store_of(get_settings())
     rows = (_row(store, site) for site in list_sites(store))
     lines = (
         (row["domain"], row["state"], row["schedule"] or "no schedule", f"next {row['next_start'] or 'never'}")
@@ -65,7 +64,7 @@ def list_(as_json: AsJson = False) -> None:
 @cli.command()
 def show(domain: Domain, as_json: AsJson = False) -> None:
     """Show a site: the fields that differ from their defaults, its last and its next scheduled start."""
-    store, site = _store(), _required(domain)
+    store, site = store_of(get_settings()), _required(domain)
     row = {**site.fields(), **_row(store, site)}
     if as_json:
         typer.echo(json.dumps(row))
@@ -119,11 +118,11 @@ def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML with a table [[sites]] for each site.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Remove the sites that the file does not name.")] = False,
-    yes: site_removal.Yes = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the sites as a file declares them. Without --prune, those that it does not name stay."""
-    store = _store()
+    store = store_of(get_settings())
     declared = read_declared(file)
     found = differences(declared, list_sites(store))
     for each in found:
@@ -189,12 +188,12 @@ def _changed(domain: str, change: Callable[[Site], Site]) -> Site:
             raise InvalidSite(f"{domain} is no site: add it with `perennial site add`")
         return change(former)
 
-    return update_site(_store(), domain, changed)
+    return update_site(store_of(get_settings()), domain, changed)
 
 
 def _required(domain: str) -> Site:
     name = parse_domain(domain)
-    site = read_site(_store(), name)
+    site = read_site(store_of(get_settings()), name)
     if site is None:
         raise InvalidSite(f"{name} is no site: add it with `perennial site add`")
     return site
@@ -218,8 +217,4 @@ def _as_values(found: Iterable[Difference]) -> Iterable[dict[str, Any]]:
 
 
 def _print_site(site: Site, text: str, as_json: bool) -> None:
-    typer.echo(json.dumps({"domain": site.domain, **site.fields()}) if as_json else text)
-
-
-def _store() -> ObjectStore:
-    return store_of(get_settings())
+    print_result({"domain": site.domain, **site.fields()}, text, as_json=as_json)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from app.cli.arguments import AsJson
+from app.cli.printing import print_result
 from app.storage.copying import copy_store
 from app.storage.open import check_conditional_writes, create_store, open_store, store_of
 from app.storage.store import ObjectStore
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="The object store of STORE_URL.")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()
@@ -47,16 +46,12 @@ def copy(
         raise typer.BadParameter("give --to URL for a backup, or --from URL to restore one")
     opened = (open_store(url, endpoint_url=settings.s3_endpoint_url) for url in (source_url, target_url))
     result = copy_store(*opened, create=create)
-    if as_json:
-        typer.echo(json.dumps({"from": source_url, "to": target_url, **asdict(result)}))
-    else:
-        typer.echo(f"{result.copied:,} copied, {result.unchanged:,} unchanged: {source_url} to {target_url}")
+    text = f"{result.copied:,} copied, {result.unchanged:,} unchanged: {source_url} to {target_url}"
+    print_result({"from": source_url, "to": target_url, **asdict(result)}, text, as_json=as_json)
 
 
 def _check(store: ObjectStore, *, made: bool, as_json: bool) -> None:
     check_conditional_writes(store)
     url = get_settings().store
-    if as_json:
-        typer.echo(json.dumps({"store": url, "created": made, "conditional_writes": True}))
-    else:
-        typer.echo(f"{url}: {'created; ' if made else ''}conditional writes hold")
+    text = f"{url}: {'created; ' if made else ''}conditional writes hold"
+    print_result({"store": url, "created": made, "conditional_writes": True}, text, as_json=as_json)

@@ -12,6 +12,7 @@ import typer
 
 from app.broker.connection import connected
 from app.broker.errors import TopologyDiffers
+from app.cli.arguments import AsJson
 from app.topology import migrate as migration
 from app.topology.check import TopologyReport, check_topology
 from app.topology.compare import TopologyFinding
@@ -23,8 +24,6 @@ cli = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
 #: Characters of a line.
 _WIDTH = 118
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()

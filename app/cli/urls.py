@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from app.broker.errors import InvalidMessage
+from app.cli.arguments import AsJson, Domain
 from app.cli.printing import printable
 from app.crawl.reports.crawl_report import MAX_SOURCES, CrawlReport
 from app.crawl.reports.explanation import Explanation
@@ -20,9 +21,6 @@ from app.sites.crawl_reports import CrawlReports
 from config.settings import get_settings
 
 cli = typer.Typer()
-
-Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @cli.command()

@@ -47,29 +47,6 @@ class ArtFinding:
     fix: Job | None = None
 
 
-def nothing_differs(
-    project: Project, gid: str, entity: Entity | None, item: ArchiveItem | None, *, every_metadata: bool = False
-) -> bool:
-    """Return whether names, checksums and times of an item's files show that it agrees with `entity`.
-
-    False means that `audit` must compare it, which may need requests and more of the database. With `every_metadata`
-    times of metadata show nothing.
-    """
-    own = entity if entity is not None and entity.gid == gid else None
-    files = item.files if item is not None else {}
-    images = {file for file in files if _image_pattern(project, gid).fullmatch(file)}
-    if own is None or item is None:
-        return not (images or LISTING_FILE in files or (item is not None and item.dark) or (own and own.images))
-    metadata = project.metadata_file(gid)
-    return (
-        not item.dark
-        and images == {project.image_file(gid, image.id, image.suffix) for image in own.images}
-        and files.get(LISTING_FILE) == _checksum(listing(project, own))
-        and metadata in files
-        and not (every_metadata or _may_be_stale(own, item, metadata))
-    )
-
-
 def audit(
     project: Project,
     gid: str,
@@ -86,7 +63,10 @@ def audit(
     There may be no entity, for a gid that the database does not have. The entity has another gid if `gid` was merged
     into it. Then the item should have nothing but its metadata, whose deletion is never requested. A dark item is
     reported without details, since nothing in it can be read or changed. With `every_metadata` also metadata are
-    compared that are younger than the entity: the database has no time of some changes. Raises the functions' errors.
+    compared that are younger than the entity: the database has no time of some changes.
+
+    Calls no function where names, checksums and times of the files show that nothing differs. Raises the functions'
+    errors.
     """
     if item is not None and item.dark:
         return (ArtFinding(gid, "dark", ""),)

@@ -98,31 +98,26 @@ class CoalescingWindow:
         return f"{PREFIX}art:window:{self.project.prefix}:{kind_of(job)}:{digest}"
 
 
-class WindowMark:
-    """The mark of one message that has waited: deleted before its job reads, set again if the job is postponed.
+@contextmanager
+def own_marks(window: CoalescingWindow, *, owned: bool) -> Iterator[Callable[[Job], None]]:
+    """Yield the function that deletes the mark of a job, before it reads; set it again if the job is postponed.
 
     A message without a mark of its own leaves all marks as they are. Equal messages may be dropped while a job is
     postponed. Until its replacement is confirmed, the broker delivers the original again, which runs.
     """
+    cleared: list[Job] = []
 
-    def __init__(self, window: CoalescingWindow, *, owned: bool) -> None:
-        self._window = window
-        self._owned = owned
-        self._cleared: list[Job] = []
+    def clear(job: Job) -> None:
+        if owned:
+            window.clear(job)
+            cleared.append(job)
 
-    def __enter__(self) -> None:
-        """Begin a job."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Set again what was deleted, if the job was postponed."""
-        for job in self._cleared if isinstance(error, Postpone) else ():
-            self._window.hold(job)
-
-    def clear(self, job: Job) -> None:
-        """Delete the mark of a job."""
-        if self._owned:
-            self._window.clear(job)
-            self._cleared.append(job)
+    try:
+        yield clear
+    except Postpone:
+        for job in cleared:
+            window.hold(job)
+        raise
 
 
 def _ms(seconds: float) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 
 from app.broker.errors import Postpone
 from app.broker.headers import ATTEMPTS, whole_number
-from app.coverart.coordination import COALESCED
 from app.coverart.event_record import EventRecord
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Job
@@ -34,7 +33,7 @@ def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, 
         _log.info("Event %d is completed or deleted: its message is dropped", record.event)
         return
     try:
-        replace(indexer, ordered=True).handle(job, message_id, {**headers, COALESCED: True})
+        replace(indexer, ordered=True).handle(job, message_id, headers)
     except Postpone:
         raise
     except Exception as error:

@@ -17,7 +17,7 @@ from app.broker.policies.delays import rounded_up
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, WindowMark
+from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, own_marks
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.ordering import deletion_waits, listing_waits, present_move
@@ -55,7 +55,8 @@ class Indexer:
     services: Services
     #: Seconds for which jobs wait for the moves of a merge.
     patience: float
-    #: Whether the event queue orders the jobs. Then a move keeps its source: another job deletes it.
+    #: Whether the event queue orders the jobs: equal ones are one, and what had to be first has run. A move keeps its
+    #: source then, which another job deletes, maybe hours later.
     ordered: bool = False
 
     @classmethod
@@ -115,7 +116,7 @@ class Indexer:
         For an `index` the database is read, since its gid may be merged into another. Raises the database's errors, and
         Postpone while it is away.
         """
-        if not self.window.seconds or {COALESCED, RETRIES} & set(headers):
+        if self.ordered or not self.window.seconds or {COALESCED, RETRIES} & set(headers):
             return "run"
         if not isinstance(job, Index):
             return self.window.decide(job, message_id)
@@ -132,70 +133,39 @@ class Indexer:
         service and database.
         """
         # A mark stands for a message that waited: a retry must not delete that of another message.
-        mark = WindowMark(self.window, owned=COALESCED in headers and RETRIES not in headers)
+        owned = COALESCED in headers and RETRIES not in headers
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
         with ExitStack() as stack:
-            stack.enter_context(mark)
+            clear = stack.enter_context(own_marks(self.window, owned=owned))
             for breaker in self.services.needed_by(kind_of(job), in_turn=self.ordered):
                 stack.enter_context(breaker.admit(*gids, *map(self.project.bucket, gids)))
             match job:
-                case _ if self.ordered:
-                    return self._run_in_turn(job)
                 case Index():
-                    return self._index(job, mark)
+                    return self._index(job, clear)
                 case Move():
-                    return self._move(job, mark)
+                    return self._move(job, clear)
                 case Delete():
-                    return self._delete(job, mark)
+                    return self._delete(job, clear)
 
-    def _run_in_turn(self, job: Job) -> Outcome:
-        """Run a job of the event queue, which has already run what had to be first."""
-        match job:
-            case Index():
-                with self.locks.hold_entity(job.gid, self.read_entity) as entity:
-                    if entity is None:
-                        _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
-                        return "skipped"
-                    return index(self.project, entity, archive=self.archive, web_service=self.web_service)
-            case Move():
-                with self.locks.hold(job.old_gid, job.new_gid):
-                    return copy(self.project, job, archive=self.archive)
-            case Delete():
-                with self.locks.hold(job.gid):
-                    if self._is_needed(job):
-                        file = LISTING_FILE if job.id is None else f"image {job.id}"
-                        _log.info("%s of %s not deleted: the database needs it there again", file, job.gid)
-                        return "skipped"
-                    return delete(self.project, job, archive=self.archive)
-
-    def _is_needed(self, job: Delete) -> bool:
-        """Return whether the item should have the file of a deletion again: its retry may come hours after the event.
-
-        An image may have been moved back. An entity may have images again, so that it needs its listing.
-        """
-        if job.id is not None:
-            return self.read_home(job.id) == job.gid
-        entity = self.read_entity(job.gid)
-        return entity is not None and entity.gid == job.gid and bool(entity.images)
-
-    def _index(self, job: Index, mark: WindowMark) -> Outcome:
-        def clear(gid: str) -> None:
-            mark.clear(Index(gid))
-
-        with self.locks.hold_entity(job.gid, self.read_entity, on_lock=clear) as entity:
+    def _index(self, job: Index, clear: Callable[[Job], None]) -> Outcome:
+        with self.locks.hold_entity(job.gid, self.read_entity, on_lock=lambda gid: clear(Index(gid))) as entity:
             if entity is None:
                 _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
                 return "skipped"
-            if wait := listing_waits(self.project, entity, self.public.item, patience=self.patience):
-                raise wait
-            # The listing of an entity that lost its last image is empty; one that never had any needs no item.
-            if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
-                _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
-                return "skipped"
+            if not self.ordered:
+                if wait := listing_waits(self.project, entity, self.public.item, patience=self.patience):
+                    raise wait
+                # The listing of an entity that lost its last image is empty; one that never had any needs no item.
+                if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
+                    _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
+                    return "skipped"
             return index(self.project, entity, archive=self.archive, web_service=self.web_service)
 
-    def _move(self, job: Move, mark: WindowMark) -> Outcome:
-        mark.clear(job)
+    def _move(self, job: Move, clear: Callable[[Job], None]) -> Outcome:
+        if self.ordered:
+            with self.locks.hold(job.old_gid, job.new_gid):
+                return copy(self.project, job, archive=self.archive)
+        clear(job)
         present = present_move(job, self.read_home(job.id))
         if present is None:
             _log.warning(
@@ -206,14 +176,29 @@ class Indexer:
         with self.locks.hold(present.old_gid, present.new_gid) as require_held:
             return move(self.project, present, archive=self.archive, require_held=require_held)
 
-    def _delete(self, job: Delete, mark: WindowMark) -> Outcome:
+    def _delete(self, job: Delete, clear: Callable[[Job], None]) -> Outcome:
         with self.locks.hold(job.gid):
-            mark.clear(job)
-            if job.id is None:
+            clear(job)
+            if self.ordered:
+                if self._is_needed(job):
+                    file = LISTING_FILE if job.id is None else f"image {job.id}"
+                    _log.info("%s of %s not deleted: the database needs it there again", file, job.gid)
+                    return "skipped"
+            elif job.id is None:
                 entity = self.read_entity(job.gid)
                 if wait := deletion_waits(self.project, job.gid, entity, self.public.item, patience=self.patience):
                     raise wait
             return delete(self.project, job, archive=self.archive)
+
+    def _is_needed(self, job: Delete) -> bool:
+        """Return whether the item should have the file of a deletion again: a retry may come hours after the event.
+
+        An image may have been moved back. An entity may have images again, so that it needs its listing.
+        """
+        if job.id is not None:
+            return self.read_home(job.id) == job.gid
+        entity = self.read_entity(job.gid)
+        return entity is not None and entity.gid == job.gid and bool(entity.images)
 
 
 def index(project: Project, entity: Entity, *, archive: Archive, web_service: WebService) -> Outcome:

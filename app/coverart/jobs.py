@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from app.broker.errors import UnknownType
@@ -24,6 +24,9 @@ _DEFAULT_SUFFIX = "jpg"
 _GID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 _ID = re.compile(r"[0-9]{1,19}", re.ASCII)
 _SUFFIX = re.compile(r"[a-z0-9]{1,8}")
+
+#: The lines of each kind's body, by the names of its task's arguments. The suffix may be missing.
+_LINES = {"index": ("gid",), "move": ("id", "old_gid", "new_gid", "suffix"), "delete": ("id", "gid", "suffix")}
 
 #: The largest `bigint` of PostgreSQL.
 _MAX_ID = 2**63 - 1
@@ -69,8 +72,7 @@ def parse(kind: str, body: bytes) -> Job:
     Ignores empty lines at the end and lines beyond those needed; a gid may be upper case, a missing suffix is `jpg`.
     Raises InvalidJob, which names the line and the reason, and UnknownType for another kind.
     """
-    needed = {"index": ["gid"], "move": ["id", "old_gid", "new_gid"], "delete": ["id", "gid"]}.get(kind)
-    if needed is None:
+    if kind not in _LINES:
         raise UnknownType(f"kind {kind!r}: expected index, move or delete")
     try:
         text = body.decode("utf-8").rstrip("\n")
@@ -78,16 +80,13 @@ def parse(kind: str, body: bytes) -> Job:
         raise InvalidJob(f"{kind}: not UTF-8 at byte {error.start}: {body[:60]!r}") from error
     if not text:
         raise InvalidJob(f"{kind}: the body is empty")
-    lines = text.split("\n")
-    if len(lines) < len(needed):
-        raise InvalidJob(f"{kind}: line {len(lines) + 1} of {', '.join(needed)} is missing")
-    match kind:
-        case "index":
-            return _index(lines[0])
-        case "move":
-            return _move(*lines[:4])
-    file, gid, *suffix = lines[:3]
-    return _delete(gid) if file == LISTING_FILE else _delete(gid, file, *suffix)
+    given = dict(zip(_LINES[kind], text.split("\n"), strict=False))
+    needed = [name for name in _LINES[kind] if name != "suffix"]
+    if len(given) < len(needed):
+        raise InvalidJob(f"{kind}: line {len(given) + 1} of {', '.join(needed)} is missing")
+    if kind == "delete" and given["id"] == LISTING_FILE:
+        return _delete(given["gid"])
+    return _MAKERS[kind](**given)
 
 
 def body_of(job: Job) -> bytes:
@@ -119,11 +118,6 @@ def message(job: Job, exchange: str, message_id: str) -> Outgoing:
 def event_of(headers: Mapping[str, Any]) -> int | None:
     """Return the id of a message's event, or None for a message of another producer."""
     return whole_number(headers, EVENT, default=0, most=_MAX_ID) or None
-
-
-def arguments(job: Job) -> dict[str, Any]:
-    """Return a job as the keyword arguments of its task."""
-    return asdict(job)
 
 
 def job_of(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:

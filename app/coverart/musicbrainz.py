@@ -13,7 +13,7 @@ from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any, Literal, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -28,6 +28,13 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 #: The gid before every other one.
 FIRST_GID = "00000000-0000-0000-0000-000000000000"
+
+#: Gids of entities that have images; of those that were merged, whose item should have no image; of those that were
+#: deleted and not merged, whose item should have nothing.
+GidKind = Literal["with_art", "merged", "deleted"]
+
+#: Seconds that a read may take, and a count of all gids.
+READ_SECONDS, COUNT_SECONDS = 30.0, 120.0
 
 _READ_ONLY = SQL("SET TRANSACTION READ ONLY")
 #: By whether entities have credited artists: when the last row behind the metadata changed.
@@ -78,21 +85,19 @@ def connect(
         raise kind(f"{database}: {needed}{text}") from error
 
 
-def entity(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> Entity | None:
-    """Return an entity with its images in order, or None if it does not exist; `time_limit` is in seconds.
+def entity(connection: Connection, project: Project, gid: str) -> Entity | None:
+    """Return an entity with its images in order, or None if it does not exist.
 
     The gid of a merged entity returns its target, which has another gid. One statement reads everything, so the
     result is consistent.
     """
-    return entities(connection, project, [gid], time_limit=time_limit).get(gid)
+    return entities(connection, project, [gid]).get(gid)
 
 
-def entities(
-    connection: Connection, project: Project, gids: Collection[str], *, time_limit: float = 30.0
-) -> dict[str, Entity]:
+def entities(connection: Connection, project: Project, gids: Collection[str]) -> dict[str, Entity]:
     """Return the entities of gids as `entity` does, by the given gid; an unknown one is left out."""
     given = {str(UUID(gid)): gid for gid in gids}
-    rows = _read(connection, _query("entities", project), {"gids": list(given)}, time_limit=time_limit)
+    rows = _read(connection, project, "entities", gids=list(given))
     return {given[gid]: _entity(list(group)) for gid, group in groupby(rows, key=itemgetter(0))}
 
 
@@ -107,80 +112,43 @@ def _entity(rows: Sequence[tuple[Any, ...]]) -> Entity:
     )
 
 
-def target_gid(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> str:
+def target_gid(connection: Connection, project: Project, gid: str) -> str:
     """Return the gid that an entity was merged into; its own gid if it was not, or does not exist."""
-    rows = _read(connection, _query("target", project), {"gid": gid}, time_limit=time_limit)
+    rows = _read(connection, project, "target", gid=gid)
     return str(rows[0][0]) if rows else gid
 
 
-def all_gids(
-    connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
+def gids_of(
+    kind: GidKind, connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000
 ) -> Iterator[str]:
-    """Yield the gid of every entity that has images, in the order of the gids, after `after`.
+    """Yield every gid of a kind, in the order of the gids, after `after`.
 
     Each batch is read in a transaction of its own: a caller may take hours, and must not keep a snapshot open. An
     entity that gets its first image meanwhile may be missed; the database's trigger sends a message for it.
     """
-    pages = _pages(connection, _query("with_art", project), after=after, batch=batch, time_limit=time_limit)
-    return (gid for (gid,) in pages)
+    while rows := _read(connection, project, kind, after=after, limit=batch, entity=project.entity):
+        yield from (gid for (gid,) in rows)
+        [after] = rows[-1]
 
 
-def merged_gids(
-    connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
-) -> Iterator[tuple[str, str]]:
-    """Yield the gid of every merged entity with the gid of its target: the merged one's item should have no image.
-
-    In the order of the gids, after `after`, in batches as `all_gids` reads them.
-    """
-    pages = _pages(connection, _query("merged", project), after=after, batch=batch, time_limit=time_limit)
-    return ((old, new) for old, new in pages)
-
-
-def deleted_gids(
-    connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
-) -> Iterator[str]:
-    """Yield the gid of every entity that was deleted and not merged: its item should have nothing.
-
-    In the order of the gids, after `after`, in batches as `all_gids` reads them.
-    """
-    pages = _pages(
-        connection, _query("deleted", project), after=after, batch=batch, time_limit=time_limit, entity=project.entity
-    )
-    return (gid for (gid,) in pages)
-
-
-def count_gids(
-    connection: Connection, project: Project, *, after: str = FIRST_GID, time_limit: float = 120.0
-) -> tuple[int, int]:
-    """Return the number of gids that `all_gids` yields, and that of `merged_gids` and `deleted_gids`."""
-    values = {"after": after, "entity": project.entity}
-    [row] = _read(connection, _query("counts", project), values, time_limit=time_limit)
+def count_gids(connection: Connection, project: Project, *, after: str = FIRST_GID) -> tuple[int, int]:
+    """Return the number of gids of entities with images, and that of merged and deleted ones."""
+    [row] = _read(connection, project, "counts", after=after, entity=project.entity)
     return int(row[0]), int(row[1])
 
 
-def homes(
-    connection: Connection, project: Project, images: Collection[int], *, time_limit: float = 30.0
-) -> dict[int, str]:
+def homes(connection: Connection, project: Project, images: Collection[int]) -> dict[int, str]:
     """Return the gid of each image's entity; an image that the database does not have is left out."""
-    return dict(_read(connection, _query("homes", project), {"images": list(images)}, time_limit=time_limit))
+    return dict(_read(connection, project, "homes", images=list(images)))
 
 
-def _pages(
-    connection: Connection, query: Composed, *, after: object, batch: int, time_limit: float, entity: str = ""
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query page by page; the next page begins after the first column of the last row."""
-    while rows := _read(connection, query, {"after": after, "limit": batch, "entity": entity}, time_limit=time_limit):
-        yield from rows
-        after = rows[-1][0]
-
-
-def _read(
-    connection: Connection, query: Composed, values: Mapping[str, object], *, time_limit: float
-) -> list[tuple[Any, ...]]:
+def _read(connection: Connection, project: Project, query: str, **values: object) -> list[tuple[Any, ...]]:
+    """Return the rows of a query of queries.sql, which takes at most READ_SECONDS, or COUNT_SECONDS if it counts."""
+    seconds = COUNT_SECONDS if query == "counts" else READ_SECONDS
     with connection.transaction():
         connection.execute(_READ_ONLY)
-        connection.execute(_TIME_LIMIT, (str(round(time_limit * 1_000)),))
-        return connection.execute(query, values).fetchall()
+        connection.execute(_TIME_LIMIT, (str(round(seconds * 1_000)),))
+        return connection.execute(_query(query, project), values).fetchall()
 
 
 @cache

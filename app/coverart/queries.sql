@@ -71,9 +71,9 @@ ORDER BY entity.gid
 LIMIT %(limit)s
 
 -- name: merged
--- Gids of merged entities, each with the gid of its target, after a given one.
-SELECT redirect.gid::text, entity.gid::text
-FROM musicbrainz.{redirect} AS redirect JOIN musicbrainz.{entity} AS entity ON entity.id = redirect.new_id
+-- Gids of merged entities, after a given one.
+SELECT redirect.gid::text
+FROM musicbrainz.{redirect} AS redirect
 WHERE redirect.gid > %(after)s
 ORDER BY redirect.gid
 LIMIT %(limit)s

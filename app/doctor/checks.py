@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from amqp.exceptions import ChannelError
 from celery.utils.imports import symbol_by_name
@@ -23,8 +23,9 @@ from app.doctor.circuit_breakers import breaker_states
 from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
-from app.errors import unreachable_text
+from app.doctor.results import CheckResult
 from app.services.procfile import procfile
+from app.services.unreachable import unreachable_text
 from app.state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
@@ -36,9 +37,6 @@ from app.topology.queues import task_queues
 from config.routes import REQUESTS
 from config.settings import Settings
 
-#: `problem`: messages can be lost, or work cannot continue. `warning`: only in the case that the text names.
-Status = Literal["ok", "warning", "problem"]
-
 #: Findings and names that are listed one by one.
 _MAX_LISTED = 5
 
@@ -49,19 +47,6 @@ _DAMAGE_REMEDY = (
 
 #: Seconds to wait for Redis.
 _REDIS_TIMEOUT = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One result of a check."""
-
-    status: Status
-    text: str
-    check: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        """Return the fields by the names that `perennial doctor --json` prints."""
-        return {"status": self.status, "told": self.text, "check": self.check}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +89,7 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
         finally:
             publisher.close()
     except BrokerUnreachable as error:
-        url_is_set = bool(settings.broker_url.get_secret_value())
-        text = unreachable_text("RabbitMQ", "BROKER_URL", error, url_is_set=url_is_set)
-        yield CheckResult("problem", text, "broker")
+        yield CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker")
     for name, independent_check in WITHOUT_BROKER.items():
         yield from _results(name, independent_check, settings)
 
@@ -114,7 +97,7 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
 def _results(name: str, run: Callable[[Any], Iterator[CheckResult]], subject: Any) -> Iterator[CheckResult]:
     try:
         for result in run(subject):
-            yield CheckResult(result.status, result.text, name)
+            yield replace(result, check=name)
     except BrokerUnreachable:
         raise
     except (ApplicationError, RedisError, OSError) as error:
@@ -198,8 +181,7 @@ def cluster(context: CheckContext) -> Iterator[CheckResult]:
     """Report what stops while a node of the broker's cluster is down."""
     nodes = management_api(context.settings, context.connection).nodes()
     groups = [f"{name}." for name in context.settings.art_exchanges]
-    for status, text in cluster_results([*context.found.values()], nodes, groups):
-        yield CheckResult(status, text)
+    yield from cluster_results([*context.found.values()], nodes, groups)
     if len(nodes) > 1 and context.settings.queue_type == "classic":
         yield CheckResult("warning", "QUEUE_TYPE is classic: all work waits for the node of its queue; use quorum")
 
@@ -209,7 +191,7 @@ def dead_sets(context: CheckContext) -> Iterator[CheckResult]:
     names = retry_policies(context.settings).dead_sets()
     queues = [queue for name, queue in context.found.items() if name in names]
     results = list(dead_set_results(queues, context.report.version))
-    yield from (CheckResult(status, text) for status, text in results)
+    yield from results
     if not results:
         yield CheckResult("ok", "dead sets are classic queues: a look at a letter is not counted")
 
@@ -321,8 +303,7 @@ def redis(settings: Settings) -> Iterator[CheckResult]:
         with Redis.from_url(settings.redis, socket_timeout=seconds, socket_connect_timeout=seconds) as client:
             info: Any = client.info()
     except (RedisConnectionError, RedisTimeoutError) as error:
-        url_is_set = bool(settings.redis_url.get_secret_value())
-        yield CheckResult("problem", unreachable_text("Redis", "REDIS_URL", error, url_is_set=url_is_set))
+        yield CheckResult("problem", unreachable_text("Redis", error, settings))
         return
     if not info.get("aof_enabled"):
         yield CheckResult("warning", "Redis writes no append-only file: a restart loses timers and frontier")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -13,7 +14,7 @@ from app.broker.amqp_internals import forget_decoded_body
 from app.broker.declaring import RefusedDeclaration
 from app.broker.delivery import Delivery
 from app.broker.worker.consumer import Consumer
-from app.coverart.jobs import arguments, event_of, parse
+from app.coverart.jobs import event_of, parse
 from app.coverart.outages import Services
 from app.messages.envelopes import TaskCall, call_of_envelope, to_task_message
 from app.state.circuit_breaker import CircuitBreaker
@@ -71,7 +72,7 @@ class EnvelopeConsumer(Consumer):
         if delivery.queue in self._art:
             # An art message has no type: its queue is its type.
             exchange, route = self._art[delivery.queue]
-            given = {**arguments(parse(route.type, delivery.body)), "archive": exchange}
+            given = {**asdict(parse(route.type, delivery.body)), "archive": exchange}
             event = event_of(delivery.headers)
             call = TaskCall(route.task, given if event is None else {**given, "event": event})
         else:

@@ -26,8 +26,6 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 
 #: The line of our policy that names the process which wrote it, before its id and start time.
 _SIGNATURE = "# written by an installation of Perennial, by process "
-#: What release 0.1 wrote. Container images have the same policy. Beside a kept policy it is that of an installation.
-_UNSIGNED = "#!/bin/sh\nexit 101\n"
 #: Seconds to wait for an installation of another checkout.
 _OTHER_INSTALLATION = 600.0
 
@@ -149,8 +147,6 @@ def _writer(policy: Path) -> ProcessId | None:
         text = policy.read_text()
     except (OSError, UnicodeDecodeError):
         return None
-    if text == _UNSIGNED and os.path.lexists(_kept(policy)):
-        return ProcessId(0, 0)
     found = re.search(rf"^{_SIGNATURE}(\d+) (\d+)$", text, re.MULTILINE)
     return ProcessId(int(found[1]), int(found[2])) if found else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 from urllib.parse import urlsplit
@@ -107,25 +107,25 @@ def _start(folder: Path, names: Collection[Name]) -> None:
             service.stop()
     for attempt in range(1, _ATTEMPTS + 1):
         taken = _taken_ports(folder, current, names)
-        current = state.with_ports(current, ports.choose(taken, avoid=current.ports.values()))
-        urls: dict[str, str] = {}
+        current = _with_ports(current, taken)
+        urls = dict(current.urls)
         if "rabbitmq" in names:
             urls |= {"broker_url": current.broker_url, "broker_api_url": current.broker_api_url}
             rabbitmq.configure(folder, current)
         if "redis" in names:
             urls |= {"redis_url": current.redis_url}
             redis.configure(folder, current)
-        current = state.with_urls(current, urls, {})
+        current = replace(current, urls=urls)
         state.save(folder, current)
         try:
-            pids = {service.name: service.start() for service in reversed(_services(folder, current, names))}
+            for service in reversed(_services(folder, current, names)):
+                service.start()
         except ServicesError:
             # Another process may have taken a port after it was checked.
             if attempt == _ATTEMPTS or not _taken_ports(folder, current, names):
                 raise
-            continue
-        state.save(folder, state.with_urls(current, {}, pids))
-        return
+        else:
+            return
 
 
 def _services(folder: Path, current: ServicesState, names: Collection[Name]) -> list[Service]:
@@ -138,8 +138,12 @@ def _services(folder: Path, current: ServicesState, names: Collection[Name]) -> 
 
 
 def _with_all_ports(current: ServicesState) -> ServicesState:
-    names = [name for name in (*rabbitmq.PORTS, "epmd", *redis.PORTS) if name not in current.ports]
-    return state.with_ports(current, ports.choose(names, avoid=current.ports.values()))
+    return _with_ports(current, [name for name in (*rabbitmq.PORTS, "epmd", *redis.PORTS) if name not in current.ports])
+
+
+def _with_ports(current: ServicesState, names: Collection[str]) -> ServicesState:
+    """Return the state with free ports for these names."""
+    return replace(current, ports=current.ports | ports.choose(names, avoid=current.ports.values()))
 
 
 def _taken_ports(folder: Path, current: ServicesState, names: Collection[Name]) -> list[str]:

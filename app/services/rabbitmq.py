@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from contextlib import closing
@@ -13,7 +12,7 @@ import amqp
 from app.errors import FetchError
 from app.http.api import ApiClient
 from app.services.ports import is_listening
-from app.services.service import Service
+from app.services.service import Service, environment
 from app.services.state import USER, ServicesState, make_directory, write_private
 
 PORTS = ("amqp", "management", "dist")
@@ -43,7 +42,7 @@ def port_mapper(directory: Path, state: ServicesState) -> Service:
         directory=home,
         programs=frozenset({"epmd"}),
         argv=[shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(port)],
-        env=_base_env(home),
+        env=environment(home),
         log=home / "epmd.log",
         ports=("epmd",),
         answers=lambda: is_listening(port),
@@ -60,7 +59,8 @@ def broker(directory: Path, state: ServicesState, *, script: Path) -> Service:
         directory=home,
         programs=frozenset({"beam.smp", "rabbitmq-server", "erl", "erlexec"}),
         argv=[str(script)],
-        env=_base_env(home) | _node_env(home, state),
+        # HOME has the Erlang cookie.
+        env=environment(home) | _node_env(home, state),
         log=home / "boot.log",
         ports=PORTS,
         answers=lambda: answers(state),
@@ -97,11 +97,6 @@ def answers(state: ServicesState) -> bool:
         return ApiClient(connect_timeout=5, response_timeout=5).send("GET", f"{state.broker_api_url}whoami").ok
     except (OSError, amqp.AMQPError, FetchError):
         return False
-
-
-def _base_env(home: Path) -> dict[str, str]:
-    # HOME has the Erlang cookie. The node gets nothing else of the user's environment.
-    return {"HOME": str(home), "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
 
 
 def _node_env(home: Path, state: ServicesState) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import redis
 
-from app.services.service import Service
+from app.services.service import Service, environment
 from app.services.state import ServicesState, make_directory, write_private
 
 PORTS = ("redis",)
@@ -39,7 +39,7 @@ def server(directory: Path, state: ServicesState) -> Service:
         directory=home,
         programs=frozenset({"redis-server"}),
         argv=[shutil.which("redis-server") or "redis-server", str(home / "redis.conf")],
-        env={"HOME": str(home), "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
+        env=environment(home),
         log=home / "redis.log",
         ports=PORTS,
         answers=lambda: logs_in(state),

@@ -43,20 +43,20 @@ class Service:
         """Return whether its process runs and answers."""
         return bool(self.pids()) and self.answers()
 
-    def start(self) -> int:
-        """Start it unless it runs and answers; return its process id.
+    def start(self) -> None:
+        """Start it unless it runs and answers.
 
         Raises ServicesError with the last lines of its log where it ended or did not answer in time.
         """
         settled = self.pids() and wait_until(lambda: self.answers() or not self.pids(), self.start_timeout / 4)
-        if settled and (pids := self.pids()):
-            return pids[0]
+        if settled and self.pids():
+            return
         self.stop()
         child = start(self.argv, directory=self.directory, env=self.env, log=self.log)
         wait_until(lambda: child.poll() is not None or self.answers(), self.start_timeout)
         code = child.poll()
         if code is None and self.answers():
-            return child.pid
+            return
         self.stop()
         reason = f"did not answer in {self.start_timeout:.0f} s" if code is None else f"ended with exit code {code}"
         raise ServicesError(
@@ -89,6 +89,11 @@ def start(argv: Sequence[str], *, directory: Path, env: Mapping[str, str], log: 
         )
     _children.append(child)
     return child
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the variables that every service gets: nothing else of the user's environment."""
+    return {"HOME": str(home), "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
 
 
 def running(directory: Path, programs: Collection[str]) -> list[int]:

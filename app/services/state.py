@@ -1,4 +1,4 @@
-"""The state of the private services between two commands: password, ports, URLs and process ids, in one file."""
+"""The state of the private services between two commands: password, ports and URLs, in one file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import secrets
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from app.errors import ServicesError
 
@@ -29,12 +28,11 @@ class Urls:
 
 @dataclass(frozen=True, slots=True)
 class ServicesState:
-    """The private services of one checkout. `ports` and `pids` are by name; `urls` are of services that ever ran."""
+    """The private services of one checkout. `ports` are by name; `urls` are of services that ever ran."""
 
     node: str
     password: str = field(repr=False)
     ports: dict[str, int] = field(default_factory=dict)
-    pids: dict[str, int] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -98,14 +96,3 @@ def make_directory(path: Path) -> Path:
     if not os.access(path, os.W_OK | os.X_OK):
         raise ServicesError(f"{path} belongs to another user; name another folder by PERENNIAL_DATA_DIR")
     return path
-
-
-def with_ports(state: ServicesState, ports: dict[str, int]) -> ServicesState:
-    """Return `state` with `ports` in place of those of the same names."""
-    return dataclasses.replace(state, ports={**state.ports, **ports})
-
-
-def with_urls(state: ServicesState, urls: dict[str, str], pids: dict[str, int]) -> ServicesState:
-    """Return `state` with these URLs and process ids added."""
-    merged: dict[str, Any] = {"urls": {**state.urls, **urls}, "pids": {**state.pids, **pids}}
-    return dataclasses.replace(state, **merged)

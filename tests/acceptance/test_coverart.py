@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,8 +21,6 @@ from app.services import Urls
 from app.state.client import get_redis
 from config.settings import ROOT
 from tests.servers import archive as stand_in
-from tests.servers.musicbrainz import changes
-from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, art_corner
 from tests.support.broker import given_arguments
 from tests.support.command import perennial
@@ -192,32 +189,6 @@ def test_equal_messages_become_one_run_and_a_later_one_runs_again(art: ArtSystem
     assert second - first >= 1
 
 
-def test_a_message_that_comes_while_an_equal_one_runs_is_run_again(art: ArtSystem, running: Worker, gid: str) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def held(request: Request, wire: Wire) -> None:
-        begun.set()
-        assert go_on.wait(30)
-        art.archive.route(request)(request, wire)
-
-    art.archive.faults.add(held, path=listing_of(gid))
-    art.post("delete", delete_of(gid))
-    assert begun.wait(30)
-    for _ in range(3):
-        art.post("delete", delete_of(gid))
-    eventually(lambda: art.broker.depth("cover-art-archive.delay.1000") == 1, "it waits, once")
-    go_on.set()
-    eventually(lambda: art.archive.hits(listing_of(gid)) == 2, "it runs")
-
-
-def test_a_retried_message_does_not_wait_in_the_window(art: ArtSystem, running: Worker, gid: str) -> None:
-    art.post("delete", delete_of(gid))
-    art.post("delete", delete_of(gid), headers={"mb-retries": 3})
-    eventually(lambda: art.archive.hits(listing_of(gid)) == 2, "both run")
-    [retried, new] = [each.at for each in art.archive.requests if each.path == listing_of(gid)]
-    assert new - retried > 0.3
-
-
 # One at a time
 
 
@@ -237,34 +208,6 @@ def test_a_job_whose_item_is_locked_waits_in_the_broker_with_its_retries_unspent
     seen = art.broker.take(spy.name)
     assert [each.headers["mb-retries"] for each in seen] == ["2"] * len(seen)
     assert [each.delivery_info["routing_key"] for each in seen] == ["delete"] * len(seen)
-
-
-def database_has(art: ArtSystem, homes: Mapping[int, str]) -> None:
-    """Add releases with these images, without a message."""
-    with art.database.transaction():
-        artist = changes.add_artist(art.database, "Miles Davis")
-        for gid in set(homes.values()):
-            changes.add_release(art.database, "Kind of Blue", artist, gid=gid)
-        for number, gid in homes.items():
-            changes.add_cover(art.database, gid, number)
-        art.database.execute("TRUNCATE amqp.outbox")
-
-
-def test_moves_that_cross_both_end(art: ArtSystem, running: Worker) -> None:
-    one, other = sorted(str(uuid.uuid4()) for _ in range(2))
-    database_has(art, {number: other if number % 2 else one for number in range(1, 7)})
-    for number in range(1, 7):
-        old, new = (one, other) if number % 2 else (other, one)
-        art.archive.upload(f"mbid-{old}", f"mbid-{old}-{number}.jpg", b"picture")
-        art.post("move", f"{number}\n{old}\n{new}\njpg\n".encode())
-
-    def images(gid: str) -> set[str]:
-        names = art.archive.files(f"mbid-{gid}")
-        return {name.removeprefix(f"mbid-{gid}-") for name in names if name.endswith(".jpg") and "_thumb" not in name}
-
-    # An old version that is kept below `history/` ends with a tilde.
-    eventually(lambda: images(other) == {"1.jpg", "3.jpg", "5.jpg"}, "the odd ones are there", seconds=60)
-    eventually(lambda: images(one) == {"2.jpg", "4.jpg", "6.jpg"}, "the even ones are there", seconds=60)
 
 
 # From Python

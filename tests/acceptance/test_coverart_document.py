@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -97,14 +96,7 @@ def test_covers_and_events_are_served_by_one_worker(art: ArtSystem, running: Wor
     assert collection(art, release) == "coverartarchive"
     assert collection(art, event) == "eventartarchive"
     assert art.listing(release)["images"][0]["back"] is False
-    listing = art.archive.files(f"mbid-{event}")["index.json"].decode()
-    url = f"https://eventartarchive.org/event/{event}/2"
-    assert listing == (
-        f'{{"event": "https://musicbrainz.org/event/{event}", "images": [{{"approved": true, "comment": "", '
-        f'"edit": {json.loads(listing)["images"][0]["edit"]}, "front": true, "id": 2, "image": "{url}.png", '
-        f'"thumbnails": {{"1200": "{url}-1200.jpg", "250": "{url}-250.jpg", "500": "{url}-500.jpg", '
-        f'"large": "{url}-500.jpg", "small": "{url}-250.jpg"}}, "types": ["Poster"]}}]}}'
-    )
+    assert art.listing(event)["images"][0]["types"] == ["Poster"]
     put = next(each for each in art.archive.requests if each.path == f"/mbid-{event}/index.json")
     assert put.headers["authorization"] == f"LOW {ACCESS_KEY}:{SECRET_KEY}"
     assert f"/ws/2/event/{event}?inc=artist-rels+place-rels" in art.web_service.paths()

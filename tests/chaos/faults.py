@@ -6,7 +6,7 @@ import random
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tests.chaos import acts
 from tests.chaos.ledger import Effect
@@ -63,70 +63,77 @@ class Fault:
     missing: Callable[[], str] = str
 
 
+def _kill(process: str, *, instance: str = "", **fields: Any) -> Fault:
+    """Return the fault that kills a process of the Procfile, which the keeper starts again at once."""
+    return Fault(
+        name=f"kill-{process}",
+        kind="kill",
+        target=process,
+        inject=lambda system, _: system.keeper.kill(instance or process),
+        **fields,
+    )
+
+
+def _terminate(process: str, **fields: Any) -> Fault:
+    """Return the fault that stops a process warm: its running tasks end, and nothing is repeated."""
+    return Fault(
+        name=f"term-{process}",
+        kind="stop",
+        target=process,
+        inject=lambda system, _: system.keeper.terminate(process),
+        repeats=NOTHING,
+        **fields,
+    )
+
+
+def _kill_service(name: str, service: str, **fields: Any) -> Fault:
+    """Return the fault that kills a service, which is started again after the fault's seconds."""
+    return Fault(
+        name=name,
+        target=name.rpartition("-")[2],
+        inject=lambda system, _: acts.kill_service(system, service),
+        heal=lambda system, _: system.start_services(),
+        **fields,
+    )
+
+
+def _hang_service(name: str, service: str, **fields: Any) -> Fault:
+    """Return the fault in which a service is there, its connections stay open, and it does nothing."""
+    return Fault(
+        name=name,
+        kind="hang",
+        target=name.rpartition("-")[2],
+        inject=lambda system, _: acts.signal_service(system, service, signal.SIGSTOP),
+        heal=lambda system, _: acts.signal_service(system, service, signal.SIGCONT),
+        **fields,
+    )
+
+
+def _trouble_redis(name: str, kind: FaultKind, trouble: Literal["lost", "refused"]) -> Fault:
+    """Return the fault in which the proxy before Redis makes this trouble."""
+    return Fault(
+        name=name,
+        kind=kind,
+        target="redis",
+        inject=lambda system, _: system.trouble_redis(trouble),
+        heal=lambda system, _: system.trouble_redis(""),
+        seconds=(3, 10),
+        store="redis-proxy",
+    )
+
+
 _ALL = (
     Fault(name="calm", kind="none", target="", inject=_nothing, repeats=NOTHING, mixable=False),
     # Kills. The services are started again after the given seconds, the processes at once.
-    Fault(name="kill-worker", kind="kill", target="worker", inject=lambda system, _: system.keeper.kill("worker")),
+    _kill("worker"),
     Fault(name="kill-pool-process", kind="kill", target="worker", inject=acts.kill_pool_process),
-    Fault(
-        name="kill-packer",
-        kind="kill",
-        target="packer",
-        inject=lambda system, _: system.keeper.kill("packer"),
-        repeats=ONLY_PACK,
-        moments=PACKING,
-    ),
-    Fault(
-        name="kill-beat",
-        kind="kill",
-        target="beat",
-        inject=lambda system, _: system.keeper.kill("beat"),
-        repeats=NOTHING,
-        moments=ANY_TIME,
-    ),
-    Fault(
-        name="kill-orchestrator",
-        kind="kill",
-        target="orchestrator",
-        inject=lambda system, _: system.keeper.kill("orchestrator"),
-        repeats=NOTHING,
-        moments=ANY_TIME,
-    ),
-    Fault(
-        name="kill-searcher",
-        kind="kill",
-        target="searcher",
-        inject=lambda system, _: system.keeper.kill("searcher.1"),
-        repeats=NOTHING,
-        moments=ANY_TIME,
-    ),
-    Fault(
-        name="kill-rabbitmq",
-        kind="kill",
-        target="rabbitmq",
-        inject=lambda system, _: acts.kill_service(system, acts.RABBITMQ),
-        heal=lambda system, _: system.start_services(),
-        moments=ANY_TIME,
-        seconds=(0, 3),
-    ),
-    Fault(
-        name="kill-redis",
-        kind="kill",
-        target="redis",
-        inject=lambda system, _: acts.kill_service(system, acts.REDIS),
-        heal=lambda system, _: system.start_services(),
-        moments=ANY_TIME,
-        seconds=(0, 3),
-    ),
-    Fault(
-        name="away-redis",
-        kind="stop",
-        target="redis",
-        inject=lambda system, _: acts.kill_service(system, acts.REDIS),
-        heal=lambda system, _: system.start_services(),
-        seconds=(20, 45),
-        mixable=False,
-    ),
+    _kill("packer", repeats=ONLY_PACK, moments=PACKING),
+    _kill("beat", repeats=NOTHING, moments=ANY_TIME),
+    _kill("orchestrator", repeats=NOTHING, moments=ANY_TIME),
+    _kill("searcher", instance="searcher.1", repeats=NOTHING, moments=ANY_TIME),
+    _kill_service("kill-rabbitmq", acts.RABBITMQ, kind="kill", moments=ANY_TIME, seconds=(0, 3)),
+    _kill_service("kill-redis", acts.REDIS, kind="kill", moments=ANY_TIME, seconds=(0, 3)),
+    _kill_service("away-redis", acts.REDIS, kind="stop", seconds=(20, 45), mixable=False),
     # Everything at once, as by a power failure.
     Fault(
         name="power",
@@ -147,38 +154,10 @@ _ALL = (
         heal=lambda system, _: system.keeper.resume("worker"),
         seconds=(2, 8),
     ),
-    Fault(
-        name="hang-redis",
-        kind="hang",
-        target="redis",
-        inject=lambda system, _: acts.signal_service(system, acts.REDIS, signal.SIGSTOP),
-        heal=lambda system, _: acts.signal_service(system, acts.REDIS, signal.SIGCONT),
-        seconds=(2, 20),
-    ),
-    Fault(
-        name="hang-rabbitmq",
-        kind="hang",
-        target="rabbitmq",
-        inject=lambda system, _: acts.signal_service(system, acts.RABBITMQ, signal.SIGSTOP),
-        heal=lambda system, _: acts.signal_service(system, acts.RABBITMQ, signal.SIGCONT),
-        seconds=(2, 8),
-    ),
-    # Warm stops: the running tasks end, and nothing is repeated.
-    Fault(
-        name="term-worker",
-        kind="stop",
-        target="worker",
-        inject=lambda system, _: system.keeper.terminate("worker"),
-        repeats=NOTHING,
-    ),
-    Fault(
-        name="term-packer",
-        kind="stop",
-        target="packer",
-        inject=lambda system, _: system.keeper.terminate("packer"),
-        repeats=NOTHING,
-        moments=PACKING,
-    ),
+    _hang_service("hang-redis", acts.REDIS, seconds=(2, 20)),
+    _hang_service("hang-rabbitmq", acts.RABBITMQ, seconds=(2, 8)),
+    _terminate("worker"),
+    _terminate("packer", moments=PACKING),
     Fault(
         name="cut-broker",
         kind="network",
@@ -249,24 +228,8 @@ _ALL = (
         pages=250,
         mixable=False,
     ),
-    Fault(
-        name="lost-replies",
-        kind="network",
-        target="redis",
-        inject=lambda system, _: system.trouble_redis("lost"),
-        heal=lambda system, _: system.trouble_redis(""),
-        seconds=(3, 10),
-        store="redis-proxy",
-    ),
-    Fault(
-        name="refused-writes",
-        kind="resource",
-        target="redis",
-        inject=lambda system, _: system.trouble_redis("refused"),
-        heal=lambda system, _: system.trouble_redis(""),
-        seconds=(3, 10),
-        store="redis-proxy",
-    ),
+    _trouble_redis("lost-replies", "network", "lost"),
+    _trouble_redis("refused-writes", "resource", "refused"),
     # The connections of all processes stay open, and they notice nothing.
     Fault(
         name="flush-redis",

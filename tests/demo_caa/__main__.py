@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -14,12 +13,11 @@ from pathlib import Path
 import psycopg
 
 from app import services
-from app.broker.errors import ApplicationError
 from app.coverart.project import COVER_ART
 from app.services import install
 from config.settings import Settings
 from demo.run import wait_for
-from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_on_signal, uninterrupted_stop
+from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_status, uninterrupted_stop
 from tests.demo_caa.comparison import Row
 from tests.demo_caa.events import DemoEvent, Events, short
 from tests.demo_caa.screen import CaaScreen
@@ -58,17 +56,8 @@ _INSTALLATION = 900.0
 
 def main() -> int:
     """Run the demo; return 0, or 1 where it failed or the archive is not as it should be, or 130."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, exit_on_signal)
     screen = CaaScreen()
-    try:
-        return _run(_given(), screen)
-    except ApplicationError as error:
-        print(f"The demo failed: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        screen.say("Interrupted; all is stopped.")
-        return 130
+    return exit_status(lambda: _run(_given(), screen), screen.say)
 
 
 def _given() -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from requests.auth import HTTPBasicAuth
@@ -25,13 +26,18 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def test_a_response_is_returned_whole_without_proxies_or_cookies(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_is_returned_whole_without_proxies_cookies_or_passwords_of_the_environment(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login someone password else\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     site.set("/a", reply(b'{"name": "x"}', headers={"Retry-After": "7", "Set-Cookie": "a=b"}))
     response = CLIENT.send("GET", site.at("/a"), headers={"accept": "application/json"})
     assert (response.status, response.ok, response.json()) == (200, True, {"name": "x"})
     assert (response.retry_after(cap=5), response.text) == (5, '{"name": "x"}')
     sent = site.requests[0].headers
+    assert "authorization" not in sent
     assert (sent["user-agent"], sent["accept"], sent.get("accept-encoding")) == (
         "Perennial/1",
         "application/json",

@@ -21,7 +21,7 @@ from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS
 from app.coverart.project import Entity, Image
-from app.errors import ArchiveDenied, ArchiveError, ArchiveNotFound, ArchiveRefused, DatabaseUnavailable
+from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, DatabaseUnavailable
 from app.state.client import get_redis
 from config.settings import Settings
 from tests.servers import archive as stand_in
@@ -278,11 +278,6 @@ def test_the_keys_go_to_no_server_that_a_redirect_names(redis: Redis, server: Ar
             server.faults.clear()
         assert len(server.requests) >= 15
         assert other.requests == []
-
-
-def test_denied_keys_are_an_error_of_their_own(server: ArchiveServer, indexer: Indexer) -> None:
-    server.faults.add(stand_in.denied())
-    assert type(handle(indexer, Delete(gids(1)[0], 1))) is ArchiveDenied
 
 
 def test_a_key_that_no_header_can_hold_is_refused_without_being_shown() -> None:

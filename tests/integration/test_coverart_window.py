@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,6 +176,18 @@ def test_a_merged_gid_shares_the_window_of_its_target(indexer: Indexer, first: s
     assert deliver(indexer, second, "during the run") == "wait"
 
 
+@pytest.mark.parametrize("job", [Delete(A), Move(1, A, B, "jpg")])
+def test_a_message_that_comes_during_the_run_of_an_equal_job_waits_anew(indexer: Indexer, job: Delete | Move) -> None:
+    assert isinstance(indexer.decide(job, "first", headers=[]), Postpone)
+    indexer.window.mark_waiting(job, "first")
+    assert indexer.decide(job, "second", headers=[]) == "drop"
+    # The first request to the archive stops the job.
+    archive: Any = SimpleNamespace(copy=lambda *_: 1 / 0, delete=lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        replace(indexer, archive=archive, read_home=lambda _: B).run(job, headers=[COALESCED])
+    assert isinstance(indexer.decide(job, "during the run", headers=[]), Postpone)
+
+
 def test_a_retry_leaves_the_mark_of_a_message_that_waits(indexer: Indexer) -> None:
     assert deliver(indexer, B, "first") == "wait"
     assert indexer.run(Index(B), headers={COALESCED: True, RETRIES: 3}) == "skipped"
@@ -186,3 +199,9 @@ def test_a_job_whose_item_is_locked_keeps_its_mark(indexer: Indexer) -> None:
     with indexer.locks.hold(B), pytest.raises(Postpone, match="held"):
         indexer.run(Index(B), headers={COALESCED: True})
     assert deliver(indexer, B, "second") == "drop"
+
+
+@pytest.mark.parametrize("locked", [A, B])
+def test_a_move_waits_while_another_job_has_either_item(indexer: Indexer, locked: str) -> None:
+    with indexer.locks.hold(locked), pytest.raises(Postpone, match="held"):
+        replace(indexer, read_home=lambda _: B).run(Move(1, A, B, "jpg"))

@@ -19,8 +19,9 @@ from app.cli import doctor as command
 from app.cli import site, up
 from app.cluster.protocol import Routes, to_json
 from app.coverart.outages import OUTAGE_ITEMS, Services
-from app.doctor.checks import CHECKS, WITHOUT_BROKER, CheckResult, run_checks
+from app.doctor.checks import CHECKS, WITHOUT_BROKER, run_checks
 from app.doctor.clocks import clock_readings
+from app.doctor.results import CheckResult
 from app.state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import open_store

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +13,6 @@ import pytest
 from kombu import Connection, Exchange, Queue
 
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS
-from config.settings import ROOT
 from tests.servers.musicbrainz import changes, relay
 from tests.support.waiting import eventually
 
@@ -176,21 +171,6 @@ def test_what_is_rolled_back_is_never_sent_and_what_is_committed_is_sent_at_once
     assert tap.take() == [index(NEW), index(OLD), index(NEW)]
 
 
-def test_a_message_that_is_null_has_an_empty_body_and_asked_for_properties_are_set(
-    musicbrainz_url: str, db: changes.Db, tap: QueueTap
-) -> None:
-    db.execute("SELECT amqp.publish(1, 'cover-art-archive', 'index', NULL)")
-    db.commit()
-    with relay.running(musicbrainz_url, tap.broker):
-        eventually(lambda: outbox(db) == 0, "it is sent")
-        assert tap.take() == [("cover-art-archive", "index", b"")]
-        db.execute("SELECT amqp.publish(1, 'cover-art-archive', 'index', 'x', 2, 'text/plain')")
-        db.commit()
-        eventually(lambda: outbox(db) == 0, "the second one is sent, too")
-    with pytest.raises(AssertionError, match="text/plain"):
-        tap.take()
-
-
 def test_what_cannot_be_sent_stays_and_what_was_sent_before_it_is_not_sent_again(
     musicbrainz_url: str, db: changes.Db, tap: QueueTap, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,57 +185,3 @@ def test_what_cannot_be_sent_stays_and_what_was_sent_before_it_is_not_sent_again
             channel.queue_bind(QueueTap.NAME, "cover-art-archive", "nobody")
         eventually(lambda: outbox(db) == 0, "somebody is bound now")
     assert tap.take() == [("cover-art-archive", "nobody", b"lost?"), index(NEW)]
-
-
-def test_a_relay_finds_what_was_written_before_there_was_an_exchange(
-    musicbrainz_url: str, db: changes.Db, broker_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    changes.rename(db, COVER_ART, OLD, "x")
-    db.commit()
-    tap = QueueTap(broker_url)
-    with caplog.at_level(logging.WARNING), relay.running(musicbrainz_url, broker_url, poll=0.05):
-        eventually(lambda: "no exchange" in caplog.text, "the broker refuses it")
-        tap.declare()
-        eventually(lambda: outbox(db) == 0, "it is sent")
-    assert tap.take() == [index(OLD)]
-
-
-def test_a_relay_that_is_killed_between_sending_and_deleting_repeats_itself_and_loses_nothing(
-    musicbrainz_url: str, db: changes.Db, tap: QueueTap
-) -> None:
-    changes.merge(db, COVER_ART, OLD, NEW)
-    db.commit()
-    everything = [moved(f"10\n{OLD}\n{NEW}\njpg\n"), index(NEW), gone(f"index.json\n{OLD}")]
-    # Rows can be read and locked, but not deleted, as long as this transaction is open.
-    with db.transaction():
-        db.execute("LOCK TABLE amqp.outbox IN SHARE MODE")
-        with relay_process(musicbrainz_url, tap.broker) as process:
-            eventually(lambda: tap.depth() == 3, "all is sent, and nothing deleted")
-            process.send_signal(signal.SIGKILL)
-            process.wait(10)
-    assert outbox(db) == 3
-    with relay_process(musicbrainz_url, tap.broker) as process:
-        eventually(lambda: outbox(db) == 0, "all is sent again and deleted")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
-    assert tap.take() == everything * 2
-
-
-def test_two_relays_send_everything_once(musicbrainz_url: str, db: changes.Db, tap: QueueTap) -> None:
-    for number in range(3 * relay.BATCH):
-        changes.comment_on(db, COVER_ART, 20 + number % 2, str(number))
-    db.commit()
-    with relay.running(musicbrainz_url, tap.broker), relay.running(musicbrainz_url, tap.broker):
-        eventually(lambda: outbox(db) == 0, "all is sent")
-    assert tap.take() == [index(NEW)] * 3 * relay.BATCH
-
-
-@contextmanager
-def relay_process(musicbrainz_url: str, broker_url: str) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, "MUSICBRAINZ_URL": musicbrainz_url, "BROKER_URL": broker_url}
-    command = [sys.executable, "-m", "tests.servers.musicbrainz.relay"]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()

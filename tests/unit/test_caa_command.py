@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.caa import needs_confirmation
-from app.cli.caa_audit import HeldBack, in_order
+from app.cli.caa_audit import in_order
+from app.cli.caa_jobs import GidSelection, ResumePoint
 from app.cli.caa_view import ProgressLines, progress_text
 from app.cli.main import cli
-from app.coverart.jobs import Delete
 from config.settings import get_settings
 
 pytestmark = pytest.mark.unit
@@ -43,13 +40,6 @@ def test_wrong_usage_names_the_reason(arguments: list[str], reason: str, monkeyp
         get_settings.cache_clear()
     assert done.exit_code == 2
     assert reason in " ".join(done.output.replace("│", " ").split())
-
-
-@pytest.mark.parametrize(
-    ("messages", "yes", "asks"), [(10_000, False, False), (10_001, False, True), (10_001, True, False)]
-)
-def test_more_than_10_000_messages_need_a_confirmation_which_yes_gives(messages: int, yes: bool, asks: bool) -> None:
-    assert needs_confirmation(messages, yes=yes) is asks
 
 
 def test_threads_work_at_the_same_time_and_their_results_come_in_order() -> None:
@@ -103,17 +93,8 @@ def test_an_error_comes_in_its_turn_and_stops_the_threads_that_pause() -> None:
     assert stopped.is_set()
 
 
-def test_held_back_deletions_come_back_in_batches_as_they_were() -> None:
-    jobs = [Delete(A, number, "png") for number in range(1, 1_202)]
-    with closing(HeldBack()) as held_back:
-        held_back.add(jobs)
-        batches = list(held_back.batches())
-    assert [len(batch) for batch in batches] == [500, 500, 201]
-    assert [job for batch in batches for job in batch] == jobs
-
-
 def test_progress_names_the_rate_the_time_left_and_where_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
-    position = SimpleNamespace(count=5_400, last=A)
+    position = ResumePoint(GidSelection((), True, A, None), count=5_400, last=A)
     text = f"5,400 of 1,400,000, 45.0/s, 8 h 37 min left; continue with --after {A}"
     assert progress_text(position, 1_400_000, 120.0) == text
     assert progress_text(position, 5_500, 120.0).startswith("5,400 of 5,500, 45.0/s, 0 min left")

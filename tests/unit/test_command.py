@@ -60,7 +60,8 @@ def test_a_misspelt_subcommand_is_wrong_usage_and_suggests_the_right_one() -> No
         (("explain", "http://site.example/"), "Redis", "REDIS_URL"),
         (("index", "http://site.example/"), "RabbitMQ", "BROKER_URL"),
         (("dead", "list"), "RabbitMQ", "BROKER_URL"),
-        (("topology", "check"), "RabbitMQ", "BROKER_URL"),
+        (("search", "site.example", "word"), "RabbitMQ", "BROKER_URL"),
+        (("searchers",), "RabbitMQ", "BROKER_URL"),
     ],
 )
 def test_without_services_one_line_says_how_to_start_them(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage, UnknownType
-from app.coverart.jobs import Delete, Index, Job, Move, arguments, body_of, job_of, kind_of, message, parse
+from app.coverart.jobs import Delete, Index, Job, Move, body_of, job_of, kind_of, message, parse
 from app.errors import InvalidJob
 
 pytestmark = pytest.mark.unit
@@ -119,7 +120,7 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 @given(jobs)
 def test_arguments_and_message_of_a_job_give_the_same_job(job: Job) -> None:
-    assert job_of(kind_of(job), (), arguments(job)) == job
+    assert job_of(kind_of(job), (), asdict(job)) == job
     outgoing = message(job, "cover-art-archive", "an id")
     assert parse(outgoing.routing_key, outgoing.body) == job
 

@@ -18,7 +18,7 @@ from demo import pydoc_site
 from demo.display import panel, printable, status_line
 from demo.monitor import MessageEvent, QueueDepths, Snapshot
 from demo.pydoc_site import module_names, render, with_real_links
-from demo.run import DemoSummary, frequent_word
+from demo.run import frequent_word
 from demo.site import BROKEN, FAILURES, FLAKY, DemoSite
 
 pytestmark = pytest.mark.unit
@@ -159,13 +159,3 @@ def test_the_status_line_has_no_control_characters() -> None:
 )
 def test_the_query_is_a_frequent_word_of_the_titles(titles: list[str], word: str) -> None:
     assert frequent_word(titles, "example.org") == word
-
-
-def test_the_summary_is_one_line_of_json() -> None:
-    summary = DemoSummary(
-        domain="127.0.0.1:1", pages=360, seconds=21.04, hits=15, pack=PACK, retried=6, dead=2, replayed=2, searchers=2
-    ).to_json()
-    assert "\n" not in summary
-    fields = json.loads(summary)
-    assert list(fields) == ["domain", "pages", "seconds", "hits", "pack", "retried", "dead", "replayed", "searchers"]
-    assert (fields["seconds"], fields["pack"]["generation"]) == (21.0, 2)

@@ -24,7 +24,7 @@ WORK = queue("work", "a", "b", "c", queue_type="quorum")
 
 
 def statuses(queues: list[QueueDefinition], nodes: dict[str, bool], *groups: str) -> list[str]:
-    return [status for status, _ in cluster_results(queues, nodes, groups)]
+    return [result.status for result in cluster_results(queues, nodes, groups)]
 
 
 def test_one_node_is_no_cluster_and_two_nodes_survive_none() -> None:
@@ -45,7 +45,7 @@ def test_classic_queues_of_one_group_on_two_nodes_are_a_warning() -> None:
     )
     assert statuses(together, THREE, "art.") == ["ok"]
     assert statuses(apart, THREE, "art.") == ["warning", "ok"]
-    texts = [text for _, text in cluster_results(apart, THREE, [])]
+    texts = [result.text for result in cluster_results(apart, THREE, [])]
     assert texts == ["0 queues have members on several nodes; classic queues wait: art.retry for a; art.index for b"]
 
 
@@ -57,7 +57,7 @@ def test_a_dead_set_that_counts_looks_up_to_a_limit_is_a_problem(
     limit: int | None, version: tuple[int, ...], expected: str
 ) -> None:
     arguments = {"queue_type": "quorum"} | ({} if limit is None else {"delivery_limit": limit})
-    assert [status for status, _ in dead_set_results([queue("site.dead", **arguments)], version)] == [expected]
+    assert [result.status for result in dead_set_results([queue("site.dead", **arguments)], version)] == [expected]
     assert list(dead_set_results([queue("site.dead")], version)) == []
 
 

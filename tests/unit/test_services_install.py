@@ -55,27 +55,22 @@ def test_a_failed_installation_puts_the_policy_back_too(policy: Path) -> None:
     assert policy.read_text() == ALLOW
 
 
-def test_the_policy_of_an_installation_that_was_killed_is_put_back_by_the_next_one(policy: Path) -> None:
-    script(policy, "#!/bin/sh\nexit 101\n")
-    script(policy.with_name("policy-rc.d.before-perennial"), ALLOW)
-    with install.services_kept_off(policy, []):
-        assert subprocess.run([policy]).returncode == 101
-    assert policy.read_text() == ALLOW
-
-
-def test_a_killed_installation_leaves_no_policy_after_the_next_command(
-    policy: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("former", [None, ALLOW])
+def test_what_a_killed_installation_left_is_undone_by_the_next_command(
+    policy: Path, former: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = (
+    if former:
+        script(policy, former)
+    killed_script = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom app.services import install\n"
         "with install.services_kept_off(Path(sys.argv[1]), []): os.kill(os.getpid(), signal.SIGKILL)"
     )
-    killed = subprocess.run([sys.executable, "-c", script, str(policy)], cwd=ROOT)
+    killed = subprocess.run([sys.executable, "-c", killed_script, str(policy)], cwd=ROOT)
     assert killed.returncode == -signal.SIGKILL
     assert subprocess.run([policy]).returncode == 101
     monkeypatch.setattr(install, "POLICY", policy)
     install.ensure(broker=False, redis=False)
-    assert list(policy.parent.iterdir()) == []
+    assert [file.read_text() for file in policy.parent.iterdir()] == ([former] if former else [])
 
 
 def test_a_policy_that_was_only_moved_aside_is_moved_back(policy: Path) -> None:

@@ -49,10 +49,3 @@ def test_status_without_a_domain_shows_the_processes_and_fails_for_one_that_is_d
         f"web          running    pid {os.getpid()}",
         "worker       down       6 crashes in a row, exit code 1",
     ]
-
-
-def test_a_process_whose_start_time_differs_is_another_one() -> None:
-    ourselves = identify(os.getpid())
-    assert ourselves is not None
-    assert identify(os.getpid()) == ourselves
-    assert ourselves != ProcessId(ourselves.pid, ourselves.started + 1)

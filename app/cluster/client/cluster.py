@@ -229,7 +229,7 @@ class RouteCache:
                     raise SearchUnavailable(f"the orchestrator did not answer within {self._deadline:g} s")
                 if isinstance(self._failure, Unroutable):
                     raise SearchUnavailable("there is no orchestrator at this broker")
-                raise SearchUnavailable(str(self._failure))
+                raise SearchUnavailable(str(self._failure)) from self._failure
             return self._routes
 
     def get_cached(self) -> Routes | None:

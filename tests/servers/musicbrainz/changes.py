@@ -100,11 +100,6 @@ def add_art(
     return edit
 
 
-def approve(db: Db, edit: int) -> None:
-    """Close an edit."""
-    db.execute("UPDATE musicbrainz.edit SET close_time = now() WHERE id = %s", (edit,))
-
-
 def comment_on(db: Db, project: Project, image: int, comment: str) -> None:
     """Give an image another comment."""
     _run(db, project, "UPDATE {schema}.{table} SET comment = %s WHERE id = %s", comment, image)

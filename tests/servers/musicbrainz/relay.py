@@ -1,13 +1,8 @@
-"""A relay that brings what triggers wrote into the outbox to a broker: raw bytes, as the real producer sends them.
-
-`python -m tests.servers.musicbrainz.relay` runs one between MUSICBRAINZ_URL and BROKER_URL until SIGTERM.
-"""
+"""A relay that brings what triggers wrote into the outbox to a broker: raw bytes, as the real producer sends them."""
 
 from __future__ import annotations
 
 import logging
-import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -19,8 +14,6 @@ from amqp import Message
 from amqp.exceptions import AMQPError
 from kombu import Connection
 from psycopg import sql
-
-from config.settings import get_settings
 
 log = logging.getLogger(__name__)
 
@@ -115,17 +108,3 @@ def _wait(database: _Db, stop: threading.Event, poll: float) -> None:
     while not stop.is_set() and time.monotonic() < deadline:
         if list(database.notifies(timeout=_ATTENTION, stop_after=1)):
             return
-
-
-def main() -> int:
-    """Relay until SIGTERM or Ctrl-C; return an exit status."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    settings = get_settings()
-    run(settings.musicbrainz_url.get_secret_value(), settings.broker, stop)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,18 @@
+"""The result of a check of `perennial doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: `problem`: messages can be lost, or work cannot continue. `warning`: only in the case that the text names.
+Status = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One result of a check, whose name the runner of the checks fills in."""
+
+    status: Status
+    text: str
+    check: str = ""

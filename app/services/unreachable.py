@@ -1,0 +1,18 @@
+"""What a command says of a broker or a Redis that does not answer, and what a user can do."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from config.settings import Settings
+
+
+def unreachable_text(service: Literal["RabbitMQ", "Redis"], error: BaseException, settings: Settings) -> str:
+    """Return the text about a service that does not answer; it names the setting with the URL of the service."""
+    variable, url = {
+        "RabbitMQ": ("BROKER_URL", settings.broker_url),
+        "Redis": ("REDIS_URL", settings.redis_url),
+    }[service]
+    if url.get_secret_value():
+        return f"{service} does not answer: {error}. Check {variable}"
+    return f"{service} is not running: start it with `perennial up`, or set {variable}"
