@@ -1,9 +1,8 @@
-"""Writers of a folder store that are killed: at any moment, and before each system call of a write."""
+"""Writers of a folder store that are killed before each system call of a write."""
 
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,40 +15,6 @@ from app.storage.folder import FolderStore
 from tests.support.stores import without_attributes
 
 pytestmark = pytest.mark.integration
-
-
-def test_a_killed_writer_leaves_complete_objects_with_correct_etags(tmp_path: Path) -> None:
-    for round_number in range(5):
-        kill_a_writer(tmp_path, after=20 + 13 * round_number)
-        store = FolderStore(tmp_path)
-        listed = list(store.list(""))
-        assert listed
-        for stat in listed:
-            stored = store.get(stat.key)
-            assert stored.etag == stat.etag
-            assert len(stored.data) == 50_000
-            assert len(set(stored.data)) == 1
-
-
-WRITER = """
-import itertools, pathlib, sys
-from app.storage.folder import FolderStore
-store = FolderStore(pathlib.Path(sys.argv[1]))
-store.create()
-for number in itertools.count():
-    store.put(f"k/{number % 7}", bytes([number % 251]) * 50_000)
-    print(number, flush=True)
-"""
-
-
-def kill_a_writer(root: Path, *, after: int) -> None:
-    """Run a process that writes objects without end, and kill it when it has written `after` of them."""
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(after):
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
 
 
 #: It puts an object in a store of its own for each system call of `put`, killed just before that call, until none is
