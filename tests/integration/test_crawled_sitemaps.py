@@ -73,15 +73,18 @@ def test_a_sitemap_that_is_damaged_or_not_answered_removes_no_page_and_one_that_
         assert packed(process, site, str(number)) == pages, number
 
 
-def test_an_error_page_in_the_place_of_a_sitemap_that_was_never_read_keeps_no_page(
-    process: Context, site: Site
+@pytest.mark.parametrize(
+    ("answer", "pages"), [(reply("<html><body>Not found</body></html>"), 1), (reply(status=403), 2)]
+)
+def test_a_named_sitemap_that_was_never_read_keeps_pages_if_it_is_refused_and_not_if_it_is_an_error_page(
+    process: Context, site: Site, answer: Answer, pages: int
 ) -> None:
     site.set("/robots.txt", robots(f"Sitemap: {site.at('/map.xml')}"))
-    site.set("/map.xml", reply("<html><body>Not found</body></html>"))
+    site.set("/map.xml", answer)
     crawl(process, site, "one")
     site.set("/", page("Home", "Amber, without a link"))
     crawl(process, site, "two")
-    assert packed(process, site, "two") == 1
+    assert packed(process, site, "two") == pages
 
 
 def test_sitemaps_on_forbidden_ports_or_of_an_index_on_other_hosts_are_not_requested(
@@ -106,10 +109,10 @@ def test_sitemaps_on_forbidden_ports_or_of_an_index_on_other_hosts_are_not_reque
 
 
 def test_robots_txt_and_a_sitemap_that_pages_link_to_are_read_as_such_too(process: Context, site: Site) -> None:
-    site.set("/", page("Home", "Amber", links=["/cedar", "/robots.txt", "/sitemap.xml"]))
+    site.set("/", page("Home", "Amber", links=["/cedar", "/robots.txt", "/far.xml"]))
     # It may name a sitemap on any host.
-    site.set("/robots.txt", robots(f"User-agent: *\nAllow: /\nSitemap: http://{site.other_domain}/sitemap.xml"))
-    site.set("/sitemap.xml", redirect("/map.xml"))
+    site.set("/robots.txt", robots(f"User-agent: *\nAllow: /\nSitemap: http://{site.other_domain}/far.xml"))
+    site.set("/far.xml", redirect("/map.xml"))
     site.set("/map.xml", sitemap(site.at("/hidden")))
     crawl(process, site, "one")
     assert packed(process, site, "one") == 4  # With robots.txt, which is a text.

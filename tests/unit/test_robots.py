@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from protego import Protego
 
@@ -160,6 +161,7 @@ def test_only_the_groups_of_this_robot_and_of_all_robots_count() -> None:
     assert parse("<html>not found</html>").allows("https://x.gov/x")
 
 
+@hypothesis_settings(max_examples=400)
 @given(
     st.lists(
         st.one_of(
