@@ -57,7 +57,8 @@ def nothing() -> None:
 def test_a_task_whose_failures_would_be_lost_is_refused(options: dict[str, Any], why: str) -> None:
     app = Celery("post", set_as_current=False)
     install(app, Policies({"mail": MAIL}, default=MAIL))
-    app.task(name="mine.post", **options)(nothing)
+    # Not shared: Celery would give the task of one test to the application of the next.
+    app.task(name="mine.post", shared=False, **options)(nothing)
     with pytest.raises(WorkerMisconfigured, match=f"task mine.post: {why}"):
         require_retrying_tasks({"mine.post": app.tasks["mine.post"]})
 
