@@ -117,7 +117,7 @@ def context() -> Context:
         raw_redis = get_raw_redis(settings.redis)
         records = CrawlRecords(frontier, store, policies)
         steps = Steps(frontier, records, settings=settings, redis=redis, policies=policies)
-        sitemaps, probes = SitemapWork(steps, settings), ProbeWork(steps, settings)
+        sitemaps, probes = SitemapWork(steps), ProbeWork(steps, settings)
         made = Context(
             settings=settings,
             redis=redis,
@@ -129,7 +129,7 @@ def context() -> Context:
             frontier=frontier,
             records=records,
             steps=steps,
-            pages=PageWork(steps, store, settings=settings, raw_redis=raw_redis, sitemaps=sitemaps, probes=probes),
+            pages=PageWork(steps, store, raw_redis=raw_redis, sitemaps=sitemaps, probes=probes),
             sitemaps=sitemaps,
             probes=probes,
             timers=Timers(redis),

@@ -17,29 +17,25 @@ from app.crawl.read.classify import (
     FetchResult,
     Gone,
     Indexed,
-    Limits,
     Redirected,
     Skipped,
     Unchanged,
-    classify,
     content_hash,
     links_of,
     not_due,
     not_modified,
     same_content,
 )
-from app.crawl.read.extract.extractors import extractor
 from app.crawl.record.former import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
-from app.errors import ObjectNotFound, ServerError
+from app.errors import ObjectNotFound
 from app.storage.damage import readable
 from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
 from app.storage.store import ObjectStore
-from config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +57,6 @@ class PageWork:
         steps: Steps,
         store: ObjectStore,
         *,
-        settings: Settings,
         raw_redis: Redis,
         sitemaps: SitemapWork,
         probes: ProbeWork,
@@ -71,8 +66,6 @@ class PageWork:
         self._sitemaps = sitemaps
         self._probes = probes
         self._single_flight = SingleFlight(raw_redis)
-        self._extractor = extractor("lexbor")
-        self._limits = Limits.of(settings)
 
     def run(self, target: Target, *, message_id: str, too_complex: bool = False) -> Completed:
         """Fetch and store a page unless nothing is left to do, and return the pages to publish next.
@@ -135,11 +128,7 @@ class PageWork:
         response = run.client.get(target.url, headers=former.headers if former and stored else None)
         if former and stored and response.status == NOT_MODIFIED:
             return not_modified(response, stored, former)
-        try:
-            result = classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self._limits)
-        except ServerError as error:
-            self._steps.host_limits.heed(run.host, error)
-            raise
+        result = self._steps.classified(run, response)
         if stored and isinstance(result, Indexed) and to_json(result.page) == data:
             return same_content(result)
         return result

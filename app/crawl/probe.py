@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.crawl.frontier.values import Completed
-from app.crawl.read.classify import Indexed, Limits, Skipped, classify
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.classify import Indexed, Skipped
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import Steps, UrlRun
 from app.crawl.traps import error_hash, probe_url
 from app.crawl.urls import Target
-from app.errors import FetchError, ServerError
+from app.errors import FetchError
 from config.settings import Settings
 
 
@@ -20,8 +19,6 @@ class ProbeWork:
 
     def __init__(self, steps: Steps, settings: Settings) -> None:
         self._steps = steps
-        self._limits = Limits.of(settings)
-        self._extractor = extractor("lexbor")
         self._probes = settings.soft_404_probe
 
     def urls(self, start: Target) -> tuple[str, ...]:
@@ -51,9 +48,8 @@ class ProbeWork:
             return Skipped(why=Reason.PROBE, detail=run.rules.denial(url))
         try:
             response = run.client.get(url)
-            result = classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self._limits)
-        except (ServerError, FetchError) as error:
-            self._steps.host_limits.heed(run.host, error)
+            result = self._steps.classified(run, response)
+        except FetchError as error:
             return Skipped(why=Reason.PROBE, detail=str(error))
         if not isinstance(result, Indexed):
             return Skipped(why=Reason.PROBE, status=response.status)

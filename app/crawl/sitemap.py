@@ -7,17 +7,16 @@ from dataclasses import replace
 
 from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.values import Completed, FoundPage
-from app.crawl.read.classify import Limits, Redirected, Skipped, without_content
+from app.crawl.read.classify import Redirected, Skipped, without_content
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.former import READ
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun
 from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve
-from app.errors import FetchError, ServerError
+from app.errors import FetchError
 from app.http.response import Response
 from app.storage.layout import page_id
-from config.settings import Settings
 
 #: Statuses by which a site says that there is no sitemap.
 _NO_SITEMAP = frozenset({404, 410})
@@ -26,9 +25,8 @@ _NO_SITEMAP = frozenset({404, 410})
 class SitemapWork:
     """Runs the messages of sitemaps."""
 
-    def __init__(self, steps: Steps, settings: Settings) -> None:
+    def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._limits = Limits.of(settings)
 
     def urls(self, start: Target) -> tuple[str, ...]:
         """Return the URL of the robots.txt that names the sitemaps of a start page."""
@@ -90,8 +88,8 @@ class SitemapWork:
             return ReadSitemap(detail=rules.denial(target.url))
         try:
             response = run.client.get(target.url, max_bytes=MAX_BYTES)
-            result = without_content(response, scope=run.policy.scope, limits=self._limits)
-        except (ServerError, FetchError) as error:
+            result = without_content(response, scope=run.policy.scope, limits=self._steps.limits)
+        except FetchError as error:
             self._steps.host_limits.heed(run.host, error)
             if is_named:
                 raise
@@ -113,7 +111,7 @@ class SitemapWork:
         return read._replace(sitemaps=allowed, detail=_with_left_out(read.detail, read.sitemaps, allowed))
 
     def _with_allowed_port(self, domain: str, urls: Sequence[str]) -> tuple[str, ...]:
-        return tuple(url for url in urls if allows_port(domain, url, self._limits.ports))
+        return tuple(url for url in urls if allows_port(domain, url, self._steps.limits.ports))
 
 
 def _with_left_out(detail: str, found: Sequence[str], allowed: Sequence[str]) -> str:

@@ -29,11 +29,24 @@ from app.crawl.frontier.values import (
     message_name,
 )
 from app.crawl.policy import CrawlPolicy, Policies
-from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged, content_hash
+from app.crawl.read.classify import (
+    FetchResult,
+    Gone,
+    Indexed,
+    Limits,
+    Redirected,
+    Skipped,
+    Unchanged,
+    classify,
+    content_hash,
+)
 from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
+from app.crawl.read.extract.extractors import extractor
 from app.crawl.record.entries import UrlEntry, first_links
 from app.crawl.record.reasons import Reason
 from app.crawl.urls import SITEMAP, Target, canonical_key, host_of
+from app.errors import ServerError
+from app.http.response import Response
 from app.storage.layout import page_id
 from config.settings import Settings
 
@@ -83,6 +96,8 @@ class Steps:
         self.records = records
         self.policies = policies
         self.host_limits = HostRateLimiter(redis)
+        self.limits = Limits.of(settings)
+        self._extractor = extractor("lexbor")
         self._clients = SiteClients(settings)
         self._robots = RobotsCache(
             redis,
@@ -127,6 +142,14 @@ class Steps:
         if not entered.crawl_found:
             raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again")
         return replace(run, entered=entered)
+
+    def classified(self, run: UrlRun, response: Response) -> FetchResult:
+        """Return what the response to a page or a probe means; raises ServerError, which may pause the host."""
+        try:
+            return classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self.limits)
+        except ServerError as error:
+            self.host_limits.heed(run.host, error)
+            raise
 
     @contextmanager
     def released_on_error(self, run: UrlRun) -> Iterator[None]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.frontier import Frontier
@@ -437,6 +438,14 @@ def reserve(limiter: HostRateLimiter, requester: str, delay: float, host: str = 
     return wait
 
 
+def shift_times(redis: Redis, seconds: float, *requesters: str) -> None:
+    """Add seconds to all times that Redis holds of host `h` and of these requesters' reservations."""
+    for field in ("last", "tail"):
+        redis.hincrbyfloat("perennial:host:h", field, seconds)
+    for requester in requesters:
+        redis.hincrbyfloat("perennial:host:h:slots", requester, seconds)
+
+
 def test_the_first_request_to_a_host_may_go_and_the_next_ones_get_reservations(redis_url: str) -> None:
     limiter = HostRateLimiter(get_redis(redis_url))
     assert reserve(limiter, "1", 10) == 0
@@ -453,9 +462,7 @@ def test_a_host_waits_no_hour_because_the_clock_was_set_back_by_one(redis_url: s
     assert reserve(limiter, "1", 10) == 0
     assert 0 < reserve(limiter, "2", 10) <= 10
     # What Redis holds after its clock was set back by an hour.
-    for field in ("last", "tail"):
-        redis.hincrbyfloat("perennial:host:h", field, 3_600)
-    redis.hincrbyfloat("perennial:host:h:slots", "2", 3_600)
+    shift_times(redis, 3_600, "2")
     assert reserve(limiter, "2", 10) == 0
     assert 0 < reserve(limiter, "3", 10) <= 10
 
@@ -485,10 +492,7 @@ def test_requesters_that_missed_their_reservations_get_new_ones_at_different_tim
     for requester in ["first", *late]:
         reserve(limiter, requester, delay)
     # An hour later.
-    for field in ("last", "tail"):
-        redis.hincrbyfloat("perennial:host:h", field, -3_600)
-    for requester in late:
-        redis.hincrbyfloat("perennial:host:h:slots", requester, -3_600)
+    shift_times(redis, -3_600, *late)
     assert reserve(limiter, late[0], delay) == 0
     waits = [reserve(limiter, requester, delay) for requester in late[1:]]
     assert all(later - earlier > delay / 2 for earlier, later in itertools.pairwise(waits))

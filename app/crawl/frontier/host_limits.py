@@ -44,7 +44,7 @@ class HostRateLimiter:
             seconds, micros = self._redis.time()
             self._redis.hset(key, "last", f"{seconds}.{micros:06}")
 
-    def heed(self, host: Host, error: ServerError | FetchError) -> None:
+    def heed(self, host: Host, error: FetchError) -> None:
         """Pause the requests to a host if its response demands that by Retry-After."""
         if isinstance(error, ServerError):
             self.pause(host.name, error.retry_after or 0)
