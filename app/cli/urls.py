@@ -1,4 +1,4 @@
-"""`perennial explain`, `urls` and `broken-links`: what became of the URLs of a crawl."""
+"""`perennial explain`, `urls` and `broken-links`: states and reasons of the URLs of a crawl."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class CrawlReports:
         return status(domain, settings=self._settings)
 
     def latest(self, domain: str) -> CrawlReport:
-        """Return what became of the URLs of a domain's latest crawl; raises CrawlNotFound."""
+        """Return the states and reasons of the URLs of a domain's latest crawl; raises CrawlNotFound."""
         name = parse_domain(domain)
         report = read_report(self._frontier, self._store, name)
         if report is None:

@@ -1,4 +1,4 @@
-"""The part of the JSON API for operators, who send a token: what became of the URLs of a site's latest crawl."""
+"""The JSON API's part for operators, who send a token: states and reasons of the URLs of a site's latest crawl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the first crawls of sites are, for visitors who cannot search these sites yet."""
+"""The progress of the first crawls of sites, for visitors who cannot search these sites yet."""
 
 from __future__ import annotations
 
