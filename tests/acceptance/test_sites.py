@@ -179,7 +179,8 @@ def test_the_life_of_a_site_from_its_schedule_to_its_removal(system: System, sea
         late = [json.dumps({"type": "index", "url": site.at(f"/late{number}")}).encode() for number in range(2)]
         system.broker.post(late[0], timestamp=int(time.time()) - 60)
         system.broker.post(late[1])
-        eventually(lambda: system.worker.log.count(f"index of {domain} dropped") == 2, "two messages are dropped")
+        dropped = f"index of {domain} dropped"
+        eventually(lambda: system.worker.log.count(dropped) == 2, "two messages are dropped", seconds=90)
         perennial(system, "index", site.at("/later"))
         eventually(lambda: "/later" in site.paths(), "a message after the removal runs")
         assert not [path for path in site.paths() if path.startswith("/late") and path != "/later"]
