@@ -38,7 +38,7 @@ def resume(domain: Domain, as_json: AsJson = False) -> None:
 
 @cli.command()
 def cancel(domain: Domain, as_json: AsJson = False) -> None:
-    """Cancel a domain's crawls for good. Pages that are stored stay, and are packed."""
+    """Cancel a domain's crawls for good. Stored pages are packed."""
     _change(domain, "cancelled", frozenset({"running", "paused"}), as_json)
 
 
@@ -47,7 +47,7 @@ def repair(
     domain: Annotated[str, typer.Argument(metavar="[DOMAIN]", help="The site's domain; without it, all sites.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there."""
+    """Compare the store with Redis, and begin again what is missing there."""
     settings = get_settings()
     redis, store = get_redis(settings.redis), store_of(settings)
     store.on_damage = DamageNotes(redis).add

@@ -236,7 +236,7 @@ def export(
     limit: Limit = None,
     path: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of standard output.")] = None,
 ) -> None:
-    """Print dead letters as JSON lines, complete: `restore` reads them. They stay in the dead set."""
+    """Print dead letters as JSON lines for `restore`. They stay in the dead set."""
     letters = filters.sets().iter_chosen(filters.chosen(idents, every=not idents))
     lines = (json.dumps(to_record(letter)) + "\n" for letter in islice(letters, limit))
     if path is None:

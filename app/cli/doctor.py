@@ -16,7 +16,7 @@ cli = typer.Typer()
 
 @cli.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it deletes."""
+    """Prove by trying that no message can be lost here; exit 1 on a problem."""
     # Importing app.celery reads the settings, whose errors the command must be able to report.
     from app.celery import app
 

@@ -59,7 +59,7 @@ def search(
         typer.Option(metavar="FILE", help="Search this pack's file, without services; DOMAIN may be left out."),
     ] = None,
 ) -> None:
-    """Search indexed sites. Exit 0: hits, 1: no hits, never indexed or no answer, 2: wrong usage."""
+    """Search indexed sites. Exit 1 without hits or answer."""
     with _search_client(pack or []) as client:
         domains, q = _domains_and_query(words, client if pack else None)
         filters = Filters(section=section, lang=lang, type=kind)

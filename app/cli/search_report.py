@@ -41,7 +41,7 @@ def search_report(
     domain: Domain,
     as_json: AsJson = False,
 ) -> None:
-    """Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted."""
+    """Report searches without results and clicks of a site that counts them."""
     settings = get_settings()
     name = parse_domain(domain)
     store = store_of(settings)

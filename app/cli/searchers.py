@@ -27,7 +27,7 @@ _NAMED = 5
 
 @cli.command()
 def searchers(as_json: AsJson = False) -> None:
-    """Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned."""
+    """Show searchers and packs. Exit 1 if the orchestrator is unreachable or a pack is unassigned."""
     with closing(ClusterSearchClient.of(get_settings())) as client:
         routes = client.routes()
     console = Console(highlight=False)

@@ -76,7 +76,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show the progress of its crawl until that ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Report a domain: pages, open messages, timer, pack; or the processes of `perennial up` and outages."""
+    """Report a domain, or without one the processes of `perennial up` and outages."""
     if watch and not domain:
         raise typer.BadParameter("--watch needs a domain")
     if domain:

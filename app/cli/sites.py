@@ -37,7 +37,7 @@ Values = Annotated[
 
 @cli.command()
 def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
-    """Add a site. If it has a schedule, its first crawl starts at once, or after its delay by `jitter`."""
+    """Add a site. If it has a schedule, its first crawl starts."""
     site = Site.of(domain, assigned(values or []))
     site.check_scope(get_settings().scope)
     try:
@@ -63,7 +63,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @cli.command()
 def show(domain: Domain, as_json: AsJson = False) -> None:
-    """Show a site: the fields that differ from their defaults, its last and its next scheduled start."""
+    """Show a site: fields that differ from their defaults, last and next start."""
     store, site = store_of(get_settings()), _required(domain)
     row = {**site.fields(), **_row(store, site)}
     if as_json:
@@ -84,7 +84,7 @@ def set_(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Change fields of a site. Workers follow within ten seconds, also for a crawl that is running."""
+    """Change fields of a site. Workers follow within ten seconds."""
     former = _required(domain)
 
     def change(site: Site) -> Site:
@@ -99,7 +99,7 @@ def set_(
 
 @cli.command()
 def pause(domain: Domain, as_json: AsJson = False) -> None:
-    """Pause a site: no crawl of it starts by its schedule, and those that run are paused."""
+    """Pause a site: its crawls and its schedule."""
     site = _changed(_required(domain).domain, lambda former: former.changed({"state": "paused"}))
     crawls = change_crawls(site.domain, "paused", frozenset({"running"}))
     _print_site(site, f"{site.domain} is paused, and {len(crawls)} crawls of it", as_json)

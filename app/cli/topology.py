@@ -28,7 +28,7 @@ _WIDTH = 118
 
 @cli.command()
 def apply() -> None:
-    """Declare every exchange, queue and binding on the broker; declaring again changes nothing."""
+    """Declare every exchange, queue and binding on the broker."""
     settings = get_settings()
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
         refusals = declare_all(connection, settings)
@@ -43,7 +43,7 @@ def apply() -> None:
 
 @cli.command()
 def check(as_json: AsJson = False) -> None:
-    """Compare the code with the broker and print the remedy of each difference; exit 1 on errors. Changes nothing."""
+    """Compare the code with the broker and print the remedy of each difference; exit 1 on errors."""
     report = check_topology(get_settings())
     if as_json:
         result = {

@@ -25,7 +25,7 @@ cli = typer.Typer()
 
 @cli.command()
 def up() -> None:
-    """Start private services where no URLs are given, then the Procfile's processes, until Ctrl-C or `down`."""
+    """Start private services where no URLs are given, and all processes, until Ctrl-C or `down`."""
     settings = get_settings()
     with procfile.only_one(settings.data_dir) as left:
         for each in left:

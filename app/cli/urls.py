@@ -25,7 +25,7 @@ cli = typer.Typer()
 
 @cli.command()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
-    """Explain the state of one URL: its reason in the crawl, and what is stored of it."""
+    """Explain one URL: its reason in the crawl, and what is stored of it."""
     found = CrawlReports(get_settings()).explain(url)
     typer.echo(json.dumps(found.as_json()) if as_json else printed(found))
 
@@ -36,7 +36,7 @@ def urls(
     form: Annotated[Format, typer.Option("--format", help="JSON Lines, or CSV with a line of names.")] = Format.JSONL,
     reason: Annotated[str, typer.Option(help="Only URLs with this reason code, such as `noindex` or `404`.")] = "",
 ) -> None:
-    """Print every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
+    """Print every URL of a domain's latest crawl with its reason."""
     report = _report(domain)
     try:
         pieces = export_urls(report, form, reason=reason)
@@ -48,7 +48,7 @@ def urls(
 
 @cli.command("broken-links")
 def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
-    """List the broken links of a domain's latest crawl, and the pages that have them. Exit 1 if there are any."""
+    """List a domain's broken links, and the pages that have them. Exit 1 if there are any."""
     report = _report(domain)
     found = CrawlReports(get_settings()).broken_links(report)
     if as_json:
