@@ -85,7 +85,7 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.MAX_DEPTH: "The URL is more than `max_depth` links from the start page.",
     Reason.MAX_PAGES: "The crawl had `MAX_PAGES` pages already.",
     Reason.MAX_SITEMAPS: "The crawl had 1,000 sitemaps already.",
-    Reason.REPEATED_SEGMENTS: "Trap: the path has one segment over `max_repeated_segments` times, or over 50.",
+    Reason.REPEATED_SEGMENTS: "Trap: the path has one segment over `max_repeated_segments` times, or over 50 segments.",
     Reason.QUERY_VARIANTS: "Trap: the crawl has `max_query_variants` URLs of the path with two or more parameters.",
     Reason.PATTERN_PAGES: "Trap: the crawl has `max_pattern_pages` URLs with a query of the directory pattern.",
     Reason.IDENTICAL_TEXTS: "Trap: `max_identical_texts` pages in a row of the directory pattern had texts met before.",
