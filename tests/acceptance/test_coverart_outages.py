@@ -100,8 +100,8 @@ FAULTS: dict[str, Callable[[ArtSystem], AbstractContextManager[None]]] = {
     "database": database_away,
 }
 
-#: Faults that have a short form. The others are in tests/integration/test_coverart_outages.py, too: `hang` needs a
-#: short time limit, which a pause of a busy machine exceeds after the outage, and then a job spends its own retry.
+#: Faults that have a short form. The others are in tests/integration/test_coverart_outages.py, too.
+#: `hang` would need a short time limit: a busy machine exceeds it after the outage, and a job spends its own retry.
 BRIEF = ("502", "429", "403", "refused", "web service", "database")
 
 #: The services without which only `index` cannot run.
