@@ -21,7 +21,7 @@ from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, read_export, t
 from app.broker.errors import ApplicationError
 from app.broker.headers import ReplayBudget
 from app.cli import dead_output as output
-from app.cli.arguments import AsJson
+from app.cli.arguments import AsJson, Yes
 from app.cli.printing import confirm
 from app.messages.dead_sets import dead_sets, new_export, where
 from config.settings import get_settings
@@ -196,9 +196,8 @@ def replay(
 ) -> None:
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
     sets, ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
-    result = sets.replay(
-        ids, budget=budget, rate=rate, canary=wait if canary else None, on_progress=output.progress_printer(ids)
-    )
+    with output.progress(ids) as on_progress:
+        result = sets.replay(ids, budget=budget, rate=rate, canary=wait if canary else None, on_progress=on_progress)
     output.exit_with_result(result, "replayed", as_json=as_json)
 
 
@@ -209,7 +208,7 @@ def drop(
     idents: Ids = None,
     every: Every = False,
     limit: Limit = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -223,7 +222,8 @@ def drop(
             f"Drop {plan}? They are exported first",
             without_terminal="standard input is not a terminal: confirm with --yes",
         )
-    result = sets.drop(ids, path, on_progress=output.progress_printer(ids))
+    with output.progress(ids) as on_progress:
+        result = sets.drop(ids, path, on_progress=on_progress)
     details = {"file": str(path)} if result.done else {}
     output.exit_with_result(result, "dropped", as_json=as_json, **details)
 
