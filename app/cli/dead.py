@@ -22,7 +22,7 @@ from app.broker.errors import ApplicationError
 from app.broker.headers import ReplayBudget
 from app.cli import dead_output as output
 from app.cli.arguments import AsJson, Yes
-from app.cli.printing import confirm
+from app.cli.printing import confirm, print_result
 from app.messages.dead_sets import dead_sets, new_export, where
 from config.settings import get_settings
 
@@ -168,11 +168,7 @@ def show(
 ) -> None:
     """Show one dead letter: its arguments, error, headers and traceback."""
     [letter] = dead_sets().find([ident])
-    if as_json:
-        typer.echo(json.dumps(output.details(letter)))
-        return
-    for line in output.page(letter):
-        typer.echo(line)
+    print_result(output.details(letter), "\n".join(output.page(letter)), as_json=as_json)
 
 
 @cli.command()
@@ -257,7 +253,7 @@ def restore(
 ) -> None:
     """Put exported dead letters back into their dead sets; those that are there are skipped."""
     restored = dead_sets().restore(read_export(file))
-    typer.echo(json.dumps({"restored": restored}) if as_json else f"{len(restored):,} restored")
+    print_result({"restored": restored}, f"{len(restored):,} restored", as_json=as_json)
 
 
 def _chosen(

@@ -63,7 +63,7 @@ def print_table(letters: Iterator[DeadLetter], limit: int, *, empty: str, total:
 def print_groups(groups: Sequence[LetterGroup], *, as_json: bool, empty: str) -> None:
     """Print groups as JSON, as a table on a terminal, else as lines with tabs."""
     if as_json:
-        typer.echo(json.dumps([group_fields(group) for group in groups], indent=1))
+        print_json(map(group_fields, groups))
     elif not groups:
         typer.echo(empty)
     elif sys.stdout.isatty():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from redis import RedisError
 from app import services
 from app.broker.connection import connected
 from app.broker.errors import BrokerUnreachable
+from app.cli.printing import print_json
 from app.doctor.circuit_breakers import breaker_states
 from app.services import procfile
 from app.services.process_states import current_states
@@ -78,7 +78,7 @@ def print_processes(data_dir: Path, *, as_json: bool) -> bool:
     """Print the state of each process of `perennial up`; return whether it runs, and none of them stays down."""
     states = current_states(data_dir)
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in states]))
+        print_json(map(asdict, states))
     for each in () if as_json else states:
         crashes = f"{each.crashes} crash{'' if each.crashes == 1 else 'es'} in a row, exit code {each.exit_code}"
         details = [f"pid {each.id.pid}"] if each.id else []
