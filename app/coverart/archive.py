@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 import requests
@@ -207,7 +207,18 @@ class PublicArchive:
             if not response.ok:
                 raise Refusal(response).error(f"GET {url}")
             try:
-                return _item(bucket, response.json())
+                metadata = response.json()
+                if not metadata:  # They are empty for an item that does not exist.
+                    return None
+                uploaded = [
+                    file
+                    for file in metadata.get("files", ())
+                    if file.get("source") != "derivative" and not file["name"].startswith("history/")
+                ]
+                files = {file["name"]: str(file.get("md5", "")) for file in uploaded}
+                # `mtime` is seconds since 1970 as text; some files have none.
+                written = {file["name"]: float(file["mtime"]) for file in uploaded if file.get("mtime")}
+                return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), written=written)
             except (ValueError, TypeError, AttributeError, KeyError) as error:
                 raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
 
@@ -220,21 +231,6 @@ class PublicArchive:
         if response.status == 404:
             return None
         raise Refusal(response).error(f"GET {url}")
-
-
-def _item(bucket: str, metadata: Mapping[str, Any]) -> ArchiveItem | None:
-    """Return an item from the archive's metadata, which are empty for an item that does not exist."""
-    if not metadata:
-        return None
-    uploaded = [
-        file
-        for file in metadata.get("files", ())
-        if file.get("source") != "derivative" and not file["name"].startswith("history/")
-    ]
-    files = {file["name"]: str(file.get("md5", "")) for file in uploaded}
-    # `mtime` is seconds since 1970 as text; some files have none.
-    written = {file["name"]: float(file["mtime"]) for file in uploaded if file.get("mtime")}
-    return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), written=written)
 
 
 def _send(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from redis import Redis
 
 from app.coverart.outages import Services
-from app.state.circuit_breaker import CircuitBreaker
 from app.storage.outage import store_breaker
 from config.settings import Settings
 
@@ -35,11 +34,8 @@ def breaker_states(settings: Settings) -> list[BreakerState]:
     with Redis.from_url(
         settings.redis, decode_responses=True, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=None
     ) as redis:
-        breakers = {each.name: each for each in _breakers(settings, redis)}
+        services = [Services.of(exchange, settings, redis) for exchange in settings.art_exchanges]
+        of_art = [breaker for each in services for breaker in each.breakers]
+        # All archives share some of them.
+        breakers = {each.name: each for each in (*of_art, store_breaker(redis))}
         return [BreakerState(each.service, each.reason(), each.seconds_open()) for each in breakers.values()]
-
-
-def _breakers(settings: Settings, redis: Redis) -> list[CircuitBreaker]:
-    services = [Services.of(exchange, settings, redis) for exchange in settings.art_exchanges]
-    of_art = [breaker for each in services for breaker in each.breakers]
-    return [*of_art, store_breaker(redis)]
