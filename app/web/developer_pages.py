@@ -23,17 +23,6 @@ class Entry:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class ApiOperation:
-    """One address of the API."""
-
-    path: str
-    summary: str
-    parameters: tuple[Entry, ...]
-    answer: str
-    errors: tuple[Entry, ...]
-
-
 @router.get("/api", response_class=HTMLResponse)
 async def api_reference(request: Request) -> HTMLResponse:
     """Show the addresses, parameters and answers of the API."""
@@ -44,7 +33,25 @@ async def api_reference(request: Request) -> HTMLResponse:
         for name, schema in schemas.items()
         if "properties" in schema
     }
-    operations = tuple(_operation(path, methods["get"]) for path, methods in document["paths"].items())
+    operations = []
+    for path, methods in document["paths"].items():
+        described = methods["get"]
+        given, responses = described.get("parameters", ()), described["responses"]
+        content = responses["200"]["content"]
+        json_content = content.get("application/json")
+        operations.append(
+            {
+                "path": path,
+                "summary": described["description"],
+                "parameters": [
+                    Entry(each["name"], _kind(each["schema"]), each.get("description", "")) for each in given
+                ],
+                "answer": _kind(json_content["schema"]) if json_content else " or ".join(content),
+                "errors": [
+                    Entry(status, "", each["description"]) for status, each in responses.items() if status != "200"
+                ],
+            }
+        )
     introduction = document["info"]["description"].split("\n\n")
     return _page("api.html", introduction=introduction, operations=operations, models=models)
 
@@ -57,17 +64,6 @@ async def search_box(request: Request) -> HTMLResponse:
 
 def _page(name: str, **values: Any) -> HTMLResponse:
     return HTMLResponse(templates.get_template(name).render(**values))
-
-
-def _operation(path: str, described: Mapping[str, Any]) -> ApiOperation:
-    given = described.get("parameters", ())
-    parameters = (Entry(each["name"], _kind(each["schema"]), each.get("description", "")) for each in given)
-    responses = described["responses"]
-    content = responses["200"]["content"]
-    json_content = content.get("application/json")
-    answer = _kind(json_content["schema"]) if json_content else " or ".join(content)
-    errors = (Entry(status, "", each["description"]) for status, each in responses.items() if status != "200")
-    return ApiOperation(path, described["description"], tuple(parameters), answer, tuple(errors))
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

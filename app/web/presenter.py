@@ -38,7 +38,6 @@ SORTS: tuple[Sort, ...] = get_args(Sort)
 
 #: Page numbers shown on either side of the current one.
 _NEIGHBOURS = 2
-_NO_NAMES: Mapping[str, str] = {}
 #: Values of one facet that are shown.
 _CHOICES = 10
 
@@ -305,7 +304,7 @@ class ResultsView:
     sources: tuple[PackView, ...]
 
 
-def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str] = _NO_NAMES) -> ResultsView:
+def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str]) -> ResultsView:
     """Return what the template shows of one page of results. `names` are the display names of sites by domain."""
     last_page = max(1, -(-min(result.total, result.reachable) // PER_PAGE))
     first, seconds = form.request.offset + 1, result.seconds
@@ -347,15 +346,7 @@ def _facet_views(facets: Sequence[Facet], form: SearchForm, names: Mapping[str, 
     return (*sites, *(view for view in others if view.choices))
 
 
-def filters_view(form: SearchForm) -> tuple[Choice, ...]:
-    """Return the filters that are set, each with the link that removes it."""
-    return tuple(
-        Choice(label=f"{FILTERS[name]}: {label_of(name, value)}", href=form.with_filter(name, "").href, current=True)
-        for name, value in form.active_filters
-    )
-
-
-def pack_view(pack: PackRoute | PackInfo, names: Mapping[str, str] = _NO_NAMES) -> PackView:
+def pack_view(pack: PackRoute | PackInfo, names: Mapping[str, str]) -> PackView:
     """Return what the template shows of a pack. `names` are the display names of sites by domain."""
     pages = f"{pack.pages:,} page{'' if pack.pages == 1 else 's'}"
     day = built = pack.built_at  # Shown unchanged if it is no valid time.

@@ -178,4 +178,4 @@ def test_a_proxy_is_trusted_also_where_a_socket_for_both_families_maps_its_addre
 
 def test_a_time_that_no_time_zone_can_hold_is_shown_as_it_is() -> None:
     pack = replace(ROUTE, built_at="0001-01-01T00:00:00+10:00")
-    assert pack_view(pack).built == pack.built_at
+    assert pack_view(pack, {}).built == pack.built_at
