@@ -152,7 +152,7 @@ def test_metrics_have_the_age_of_the_oldest_indexes_only() -> None:
 
 
 def test_names_in_an_opensearch_description_are_escaped_and_cut() -> None:
-    document = describe("http://[::1]:8000", ["a&b.example", "x" * 60]).decode()
+    document = describe("http://[::1]:8000", ["a&b.example", "x" * 60])
     assert "a&amp;b.example" in document
     assert "domain=a%26b.example&amp;domain=" in document
     assert "<ShortName>a&amp;b.example, xx…</ShortName>" in document
