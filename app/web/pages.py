@@ -1,4 +1,4 @@
-"""The search page: a form, and below it results or the reason for their absence."""
+"""The search page: a form, and below it results or the reason for their absence. The page of the search box."""
 
 from __future__ import annotations
 
@@ -196,6 +196,13 @@ def search_page(
     if view.never_indexed or (view.state == "start" and not packs):
         view = replace(view, first_crawls=request.app.state.first_crawls(view.never_indexed))
     return render(replace(view, names=names))
+
+
+@router.get("/search-box", response_class=HTMLResponse)
+async def search_box(request: Request) -> HTMLResponse:
+    """Show the search box for other sites at work, and how a site includes it."""
+    base = f"{request.url.scheme}://{request.url.netloc}"
+    return HTMLResponse(templates.get_template("search_box.html").render(base=base))
 
 
 @router.post(CLICKS_PATH, status_code=204)
