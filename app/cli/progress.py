@@ -132,22 +132,14 @@ def watch(
     On a terminal this is a bar; elsewhere a line each ten seconds, and when the number of known pages has doubled.
     """
     meter, shown_pages = Meter(former=former_pages), 0
-    last = progress_of()
     with shown_progress(console, lambda: (meter.text(), pages_done(last), last.seen), line_every=LINE_EVERY) as show:
-        for last in _looks(progress_of, former):
-            meter.add(time.monotonic(), last)
-            has_doubled = last.seen >= 2 * shown_pages
-            shown_pages = last.seen if has_doubled else shown_pages
-            show(at_once=has_doubled)
-    return last
-
-
-def _looks(progress_of: Callable[[], Progress], former: str) -> Iterator[Progress]:
-    """Yield the counts of the crawl after `former`, once a second, until it has ended."""
-    while True:
-        progress = progress_of()
-        if progress.crawl is not None and progress.crawl.id != former and progress.seen:
-            yield progress
-            if not progress.open and not progress.waiting:
-                return
-        time.sleep(EVERY)
+        while True:
+            last = progress_of()
+            if last.crawl is not None and last.crawl.id != former and last.seen:
+                meter.add(time.monotonic(), last)
+                has_doubled = last.seen >= 2 * shown_pages
+                shown_pages = last.seen if has_doubled else shown_pages
+                show(at_once=has_doubled)
+                if not last.open and not last.waiting:
+                    return last
+            time.sleep(EVERY)

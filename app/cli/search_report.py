@@ -11,7 +11,7 @@ from app.cli.arguments import AsJson, Domain
 from app.cli.printing import printable
 from app.crawl.urls import parse_domain
 from app.sites.search_counter import THRESHOLD
-from app.sites.search_reports import SearchReport, read_reports, today, total
+from app.sites.search_reports import read_reports, today, total
 from app.sites.stored import read_site
 from app.storage.open import store_of
 from config.settings import get_settings
@@ -47,12 +47,10 @@ def search_report(
         if not as_json:
             typer.echo(f"{name}: nothing was counted since {since}", err=True)
         raise typer.Exit(code=1)
-    if not as_json:
-        _print(f"{name}, since {since}", sums)
-
-
-def _print(heading: str, sums: SearchReport) -> None:
-    typer.echo(f"{heading}: {sums.searches} searches, {sums.without_results} without results, {sums.clicks} clicks")
+    if as_json:
+        return
+    totals = f"{sums.searches} searches, {sums.without_results} without results, {sums.clicks} clicks"
+    typer.echo(f"{name}, since {since}: {totals}")
     typer.echo(f"Searches without results, of queries seen {THRESHOLD} times on a day:")
     for query, number in sums.queries.most_common(_LINES):
         typer.echo(f"{number:7}  {printable(query)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -164,7 +164,11 @@ def assigned(values: Sequence[str], former: Site | None = None) -> dict[str, Any
         if field == "domain":
             raise InvalidSite("domain: a site keeps its domain; add another site")
         if isinstance(default, dict):
-            fields[field] = _changed_table(field, fields.get(field, getattr(former, field, {})), key, value)
+            if not key and value:
+                raise InvalidSite(f"{field}: expected {field}.NAME=SECRET")
+            table = fields.get(field, getattr(former, field, {}))
+            others = {each: secret for each, secret in table.items() if each != key} if key else {}
+            fields[field] = {**others, key: value} if value else others
         elif dot:
             raise InvalidSite(f"{field} is no table: expected {field}=VALUE")
         elif not value:
@@ -174,13 +178,6 @@ def assigned(values: Sequence[str], former: Site | None = None) -> dict[str, Any
         else:
             fields[field] = value
     return fields
-
-
-def _changed_table(field: str, table: Mapping[str, str], key: str, value: str) -> dict[str, str]:
-    if not key and value:
-        raise InvalidSite(f"{field}: expected {field}.NAME=SECRET")
-    others = {name: secret for name, secret in table.items() if name != key} if key else {}
-    return {**others, key: value} if value else others
 
 
 def _changed(domain: str, change: Callable[[Site], Site]) -> Site:

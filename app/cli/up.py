@@ -56,22 +56,19 @@ def unconsumed_art(settings: Settings) -> dict[str, list[str]]:
     exchanges = {"coverart": settings.cover_art_exchange, "eventart": settings.event_art_exchange}
     idle: dict[str, list[str]] = {}
     try:
-        for process, exchange in exchanges.items():
-            if exchange in settings.art_exchanges:
-                queues = [route.queue for route in art_routes(exchange)]
-                idle[process] = [queue for queue in queues if not _consumers(queue, settings)]
+        with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+            for process, exchange in exchanges.items():
+                for route in art_routes(exchange) if exchange in settings.art_exchanges else ():
+                    # A channel each: the broker closes that of a missing queue.
+                    try:
+                        consumers = connection.channel().queue_declare(route.queue, passive=True).consumer_count
+                    except NotFound:
+                        consumers = 0
+                    if not consumers:
+                        idle.setdefault(process, []).append(route.queue)
     except BrokerUnreachable:
         return {}
-    return {process: queues for process, queues in idle.items() if queues}
-
-
-def _consumers(queue: str, settings: Settings) -> int:
-    """Return the number of a queue's consumers, 0 for a missing one."""
-    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-        try:
-            return int(connection.channel().queue_declare(queue, passive=True).consumer_count)
-        except NotFound:
-            return 0
+    return idle
 
 
 def print_processes(data_dir: Path, *, as_json: bool) -> bool:
