@@ -52,11 +52,28 @@ def print_letters(letters: Iterable[DeadLetter], *, as_json: bool, empty: str = 
 
 def print_table(letters: Iterator[DeadLetter], limit: int, *, empty: str, total: int | None = None) -> None:
     """Print at most `limit` letters as a table, and how many more there are; without `total` they are counted."""
-    shown = list(islice(letters, limit))
+    terminal, shown = Console(highlight=False), list(islice(letters, limit))
+    if not shown:
+        terminal.print(empty)
+        return
+    wide, several_sets = terminal.width >= _WIDE, len({letter.set for letter in shown}) > 1
+    rows = [
+        {
+            "id": short(letter.id),
+            "age": age(letter.cause.failed_at),
+            **({"failed at": iso(letter.cause.failed_at).replace("+00:00", "Z")} if wide else {}),
+            **({"set": letter.set} if several_sets else {}),
+            "task": task_of(letter) or letter.queue or letter.delivery.routing_key,
+            **({"domain": domain_of(letter)} if wide else {}),
+            "reason": letter.reason,
+            "tries": str(letter.cause.attempts or ""),
+            "error": letter.cause.error,
+        }
+        for letter in shown
+    ]
+    terminal.print(_table(rows))
     hidden = sum(1 for _ in letters) if total is None else total - len(shown)
-    terminal = Console(highlight=False)
-    terminal.print(letters_table(shown, wide=terminal.width >= _WIDE) if shown else empty)
-    if shown and hidden:
+    if hidden:
         terminal.print(f"{len(shown):,} of {len(shown) + hidden:,} shown; --limit shows more, --group counts causes.")
 
 
@@ -66,11 +83,24 @@ def print_groups(groups: Sequence[LetterGroup], *, as_json: bool, empty: str) ->
         print_json(map(group_fields, groups))
     elif not groups:
         typer.echo(empty)
-    elif sys.stdout.isatty():
-        terminal = Console(highlight=False)
-        terminal.print(groups_table(groups, wide=terminal.width >= _WIDE))
-    else:
+    elif not sys.stdout.isatty():
         print_lines(list({**group_fields(group), "queues": ",".join(group.queues)}.values()) for group in groups)
+    else:
+        terminal = Console(highlight=False)
+        rows = [
+            {
+                "group": group.key,
+                "count": f"{group.count:,}",
+                "first": age(group.first),
+                "last": age(group.last),
+                "reason": group.reason,
+                "exception": group.exception,
+                "location": group.location,
+                **({"message": group.message} if terminal.width >= _WIDE else {}),
+            }
+            for group in groups
+        ]
+        terminal.print(_table(rows))
 
 
 @contextmanager
@@ -161,44 +191,6 @@ def group_fields(group: LetterGroup) -> dict[str, Any]:
 
 
 # Text
-
-
-def letters_table(letters: Sequence[DeadLetter], *, wide: bool) -> Table:
-    """Return a table with a row for each letter; a long error is cut at its end."""
-    several_sets = len({letter.set for letter in letters}) > 1
-    rows = [
-        {
-            "id": short(letter.id),
-            "age": age(letter.cause.failed_at),
-            **({"failed at": iso(letter.cause.failed_at).replace("+00:00", "Z")} if wide else {}),
-            **({"set": letter.set} if several_sets else {}),
-            "task": task_of(letter) or letter.queue or letter.delivery.routing_key,
-            **({"domain": domain_of(letter)} if wide else {}),
-            "reason": letter.reason,
-            "tries": str(letter.cause.attempts or ""),
-            "error": letter.cause.error,
-        }
-        for letter in letters
-    ]
-    return _table(rows)
-
-
-def groups_table(groups: Sequence[LetterGroup], *, wide: bool) -> Table:
-    """Return a table with a row for each group."""
-    rows = [
-        {
-            "group": group.key,
-            "count": f"{group.count:,}",
-            "first": age(group.first),
-            "last": age(group.last),
-            "reason": group.reason,
-            "exception": group.exception,
-            "location": group.location,
-            **({"message": group.message} if wide else {}),
-        }
-        for group in groups
-    ]
-    return _table(rows)
 
 
 def page(letter: DeadLetter) -> Iterator[str]:

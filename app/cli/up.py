@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 
 import typer
 from amqp.exceptions import NotFound
@@ -71,9 +70,10 @@ def unconsumed_art(settings: Settings) -> dict[str, list[str]]:
     return idle
 
 
-def print_processes(data_dir: Path, *, as_json: bool) -> bool:
+def print_processes(*, as_json: bool) -> bool:
     """Print the state of each process of `perennial up`; return whether it runs, and none of them stays down."""
-    states = current_states(data_dir)
+    settings = get_settings()
+    states = current_states(settings.data_dir)
     if as_json:
         print_json(map(asdict, states))
     for each in () if as_json else states:
@@ -83,11 +83,11 @@ def print_processes(data_dir: Path, *, as_json: bool) -> bool:
         typer.echo(f"{each.name:<12} {each.state:<10} {', '.join(details)}".rstrip())
     if not states and not as_json:
         typer.echo("perennial up does not run here")
-    for process, queues in unconsumed_art(get_settings()).items():
+    for process, queues in unconsumed_art(settings).items():
         typer.echo(f"no worker consumes from {', '.join(queues)}: is the process {process} running?", err=True)
     # Without Redis the processes say so.
     with suppress(RedisError):
-        for breaker in breaker_states(get_settings()):
+        for breaker in breaker_states(settings):
             if breaker.reason is not None:
                 typer.echo(breaker, err=True)
     return bool(states) and not any(each.state == "down" for each in states)

@@ -26,14 +26,19 @@ class BreakerState:
         return f"the {self.service} is unavailable, its messages wait {self.seconds_open:.0f} s more: {self.reason}"
 
 
+def redis_client(settings: Settings) -> Redis:
+    """Return a client that waits five seconds at most, and does not try again: what is checked is Redis, too."""
+    return Redis.from_url(
+        settings.redis, decode_responses=True, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=None
+    )
+
+
 def breaker_states(settings: Settings) -> list[BreakerState]:
     """Return the state of each circuit breaker once: archives, database, web service, public reads, store.
 
     Raises RedisError.
     """
-    with Redis.from_url(
-        settings.redis, decode_responses=True, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=None
-    ) as redis:
+    with redis_client(settings) as redis:
         services = [Services.of(exchange, settings, redis) for exchange in settings.art_exchanges]
         of_art = [breaker for each in services for breaker in each.breakers]
         # All archives share some of them.
