@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, NoReturn
 
@@ -20,7 +19,7 @@ from app.broker.dead_letters import DeadLetter, LetterGroup, OperationResult
 from app.broker.dead_letters.exports import readable
 from app.broker.delivery import BROKER_HEADERS
 from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
-from app.cli.printing import print_json, print_lines, print_result, printable, short
+from app.cli.printing import iso, print_json, print_lines, print_result, printable, short
 from app.cli.progress import shown_progress
 from app.messages.dead_sets import domain_of, task_of
 
@@ -220,11 +219,6 @@ def page(letter: DeadLetter) -> Iterator[str]:
     yield from _section("arguments", text.splitlines())
     yield from _section("headers", _other_headers(letter))
     yield from _section("traceback", cause.traceback.splitlines())
-
-
-def iso(seconds: float | None) -> str:
-    """Return an epoch time as ISO 8601 in UTC, empty for None."""
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def age(seconds: float | None) -> str:

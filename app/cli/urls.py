@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from app.broker.errors import InvalidMessage
 from app.cli.arguments import AsJson, Domain
-from app.cli.printing import print_json, print_result, printable
+from app.cli.printing import iso, print_json, print_result, printable
 from app.crawl.reports.crawl_report import MAX_SOURCES, CrawlReport
 from app.crawl.reports.explanation import Explanation
 from app.crawl.reports.url_export import Format, export_urls
@@ -67,7 +66,7 @@ def printed(found: Explanation) -> str:
     """Return an explanation as lines of text."""
     lines = [found.url, f"  canonical: {found.canonical}", f"  crawl: {found.crawled}"]
     if found.entry is not None:
-        at = datetime.fromtimestamp(found.entry.at, UTC).isoformat(timespec="seconds")
+        at = iso(found.entry.at)
         status = f", status {found.entry.status}" if found.entry.status else ""
         lines.append(f"  recorded: {found.entry.explanation}{status}, at {at}, depth {found.entry.depth}")
     if found.referrer:
