@@ -45,11 +45,9 @@ def evidence_of(error: RemoteError) -> Evidence:
     match error:
         case ArchiveDenied():
             return "denied"
-        case ArchiveRefused() | ArchiveNotFound():
-            return "answered"
         case DatabaseUnavailable() | WebServiceUnavailable():
             return "away"
-        case DatabaseFailed():
+        case ArchiveRefused() | ArchiveNotFound() | DatabaseFailed():
             return "answered"
         case _:
             return "failed"
