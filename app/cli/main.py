@@ -148,9 +148,10 @@ def main() -> None:
         explanation = explained(error)
         if explanation is None:
             raise
-        for line in explanation.lines:
+        exit_code, lines = explanation
+        for line in lines:
             typer.echo(f"perennial: {line}", err=True)
-        sys.exit(explanation.exit_code)
+        sys.exit(exit_code)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def status(
     # Imported for the processes only: the services' clients take a fifth of the CPU time of `perennial status DOMAIN`.
     from app.cli.up import print_processes
 
-    raise typer.Exit(code=not print_processes(get_settings().data_dir, as_json=as_json))
+    raise typer.Exit(code=not print_processes(as_json=as_json))
 
 
 def _duration_of_crawls(domain: str) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from app.broker.errors import InvalidMessage
 from app.cli.arguments import AsJson, Domain
-from app.cli.printing import printable
+from app.cli.printing import iso, print_json, print_result, printable
 from app.crawl.reports.crawl_report import MAX_SOURCES, CrawlReport
 from app.crawl.reports.explanation import Explanation
 from app.crawl.reports.url_export import Format, export_urls
@@ -27,7 +25,7 @@ cli = typer.Typer()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
     """Explain one URL: its reason in the crawl, and what is stored of it."""
     found = CrawlReports(get_settings()).explain(url)
-    typer.echo(json.dumps(found.as_json()) if as_json else printed(found))
+    print_result(found.as_json(), printed(found), as_json=as_json)
 
 
 @cli.command()
@@ -52,7 +50,7 @@ def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
     report = _report(domain)
     found = CrawlReports(get_settings()).broken_links(report)
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found]))
+        print_json(map(asdict, found))
     else:
         for each in found:
             more = f"\n  and {each.number - MAX_SOURCES} more" if each.number > MAX_SOURCES else ""
@@ -68,7 +66,7 @@ def printed(found: Explanation) -> str:
     """Return an explanation as lines of text."""
     lines = [found.url, f"  canonical: {found.canonical}", f"  crawl: {found.crawled}"]
     if found.entry is not None:
-        at = datetime.fromtimestamp(found.entry.at, UTC).isoformat(timespec="seconds")
+        at = iso(found.entry.at)
         status = f", status {found.entry.status}" if found.entry.status else ""
         lines.append(f"  recorded: {found.entry.explanation}{status}, at {at}, depth {found.entry.depth}")
     if found.referrer:

@@ -19,7 +19,7 @@ from app.messages.envelopes import decode_envelope, route_of
 from app.timers.timers import callback_of, timeout_of
 from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
-from app.web.cors import OPERATOR_PATHS
+from app.web.middleware import OPERATOR_PATHS
 from app.web.monitoring import Metrics
 from config.routes import (
     HEARTBEAT,

@@ -152,7 +152,7 @@ def test_metrics_have_the_age_of_the_oldest_indexes_only() -> None:
 
 
 def test_names_in_an_opensearch_description_are_escaped_and_cut() -> None:
-    document = describe("http://[::1]:8000", ["a&b.example", "x" * 60]).decode()
+    document = describe("http://[::1]:8000", ["a&b.example", "x" * 60])
     assert "a&amp;b.example" in document
     assert "domain=a%26b.example&amp;domain=" in document
     assert "<ShortName>a&amp;b.example, xx…</ShortName>" in document
@@ -178,4 +178,4 @@ def test_a_proxy_is_trusted_also_where_a_socket_for_both_families_maps_its_addre
 
 def test_a_time_that_no_time_zone_can_hold_is_shown_as_it_is() -> None:
     pack = replace(ROUTE, built_at="0001-01-01T00:00:00+10:00")
-    assert pack_view(pack).built == pack.built_at
+    assert pack_view(pack, {}).built == pack.built_at

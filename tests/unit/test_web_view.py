@@ -64,7 +64,7 @@ def test_first_current_and_last_page_are_always_shown_in_order(page: int, total:
     )
     last = max(1, -(-min(total, reachable) // 10))
     page = min(page, last)
-    view = results_view(found, SearchForm().with_text("x").with_page(page))
+    view = results_view(found, SearchForm().with_text("x").with_page(page), {})
     numbers = [link.number for link in view.pages if link.number]
     assert numbers == sorted(set(numbers))
     assert len(view.pages) <= 9
@@ -91,7 +91,7 @@ def rendered(*hits: Hit) -> str:
         total=len(hits), capped=False, relaxed=False, hits=hits, reachable=len(hits), seconds=0.0, sources=()
     )
     form = SearchForm().with_text("words")
-    return bytes(render(View(state="results", form=form, results=results_view(result, form))).body).decode()
+    return bytes(render(View(state="results", form=form, results=results_view(result, form, {}))).body).decode()
 
 
 def test_a_hit_leads_to_its_headings_and_names_its_copies_without_letting_anything_through_unescaped() -> None:
