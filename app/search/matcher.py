@@ -1,13 +1,21 @@
-"""Find the phrases of a query in folded text."""
+"""Find the phrases of a query in folded text.
+
+In scripts without spaces, parts of words such as pairs of kana are found inside of longer words.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
+from typing import TypeAlias
 
 from app.search.query import GAP, MARK, Phrase, words
-from app.search.unspaced import Match, UnspacedParts, parts_in_text
+from app.text.variants import is_unspaced, unspaced_parts_of
+
+#: Start and end of a match, and the number of its phrase.
+Match: TypeAlias = tuple[int, int, int]
 
 #: Characters after its stem of a word that is marked: `merg` of `merge`, `merging`.
 _MAX_ENDING = 4
@@ -76,19 +84,24 @@ class Matcher:
     def _separated(self, folded: str) -> list[Match]:
         if MARK in folded:
             return [(*match.span(), match.lastindex or 0) for match in self.pattern.finditer(folded)]
-        # As the pattern, which takes as long to compile as a hundred texts to search.
-        starts = self._word_starts(folded)
-        return self._phrases_at(starts, folded) if self.longest > 1 else self._words_at(starts, folded)
-
-    def _word_starts(self, folded: str) -> list[int]:
-        """Return the offsets of all words that start like a match."""
+        # The offsets of all words that start like a match.
         spaced, offsets = GAP + folded, []
         for start in self._starts:
             at = spaced.find(start)
             while at >= 0:
                 offsets.append(at)
                 at = spaced.find(start, at + 1)
-        return sorted(offsets) if len(self._starts) > 1 else offsets
+        if len(self._starts) > 1:
+            offsets.sort()
+        if self.longest == 1:
+            # Without the pattern, which takes as long to compile as a hundred texts to search.
+            return self._words_at(offsets, folded)
+        end, found = 0, []
+        for at in offsets:
+            if at >= end and (match := self.pattern.match(folded, at)):
+                end = match.end()
+                found.append((at, end, match.lastindex or 0))
+        return found
 
     def _words_at(self, offsets: list[int], folded: str) -> list[Match]:
         numbers, found = self._numbers, []
@@ -100,14 +113,6 @@ class Matcher:
                 number = numbers[word] = self._number_of(word)
             if number:
                 found.append((at, at + len(word), number))
-        return found
-
-    def _phrases_at(self, offsets: list[int], folded: str) -> list[Match]:
-        end, found = 0, []
-        for at in offsets:
-            if at >= end and (match := self.pattern.match(folded, at)):
-                end = match.end()
-                found.append((at, end, match.lastindex or 0))
         return found
 
     def _number_of(self, word: str) -> int:
@@ -124,3 +129,55 @@ class Matcher:
 def _pattern(word: str) -> str:
     """Return a pattern for a folded word, whose characters may have combining marks."""
     return f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*"
+
+
+def parts_in_text(phrase: Phrase) -> tuple[str, ...]:
+    """Return the parts of a phrase that is one word of an unspaced script, all of it if it is quoted; else nothing."""
+    folded = words(" ".join(phrase.words))
+    if phrase.symbol or len(folded) > 1 or not any(map(is_unspaced, folded)):
+        return ()
+    return folded if phrase.quoted else unspaced_parts_of(folded[0]) or folded
+
+
+class UnspacedParts:
+    """Finds parts, given with the numbers of their phrases. A part of another script matches only between others."""
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        """Without parts it finds nothing, and is false."""
+        self._numbers = numbers
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def extent(self, word: str) -> str:
+        """Return the word from its first part to its last one."""
+        found = self.matches(word)
+        return word[found[0][0] : found[-1][1]] if found else ""
+
+    def matches(self, folded: str) -> list[Match]:
+        """Return the matches from left to right, without overlap: of two that share a character, the second has it."""
+        found: list[Match] = []
+        for start, part in sorted((at, each) for each in self._numbers for at in _offsets(folded, each)):
+            end, number = start + len(part), self._numbers[part]
+            if found and found[-1][1] > start:
+                if found[-1][1] >= end:
+                    continue
+                first, _, before = found.pop()
+                if first < start:
+                    found.append((first, start, before))
+            found.append((start, end, number))
+        return found
+
+
+def _offsets(folded: str, part: str) -> Iterator[int]:
+    separated = not is_unspaced(part)
+    at = folded.find(part)
+    while at >= 0:
+        if not separated or (_ends_word(folded[at - 1 : at]) and _ends_word(folded[at + len(part) :][:1])):
+            yield at
+        at = folded.find(part, at + 1)
+
+
+def _ends_word(character: str) -> bool:
+    """Return whether a word of another script ends at this character, or at the end of the text."""
+    return not character or character == GAP or is_unspaced(character)

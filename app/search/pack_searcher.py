@@ -71,8 +71,7 @@ class PackSearcher:
             on_failure.callback(self._connections.close)
             try:
                 with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
-                    _require_version(connection, path)
-                    self.info, self._stemmers, self._site_name = _read_info(connection)
+                    self.info, self._stemmers, self._site_name = _read_info(connection, path)
                     self._properties = Properties(connection)
                     pages = self._properties.rows
                     self._link_factors = ranking.link_factors(self._properties.inlinks, pages=pages)
@@ -173,14 +172,7 @@ class PackSearcher:
         """Return the pages that match, their scores, best first, and the score that no page can exceed."""
         pages = self._properties.rows
         stems = stems_in(connection, query, self._stemmers, pages=pages)
-        ranked = ranking.rank(
-            connection,
-            query,
-            hidden=hidden,
-            limit=limit,
-            stems=stems,
-            factors=factors,
-        )
+        ranked = ranking.rank(connection, query, hidden=hidden, limit=limit, stems=stems, factors=factors)
         bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
         scores = ranked.scores
         if stems.in_passages:
@@ -205,10 +197,11 @@ class PackSearcher:
         ranked = {represented: page for page, represented in pages.items()}
         for row in pack_tables.read_rows(connection, _HIT_COLUMNS, tuple(ranked)):
             page, url, path, title, headings, description, utf8, lang, modified, named = row
-            body = _decode(utf8 or b"")
+            utf8 = utf8 or b""
+            # Without the last character, if _BODY has cut it.
+            body = utf_8_decode(utf8, "strict", len(utf8) < _BODY_BYTES)[0][:MAX_SCANNED]
             others = [each for each in (ranked[page], *copies.get(ranked[page], ())) if each != page]
             opens_at, listed = choose(named, title=title, matcher=matcher)
-            opens_at = opens_at or best_pdf_page(named, body, matcher)
             hits[page] = Hit(
                 url=url,
                 path=path,
@@ -221,7 +214,7 @@ class PackSearcher:
                 section=self._properties.of("section", page),
                 type=self._properties.of("type", page),
                 modified=modified,
-                opens_at=opens_at,
+                opens_at=opens_at or best_pdf_page(named, body, matcher),
                 subsections=listed,
                 copies=len(others),
                 copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
@@ -294,13 +287,11 @@ class ConnectionPool:
         return connection
 
 
-def _decode(utf8: bytes) -> str:
-    """Return the text of a body, without its last character if _BODY has cut it."""
-    return utf_8_decode(utf8, "strict", len(utf8) < _BODY_BYTES)[0][:MAX_SCANNED]
+def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str]:
+    """Return the pack's description of itself, the algorithms by which queries are stemmed, and what titles share.
 
-
-def _require_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise PackCorrupt for a database that is no pack of this release's schema version."""
+    Raises PackCorrupt for a database that is no pack of this release's schema version.
+    """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
@@ -310,10 +301,6 @@ def _require_version(connection: sqlite3.Connection, path: Path) -> None:
             f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
             "`perennial pack DOMAIN` rebuilds it from the stored pages"
         )
-
-
-def _read_info(connection: sqlite3.Connection) -> tuple[PackInfo, tuple[str, ...], str]:
-    """Return the pack's description of itself, the algorithms by which queries are stemmed, and what titles share."""
     keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name")
     rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
     meta = dict.fromkeys(keys, "") | dict(rows)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from app.errors import InvalidQuery
 from app.text.languages import stop_words_in
-from app.text.symbols import symbols_in
-from app.text.variants import forms_of, parts_of, stems_of, unspaced_parts_of
+from app.text.variants import forms_of, parts_of, stems_of, symbols_in, unspaced_parts_of
 
 # Words
 

@@ -15,7 +15,7 @@ from app.search import pack_tables, passages, title_match
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
 from app.search.stemmed import Stems
-from app.text.symbols import symbols_in
+from app.text.variants import symbols_in
 
 #: Weights of the columns of `pages_fts`, in their order: see app/pack/schema.sql.
 WEIGHTS = "bm25(10.0, 5.0, 5.0, 3.0, 4.0, 0.4, 1.0)"
@@ -185,15 +185,7 @@ def promoted_pages(
     typed = words(" ".join(query.typed))
     symbols = tuple(phrase.symbol for phrase in query.phrases if phrase.symbol)
 
-    def has_name(page: int) -> bool:
-        """Return whether a name of the page has the typed words only, with the signs of names such as `C++`."""
-        names = _names(*rows[page])
-        return _may_have(names, typed) and any(
-            words(name) == typed and symbols_in(name) == symbols
-            for name in names | {NUMBERING.sub("", name) for name in names}
-        )
-
-    named = [page for page in candidates if page in rows and has_name(page)]
+    named = [page for page in candidates if page in rows and _has_name(*rows[page], typed=typed, symbols=symbols)]
     by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)
@@ -226,26 +218,28 @@ def promote(promoted: Promoted, scores: dict[int, float], *, bound: float) -> di
     return ordered
 
 
-def _names(title: str, headings: str, path: str, anchors: str) -> set[str]:
-    """Return the names of a page: `os` for the title "os - Miscellaneous", and for /library/os.html and /os/.
+def _has_name(
+    title: str, headings: str, path: str, anchors: str, *, typed: Sequence[str], symbols: Sequence[str]
+) -> bool:
+    """Return whether a name of a page has the typed words only, with the signs of names such as `C++`.
 
-    What links call it is a name, too.
+    `os` is a name for the title "os - Miscellaneous", and for /library/os.html and /os/; so is what links call a page.
     """
     segments = [segment for segment in unquote(path.partition("?")[0]).split("/") if segment]
     if segments and segments[-1].partition(".")[0] in {"index", "default"}:
         segments.pop()
     file = segments[-1] if segments else ""
     stem = file.rpartition(".")[0]
-    return {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem, *anchors.splitlines()}
-
-
-def _may_have(names: Collection[str], typed: Sequence[str]) -> bool:
-    """Return whether one of the names may have these words only, numbering aside; much faster than to compare each."""
+    names = {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem, *anchors.splitlines()}
+    # To search all names at once for these words is much faster than to compare each.
     lines = "\n".join(names)
     without_numbers = _NUMBERING_OF_LINES.sub("", lines)
     different = {lines, without_numbers}  # Mostly one text.
     both = "\n".join(("", *different, "")).replace("\n", f" {_BETWEEN} ")
-    return f" {_BETWEEN} {' '.join(typed)} {_BETWEEN} " in f" {' '.join(words(both))} "
+    if f" {_BETWEEN} {' '.join(typed)} {_BETWEEN} " not in f" {' '.join(words(both))} ":
+        return False
+    alternatives = names | {NUMBERING.sub("", name) for name in names}
+    return any(words(name) == typed and symbols_in(name) == symbols for name in alternatives)
 
 
 # Upper bound of scores

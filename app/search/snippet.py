@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 
-from app.search.matcher import Matcher
+from app.search.matcher import Match, Matcher
 from app.search.query import fold
-from app.search.unspaced import Match
 from app.text.variants import is_unspaced
 
 #: Characters of a snippet, ellipses not counted.

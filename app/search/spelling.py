@@ -79,9 +79,15 @@ def did_you_mean(
 
 def _respelled(connection: sqlite3.Connection, query: Query, pages: int) -> Iterator[_Spelling]:
     """Yield the query with respelled rare words, the best first."""
-    rare = {
-        at: docs for at in range(len(query.words)) if (docs := _rare_docs(connection, query, at, pages)) is not None
-    }
+    rare: dict[int, int] = {}
+    for at, typed in enumerate(query.words):
+        word = "".join(words(typed))
+        if len(word) >= _SHORTEST and word.isalpha():
+            is_prefix = query.prefix is not None and at == len(query.words) - 1
+            frequency = pack_tables.max_doc_frequency if is_prefix else pack_tables.doc_frequency
+            docs = frequency(connection, word)
+            if docs <= max(_FEW_PAGES, pages // _ONE_IN):
+                rare[at] = docs
     if len(rare) > _MAX_RARE:
         return
     by_word = {at: _spellings(connection, query.words[at], docs) for at, docs in rare.items()}
@@ -100,17 +106,6 @@ def _respelled(connection: sqlite3.Connection, query: Query, pages: int) -> Iter
             continue
         if len(found.words) == len(query.words) + added:
             yield _Spelling(text, sum(spelling.similarity for spelling in combination))
-
-
-def _rare_docs(connection: sqlite3.Connection, query: Query, at: int, pages: int) -> int | None:
-    """Return the pages that have the word with index `at`; None for a frequent, short or unusual word."""
-    word = "".join(words(query.words[at]))
-    if len(word) < _SHORTEST or not word.isalpha():
-        return None
-    is_prefix = query.prefix is not None and at == len(query.words) - 1
-    frequency = pack_tables.max_doc_frequency if is_prefix else pack_tables.doc_frequency
-    docs = frequency(connection, word)
-    return docs if docs <= max(_FEW_PAGES, pages // _ONE_IN) else None
 
 
 def _spellings(connection: sqlite3.Connection, typed: str, docs: int) -> list[_Spelling]:

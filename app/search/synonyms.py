@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
@@ -111,7 +111,12 @@ class Synonyms:
         """Return the synonyms by rules. A phrase is found with and without its stop words."""
         found: dict[Key, dict[Key, Phrase]] = {}
         for rule in rules:
-            phrases = {key_of(phrase): _phrase(phrase) for phrase in rule.found}
+            phrases = {}
+            for text in rule.found:
+                parsed = parse(text, keep_stop_words=True).phrases
+                # All words adjacent, or the form of a name with signs.
+                all_words = Phrase(tuple(word for phrase in parsed for word in phrase.words))
+                phrases[key_of(text)] = replace(parsed[0], prefix=False) if len(parsed) == 1 else all_words
             for text in rule.phrases:
                 own = key_of(text)
                 without_stop_words = tuple(word for phrase in parse(text).phrases for word in _tokens(phrase))
@@ -127,35 +132,20 @@ class Synonyms:
             return query
         added: dict[int, dict[Phrase, None]] = {}
         left = _MAX_ADDED
-        for first, last, synonyms in self._found(query.phrases):
-            # Each phrase of the run gets them: (A or S) and (B or S) is S or (A and B).
-            new = synonyms[: max(0, left // (last - first))]
-            left -= len(new) * (last - first)
-            for at in range(first, last):
-                added.setdefault(at, {}).update(dict.fromkeys(new))
+        for first in range(len(query.phrases)):
+            key: Key = ()
+            for last, phrase in enumerate(query.phrases[first:], first):
+                key += _tokens(phrase)
+                if phrase.quoted or len(key) > self.longest:
+                    break
+                run = range(first, last + 1)
+                # Each phrase of the run gets them: (A or S) and (B or S) is S or (A and B).
+                new = self.by_key.get(key, ())[: max(0, left // len(run))]
+                left -= len(new) * len(run)
+                for at in run if new else ():
+                    added.setdefault(at, {}).update(dict.fromkeys(new))
         phrases = (replace(phrase, synonyms=tuple(added.get(at, ()))) for at, phrase in enumerate(query.phrases))
         return replace(query, phrases=tuple(phrases)) if added else query
-
-    def _found(self, phrases: Sequence[Phrase]) -> Iterator[tuple[int, int, tuple[Phrase, ...]]]:
-        """Yield the runs of phrases that have synonyms: first, end, synonyms."""
-        for first in range(len(phrases)):
-            key: Key = ()
-            for at in range(first, len(phrases)):
-                if phrases[at].quoted:
-                    break
-                key += _tokens(phrases[at])
-                if len(key) > self.longest:
-                    break
-                if synonyms := self.by_key.get(key):
-                    yield first, at + 1, synonyms
-
-
-def _phrase(text: str) -> Phrase:
-    """Return the phrase that is searched for: all words adjacent, or the form of a name with signs."""
-    phrases = parse(text, keep_stop_words=True).phrases
-    if len(phrases) == 1:
-        return replace(phrases[0], prefix=False)
-    return Phrase(tuple(word for phrase in phrases for word in phrase.words))
 
 
 #: No synonyms.

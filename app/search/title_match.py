@@ -40,11 +40,12 @@ def raised(
     in_titles = {page: _folded_words(title) for page, title in titles}
     typed = _folded_words(" ".join(query.words))
     stems = {stem for phrase in query.phrases for stem in phrase.stems}
+    algorithms = tuple(stemmers)
     same = {
         word: stem
-        for text in (typed, *in_titles.values())
+        for text in ((typed, *in_titles.values()) if stems else ())
         for word, written in text.items()
-        if (stem := _stem_in(stems, written, tuple(stemmers)))
+        if (stem := next((each for each in _stems(written, algorithms) if each in stems), ""))
     }
     typed_forms = {same.get(word, word) for word in typed}
     in_titles = {
@@ -75,10 +76,6 @@ def _folded_words(title: str) -> Mapping[str, str]:
     """Return the words of a title as written, by the folded word."""
     written = (title[start:end] for start, end in spans(title))
     return {folded: word for word in written for folded in words(word)}
-
-
-def _stem_in(stems: set[str], word: str, algorithms: tuple[str, ...]) -> str:
-    return next((stem for stem in _stems(word, algorithms) if stem in stems), "") if stems else ""
 
 
 @lru_cache(maxsize=_WORDS_IN_MEMORY)

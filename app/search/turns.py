@@ -26,34 +26,26 @@ class Turns:
     @contextmanager
     def take(self, patience: float = PATIENCE) -> Iterator[None]:
         """Run the block when it is its turn, or after `patience` seconds."""
-        has_turn = self._await_turn(patience)
+        mine = threading.Event()
+        with self._lock:
+            if self._is_taken:
+                self._waiting.append(mine)
+            else:
+                self._is_taken = True
+                mine.set()
+        if not mine.wait(patience):
+            with self._lock:
+                if not mine.is_set():
+                    self._waiting.remove(mine)
         try:
             yield
         finally:
-            if has_turn:
-                self._pass_on()
-
-    def _await_turn(self, patience: float) -> bool:
-        with self._lock:
-            if not self._is_taken:
-                self._is_taken = True
-                return True
-            mine = threading.Event()
-            self._waiting.append(mine)
-        if mine.wait(patience):
-            return True
-        with self._lock:
             if mine.is_set():
-                return True
-            self._waiting.remove(mine)
-            return False
-
-    def _pass_on(self) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._is_taken = False
+                with self._lock:
+                    if self._waiting:
+                        self._waiting.popleft().set()
+                    else:
+                        self._is_taken = False
 
 
 #: Of all packs that this process searches.

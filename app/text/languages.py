@@ -65,16 +65,13 @@ _WORD: Final = re.compile(r"[^\W\d_]+")
 
 def algorithm_of(lang: str, text: str) -> str:
     """Return the stemming algorithm for a page by its language tag, or else by its text; empty if it is unknown."""
-    subtag = lang.partition("-")[0].lower() or _guessed(text)
-    return ALGORITHMS.get(subtag, "")
-
-
-def _guessed(text: str) -> str:
-    """Return the language whose stop words are most frequent at the beginning of a text; empty if none are."""
+    if subtag := lang.partition("-")[0].lower():
+        return ALGORITHMS.get(subtag, "")
+    # The language whose stop words are most frequent at the beginning.
     words = _WORD.findall(text[: 10 * _SAMPLE].lower())[:_SAMPLE]
-    counts = {lang: sum(word in stop_words for word in words) for lang, stop_words in STOP_WORDS.items()}
+    counts = {each: sum(word in stop_words for word in words) for each, stop_words in STOP_WORDS.items()}
     best = max(counts, key=counts.__getitem__)
-    return best if counts[best] >= max(_LEAST_WORDS, _LEAST_SHARE * len(words)) else ""
+    return ALGORITHMS[best] if counts[best] >= max(_LEAST_WORDS, _LEAST_SHARE * len(words)) else ""
 
 
 def stop_words_in(words: list[str]) -> frozenset[str]:

@@ -13,7 +13,6 @@ from typing import Final
 from Stemmer import Stemmer
 
 from app.text.languages import STOP_WORDS_BY_ALGORITHM
-from app.text.symbols import symbols_in
 
 #: Scripts whose words are not separated: kana, Han and Hangul.
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af]+")
@@ -27,6 +26,13 @@ _SEPARATORS: Final = str.maketrans({chr(code): " " for code in range(128) if not
 #: Where a capital follows a small letter, as in `OrderedDict`, and the parts of such a name.
 _COMPOUND: Final = re.compile("[a-z][A-Z]")
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+#: Signs at which names such as `C++`, `C#` and `.NET` end or begin: tokenizers drop the signs.
+_SIGNS: Final = {"++": "plusplus", "#": "sharp"}
+#: From the signs, which are rare: `re` finds them quickly. Characters after a name's first one are searched backwards.
+_SIGNS_AT_END: Final = re.compile(r"(?:\+\+|#)(?![\w+#])")
+_LONGEST_NAME: Final = 10
+_NAME_BEFORE: Final = re.compile(rf"(?<![^\W_])[^\W\d_][^\W_]{{,{_LONGEST_NAME - 1}}}$")
+_DOTNET: Final = re.compile(r"\.net\b(?<![\w.]....)", re.IGNORECASE)
 #: Characters of a word that is stemmed, and of a form that is worth indexing.
 _LONGEST: Final = 40
 _SHORTEST: Final = 2
@@ -58,7 +64,10 @@ class Variants:
             # Texts have hundreds of words, most of them known from other texts.
             entry = self._memory.get(written)
             if entry is None:
-                entry = self._memory[written] = self._forms(written)
+                word = written.casefold()
+                stem = self._stem(word) if len(word) <= _LONGEST else word
+                other_forms = {stem, *parts_of(written), *_parts(word)} - {word}
+                entry = self._memory[written] = word, tuple(other_forms)
             words.add(entry[0])
             forms.update(entry[1])
         return " ".join(sorted(form for form in forms - words if len(form) >= _SHORTEST))
@@ -88,12 +97,6 @@ class Variants:
         # Snowball leaves nothing of some words, such as the Greek "εις".
         return tuple(_parts(word)) or ((self._stem(word) if len(word) <= _LONGEST else "") or word,)
 
-    def _forms(self, written: str) -> tuple[str, tuple[str, ...]]:
-        word = written.casefold()
-        stem = self._stem(word) if len(word) <= _LONGEST else word
-        forms = {stem, *parts_of(written), *_parts(word)} - {word}
-        return word, tuple(forms)
-
 
 class VariantsByAlgorithm(dict[str, Variants]):
     """Finds the forms of words of pages in any language, by Snowball's name of it."""
@@ -105,6 +108,19 @@ class VariantsByAlgorithm(dict[str, Variants]):
 
 def _written_words(text: str) -> list[str]:
     return text.translate(_SEPARATORS).split() if text.isascii() else _WORD.findall(text)
+
+
+def symbols_in(text: str) -> tuple[str, ...]:
+    """Return a word for each name in a text that ends or begins with signs, once: `cplusplus`, `csharp`, `dotnet`."""
+    found: dict[str, None] = {}
+    if "+" in text or "#" in text:
+        for signs in _SIGNS_AT_END.finditer(text):
+            before = text[max(0, signs.start() - _LONGEST_NAME - 1) : signs.start()]
+            if name := _NAME_BEFORE.search(before):
+                found[name.group().casefold() + _SIGNS[signs.group()]] = None
+    if ".net" in text.lower() and _DOTNET.search(text):
+        found["dotnet"] = None
+    return tuple(found)
 
 
 def parts_of(word: str) -> tuple[str, ...]:

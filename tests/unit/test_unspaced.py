@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.search.matcher import Matcher
+from app.search.matcher import Matcher, UnspacedParts
 from app.search.pack_searcher import PackSearcher
 from app.search.query import fold, parse
 from app.search.snippet import WIDTH, best_snippet
 from app.search.subsections import choose
-from app.search.unspaced import UnspacedParts
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.unit

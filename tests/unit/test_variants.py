@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.text.languages import ALGORITHMS, algorithm_of, stop_words_in
-from app.text.symbols import symbols_in
-from app.text.variants import Variants, forms_of
+from app.text.variants import Variants, forms_of, symbols_in
 
 pytestmark = pytest.mark.unit
 
