@@ -8,7 +8,6 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from typing import Final
 
 from app.storage.layout import Page
@@ -45,33 +44,23 @@ def joined(database: sqlite3.Connection) -> dict[int, tuple[str, int]]:
     The texts are lines, that of most pages first.
     """
     rows = {key: page for page, url, key in database.execute("SELECT id, url, key FROM pages") for key in (url, key)}
-    texts, linking = _texts(database, rows)
-    targets = Counter(text for counts in texts.values() for text in counts)
-    return {page: (_lines(counts, targets), linking[page]) for page, counts in texts.items()}
-
-
-def _texts(database: sqlite3.Connection, rows: Mapping[str, int]) -> tuple[dict[int, Counter[str]], Counter[int]]:
-    """Return how many pages use each text, by the row id of the page that it leads to, and how many lead there."""
+    #: The pages that use each text and that lead there at all, by the row id of the page that is led to.
     texts: dict[int, Counter[str]] = defaultdict(Counter)
     linking: Counter[int] = Counter()
     for (packed,) in database.execute("SELECT CAST(anchors AS BLOB) FROM links"):
-        for entry in _unpacked(packed).split("\n\n"):
+        try:
+            links = zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace")
+        except zlib.error:  # Others may write packs, too.
+            continue
+        for entry in links.split("\n\n"):
             url, *names = entry.split("\n")
             if names and (page := rows.get(url)) is not None:
                 texts[page].update(names)
                 linking[page] += 1
-    return texts, linking
-
-
-def _unpacked(packed: bytes) -> str:
-    """Return the links that `packed_links` compressed; empty for anything else: others may write packs, too."""
-    try:
-        return zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace")
-    except zlib.error:
-        return ""
-
-
-def _lines(counts: Counter[str], targets: Mapping[str, int]) -> str:
-    """Return the texts that name a page, in lines, within the limits of one page."""
-    named = sorted((text for text in counts if targets[text] <= MAX_TARGETS), key=lambda text: (-counts[text], text))
-    return "\n".join(named[:MAX_TEXTS])[:MAX_CHARACTERS]
+    targets = Counter(text for counts in texts.values() for text in counts)
+    found = {}
+    for page, counts in texts.items():
+        named = [text for text in counts if targets[text] <= MAX_TARGETS]
+        named.sort(key=lambda text: (-counts[text], text))
+        found[page] = "\n".join(named[:MAX_TEXTS])[:MAX_CHARACTERS], linking[page]
+    return found

@@ -38,8 +38,14 @@ def assign(database: sqlite3.Connection) -> None:
     rows = [_PageRow(*row) for row in database.execute(_ROWS)]
     targets = targets_of({row.key: row.canonical for row in rows})
     shown: dict[int, int] = {}
+
+    def preference(row: _PageRow) -> tuple[bool, int, bool, int, int, str]:
+        """Order the pages of a group: canonical, most linked to, without a query, the shortest address."""
+        path = row.path
+        return (targets[row.key] != row.key, -row.inlinks, "?" in path, path.count("/"), len(path), row.key)
+
     for group in _groups(rows, targets):
-        best = min(group, key=lambda row: _preference(row, targets))
+        best = min(group, key=preference)
         shown.update((row.id, best.id) for row in group if row is not best)
     changes = [(shown.get(row.id, 0), row.id in shown, row.id) for row in rows if shown.get(row.id, 0) != row.shown_as]
     database.executemany(_UPDATE, changes)
@@ -85,9 +91,3 @@ def _groups(rows: list[_PageRow], targets: Mapping[str, str]) -> list[list[_Page
     for row in rows:
         groups[leader(targets[row.key])].append(row)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def _preference(row: _PageRow, targets: Mapping[str, str]) -> tuple[bool, int, bool, int, int, str]:
-    """Return what orders the pages of a group: canonical, most linked to, without a query, the shortest address."""
-    path = row.path
-    return (targets[row.key] != row.key, -row.inlinks, "?" in path, path.count("/"), len(path), row.key)

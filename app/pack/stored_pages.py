@@ -69,15 +69,31 @@ def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredCont
 
 
 def _content_of(key: str, data: bytes) -> Page | Tombstone:
-    """Return a page or tombstone, without blocks that are invalid; raises ObjectDamaged for what no pack can hold."""
+    """Return a page or tombstone, without blocks that are invalid and with its texts cut to their limits.
+
+    Raises ObjectDamaged for what no pack can hold.
+    """
     try:
-        try:
-            content = from_json(data)
-        except ObjectDamaged:
-            content = from_json(data, parts=False)
-        return _checked(id_in_key(key), content)
+        content = from_json(data)
+    except ObjectDamaged:
+        content = from_json(data, parts=False)
+    identifier = id_in_key(key)
+    try:
+        is_own = page_id(str(content.canonical_key)) == identifier
     except UnicodeEncodeError as error:
         raise ObjectDamaged(str(error)) from error
+    if not is_own:
+        raise ObjectDamaged(f"stored under {identifier}, which is not the page id of {content.canonical_key!r:.200}")
+    if isinstance(content, Tombstone):
+        return content
+    texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
+    kinds = (content.content_type, content.canonical, content.modified, content.body_hash, content.title_hash)
+    for text in (*texts, *kinds, *content.headings):
+        if not isinstance(text, str):
+            raise ObjectDamaged(f"{content.canonical_key!r:.200}: {text!r:.200} is not a string")
+    if has_long_address(content):
+        raise ObjectDamaged(f"{content.url[:100]}...: an address of more than {MAX_ADDRESS} characters")
+    return bounded(content)
 
 
 def find_vanished(
@@ -108,8 +124,8 @@ def write_tombstones(
     store: ObjectStore,
     vanished: Iterable[VanishedPage],
     *,
-    still_valid: Callable[[], bool] = lambda: True,
-    met_since: Callable[[], Collection[str]] = frozenset,
+    still_valid: Callable[[], bool],
+    met_since: Callable[[], Collection[str]],
 ) -> int:
     """Replace the vanished pages and return how many. A page that was written meanwhile is kept.
 
@@ -146,19 +162,3 @@ def delete_tombstones(store: ObjectStore, domain: str, etags: Mapping[str, str])
     with ThreadPoolExecutor(getattr(store, "parallel_reads", 1)) as pool:
         for _ in pool.map(delete, etags):
             pass
-
-
-def _checked(identifier: str, content: Page | Tombstone) -> Page | Tombstone:
-    """Return the content with its texts cut to their limits; raises ObjectDamaged for what no pack can hold."""
-    if page_id(str(content.canonical_key)) != identifier:
-        raise ObjectDamaged(f"stored under {identifier}, which is not the page id of {content.canonical_key!r:.200}")
-    if isinstance(content, Page):
-        texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
-        kinds = (content.content_type, content.canonical, content.modified, content.body_hash, content.title_hash)
-        for text in (*texts, *kinds, *content.headings):
-            if not isinstance(text, str):
-                raise ObjectDamaged(f"{content.canonical_key!r:.200}: {text!r:.200} is not a string")
-        if has_long_address(content):
-            raise ObjectDamaged(f"{content.url[:100]}...: an address of more than {MAX_ADDRESS} characters")
-        return bounded(content)
-    return content

@@ -71,8 +71,13 @@ class FolderStore:
         self.busy_since = 0.0
         self._numbers = itertools.count()
         self.on_damage: Callable[[ObjectDamaged], None] | None = None
-        with suppress(OSError):  # Without a store, the first use says so.
-            self._delete_abandoned_files()
+        oldest = time.time() - ABANDONED
+        # Without a store, the first use says so.
+        with suppress(OSError), os.scandir(self._temporary) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.stat().st_mtime < oldest:
+                        os.unlink(entry.path)
 
     def __repr__(self) -> str:
         return f"FolderStore({str(self.root)!r})"
@@ -146,15 +151,11 @@ class FolderStore:
                 raise PreconditionFailed(f"{key}: ETag is {present.etag}, not {if_match}")
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(self._objects + key)
-            self._remove_empty_folders(key)
-
-    def _remove_empty_folders(self, key: str) -> None:
-        """Remove the folders of a key that are empty, from the innermost."""
-        folder = os.path.dirname(key)
-        with suppress(OSError):
-            while folder:
-                os.rmdir(self._objects + folder)
-                folder = os.path.dirname(folder)
+            folder = os.path.dirname(key)
+            with suppress(OSError):  # One of the key's folders is not empty.
+                while folder:
+                    os.rmdir(self._objects + folder)
+                    folder = os.path.dirname(folder)
 
     def _create(self, key: str, data: bytes, etag: str) -> bool:
         """Write a new object, or return False where there is one."""
@@ -287,14 +288,6 @@ class FolderStore:
             raise StoreError(f"{key}: {error}") from error
         finally:
             self.busy_since = 0.0
-
-    def _delete_abandoned_files(self) -> None:
-        oldest = time.time() - ABANDONED
-        with os.scandir(self._temporary) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    if entry.stat().st_mtime < oldest:
-                        os.unlink(entry.path)
 
 
 def _checked(key: str) -> str:

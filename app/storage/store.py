@@ -82,23 +82,19 @@ class ObjectStore(Protocol):
 
 def check_key(key: str) -> str:
     """Return the key; raises InvalidKey for one that a store cannot hold or that would leave a folder."""
-    if fault := _fault(key):
-        raise InvalidKey(f"key {key[:200]!r}: {fault}")
-    return key
-
-
-def _fault(key: str) -> str:
     try:
         encoded = key.encode()
     except UnicodeEncodeError:
-        return "not valid Unicode"
-    if len(encoded) > MAX_KEY_BYTES:
-        return f"longer than {MAX_KEY_BYTES} bytes"
-    if CONTROL.search(encoded):
-        return "contains a control character"
+        raise InvalidKey(f"key {key[:200]!r}: not valid Unicode") from None
     segments = encoded.split(b"/")
-    if not NO_NAMES.isdisjoint(segments):
-        return "a segment is empty, '.' or '..'"
-    if max(map(len, segments)) > MAX_SEGMENT_BYTES:
-        return f"a segment is longer than {MAX_SEGMENT_BYTES} bytes"
-    return ""
+    if len(encoded) > MAX_KEY_BYTES:
+        fault = f"longer than {MAX_KEY_BYTES} bytes"
+    elif CONTROL.search(encoded):
+        fault = "contains a control character"
+    elif not NO_NAMES.isdisjoint(segments):
+        fault = "a segment is empty, '.' or '..'"
+    elif max(map(len, segments)) > MAX_SEGMENT_BYTES:
+        fault = f"a segment is longer than {MAX_SEGMENT_BYTES} bytes"
+    else:
+        return key
+    raise InvalidKey(f"key {key[:200]!r}: {fault}")
