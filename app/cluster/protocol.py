@@ -167,19 +167,16 @@ def error_of(reply: ProblemReply) -> ApplicationError:
 def problem_reply(error: Exception, *, process: str) -> ProblemReply:
     """Return the reply to a request that ended in `error`; unexpected errors are detailed only in the log of `process`.
 
-    Characters that cannot be encoded are replaced: the text may quote the request.
+    An error that replies do not have gets the reason of the first one of its problem type, or of PackCorrupt.
     """
     if not isinstance(error, ApplicationError):
         return ProblemReply(reason=PackCorrupt.reason, detail=f"the {process} failed; see its log")
-    return ProblemReply(reason=_reply_error(type(error)).reason, detail=str(error).encode(errors="replace").decode())
-
-
-def _reply_error(error: type[ApplicationError]) -> type[ApplicationError]:
-    """Return the class that replies have for an error: itself, the first one of its problem type, or PackCorrupt."""
-    if error.reason in REPLY_ERRORS:
-        return error
-    problem = NOT_PLACED if error.problem == UNAVAILABLE else error.problem
-    return next((each for each in REPLY_ERRORS.values() if each.problem == problem), PackCorrupt)
+    reason, problem = error.reason, error.problem
+    if reason not in REPLY_ERRORS:
+        problem = NOT_PLACED if problem == UNAVAILABLE else problem
+        reason = next((each.reason for each in REPLY_ERRORS.values() if each.problem == problem), PackCorrupt.reason)
+    # Characters that cannot be encoded are replaced: the text may quote the request.
+    return ProblemReply(reason=reason, detail=str(error).encode(errors="replace").decode())
 
 
 def read(kind: type[M], payload: Any) -> M:

@@ -17,7 +17,7 @@ from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, ProblemReply, SearcherReport, to_payload
 from app.cluster.searcher.packs import OpenPacks
-from app.cluster.searcher.reporter import Publishers, Reporter
+from app.cluster.searcher.reporter import Reporter
 from app.cluster.searcher.service import QueryHandler
 from app.errors import NotPlaced
 from app.search.contract import SearchReply
@@ -188,7 +188,9 @@ def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator
     posts = Publisher(settings.broker), Publisher(settings.broker)
     state = SearcherReport(searcher_id="it", seq=0, free_space=1)
     reporter = Reporter(
-        Publishers(events=posts[0], heartbeats=posts[1]),
+        events=posts[0],
+        heartbeats=posts[1],
+        published=lambda: None,
         every=0.1,
         state=lambda: state,
         silence_reason=lambda: trouble[0],

@@ -20,23 +20,13 @@ async def search_corrected(
     query as it was typed. So it is if `may_repeat` returns False, which is called before a second search.
     """
     result = await client.asearch(request)
-    better = _correction(request, result)
-    if better and (may_repeat is None or await may_repeat()):
+    spelling = result.did_you_mean
+    has_all_words = result.total and not result.relaxed
+    if spelling and not has_all_words and (may_repeat is None or await may_repeat()):
         with suppress(ApplicationError):
-            return _better(result, await client.asearch(better), better)
+            found = await client.asearch(replace(request, q=spelling))
+            if found.total and not found.relaxed:
+                best_bets = result.best_bets or found.best_bets
+                seconds = result.seconds + found.seconds
+                return replace(found, corrected=spelling, did_you_mean="", seconds=seconds, best_bets=best_bets)
     return result
-
-
-def _correction(request: SearchRequest, result: SearchResult) -> SearchRequest | None:
-    """Return the request for the proposed spelling, or None without one or if a page has all words."""
-    if not result.did_you_mean or (result.total and not result.relaxed):
-        return None
-    return replace(request, q=result.did_you_mean)
-
-
-def _better(result: SearchResult, found: SearchResult, request: SearchRequest) -> SearchResult:
-    if not found.total or found.relaxed:
-        return result
-    best_bets = result.best_bets or found.best_bets
-    seconds = result.seconds + found.seconds
-    return replace(found, corrected=request.q, did_you_mean="", seconds=seconds, best_bets=best_bets)

@@ -119,7 +119,7 @@ def merge(
         hits = tuple(hit for reply in merged for hit in _hits_with_domain(reply))
     else:
         end = min(request.offset + request.limit, MAX_MERGED)
-        ranked = _rank_by_date(merged) if request.sort == "date" else _rank_by_score(merged)
+        ranked = [_ranked_hits(reply, by_date=request.sort == "date") for reply in merged]
         hits = tuple(islice(_interleave_by_rank(ranked), min(request.offset, end), end))
     return SearchResult(
         total=total,
@@ -131,10 +131,7 @@ def merge(
         sources=tuple(reply.info for reply in replies),
         silent=silent,
         # A pack whose pages were all filtered away counts too: its facets show what other filters would find.
-        facets=(
-            *_merge_facets(reply.results.facets for reply in replies if reply.results.relaxed == relaxed),
-            *_domain_facet(merged),
-        ),
+        facets=_facets([reply for reply in replies if reply.results.relaxed == relaxed], merged),
         did_you_mean=_did_you_mean(replies),
         best_bets=() if request.offset or request.filters != Filters() else _best_bets(replies),
     )
@@ -150,13 +147,25 @@ def _hits_with_domain(reply: SearchReply) -> Iterator[Hit]:
     return (hit if hit.domain else replace(hit, domain=reply.info.domain) for hit in reply.results.hits)
 
 
-def _interleave_by_rank(packs: Iterable[_RankedHits]) -> Iterator[Hit]:
+def _ranked_hits(reply: SearchReply, *, by_date: bool) -> _RankedHits:
+    """Rank the hits of a pack by score, or by date: undated hits last, and within a day by score."""
+    hits = list(_hits_with_domain(reply))
+    scores = [hit.score for hit in hits]
+    if not by_date:
+        # A hit that its pack puts before another one counts as no worse than that one.
+        scores = list(accumulate(reversed(scores), max))[::-1]
+    return [
+        ((hit.modified if by_date else "", round(score / reply.results.ideal, _DIGITS)), hit)
+        for score, hit in zip(scores, hits, strict=True)
+    ]
+
+
+def _interleave_by_rank(lists: Sequence[_RankedHits]) -> Iterator[Hit]:
     """Yield the best of the next hits of all packs, again and again; on a tie that of the pack which gave fewer hits.
 
     The order depends only on the hits before it in each pack, so pages of any size are parts of the same order. A URL
     that came before is left out: packs overlap if the hosts of one are below the other's.
     """
-    lists = list(packs)
     given = [0] * len(lists)
     seen: set[str] = set()
     while left := [at for at, pack in enumerate(lists) if given[at] < len(pack)]:
@@ -168,37 +177,17 @@ def _interleave_by_rank(packs: Iterable[_RankedHits]) -> Iterator[Hit]:
             yield hit
 
 
-def _rank_by_score(replies: Sequence[SearchReply]) -> Iterator[_RankedHits]:
-    """Rank by score. A hit that its pack puts before another one counts as no worse than that one."""
-    for reply in replies:
-        hits, ideal = list(_hits_with_domain(reply)), reply.results.ideal
-        falling = list(accumulate((hit.score for hit in reversed(hits)), max))[::-1]
-        yield [(("", round(score / ideal, _DIGITS)), hit) for score, hit in zip(falling, hits, strict=True)]
+def _facets(replies: Sequence[SearchReply], with_hits: Sequence[SearchReply]) -> tuple[Facet, ...]:
+    """Add up the counts, most pages first, and count the domains with hits if there are several.
 
-
-def _rank_by_date(replies: Sequence[SearchReply]) -> Iterator[_RankedHits]:
-    """Rank by date, undated hits last; within a day by score."""
-    for reply in replies:
-        scores = [round(hit.score / reply.results.ideal, _DIGITS) for hit in reply.results.hits]
-        yield [((hit.modified, score), hit) for score, hit in zip(scores, _hits_with_domain(reply), strict=True)]
-
-
-def _merge_facets(packs: Iterable[tuple[Facet, ...]]) -> tuple[Facet, ...]:
-    """Add up the counts, most pages first; on a tie in the order of the packs."""
-    lists = list(packs)
-    if len(lists) == 1:
-        return lists[0]
+    On a tie the packs' order decides.
+    """
     sums: dict[str, Counter[str]] = {}
-    for facets in lists:
-        for facet in facets:
-            sums.setdefault(facet.name, Counter()).update(dict(facet.counts))
+    for facet in (each for reply in replies for each in reply.results.facets):
+        sums.setdefault(facet.name, Counter()).update(dict(facet.counts))
+    if len(with_hits) > 1:
+        sums["domain"] = Counter({reply.info.domain: reply.results.total for reply in with_hits})
     return tuple(Facet(name=name, counts=tuple(counts.most_common())) for name, counts in sums.items())
-
-
-def _domain_facet(replies: Sequence[SearchReply]) -> tuple[Facet, ...]:
-    """Return the facet of the domains with hits, if there are several."""
-    counts = sorted(((reply.info.domain, reply.results.total) for reply in replies), key=lambda pair: -pair[1])
-    return (Facet(name="domain", counts=tuple(counts)),) if len(counts) > 1 else ()
 
 
 def _best_bets(replies: Iterable[SearchReply]) -> tuple[BestBet, ...]:

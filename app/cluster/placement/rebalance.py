@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from app.cluster.placement.allocation import Allocation
-from app.cluster.placement.model import Pack
 
 
 def rebalance_one(allocation: Allocation) -> None:
@@ -25,22 +24,18 @@ def rebalance_one(allocation: Allocation) -> None:
         if len(holders := allocation.fresh[pack.domain]) == allocation.want and holders
     }
     for target in sorted(used, key=lambda each: (used[each], each)):
-        moves = [
-            (-used[source], -allocation.packs[domain].size_mb, domain)
-            for domain, source in sources.items()
-            if _improves_balance(allocation, used, allocation.packs[domain], source, target)
-        ]
+        moves = []
+        for domain, source in sources.items():
+            pack = allocation.packs[domain]
+            size = pack.size_mb
+            if (
+                allocation.may_load(target, pack)
+                and not allocation.failures(target, pack)
+                and 3 * used[target] <= 2 * used[source]
+                and used[target] + size <= used[source] - size
+                and allocation.room[target] - size >= allocation.room[source] + size
+            ):
+                moves.append((-used[source], -size, domain))
         if moves:
             allocation.load(target, allocation.packs[min(moves)[-1]], "move, to spread the packs")
             return
-
-
-def _improves_balance(allocation: Allocation, used: dict[str, int], pack: Pack, source: str, target: str) -> bool:
-    size = pack.size_mb
-    return (
-        allocation.may_load(target, pack)
-        and not allocation.failures(target, pack)
-        and 3 * used[target] <= 2 * used[source]
-        and used[target] + size <= used[source] - size
-        and allocation.room[target] - size >= allocation.room[source] + size
-    )

@@ -97,30 +97,22 @@ def _move_other(allocation: Allocation, pack: Pack) -> bool:
 
 
 def _unload_spare_copies(allocation: Allocation, pack: Pack) -> None:
-    """Unload spare copies on one searcher, as few as possible, until the pack fits there."""
+    """Unload spare copies on one searcher, as few as possible, until the pack fits there.
+
+    They are the smallest that suffices, or else the largest in turn.
+    """
     for searcher_id in _hosts(allocation, pack):
-        domains = _spare_domains(allocation, searcher_id, pack)
-        for domain in domains:
+        lacking = pack.size_mb - allocation.room[searcher_id]
+        spare = sorted(
+            (version.size_mb, domain)
+            for domain, version in allocation.searchers[searcher_id].held.items()
+            if domain != pack.domain and allocation.may_spare(searcher_id, domain)
+        )
+        if sum(size for size, _ in spare) < lacking or not spare:
+            continue
+        sufficient = [each for each in spare if each[0] >= lacking]
+        for size, domain in sufficient[:1] or reversed(spare):
             allocation.unload(searcher_id, domain, f"spare copy unloaded: {pack.domain} has no copy")
-        if domains:
-            return
-
-
-def _spare_domains(allocation: Allocation, searcher_id: str, pack: Pack) -> list[str]:
-    """Return the domains to unload so that the pack fits: the smallest that suffices, or else the largest in turn."""
-    lacking = pack.size_mb - allocation.room[searcher_id]
-    spare = sorted(
-        (version.size_mb, domain)
-        for domain, version in allocation.searchers[searcher_id].held.items()
-        if domain != pack.domain and allocation.may_spare(searcher_id, domain)
-    )
-    for size, domain in spare:
-        if size >= lacking:
-            return [domain]
-    chosen: list[str] = []
-    for size, domain in reversed(spare):
-        chosen.append(domain)
-        lacking -= size
-        if lacking <= 0:
-            return chosen
-    return []
+            lacking -= size
+            if lacking <= 0:
+                return

@@ -20,7 +20,7 @@ from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import PackJobs
 from app.cluster.searcher.packs import OpenPacks
-from app.cluster.searcher.reporter import Publishers, Reporter
+from app.cluster.searcher.reporter import Reporter
 from app.cluster.searcher.search_settings import SearchSettingsReader
 from app.cluster.searcher.service import BACKLOG, STUCK_SECONDS, TIME_LIMIT, QueryHandler, SearcherService
 from app.pack import database
@@ -114,11 +114,9 @@ def build(
         return "every thread is stuck in a query" if query_handler.is_stuck() else ""
 
     reporter = Reporter(
-        Publishers(
-            events=Publisher(settings.broker, timeout=settings.publish_timeout),
-            heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
-            published=directory.touch,
-        ),
+        events=Publisher(settings.broker, timeout=settings.publish_timeout),
+        heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
+        published=directory.touch,
         every=settings.heartbeat,
         state=partial(loader.report, searcher_id),
         silence_reason=silence_reason,

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.broker.errors import PublishFailed
 from app.broker.publishing import Publisher
@@ -21,31 +21,6 @@ log = logging.getLogger(__name__)
 _ATTEMPTS, _ATTEMPT_INTERVAL = 3, 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publishers:
-    """Two connections, so that heartbeats do not wait for the confirm of an event. `published` is called after each."""
-
-    events: Publisher
-    heartbeats: Publisher
-    published: Callable[[], None] = lambda: None
-
-    def register(self, report: SearcherReport) -> None:
-        """Publish a registration."""
-        self.events.publish([event_message("register", to_payload(report))])
-        self.published()
-
-    def heartbeat(self, report: SearcherReport, *, expire_after: float) -> None:
-        """Publish a heartbeat that the broker drops after `expire_after` seconds."""
-        properties = {"delivery_mode": 1, "expiration": str(round(expire_after * 1_000))}
-        self.heartbeats.publish([replace(event_message(HEARTBEAT, to_payload(report)), properties=properties)])
-        self.published()
-
-    def close(self) -> None:
-        """Close both connections."""
-        self.events.close()
-        self.heartbeats.close()
-
-
 class Reporter:
     """Registers on request, and from then on sends a heartbeat every `every` seconds, in a thread.
 
@@ -54,14 +29,21 @@ class Reporter:
 
     def __init__(
         self,
-        publishers: Publishers,
         *,
+        events: Publisher,
+        heartbeats: Publisher,
+        published: Callable[[], None],
         every: float,
         state: Callable[[], SearcherReport],
-        silence_reason: Callable[[], str] = lambda: "",
+        silence_reason: Callable[[], str],
     ) -> None:
-        """`state` makes a report without a number."""
-        self._publishers = publishers
+        """`state` makes a report without a number. `published` is called after each registration and heartbeat.
+
+        Two connections, so that heartbeats do not wait for the confirm of an event.
+        """
+        self._events = events
+        self._heartbeats = heartbeats
+        self._published = published
         self._every = every
         self._state = state
         self._seq = 0
@@ -97,7 +79,7 @@ class Reporter:
             # Each attempt reports the state of its own time.
             message = Outcome(report=self.report(), domain=outcome.domain, sha256=outcome.sha256, reason=outcome.reason)
             try:
-                self._publishers.events.publish([event_message(outcome.kind, to_payload(message))])
+                self._events.publish([event_message(outcome.kind, to_payload(message))])
             except PublishFailed as error:
                 log.warning(
                     "Outcome %s of %s not published, the next heartbeat has the state: %s",
@@ -113,14 +95,15 @@ class Reporter:
         self._leaving = True
         self._stop()
         try:
-            self._publishers.register(self.report())
+            self._publish_registration()
         except PublishFailed as error:
             log.warning("Leaving not announced: %s", error)
 
     def close(self) -> None:
         """Stop, and close the connections."""
         self._stop()
-        self._publishers.close()
+        self._events.close()
+        self._heartbeats.close()
 
     def _stop(self) -> None:
         with self._changed:
@@ -150,13 +133,21 @@ class Reporter:
             if registering and self._has_failed:
                 self._registration_due = True
 
+    def _publish_registration(self) -> None:
+        self._events.publish([event_message("register", to_payload(self.report()))])
+        self._published()
+
     def _publish(self, *, registering: bool) -> bool:
         """Publish a registration or a heartbeat; return whether it was published."""
         try:
             if registering:
-                self._publishers.register(self.report())
+                self._publish_registration()
             else:
-                self._publishers.heartbeat(self.report(), expire_after=self._every * MISSED_HEARTBEATS)
+                heartbeat = event_message(HEARTBEAT, to_payload(self.report()))
+                expiration = str(round(self._every * MISSED_HEARTBEATS * 1_000))
+                properties = {"delivery_mode": 1, "expiration": expiration}
+                self._heartbeats.publish([replace(heartbeat, properties=properties)])
+                self._published()
         except Exception as error:  # noqa: BLE001 - After any error, the next heartbeat is tried.
             if not self._has_failed:
                 log.warning("Report not published, again with the next heartbeat: %r", error)

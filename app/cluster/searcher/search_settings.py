@@ -50,7 +50,12 @@ class SearchSettingsReader:
 
     def start(self) -> None:
         """Apply what was kept and start the thread; return after the first reading, or when that takes too long."""
-        self._apply_kept()
+        try:
+            for site in list_sites(self._kept):
+                self._packs.apply(site.domain, settings_of(site))
+                self._etags[site_key(site.domain)] = _OF_LAST_PROCESS
+        except ApplicationError as error:
+            log.warning("Search settings that were kept on this disk cannot be read: %s", error)
         self._thread.start()
         if not self._read_once.wait(FIRST_READING):
             log.warning("Search settings of sites are not read yet: no answer of the store in %g s", FIRST_READING)
@@ -89,15 +94,6 @@ class SearchSettingsReader:
         else:
             self._etags[key] = etag
             self._failed.pop(key, None)
-
-    def _apply_kept(self) -> None:
-        """Apply what the last process kept, until the first reading."""
-        try:
-            for site in list_sites(self._kept):
-                self._packs.apply(site.domain, settings_of(site))
-                self._etags[site_key(site.domain)] = _OF_LAST_PROCESS
-        except ApplicationError as error:
-            log.warning("Search settings that were kept on this disk cannot be read: %s", error)
 
     def _keep(self, key: str, site: Site | None) -> None:
         """Keep a site that has search settings for the next process. Without it, that one waits for the store."""
