@@ -10,7 +10,7 @@ from typing import Any
 
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import Load, PackVersion
-from app.pack import derived, groups, stems
+from app.pack import derived, groups
 from app.pack.anchors import note_links
 from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
 from app.pack.fetch import sha256
@@ -78,7 +78,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             write_vocabulary(database)
             write_names(database, meta["site_name"])
-            stems.write(database, meta["site_name"], meta.get("stemmers", "").split())
+            derived.write_stems(database, meta["site_name"], meta.get("stemmers", "").split())
     return path
 
 

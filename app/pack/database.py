@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
-from app.pack import groups, stems
+from app.pack import groups
+from app.pack.derived import write_stems
 from app.text.titles import site_name, without_site_name
 
 #: `PERN`, as in `schema.sql`.
@@ -123,7 +124,7 @@ def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]
         database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
         write_vocabulary(database)
         write_names(database, site)
-        stems.write(database, site, meta.get("stemmers", "").split())
+        write_stems(database, site, meta.get("stemmers", "").split())
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)

@@ -156,7 +156,7 @@ def pack_full(
         wanted = listed.keys() if plan.page_ids is None else frozenset(plan.page_ids)
         packed = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
         unmet = {page_id: stat for page_id, stat in listed.items() if page_id not in packed}
-        vanished, tombstones = find_vanished(store, domain, unmet, began=plan.began) if plan.began else ([], [])
+        vanished, tombstones = find_vanished(store, unmet, began=plan.began) if plan.began else ([], [])
         if plan.crawl_id and not force and not vanished and (present := _equal_pack(run, packed)):
             delete_tombstones(store, domain, {each.page_id: each.etag for each in tombstones})
             return run.result(present, rows.RowCounts(0, 0, 0), written=False)
@@ -214,12 +214,11 @@ def _update(
 ) -> PackResult:
     """Apply what changed to the previous database at `path`, described by `present`; publish it if rows differ."""
     with db.open_for_update(path) as database:
-        difference = rows.difference(database, listed)
-        changed_bytes = sum(stat.size for stat in difference.changed)
+        changed, deleted = rows.difference(database, listed)
+        changed_bytes = sum(stat.size for stat in changed)
         require_space(run.work, SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
         with db.transaction(database):
-            contents = read_pages(run.store, difference.changed)
-            counts = rows.apply(database, contents, difference.deleted, deletions=deletions)
+            counts = rows.apply(database, read_pages(run.store, changed), deleted, deletions=deletions)
             if counts:
                 _derive(database, run.store, listed)
         if not counts and previous.manifest_stored:
@@ -247,8 +246,8 @@ def _equal_pack(run: PackRun, packed: Mapping[str, Stat]) -> Manifest | None:
     if previous.path is None or not previous.manifest_stored:
         return None
     with db.open_for_update(previous.path) as database:
-        difference = rows.difference(database, packed)
-    return None if difference.changed or difference.deleted else previous.manifest
+        changed, deleted = rows.difference(database, packed)
+    return None if changed or deleted else previous.manifest
 
 
 def _derive(database: sqlite3.Connection, store: ObjectStore, listed: Mapping[str, Stat]) -> None:

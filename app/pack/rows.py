@@ -34,14 +34,6 @@ MAX_SUBSECTION: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class ContentDifference:
-    """How stored content differs from the rows: objects to read, and page ids of rows without an object."""
-
-    changed: tuple[Stat, ...]
-    deleted: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RowCounts:
     """Numbers of rows that were added, changed and removed."""
 
@@ -83,12 +75,15 @@ def noted_tombstones(database: sqlite3.Connection) -> dict[str, str]:
     return dict(database.execute("SELECT object, etag FROM gone"))
 
 
-def difference(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> ContentDifference:
-    """Compare a listing with the rows and the recorded tombstones, by ETag."""
+def difference(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> tuple[list[Stat], list[str]]:
+    """Compare a listing with the rows and the recorded tombstones, by ETag.
+
+    Return the objects that differ, and the page ids of rows without an object.
+    """
     rows: dict[str, str] = dict(database.execute("SELECT object, etag FROM pages"))
     tombstones = noted_tombstones(database)
-    changed = (stat for name, stat in listed.items() if stat.etag not in {rows.get(name), tombstones.get(name)})
-    return ContentDifference(tuple(changed), tuple(name for name in rows if name not in listed))
+    changed = [stat for name, stat in listed.items() if stat.etag not in {rows.get(name), tombstones.get(name)}]
+    return changed, [name for name in rows if name not in listed]
 
 
 def apply(

@@ -46,15 +46,6 @@ class StoredContent:
     content: Page | Tombstone
 
 
-@dataclass(frozen=True, slots=True)
-class VanishedPage:
-    """A stored page to replace: its object key, the ETag that it must still have, and its tombstone."""
-
-    object_key: str
-    etag: str
-    tombstone: Tombstone
-
-
 def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredContent]:
     """Yield pages and tombstones in the order given, holding few of them in memory at a time.
 
@@ -97,10 +88,11 @@ def _content_of(key: str, data: bytes) -> Page | Tombstone:
 
 
 def find_vanished(
-    store: ObjectStore, domain: str, unmet: Mapping[str, Stat], *, began: datetime
-) -> tuple[list[VanishedPage], list[StoredContent]]:
-    """Read what a complete crawl did not meet. Return the pages to replace by tombstones, and the present tombstones.
+    store: ObjectStore, unmet: Mapping[str, Stat], *, began: datetime
+) -> tuple[list[tuple[Stat, Tombstone]], list[StoredContent]]:
+    """Read what a complete crawl did not meet. Return the pages to replace, and the present tombstones.
 
+    Each page comes as it was listed, with the tombstone to write in its place.
     `unmet` is listed content by page id. What was written since the crawl began is left out: it has not vanished.
     """
     older = []
@@ -115,14 +107,13 @@ def find_vanished(
         else:
             page = stored.content
             tombstone = Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="vanished")
-            object_key, etag = content_key(domain, stored.page_id), unmet[stored.page_id].etag
-            vanished.append(VanishedPage(object_key, etag, tombstone))
+            vanished.append((unmet[stored.page_id], tombstone))
     return vanished, tombstones
 
 
 def write_tombstones(
     store: ObjectStore,
-    vanished: Iterable[VanishedPage],
+    vanished: Iterable[tuple[Stat, Tombstone]],
     *,
     still_valid: Callable[[], bool],
     met_since: Callable[[], Collection[str]],
@@ -135,16 +126,16 @@ def write_tombstones(
     """
     written, checked = 0, -VALIDITY
     met: Collection[str] = ()
-    for page in vanished:
+    for stat, tombstone in vanished:
         if time.monotonic() - checked >= VALIDITY:
             if not still_valid():
-                log.warning("%s: another packer replaced the pack; its vanished pages stay", page.tombstone.domain)
+                log.warning("%s: another packer replaced the pack; its vanished pages stay", tombstone.domain)
                 break
             met, checked = met_since(), time.monotonic()
-        if page_id(page.tombstone.canonical_key) in met:
+        if page_id(tombstone.canonical_key) in met:
             continue
         with suppress(PreconditionFailed):
-            store.put(page.object_key, to_json(page.tombstone), if_match=page.etag)
+            store.put(stat.key, to_json(tombstone), if_match=stat.etag)
             written += 1
     return written
 

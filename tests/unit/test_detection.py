@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.text.detection import detect_language
+from app.text.languages import detect_language
 
 pytestmark = pytest.mark.unit
 
