@@ -6,7 +6,7 @@ In scripts without spaces, parts of words such as pairs of kana are found inside
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
@@ -157,7 +157,16 @@ class UnspacedParts:
     def matches(self, folded: str) -> list[Match]:
         """Return the matches from left to right, without overlap: of two that share a character, the second has it."""
         found: list[Match] = []
-        for start, part in sorted((at, each) for each in self._numbers for at in _offsets(folded, each)):
+        places: list[tuple[int, str]] = []
+        for part in self._numbers:
+            is_own_script = is_unspaced(part)
+            at = folded.find(part)
+            while at >= 0:
+                after = at + len(part)
+                if is_own_script or (_ends_word(folded[at - 1 : at]) and _ends_word(folded[after : after + 1])):
+                    places.append((at, part))
+                at = folded.find(part, at + 1)
+        for start, part in sorted(places):
             end, number = start + len(part), self._numbers[part]
             if found and found[-1][1] > start:
                 if found[-1][1] >= end:
@@ -167,15 +176,6 @@ class UnspacedParts:
                     found.append((first, start, before))
             found.append((start, end, number))
         return found
-
-
-def _offsets(folded: str, part: str) -> Iterator[int]:
-    separated = not is_unspaced(part)
-    at = folded.find(part)
-    while at >= 0:
-        if not separated or (_ends_word(folded[at - 1 : at]) and _ends_word(folded[at + len(part) :][:1])):
-            yield at
-        at = folded.find(part, at + 1)
 
 
 def _ends_word(character: str) -> bool:

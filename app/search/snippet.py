@@ -59,7 +59,7 @@ class _Passage:
     score: tuple[int, float, int] = (0, 0.0, 0)
 
 
-def best_snippet(texts: Sequence[str], matcher: Matcher, *, width: int = WIDTH) -> Snippet:
+def best_snippet(texts: Sequence[str], matcher: Matcher) -> Snippet:
     """Return the passage with the most different phrases, closest together; the first of equal passages.
 
     Without any match, return the beginning of the last text that is not empty.
@@ -67,7 +67,7 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, width: int = WIDTH) 
     passages: list[tuple[_Passage, str]] = []
     for text in texts:
         # The last text needs no exact score if no other text has a passage to compare it with.
-        if passage := _best_passage(text, matcher, width, first_will_do=not passages and text is texts[-1]):
+        if passage := _best_passage(text, matcher, first_will_do=not passages and text is texts[-1]):
             passages.append((passage, text))
             if passage.score >= matcher.best_score:
                 break
@@ -76,7 +76,7 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, width: int = WIDTH) 
     else:
         text = next((text for text in reversed(texts) if text), "")
         passage = _Passage(0, 0)
-    cut = _cut(text, passage, width)
+    cut = _cut(text, passage)
     marks: list[tuple[int, int]] = []
     for start, end, _ in matcher.matches(fold(cut))[:_MAX_MATCHES]:
         # Matches with nothing but a space between them are marked as one.
@@ -115,7 +115,7 @@ def matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int
     return matched
 
 
-def _best_passage(text: str, matcher: Matcher, width: int, *, first_will_do: bool) -> _Passage | None:
+def _best_passage(text: str, matcher: Matcher, *, first_will_do: bool) -> _Passage | None:
     """Return the best passage of a text. With `first_will_do`, the first one with all phrases adjacent is enough.
 
     Its score may then be too low.
@@ -123,9 +123,9 @@ def _best_passage(text: str, matcher: Matcher, width: int, *, first_will_do: boo
     best: _Passage | None = None
     for offset in range(0, min(len(text), MAX_SCANNED), _STRETCH):
         # A stretch overlaps the next one by the width of a snippet, so that no passage is split between the two.
-        stretch = _matches(text, matcher, offset, min(len(text), offset + _STRETCH + width))
+        stretch = _matches(text, matcher, offset, min(len(text), offset + _STRETCH + WIDTH))
         matches = islice(stretch, _MAX_MATCHES)
-        passage = _densest(_until_adjacent(matches, matcher) if first_will_do else list(matches), width)
+        passage = _densest(_until_adjacent(matches, matcher) if first_will_do else list(matches))
         if passage and (best is None or passage.score > best.score):
             best = passage
         if best and best.score[0] == matcher.phrases:
@@ -167,8 +167,8 @@ def _until_adjacent(matches: Iterable[Match], matcher: Matcher) -> list[Match]:
     return seen
 
 
-def _densest(matches: Sequence[Match], width: int) -> _Passage | None:
-    """Return the best passage of at most `width` characters that begins and ends with a match."""
+def _densest(matches: Sequence[Match]) -> _Passage | None:
+    """Return the best passage of at most WIDTH characters that begins and ends with a match."""
     rarity = {phrase: 1 / count for phrase, count in Counter([phrase for _, _, phrase in matches]).items()}
     if len(rarity) == 1:
         start, end, _ = min(matches, key=lambda match: match[1] - match[0])
@@ -180,7 +180,7 @@ def _densest(matches: Sequence[Match], width: int) -> _Passage | None:
     for at, (_, end, phrase) in enumerate(matches):
         different += not inside[phrase]
         inside[phrase] += 1
-        while left < at and (end - matches[left][0] > width or inside[matches[left][2]] > 1):
+        while left < at and (end - matches[left][0] > WIDTH or inside[matches[left][2]] > 1):
             inside[matches[left][2]] -= 1
             different -= not inside[matches[left][2]]
             left += 1
@@ -193,17 +193,17 @@ def _densest(matches: Sequence[Match], width: int) -> _Passage | None:
     return _Passage(*span, best) if matches else None
 
 
-def _cut(text: str, passage: _Passage, width: int) -> str:
-    """Return `width` characters around the passage, cut between words, or at the start of a sentence nearby."""
-    start = max(0, min(passage.start - (width - (passage.end - passage.start)) // 3, len(text) - width))
+def _cut(text: str, passage: _Passage) -> str:
+    """Return WIDTH characters around the passage, cut between words, or at the start of a sentence nearby."""
+    start = max(0, min(passage.start - (WIDTH - (passage.end - passage.start)) // 3, len(text) - WIDTH))
     start = min(start, passage.start)
     if start and (sentence := _SENTENCE_END.search(text, start, passage.start + 1)):
         start = sentence.end()
     elif start:
         while start < passage.start and not (text[start - 1].isspace() or is_unspaced(text[start])):
             start += 1
-    end = latest = min(len(text), start + width)
-    earliest = min(passage.end, start + width)
+    end = latest = min(len(text), start + WIDTH)
+    earliest = min(passage.end, start + WIDTH)
     while earliest < end < len(text) and not (text[end].isspace() or is_unspaced(text[end])):
         end -= 1
     if end <= earliest and end != len(text) and not (text[end].isspace() or is_unspaced(text[end])):

@@ -33,11 +33,6 @@ class SynonymRule:
     phrases: tuple[str, ...]
     found: tuple[str, ...]
 
-    @property
-    def is_group(self) -> bool:
-        """Whether the rule holds in both directions."""
-        return self.phrases == self.found
-
 
 @lru_cache(maxsize=2_000)
 def read_rule(text: str) -> SynonymRule:
@@ -78,7 +73,7 @@ def check_cycles(rules: Iterable[SynonymRule]) -> None:
     named: dict[Key, str] = {}
     for rule in rules:
         named |= {key_of(phrase): phrase for phrase in (*rule.phrases, *rule.found)}
-        if not rule.is_group:
+        if rule.phrases != rule.found:
             for phrase in rule.phrases:
                 following.setdefault(key_of(phrase), {}).update(dict.fromkeys(map(key_of, rule.found)))
     try:

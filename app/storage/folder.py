@@ -108,7 +108,11 @@ class FolderStore:
             if if_absent:
                 raise PreconditionFailed(f"{key}: exists already")
             if if_match is None and present is not None and present.etag == etag:
-                self._sync_recent(present)
+                # Its writer may have been killed before the sync.
+                if time.time() - present.modified.timestamp() <= WRITTEN_BACK:
+                    with suppress(FileNotFoundError):  # It was deleted meanwhile.
+                        sync_file(self._objects + key)
+                        self._folders.sync(os.path.dirname(self._objects + key))
                 return etag
             with self._locked(key):
                 current = self._present(key)
@@ -201,15 +205,6 @@ class FolderStore:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             os.close(descriptor)
-
-    def _sync_recent(self, stat: Stat) -> None:
-        """Sync an object that is to stay as it is, if its writer may have been killed before it did."""
-        if time.time() - stat.modified.timestamp() > WRITTEN_BACK:
-            return
-        path = self._objects + stat.key
-        with suppress(FileNotFoundError):  # It was deleted meanwhile.
-            sync_file(path)
-            self._folders.sync(os.path.dirname(path))
 
     def _present(self, key: str) -> Stat | None:
         try:

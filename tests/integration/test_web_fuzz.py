@@ -202,7 +202,7 @@ raw_queries = st.builds(
 def test_any_parameters_are_answered_or_refused_and_no_search_is_free(
     search_client: LocalSearchClient, number: int
 ) -> None:
-    client = CountingClient({DOMAIN: search_client._searchers[DOMAIN].path})
+    client = CountingClient([search_client._searchers[DOMAIN].path])
     app = create_app(client, rate_limit="1000000/second")
     searched = 0
 

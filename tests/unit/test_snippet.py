@@ -153,13 +153,13 @@ def test_reading_a_text_in_pieces_gives_the_same_snippet_as_reading_all_of_it(
 ) -> None:
     phrases = parse(typed).phrases
     passages = [(each, text) for text in texts for each in passages_of_text(text, phrases, width)]
-    with patch.multiple(module, _STRETCH=STRETCH, _PIECE=piece):
-        snippet = best_snippet(texts, Matcher(phrases), width=width)
-    if passages:
-        passage, text = max(passages, key=lambda pair: pair[0].score)
-        assert snippet.text == module._cut(text, passage, width)
-    else:
-        assert not snippet.marks
+    with patch.multiple(module, _STRETCH=STRETCH, _PIECE=piece, WIDTH=width):
+        snippet = best_snippet(texts, Matcher(phrases))
+        if passages:
+            passage, text = max(passages, key=lambda pair: pair[0].score)
+            assert snippet.text == module._cut(text, passage)
+        else:
+            assert not snippet.marks
 
 
 @given(TEXTS, st.sampled_from(["fin", "find me ", '"find me" it und', '"find me it" me ', "it "]))

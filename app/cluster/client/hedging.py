@@ -166,9 +166,11 @@ class HedgedRequest(Generic[T]):
         self._no_replica = no_replica
         self._deadline = deadline
         self._searchers = searchers
-        self._in_flight: dict[Future[Reply], str] = {}
+        #: The requests without a reply, with their replicas.
+        self.in_flight: dict[Future[Reply], str] = {}
         self._failures: list[tuple[str, ApplicationError]] = []
-        self._hedge_at = float("inf")
+        #: When the next replica is due even if no reply comes, in monotonic seconds.
+        self.hedge_at = float("inf")
         self._result: T | ApplicationError | None = None
 
     @property
@@ -187,16 +189,6 @@ class HedgedRequest(Generic[T]):
         return self._error() if self._result is None else self._result
 
     @property
-    def in_flight(self) -> Iterable[Future[Reply]]:
-        """The requests without a reply."""
-        return self._in_flight.keys()
-
-    @property
-    def hedge_at(self) -> float:
-        """When the next replica is due even if no reply comes, in monotonic seconds."""
-        return self._hedge_at if self._untried else float("inf")
-
-    @property
     def gone(self) -> set[str]:
         """The replicas whose queue is gone: the broker returned the request."""
         return {replica for replica, error in self._failures if isinstance(error, Unroutable)}
@@ -209,22 +201,22 @@ class HedgedRequest(Generic[T]):
     def advance(self, now: float) -> None:
         """Take the replies that came, and send to the next replica if it is due; `now` is in monotonic seconds."""
         failures = len(self._failures)
-        for future in [future for future in self._in_flight if future.done()]:
+        for future in [future for future in self.in_flight if future.done()]:
             self._take(future)
         if self._result is None and self._untried and now < self._deadline.until:
-            if len(self._failures) > failures or not self._in_flight:
+            if len(self._failures) > failures or not self.in_flight:
                 self._send_to_next(now)
-            elif now >= self._hedge_at:
-                for replica in self._in_flight.values():
+            elif now >= self.hedge_at:
+                for replica in self.in_flight.values():
                     self._searchers.set_silent(replica, silent=True)
                 self._searchers.count("hedged")
                 self._send_to_next(now)
-        if self._result is None and not self._in_flight:
+        if self._result is None and not self.in_flight:
             self._result = self._error()
 
     def end(self) -> None:
         """Stop waiting. Replies that still come are counted as late."""
-        if self._in_flight and self._result is None:
+        if self.in_flight and self._result is None:
             self._failures.append(("", RequestTimedOut(self.domain)))
 
         def take_late(future: Future[Reply], *, replica: str) -> None:
@@ -232,17 +224,17 @@ class HedgedRequest(Generic[T]):
                 self._searchers.count("late")
                 self._searchers.set_silent(replica, silent=False)
 
-        for future, replica in self._in_flight.items():
+        for future, replica in self.in_flight.items():
             future.add_done_callback(partial(take_late, replica=replica))
 
     def _send_to_next(self, now: float) -> None:
         replica = self._untried.popleft()
-        self._hedge_at = now + self._deadline.hedge_after
+        self.hedge_at = now + self._deadline.hedge_after if self._untried else float("inf")
         future = self._searchers.send(self._request, replica, seconds=self._deadline.until - now)
-        self._in_flight[future] = replica
+        self.in_flight[future] = replica
 
     def _take(self, future: Future[Reply]) -> None:
-        replica = self._in_flight.pop(future)
+        replica = self.in_flight.pop(future)
         try:
             reply = read_reply(self._kind, future.result().body)
         except ApplicationError as error:

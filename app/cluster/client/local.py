@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TypeVar
@@ -33,16 +33,16 @@ LOCAL = "local"
 class LocalSearchClient(SearchClient):
     """Searches unpacked packs; each domain of a search may take `time_limit` seconds."""
 
-    def __init__(self, packs: Mapping[str, Path] | Iterable[Path], *, time_limit: float = 5.0) -> None:
-        """Open packs: files that name their domain themselves, or domains with their files.
+    def __init__(self, packs: Iterable[Path], *, time_limit: float = 5.0) -> None:
+        """Open packs, which name their domain themselves.
 
         Raises PackNotFound for a missing file, PackCorrupt for a file that is no pack.
         """
         self._searchers: dict[str, PackSearcher] = {}
         with ExitStack() as opened:
-            for name, path in packs.items() if isinstance(packs, Mapping) else (("", path) for path in packs):
+            for path in packs:
                 searcher = opened.enter_context(closing(PackSearcher(path, time_limit=time_limit)))
-                self._searchers[name or searcher.info.domain] = searcher
+                self._searchers[searcher.info.domain] = searcher
             self._opened = opened.pop_all()
 
     def routes(self) -> Routes:

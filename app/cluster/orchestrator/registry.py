@@ -28,13 +28,9 @@ class SearcherRegistry:
         self._lost_at: dict[str, float] = {}
         self._checked_at = now
         self._grace_until = now
-        self._awaited: set[str] = set()
+        #: Searchers that may still report again after the connection to the broker was lost.
+        self.awaited: set[str] = set()
         self._has_connected = False
-
-    @property
-    def is_awaiting(self) -> bool:
-        """Whether searchers may still report again after the connection to the broker was lost."""
-        return bool(self._awaited)
 
     def versions(self) -> Iterator[PackVersion]:
         """Yield the pack versions on all searchers."""
@@ -46,7 +42,7 @@ class SearcherRegistry:
         if report.seq <= self._seqs.get(searcher_id, -1):
             return False
         self._seqs[searcher_id] = report.seq
-        self._awaited.discard(searcher_id)
+        self.awaited.discard(searcher_id)
         record = self.records.get(searcher_id)
         if record is None:
             if report.leaving:
@@ -65,7 +61,7 @@ class SearcherRegistry:
         again, self._has_connected = self._has_connected, True
         if again and self.records:
             self._grace_until = now + max(GRACE, self.patience)
-            self._awaited = set(self.records)
+            self.awaited = set(self.records)
 
     def silent(self, *, now: float) -> dict[str, float]:
         """Return the searchers without a report for too long, with the seconds since their last one."""
@@ -75,7 +71,7 @@ class SearcherRegistry:
             self._grace_until = max(self._grace_until, now + self.patience)
         if now < self._grace_until:
             return {}
-        self._awaited.clear()
+        self.awaited.clear()
         ages = {searcher_id: now - record.last_seen for searcher_id, record in self.records.items()}
         return {searcher_id: age for searcher_id, age in ages.items() if age > self.patience}
 

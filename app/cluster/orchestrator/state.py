@@ -128,7 +128,7 @@ class OrchestratorState:
             self.remove_searcher(searcher_id, f"silent for {age:.1f} s")
         self._registry.forget_sequences(now=now)
         is_current = self._is_placed and now < self._backoff_ends_at
-        if not self.settled or self._registry.is_awaiting or is_current:
+        if not self.settled or self._registry.awaited or is_current:
             return ()
         records = self._registry.records
         self._catalog.prune(self._registry.versions(), is_on_searcher=self._is_on_searcher)

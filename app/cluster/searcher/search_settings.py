@@ -74,26 +74,22 @@ class SearchSettingsReader:
             self._keep(key, None)
             del self._etags[key]
         for key, etag in listed.items():
-            if self._etags.get(key) != etag:
-                self._apply(key, etag)
-
-    def _apply(self, key: str, etag: str) -> None:
-        """Apply the settings of one site. After a failure they are read again with the next listing.
-
-        An invalid site or a damaged pack must not keep the others from their settings. It is logged once.
-        """
-        domain = _domain(key)
-        try:
-            site = read_site(self._store, domain)
-            self._packs.apply(domain, settings_of(site) if site else NO_SETTINGS)
-            self._keep(key, site)
-        except ApplicationError as error:
-            if self._failed.get(key) != etag:
-                log.warning("%s: its search settings stay as they are: %s", domain, error)
-            self._failed[key] = etag
-        else:
-            self._etags[key] = etag
-            self._failed.pop(key, None)
+            if self._etags.get(key) == etag:
+                continue
+            domain = _domain(key)
+            try:
+                site = read_site(self._store, domain)
+                self._packs.apply(domain, settings_of(site) if site else NO_SETTINGS)
+                self._keep(key, site)
+            except ApplicationError as error:
+                # An invalid site or a damaged pack must not keep the others from their settings. It is logged once,
+                # and read again with the next listing.
+                if self._failed.get(key) != etag:
+                    log.warning("%s: its search settings stay as they are: %s", domain, error)
+                self._failed[key] = etag
+            else:
+                self._etags[key] = etag
+                self._failed.pop(key, None)
 
     def _keep(self, key: str, site: Site | None) -> None:
         """Keep a site that has search settings for the next process. Without it, that one waits for the store."""
