@@ -1,13 +1,12 @@
-"""The placement decision: orders that bring the newest version of each pack to enough searchers."""
+"""The placement decision: orders that bring the newest version of each pack to enough searchers, step by step."""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 from app.cluster.placement.allocation import Allocation
-from app.cluster.placement.diagnostics import diagnose
 from app.cluster.placement.model import ClusterState, Pack, Placement
-from app.cluster.placement.rebalance import rebalance_one
 from app.cluster.placement.room import fitting, make_room, would_help
 
 
@@ -76,3 +75,68 @@ def _drop_surplus(allocation: Allocation, unplaced: list[Pack]) -> None:
         )
         for *_, searcher_id in spare[:surplus]:
             allocation.unload(searcher_id, domain, "more copies than wanted")
+
+
+def rebalance_one(allocation: Allocation) -> None:
+    """Rebalance: begin to move one pack to a searcher that holds at most two thirds of what the pack's holder holds.
+
+    Nothing is moved while any order is pending. Each move evens the load even after the surplus copy is
+    unloaded, so the moves come to an end.
+    """
+    if allocation.orders or any(allocation.pending.values()):
+        return
+    used = {
+        searcher_id: sum(version.size_mb for version in searcher.held.values())
+        for searcher_id, searcher in allocation.searchers.items()
+    }
+    # The copy on the searcher with least room is the one that is unloaded once the target serves the pack.
+    sources = {
+        pack.domain: min(holders, key=lambda each: (allocation.room[each], each))
+        for pack in allocation.packs.values()
+        if len(holders := allocation.fresh[pack.domain]) == allocation.want and holders
+    }
+    for target in sorted(used, key=lambda each: (used[each], each)):
+        moves = []
+        for domain, source in sources.items():
+            pack = allocation.packs[domain]
+            size = pack.size_mb
+            if (
+                allocation.may_load(target, pack)
+                and not allocation.failures(target, pack)
+                and 3 * used[target] <= 2 * used[source]
+                and used[target] + size <= used[source] - size
+                and allocation.room[target] - size >= allocation.room[source] + size
+            ):
+                moves.append((-used[source], -size, domain))
+        if moves:
+            allocation.load(target, allocation.packs[min(moves)[-1]], "move, to spread the packs")
+            return
+
+
+def diagnose(allocation: Allocation, unplaced: Sequence[Pack], *, replicas: int) -> dict[str, str]:
+    """Return domain -> reason for each domain with a copy that cannot be placed now, whether or not room is being made.
+
+    A failed load is the most specific reason, then a lack of room, then a lack of searchers.
+    """
+    reasons = {}
+    if allocation.want < replicas:
+        count = allocation.want
+        lack = f"{count} searcher{'s' if count > 1 else ''} for {replicas} copies" if count else "there is no searcher"
+        reasons = dict.fromkeys(allocation.packs, lack)
+    for pack in unplaced:
+        holders = allocation.fresh[pack.domain] | allocation.coming[pack.domain]
+        others = [searcher for searcher_id, searcher in allocation.searchers.items() if searcher_id not in holders]
+        largest = max((searcher.capacity for searcher in others), default=0)
+        room = max((allocation.room[searcher.searcher_id] for searcher in others), default=0)
+        swap = " beside the version that it replaces" if allocation.stale[pack.domain] else ""
+        reasons[pack.domain] = (
+            f"{pack.size_mb} MB, and no other searcher has a capacity of more than {largest} MB"
+            if largest < pack.size_mb
+            else f"{pack.size_mb} MB{swap}, and no other searcher has more than {max(room, 0)} MB free"
+        )
+    for pack in allocation.packs.values():
+        failing = [each for each in allocation.searchers if allocation.is_backing_off(each, pack)]
+        if failing and allocation.copies(pack.domain) < allocation.want:
+            failure = allocation.searchers[failing[0]].failures[pack.sha256]
+            reasons[pack.domain] = f"searcher {failing[0]} failed to load it: {failure.reason}"
+    return reasons
