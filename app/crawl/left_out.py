@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import Final
@@ -31,7 +31,10 @@ def find_left_out(
     unmet = {own_id for own_id in stored if own_id not in entries or own_id in spent}
     left_out, linked = set(), {}
     id_of = lru_cache(_CACHED_KEYS)(lambda url: page_id(canonical_key(url)))
-    for page in _pages(store, domain, unmet):
+    # Tombstones and damaged objects lead nowhere.
+    for _, page in read_readable(store, (content_key(domain, each) for each in sorted(unmet)), outline_of):
+        if not isinstance(page, Page):
+            continue
         own_id = page_id(page.canonical_key)
         linked[own_id] = {id_of(link.url) for link in page.links} & unmet
         if own_id in spent or pattern_of(page.canonical_key) in closed:
@@ -41,10 +44,3 @@ def find_left_out(
         following = set(chain.from_iterable(linked.get(own_id, ()) for own_id in following)) - found
         found |= following
     return found & linked.keys()
-
-
-def _pages(store: ObjectStore, domain: str, page_ids: Collection[str]) -> Iterator[Page]:
-    """Yield the stored pages with these ids; tombstones and damaged objects are left out."""
-    for _, content in read_readable(store, (content_key(domain, each) for each in sorted(page_ids)), outline_of):
-        if isinstance(content, Page):
-            yield content

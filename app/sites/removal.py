@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -127,7 +126,9 @@ class SiteRemoval:
 
     def _delete_keys(self, crawl_ids: set[str]) -> None:
         marks = {crawl_key(each) for each in crawl_ids}
-        doomed = [key for key in self._keys_of_crawls(marks) if key not in marks]
+        below = tuple(f"{mark}:" for mark in marks)
+        found = map(str, self._redis.scan_iter(f"{PREFIX}crawl:*", count=1_000))
+        doomed = [key for key in found if key.startswith(below) and key not in marks]
         doomed += [latest_key(self.domain), crawls_key(self.domain), f"{PREFIX}swept:{self.domain}"]
         doomed += [*host_keys(self.domain), f"{HOST_PREFIX}{self.domain}:slots"]
         for scheme in ("http", "https"):
@@ -152,8 +153,3 @@ class SiteRemoval:
             pipe.hset(crawl_key(crawl_id), mapping=mark)
             pipe.expire(crawl_key(crawl_id), CRAWL_TTL)
             pipe.execute()
-
-    def _keys_of_crawls(self, marks: set[str]) -> Iterator[str]:
-        for key in self._redis.scan_iter(f"{PREFIX}crawl:*", count=1_000):
-            if any(str(key).startswith(f"{mark}:") for mark in marks):
-                yield str(key)

@@ -76,17 +76,14 @@ class CrawlScheduler:
         """Return a site, or None for a damaged one; it is read again when its ETag has changed."""
         former_etag, site = self._sites.get(key, ("", None))
         if former_etag != etag:
-            site = self._read(key)
+            try:
+                site = read_site(self._store, key.removeprefix(SITES_PREFIX).removesuffix(".json"))
+            except ObjectDamaged as error:
+                note_damaged(self._store, error)
+                site = error
             self._sites[key] = (etag, site)
             self._next.pop(key, None)
         if isinstance(site, ObjectDamaged):  # Again at each look, since Redis may have lost the note.
             note_quietly(self._store, site)
             return None
         return site
-
-    def _read(self, key: str) -> Site | ObjectDamaged | None:
-        try:
-            return read_site(self._store, key.removeprefix(SITES_PREFIX).removesuffix(".json"))
-        except ObjectDamaged as error:
-            note_damaged(self._store, error)
-            return error

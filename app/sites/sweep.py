@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -60,7 +60,7 @@ class Sweep:
         An error of one domain is logged and raised at the end.
         """
         errors: list[Exception] = []
-        failed = set()
+        failed, swept = set(), list[str]()
         for name in [domain] if domain else self._domains():
             failed.add(name)
             with isolated(self.store, "%s: the sweep failed; the other sites go on", name, errors=errors):
@@ -68,7 +68,11 @@ class Sweep:
                 yield from self._resume_crawls(name, crawls)
                 yield from self._start_timers(name, crawls)
                 failed.remove(name)
-        self.frontier.note_swept([each for each in self.frontier.restored() if self._is_swept(each, domain, failed)])
+        for crawl_id in self.frontier.restored():
+            crawl = self.frontier.crawl(crawl_id)
+            if crawl is None or (domain in ("", crawl.domain) and crawl.domain not in failed):
+                swept.append(crawl_id)
+        self.frontier.note_swept(swept)
         if errors:
             raise errors[0]
 
@@ -76,10 +80,6 @@ class Sweep:
         stored = {each.domain for each in stored_timers(self.store)}
         crawled = {crawl.domain for crawl in list_crawls(self.store)}
         return sorted(crawled | stored | set(self.store.list_folders(CONTENT_PREFIX)))
-
-    def _is_swept(self, crawl_id: str, domain: str, failed: Collection[str]) -> bool:
-        crawl = self.frontier.crawl(crawl_id)
-        return crawl is None or (domain in ("", crawl.domain) and crawl.domain not in failed)
 
     def _resume_crawls(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
         """Find the backlogs of the domain's unfinished crawls again, as far as Redis does not know them."""

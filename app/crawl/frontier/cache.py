@@ -58,8 +58,10 @@ class CrawlCache:
             before = len(cached.seen)
             cached.seen.update(names)
             self._pages_left -= len(cached.seen) - before
-            if self._pages_left < 0:
-                self._forget_oldest_pages()
+            for oldest in self._crawls.values():
+                if self._pages_left >= 0:
+                    break
+                self._forget_pages(oldest)
 
     def note_born(self, crawl_id: str, born: str) -> None:
         """Note a crawl's `born`, which a loss or a restart of Redis changes, and forget the pages of the former one."""
@@ -100,12 +102,6 @@ class CrawlCache:
         if len(self._crawls) > self._limit:
             self._forget_pages(self._crawls.popitem(last=False)[1])
         return cached
-
-    def _forget_oldest_pages(self) -> None:
-        for cached in self._crawls.values():
-            self._forget_pages(cached)
-            if self._pages_left >= 0:
-                break
 
     def _forget_pages(self, cached: _Cached) -> None:
         self._pages_left += len(cached.seen)

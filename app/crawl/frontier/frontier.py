@@ -422,7 +422,10 @@ class Frontier(CrawlView):
         key = f"{crawl_key(crawl_id)}:former"
         comparable = (each for each in entries if each.hash and (each.state in STORED_STATES or _was_read(each)))
         while batch := list(islice(comparable, _BATCH)):
-            formers = {_name_of(each): Former.of(each, longest=longest, scheduled=scheduled) for each in batch}
+            formers = {}
+            for each in batch:
+                name = fingerprint(frontier_key(canonical_key(each.url), SITEMAP if _was_read(each) else ""))
+                formers[name] = Former.of(each, longest=longest, scheduled=scheduled)
             self._redis.hset(key, mapping={name: former.to_text() for name, former in formers.items()})
         self._redis.expire(key, self._ttl)
         # At last: where a part is missing, pages look into the store.
@@ -436,7 +439,3 @@ class Frontier(CrawlView):
 
 def _was_read(entry: UrlEntry) -> bool:
     return entry.reason == Reason.SITEMAP
-
-
-def _name_of(entry: UrlEntry) -> str:
-    return fingerprint(frontier_key(canonical_key(entry.url), SITEMAP if _was_read(entry) else ""))

@@ -58,7 +58,7 @@ class SingleFlight:
         InvalidMessage if the crawl is one of another domain.
         """
         token, crawl = uuid.uuid4().bytes, crawl_key(crawl_id)
-        result_key = _result_key(crawl_id, canonical_key)
+        result_key = f"{crawl}:visit:{fingerprint(canonical_key)}"
         lease_key = f"{result_key}:by"
         keys = [f"{crawl}:pages", result_key, lease_key, crawl]
         arguments = [message_name(kind, canonical_key), token, self._lease_ms, domain]
@@ -85,10 +85,6 @@ class SingleFlight:
             self._renewer.remove(lease_key)
             self._end(keys=[result_key, lease_key], args=[token, dumped, self._ttl])
         return result
-
-
-def _result_key(crawl_id: str, canonical_key: str) -> str:
-    return f"{crawl_key(crawl_id)}:visit:{fingerprint(canonical_key)}"
 
 
 _RESULTS: dict[str, type[FetchResult]] = {

@@ -292,9 +292,23 @@ def _extracted(
         return Skipped(why=Reason.TOO_LARGE, detail=too_large, links=followed, excluded=excluded)
     if not extract.body and needs_script(response, media_type):
         return Skipped(why=Reason.EMPTY, links=followed, excluded=excluded)
-    page = bounded(
-        _page(response, extract, canonical=canonical, media_type=media_type, domain=scope.domain, links=followed)
+    page = Page(
+        canonical_key=canonical_key(response.url),
+        url=response.url,
+        domain=scope.domain,
+        path=path_of(response.url),
+        title=extract.title,
+        description=extract.description,
+        headings=extract.headings,
+        body=extract.body,
+        blocks=extract.blocks,
+        links=tuple(PageLink(link.url, link.text) for link in followed),
+        lang=extract.lang,
+        content_type=media_type,
+        canonical=canonical_key(canonical) if canonical else "",
+        modified=modified_date(extract.dates, response.headers),
     )
+    page = bounded(page)
     page = replace(page, body_hash=hash_of(page.body), title_hash=hash_of(page.title))
     return Indexed(page=page, links=followed, excluded=excluded)
 
@@ -359,28 +373,6 @@ def _links(
 def not_followed(links: Iterable[Link]) -> tuple[Excluded, ...]:
     """Return links that the page forbids to follow, as excluded ones."""
     return tuple(Excluded(link.url, link.canonical_key, Reason.NOFOLLOW) for link in links)
-
-
-def _page(
-    response: Response, extract: Extract, *, canonical: str, media_type: str, domain: str, links: Iterable[Link]
-) -> Page:
-    """Return the page of an extract; `canonical` is the URL of another page or empty."""
-    return Page(
-        canonical_key=canonical_key(response.url),
-        url=response.url,
-        domain=domain,
-        path=path_of(response.url),
-        title=extract.title,
-        description=extract.description,
-        headings=extract.headings,
-        body=extract.body,
-        blocks=extract.blocks,
-        links=tuple(PageLink(link.url, link.text) for link in links),
-        lang=extract.lang,
-        content_type=media_type,
-        canonical=canonical_key(canonical) if canonical else "",
-        modified=modified_date(extract.dates, response.headers),
-    )
 
 
 def modified_date(dates: Iterable[str], headers: Mapping[str, str], *, now: datetime | None = None) -> str:

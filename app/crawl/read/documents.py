@@ -50,7 +50,8 @@ def extract_document(response: Response, media_type: str, extractor: Extractor) 
         return extract_pdf(response.body, name=name)
     document = encoding.decode(response.body, response.headers.get("content-type", ""))
     if media_type not in HTML:
-        return _plain_text(document, title=name)
+        paragraphs = tuple(filter(None, map(collapsed, _BLANK_LINES.split(document))))
+        return Extract(title=name, body=collapsed(document), blocks=(Block(paragraphs),) if paragraphs else ())
     if excess := excess_complexity(document):
         raise TooComplex(excess)
     return extractor.extract(document)
@@ -59,11 +60,6 @@ def extract_document(response: Response, media_type: str, extractor: Extractor) 
 def needs_script(response: Response, media_type: str) -> bool:
     """Return whether a document without text may show some by JavaScript; a PDF without text is scanned."""
     return media_type == _PDF or (media_type in HTML and b"<script" in response.body.lower())
-
-
-def _plain_text(document: str, *, title: str) -> Extract:
-    paragraphs = tuple(filter(None, map(collapsed, _BLANK_LINES.split(document))))
-    return Extract(title=title, body=collapsed(document), blocks=(Block(paragraphs),) if paragraphs else ())
 
 
 def indexable_type(response: Response) -> str | None:

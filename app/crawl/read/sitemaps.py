@@ -191,12 +191,16 @@ def _xml_rows(first: bytes, chunks: Iterable[bytes], faults: list[str]) -> Itera
 
 
 def _rows_in(parser: etree.XMLPullParser) -> Iterator[_SitemapRow]:
-    """Yield the rows that the parser has read, and free them."""
+    """Yield the rows that the parser has read, and free them with the elements before them."""
     for _, element in parser.read_events():
         name = _name(element)
         if name in _ROWS:
             yield from _rows_of(element, name)
-            _forget(element)
+            # The tree of a large sitemap would take ten times its bytes.
+            element.clear()
+            parent = element.getparent()
+            while parent is not None and element.getprevious() is not None:
+                del parent[0]
 
 
 def _rows_of(element: etree._Element, name: str) -> Iterator[_SitemapRow]:
@@ -215,14 +219,6 @@ def _rows_of(element: etree._Element, name: str) -> Iterator[_SitemapRow]:
     for url in urls:
         if url:
             yield _SitemapRow(url, date, name == "sitemap")
-
-
-def _forget(element: etree._Element) -> None:
-    """Free an element and those before it: the tree of a large sitemap would take ten times its bytes."""
-    element.clear()
-    parent = element.getparent()
-    while parent is not None and element.getprevious() is not None:
-        del parent[0]
 
 
 def _name(element: etree._Element) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Failures, MessageKind, frontier_key
 from app.crawl.record.entries import UrlEntry
-from app.crawl.reports.crawl_report import CrawlReport, read_report
+from app.crawl.reports.crawl_report import read_report
 from app.crawl.urls import SITEMAP, Target
 from app.errors import ObjectDamaged
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
@@ -62,7 +62,10 @@ def explain_url(frontier: Frontier, store: ObjectStore, page: Target, *, retry_m
     crawl = progress.crawl
     report = read_report(frontier, store, page.domain)
     for key in (page.canonical_key, frontier_key(page.canonical_key, SITEMAP)):
-        entry = (report.entries.get(page_id(key)) or _listed(report, page_id(key))) if report else None
+        entry, own_id = None, page_id(key)
+        if report:
+            listed = (each for each in report.listed if each.page_id == own_id)
+            entry = report.entries.get(own_id) or next(listed, None)
         states = frontier.page_state(crawl.id, key) if crawl else {}
         if entry or states:
             break
@@ -104,10 +107,6 @@ def _crawled(
         until = datetime.fromtimestamp(next_attempt, UTC).isoformat(timespec="seconds")
         text += f"; {failures}; waits since {since}, next attempt at {until} or later"
     return text
-
-
-def _listed(report: CrawlReport, own_id: str) -> UrlEntry | None:
-    return next((entry for entry in report.listed if entry.page_id == own_id), None)
 
 
 def _stored(store: ObjectStore, domain: str, own_id: str) -> str:

@@ -218,18 +218,16 @@ def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str, links: Collecti
         for mark, number in headings
         if number not in removed or mark.region == IN_HEADER or mark.kind == HEADINGS[0]
     ]
-    return Text(blocks, tuple(kept), _body(blocks, breadcrumb))
+    body = body_of(blocks)
+    if len(body) < boilerplate.MIN_TEXT:
+        # A page with little text outside of its boilerplate is searched as a whole.
+        body = body_of(blocks, boilerplate=True)
+    else:
+        body = f"{body} {contract.without_permalinks(breadcrumb)}".rstrip()
+    return Text(blocks, tuple(kept), body)
 
 
 def _nested(outer: Mark, mark: Mark) -> Mark:
     """Return what holds for the text of an element within another: a list in a menu is boilerplate, too."""
     kind = BREADCRUMB if outer.kind == BREADCRUMB else mark.kind
     return Mark(kind, max(outer.region, mark.region), mark.heading, mark.id, outer.parts | mark.parts)
-
-
-def _body(blocks: Sequence[Block], breadcrumb: str) -> str:
-    """Return the text that is searched. A page with little text outside of its boilerplate is searched as a whole."""
-    body = body_of(blocks)
-    if len(body) < boilerplate.MIN_TEXT:
-        return body_of(blocks, boilerplate=True)
-    return f"{body} {contract.without_permalinks(breadcrumb)}".rstrip()
