@@ -26,7 +26,7 @@ from app.crawl.read.classify import (
     not_modified,
     same_content,
 )
-from app.crawl.record.former import Former
+from app.crawl.record.entries import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun

@@ -10,7 +10,7 @@ from app.crawl.frontier.values import Completed, FoundPage
 from app.crawl.read.classify import Redirected, Skipped, without_content
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
-from app.crawl.record.former import READ
+from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun
 from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve

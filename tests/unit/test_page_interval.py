@@ -8,8 +8,7 @@ import pytest
 
 from app.crawl.page import with_interval
 from app.crawl.read.classify import FetchResult, Gone, Indexed, Unchanged
-from app.crawl.record.entries import UrlEntry
-from app.crawl.record.former import Former
+from app.crawl.record.entries import Former, UrlEntry
 from app.storage.layout import Page
 
 pytestmark = pytest.mark.unit

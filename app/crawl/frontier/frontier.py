@@ -40,8 +40,7 @@ from app.crawl.frontier.values import (
 )
 from app.crawl.frontier.view import CrawlView
 from app.crawl.record.crawls import CrawlState
-from app.crawl.record.entries import STORED_STATES, UrlEntry
-from app.crawl.record.former import Former
+from app.crawl.record.entries import STORED_STATES, Former, UrlEntry
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import TrapLimits

@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from app.crawl.record.crawls import CrawlState
-from app.crawl.record.entries import UrlEntry
-from app.crawl.record.former import Former
+from app.crawl.record.entries import Former, UrlEntry
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import charges

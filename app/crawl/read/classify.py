@@ -15,8 +15,7 @@ from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
 from app.crawl.read.extract.contract import Extract, Extractor
 from app.crawl.read.extract.pdf import UnreadablePdf
-from app.crawl.record.entries import MAX_HASH, MAX_VALIDATOR
-from app.crawl.record.former import Former
+from app.crawl.record.entries import MAX_HASH, MAX_VALIDATOR, Former
 from app.crawl.record.reasons import Reason
 from app.crawl.urls import (
     Excluded,

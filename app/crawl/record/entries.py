@@ -1,4 +1,4 @@
-"""Entries of a crawl record: what became of one URL, as a line of JSON."""
+"""Entries of a crawl record: what became of one URL, as a line of JSON, and what the next crawl takes from it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ FIRST_LINK_CHARACTERS: Final = 5_000
 UrlState = Literal["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost", "excluded"]
 #: States of a page with stored content.
 STORED_STATES: Final = frozenset({"indexed", "unchanged"})
+#: The hash in the entry of a sitemap that was read by its crawl, or by an earlier one and could not be read since.
+READ: Final = "read"
 _STATUS: Final = re.compile(r"[1-5][0-9]{2}")
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _STATES: Final = frozenset(get_args(UrlState))
@@ -165,3 +167,49 @@ def first_links(
     """Return the first of the links, at most `number` of them with `characters` together, but at least one."""
     lengths = accumulate(map(len, links[:number]))
     return tuple(links[: max(1, sum(1 for length in lengths if length <= characters))])
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A page as the former crawl found it. It is the one that is stored if the stored page has this `hash`.
+
+    `at` is the time of its last request and `due` that of the next one, in seconds since the epoch. `interval` is in
+    seconds. They are 0 for a site without `max_page_interval`, and `due` for a crawl that the schedule did not start.
+    """
+
+    etag: str
+    last_modified: str
+    hash: str
+    interval: float = 0.0
+    at: float = 0.0
+    due: float = 0.0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header fields of a conditional request (RFC 9110 section 13.1); empty without a validator."""
+        named = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in named.items() if value}
+
+    def to_text(self) -> str:
+        """Serialise for Redis."""
+        values: list[str | float] = [self.etag, self.last_modified, self.hash]
+        # The script `enter.lua` reads the last one.
+        times = [round(self.interval, 3), round(self.at, 3), round(self.due, 3)] if self.at else []
+        return json.dumps(values + times, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Former | None:
+        """Read the output of `to_text`; None for an empty text."""
+        return cls(*json.loads(text)) if text else None
+
+    @classmethod
+    def of(cls, entry: UrlEntry, *, longest: float | None = None, scheduled: bool = False) -> Former:
+        """Return what the entry of a page's last request says.
+
+        With a `longest` interval, it has the page's interval; with `scheduled`, too, the time at which it is due.
+        """
+        if longest is None:
+            return cls(entry.etag, entry.last_modified, entry.hash)
+        requested = entry.due - entry.interval if entry.due else entry.at
+        due = min(entry.due, requested + longest) if scheduled else 0.0
+        return cls(entry.etag, entry.last_modified, entry.hash, entry.interval, requested, due)
