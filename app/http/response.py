@@ -141,19 +141,15 @@ class _Inflate:
                 self._rest = data[:2]
                 return part
             if self._inflate is None or self.eof:
-                self._inflate = self._begun(data)
+                self.members += 1
+                zlib_header = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0
+                # 47 reads a gzip or zlib header, -15 raw deflate.
+                self._inflate = zlib.decompressobj(47 if zlib_header or data[:1] == _GZIP[:1] else -15)
             part += self._inflate.decompress(data, max_length - len(part))
             self.eof = self._inflate.eof
             data = self._inflate.unused_data
         self._rest = b""
         return part
-
-    def _begun(self, data: bytes) -> Any:
-        """Return the decompressor for coded data, or for a further member, that begin like this."""
-        self.members += 1
-        zlib_header = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0
-        # 47 reads a gzip or zlib header, -15 raw deflate.
-        return zlib.decompressobj(47 if zlib_header or data[:1] == _GZIP[:1] else -15)
 
 
 #: Content codings that `read_body` undoes (RFC 9110 section 8.4.1).

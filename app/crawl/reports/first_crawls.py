@@ -73,17 +73,18 @@ class CrawlsInRedis:
         self._kept.pop(domains, None)
         try:
             names = domains or tuple(self._view.active_domains())[:MAX_SHOWN]
-            found = [self._first_crawl(domain) for domain in names]
+            found = [(domain, self._view.progress(domain)) for domain in names]
         except RedisError:
             self._silent_until = time.monotonic() + _PAUSE
             return ()
-        self._kept[domains] = now + KEPT, [crawl for crawl in found if crawl is not None]
+        self._kept[domains] = (
+            now + KEPT,
+            [
+                FirstCrawl(domain, progress.done + progress.dead, progress.seen)
+                for domain, progress in found
+                if progress.crawl is not None and progress.state != "cancelled"
+            ],
+        )
         if len(self._kept) > _MAX_KEPT:
             del self._kept[next(iter(self._kept))]
         return self._kept[domains][1]
-
-    def _first_crawl(self, domain: str) -> FirstCrawl | None:
-        progress = self._view.progress(domain)
-        if progress.crawl is None or progress.state == "cancelled":
-            return None
-        return FirstCrawl(domain, progress.done + progress.dead, progress.seen)
