@@ -24,7 +24,7 @@ def test_a_worker_that_stops_has_acknowledged_everything_that_it_completed(
         broker = Broker(url)
         with shop_worker(url, tmp_path / "worker.log", ["mail"], f"--pool={pool}") as running:
             for journal in journals:
-                post(broker, "mail", "scripted", journal, outcomes=["done"])
+                post(broker, "mail", "succeed", journal)
             eventually(lambda: all(runs(each, "done") for each in journals), "all are done")
             running.leave()
         eventually(lambda: broker.consumers("mail") == 0, "the broker has noticed")
@@ -41,7 +41,7 @@ def test_few_messages_completed_behind_a_long_one_come_back_when_the_worker_is_k
             post(broker, "mail", "linger", long, timelimit=(60, 60))
             eventually(long.exists, "the long one runs")
             for journal in journals:
-                post(broker, "mail", "scripted", journal, outcomes=["done"])
+                post(broker, "mail", "succeed", journal)
             eventually(lambda: all(runs(each, "done") for each in journals), "the others are done")
             running.kill()
         eventually(lambda: broker.consumers("mail") == 0, "the broker has noticed")

@@ -14,13 +14,13 @@ from tests.chaos.schedule import MIXED, PlannedFault, RoundPlan, plan_rounds
 pytestmark = pytest.mark.acceptance
 
 #: The faults of the short form, all at once, and the seconds that each lasts.
-SHORT = {"kill-worker": 0.0, "kill-beat": 0.0, "cut-broker": 1.0}
+SHORT = {"kill-worker": 0.0, "kill-beat": 0.0, "kill-rabbitmq": 1.0}
 
 #: One seed, so that no change fails by chance; `make chaos` tries others.
 SEED = 11
 
 
-def test_crawls_lose_nothing_though_worker_and_beat_are_killed_and_the_broker_is_cut_off(tmp_path: Path) -> None:
+def test_crawls_lose_nothing_though_worker_beat_and_broker_are_killed(tmp_path: Path) -> None:
     faults = [PlannedFault(name, seconds, "short") for name, seconds in SHORT.items()]
     plan = RoundPlan(row=MIXED, seed="short", store="folder", moment=0.3, faults=tuple(faults))
     said: list[str] = []

@@ -35,10 +35,10 @@ def test_a_message_that_kills_its_workers_is_dead_lettered_and_its_neighbours_ar
                 if first:
                     first = False
                     for path in neighbours[:3]:
-                        post(broker, queue, "scripted", path, outcomes=["done"] * 9)
+                        post(broker, queue, "succeed", path)
                     post(broker, queue, "murder", killer)
                     for path in neighbours[3:]:
-                        post(broker, queue, "scripted", path, outcomes=["done"] * 9)
+                        post(broker, queue, "succeed", path)
                 eventually(lambda: ended(running), "killed, or no more", seconds=120)
                 if broker.depth(dead_set):
                     eventually(lambda: all(runs(path, "done") for path in neighbours), "done")
