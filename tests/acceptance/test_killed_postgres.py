@@ -4,24 +4,55 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
 from uuid import UUID
 
 import pytest
 
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
-from app.services import Urls
+from app.errors import ServicesError
+from app.services import Urls, service
+from tests.servers import postgres
 from tests.servers.musicbrainz import changes, database
-from tests.servers.pgbouncer import pooled
 from tests.servers.postgres import KillablePostgres, killable_postgres
 from tests.servers.site import Request
 from tests.support.art import ArtSystem, art_system
 from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.programs import program
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+
+@contextmanager
+def pooled(url: str) -> Iterator[str]:
+    """Run a pooler before the PostgreSQL of `url` for the block; yield the URL of the same database through it.
+
+    Each transaction may get another session of the server, of which there are two.
+    """
+    [server] = parse_qs(urlsplit(url).query)["host"]
+    command = [program("pgbouncer", "pgbouncer"), "pgbouncer.ini"]
+    with postgres.server_folder() as folder:
+        (folder / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host={server} user={postgres.USER}\n[pgbouncer]\npool_mode = transaction\n"
+            f"default_pool_size = 2\nauth_type = any\nlisten_addr =\nunix_socket_dir = {folder}\n"
+        )
+        child = service.start(
+            postgres.as_server_user(command), directory=folder, env=postgres.environment(), log=folder / "log"
+        )
+        through = urlsplit(url)._replace(query=f"host={quote(str(folder), safe='')}&port=6432").geturl()
+        try:
+            if not service.wait_until(lambda: postgres.answers(through), 30):
+                raise ServicesError(f"pgbouncer did not start; its log ends with:\n{service.tail(folder / 'log')}")
+            yield through
+        finally:
+            child.terminate()
+            child.wait()
+            service.reap()
+
 
 RELEASES = 20
 

@@ -13,7 +13,7 @@ import pytest
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError
 from app.broker.outgoing import Outgoing
-from app.cluster.orchestrator.service import OrchestratorService
+from app.cluster.orchestrator.service import REGISTRATION_TIME, OrchestratorService
 from app.cluster.orchestrator.store_scan import SCAN_INTERVAL
 from app.cluster.protocol import MB, Outcome, PackVersion, SearcherReport
 from app.pack.manifest import Manifest
@@ -126,7 +126,21 @@ def search(domain: object) -> Delivery:
     return replace(delivery("perennial.requests", body=body), properties={"reply_to": "client"})
 
 
-def test_nothing_is_ordered_before_the_store_was_scanned_and_searchers_had_time_to_register(
+def test_nothing_is_ordered_before_searchers_had_time_to_register(store: ObjectStore) -> None:
+    put_manifest(store, "a.example")
+    wire = Wire(store)
+    wire.service.connected()
+    assert [json.loads(event.body)["type"] for event in wire.events] == [REGISTER_AGAIN]
+    wire.service.receive_report(wire.report("a", 1))
+    eventually(lambda: wire.orders() == [] and wire.service.state.domains(), "the store was scanned")
+    assert wire.orders() == []
+    wire.now = REGISTRATION_TIME
+    assert wire.orders() == [(SEARCHER_QUEUE.format("a"), "load", "a.example")]
+    # Three heartbeats: it would be sent again then.
+    assert wire.sent[0].properties["expiration"] == "6000"
+
+
+def test_nothing_is_ordered_before_a_store_that_was_away_is_scanned_again(
     store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_manifest(store, "a.example")
@@ -134,17 +148,13 @@ def test_nothing_is_ordered_before_the_store_was_scanned_and_searchers_had_time_
     (tmp_path / "store").mkdir()
     wire = Wire(store)
     wire.service.connected()
-    assert [json.loads(event.body)["type"] for event in wire.events] == [REGISTER_AGAIN]
     wire.service.receive_report(wire.report("a", 1))
     eventually(lambda: wire.orders() == [] and "Scan of the store failed, again in 1 s" in caplog.text, "it failed")
     (tmp_path / "store").rmdir()
     (tmp_path / "away").rename(tmp_path / "store")
     assert wire.orders() == []
     wire.now = 1.0
-    load = (SEARCHER_QUEUE.format("a"), "load", "a.example")
-    eventually(lambda: wire.orders() == [load], "it is scanned again, and the pack is ordered")
-    # Three heartbeats: it would be sent again then.
-    assert wire.sent[0].properties["expiration"] == "6000"
+    eventually(wire.orders, "it is scanned again, and the pack is ordered")
 
 
 def test_a_request_comes_back_from_the_queue_of_a_killed_searcher_and_goes_to_another_one(wire: Wire) -> None:
