@@ -28,7 +28,7 @@ from tests.servers.archive import slow_down
 from tests.servers.musicbrainz import changes
 from tests.servers.musicbrainz_ws import busy
 from tests.servers.postgres import pause_replay, standby_of
-from tests.servers.site import failure, reply
+from tests.servers.site import Request, failure, reply
 from tests.support.art import ArtSystem, art_corner
 
 pytestmark = pytest.mark.acceptance
@@ -281,6 +281,18 @@ def test_a_deletion_that_was_held_back_is_not_enqueued_if_the_database_has_the_i
     assert "Delete 2 images at the archive" in done.stderr
     assert "1 not deleted: the database has them now; audit again\n" in done.stderr
     assert caa.enqueued() == [("delete", f"8\n{A}\njpg".encode())]
+
+
+def test_a_change_between_the_reads_of_database_and_archive_is_no_finding(caa: Command) -> None:
+    def change(_: Request) -> None:
+        caa.art.archive.before = None
+        caa.art.archive.upload(f"mbid-{A}", f"mbid-{A}-8.jpg", b"picture")
+        with caa.no_messages() as db:
+            changes.add_cover(db, A, 8)
+        write(caa.art, A)
+
+    caa.art.archive.before = change
+    assert caa("audit", A).stderr == "1 release compared: 0 findings\n"
 
 
 def test_nothing_is_repaired_by_what_a_lagging_standby_has(caa: Command) -> None:

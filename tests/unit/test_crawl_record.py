@@ -1,4 +1,4 @@
-"""The record of a crawl: its state under concurrent writers, entries as lines, segments that are written once."""
+"""The record of a crawl: its state under concurrent writers, lines, segments, and the last entry of each page."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ from app.crawl.record.crawls import (
     read_crawl,
     update_crawl,
 )
-from app.crawl.record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, UrlEntry, UrlState
+from app.crawl.record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, STORED_STATES, UrlEntry, UrlState
 from app.crawl.record.keys import CrawlRef
+from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import MEANINGS, Reason
 from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries
+from app.crawl.reports.crawl_report import mark_duplicates
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.layout import page_id
 from app.storage.store import ObjectStore
@@ -289,3 +291,59 @@ def test_the_reference_lists_each_field(number: int, stored: Mapping[str, object
     tables = re.findall(r"^\| Field .*?\n\n", documents.read("docs/reference/store.md"), re.DOTALL | re.MULTILINE)
     rows = [line.split("|")[1] for line in tables[number - 1].splitlines()[2:] if line]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(stored)
+
+
+ENTRIES = st.lists(
+    st.builds(
+        UrlEntry,
+        url=st.sampled_from(["/a", "/b", "/cc", "/\udcffé", "/ü"]),
+        page_id=st.sampled_from(["1", "2", "3", "4", "\ud800"]),
+        state=st.sampled_from(["indexed", "unchanged", "skipped", "failed"]),
+        at=st.floats(0, 1e9),
+        reason=st.sampled_from(["", "dns", Reason.CANONICAL]),
+        hash=st.sampled_from(["", "x", "y"]),
+        links=st.sampled_from([(), ("/a", "/b")]),
+    ),
+    max_size=12,
+)
+
+
+@given(ENTRIES)
+def test_they_are_those_of_a_dictionary(written: list[UrlEntry]) -> None:
+    expected = {entry.page_id: entry for entry in written}
+    found = LatestEntries(written)
+    assert list(found.items()) == list(expected.items())
+    assert list(found.values()) == list(expected.values())
+    assert list(found) == list(expected)
+    assert len(found) == len(expected)
+    assert {key: found.get(key) for key in ("1", "\ud800", "5")} == {
+        key: expected.get(key) for key in ("1", "\ud800", "5")
+    }
+    assert ("2" in found) == ("2" in expected)
+
+
+@given(ENTRIES)
+def test_each_copy_of_a_stored_page_names_the_one_with_the_shortest_url(written: list[UrlEntry]) -> None:
+    latest = {entry.page_id: entry for entry in written}
+    found = LatestEntries(written)
+    mark_duplicates(found)
+    for key, entry in latest.items():
+        same = [each for each in latest.values() if entry.hash == each.hash != "" and each.state in STORED_STATES]
+        if entry.state not in STORED_STATES or entry.reason == Reason.CANONICAL or len(same) < 2:
+            assert found[key] == entry
+        elif found[key] != entry:
+            shortest = min((each.url for each in same), key=lambda url: (len(url), url))
+            assert found[key] == replace(entry, reason=Reason.DUPLICATE, detail=shortest)
+    for group in {entry.hash for entry in latest.values() if entry.hash and entry.state in STORED_STATES}:
+        same = [each for each in latest.values() if each.hash == group and each.state in STORED_STATES]
+        left = [each for each in same if found[each.page_id] == each and each.reason != Reason.CANONICAL]
+        assert len(left) <= 1
+
+
+def test_entries_are_replaced_while_copies_are_read() -> None:
+    copies = [
+        UrlEntry(url=f"/{number:05}", page_id=str(number), state="indexed", at=1, hash="x") for number in range(3_000)
+    ]
+    found = LatestEntries(copies)
+    mark_duplicates(found)
+    assert [entry.detail for entry in found.values()] == ["", *["/00000"] * 2_999]

@@ -1,4 +1,4 @@
-"""The orchestrator's service without a broker: what it forwards, orders and forgets, and when it reads the store."""
+"""The orchestrator's service without a broker: what it forwards, orders and forgets; and which worker runs it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 
+import app.celery
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError
 from app.broker.outgoing import Outgoing
+from app.cluster.client.cluster import DEADLINE
 from app.cluster.orchestrator.service import REGISTRATION_TIME, OrchestratorService
 from app.cluster.orchestrator.store_scan import SCAN_INTERVAL
+from app.cluster.orchestrator.worker import OrchestratorConsumer
 from app.cluster.protocol import MB, Outcome, PackVersion, SearcherReport
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.marker import create_marker
 from app.storage.store import ObjectStore
-from config.routes import REGISTER_AGAIN, SEARCHER_QUEUE
+from app.topology.policies import REQUEST_TTL_MS
+from config.routes import ORCHESTRATOR, REGISTER_AGAIN, REQUESTS, SEARCHER_QUEUE
 from tests.support.deliveries import delivery
 from tests.support.stores import folder_store
 from tests.support.waiting import eventually
@@ -193,3 +199,36 @@ def test_packs_that_vanish_together_are_kept(wire: Wire, store: ObjectStore, cap
     wire.service.receive_report(wire.report("a", 3, *map(version_of, DOMAINS)))
     eventually(lambda: wire.orders() == [] and "The store lacks 4 of 5 known packs" in caplog.text, "it is refused")
     assert wire.take(search("4.example")) is None
+
+
+def started(*queues: str) -> Celery:
+    """Return a Celery application as a worker with `--queues` finds it after its first signal."""
+    fresh = Celery("fresh", set_as_current=False)
+    queues_of_app = app.celery.app.conf.task_queues
+    fresh.conf.update(task_queues=queues_of_app, worker_consumer="app.messages.consumer:EnvelopeConsumer")
+    app.celery._choose_consumer(instance=SimpleNamespace(app=fresh), options={"queues": queues or None})
+    return fresh
+
+
+def test_a_worker_without_queues_takes_all_tasks_but_the_orchestrators() -> None:
+    fresh = started()
+    taken = set(fresh.amqp.queues.consume_from)
+    assert {"site.index", "site.pack", "site.tick"} <= taken
+    assert not {ORCHESTRATOR, REQUESTS} & taken
+    assert fresh.conf.worker_consumer == "app.messages.consumer:EnvelopeConsumer"
+
+
+def test_a_worker_of_the_orchestrators_queue_is_the_orchestrator() -> None:
+    fresh = started("site.tick", ORCHESTRATOR)
+    fresh.amqp.queues.select(["site.tick", ORCHESTRATOR])
+    assert set(fresh.amqp.queues.consume_from) == {"site.tick", ORCHESTRATOR}
+    module, _, name = fresh.conf.worker_consumer.partition(":")
+    assert (module, name) == (OrchestratorConsumer.__module__, OrchestratorConsumer.__name__)
+
+
+def test_search_requests_are_not_celery_tasks() -> None:
+    assert REQUESTS not in started().amqp.queues
+
+
+def test_a_request_whose_deadline_has_passed_is_in_no_queue() -> None:
+    assert DEADLINE * 1_000 < REQUEST_TTL_MS
