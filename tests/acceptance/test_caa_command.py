@@ -26,7 +26,7 @@ from app.topology.queues import art_queues
 from config.settings import Settings, get_settings
 from tests.servers.archive import slow_down
 from tests.servers.musicbrainz import changes
-from tests.servers.musicbrainz_ws import busy
+from tests.servers.musicbrainz_ws import XML, busy, metadata
 from tests.servers.postgres import pause_replay, standby_of
 from tests.servers.site import Request, failure, reply
 from tests.support.art import ArtSystem, art_corner
@@ -257,6 +257,18 @@ def test_fixes_are_enqueued_and_images_are_deleted_only_with_a_confirmation(caa:
 def left(art: ArtSystem, gid: str) -> list[str]:
     """Return the names of an item's files but for old ones."""
     return [name for name in art.archive.files(COVER_ART.bucket(gid)) if not name.startswith("history/")]
+
+
+def test_metadata_with_other_bytes_than_the_web_service_sends_are_found_at_one_request_for_each_item(
+    caa: Command,
+) -> None:
+    # The database has no time of this change.
+    new = metadata("release", A, "Kind of Blue").replace(b"</title>", b"</title><asin>B000002ADT</asin>")
+    caa.art.web_service.faults.add(reply(new, content_type=XML), path=f"/ws/2/release/{A}*")
+    before = len(caa.art.web_service.requests)
+    expected = [(A, "metadata-stale", f"mbid-{A}_mb_metadata.xml", "index")]
+    assert lines(caa("audit", "--all", "--metadata", status=1)) == expected
+    assert len(caa.art.web_service.requests) == before + 3
 
 
 def test_metadata_that_the_web_service_cannot_tell_are_not_compared(caa: Command) -> None:

@@ -1,13 +1,17 @@
-"""Fixtures of tests on one real service: requests on a real broker."""
+"""Fixtures of tests on one real service: requests on a real broker, and a broker with the whole topology."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from kombu import Connection
 
 from app.broker.delivery import Delivery
 from app.broker.rpc.requestor import Requestor
+from app.topology.declare import declare_all
+from config.settings import Settings
 from tests.support.answering import ByHand, consumed
 
 
@@ -31,3 +35,16 @@ def by_hand(broker_url: str) -> Iterator[ByHand]:
     hand = ByHand(broker_url)
     yield hand
     hand.close()
+
+
+@pytest.fixture
+def connection(settings: Settings) -> Iterator[Any]:
+    with Connection(settings.broker, connect_timeout=5) as connection:
+        yield connection
+
+
+@pytest.fixture
+def declared(settings: Settings, connection: Any) -> Settings:
+    """Return the settings of a broker that has everything that they declare."""
+    assert not declare_all(connection, settings)
+    return settings

@@ -23,13 +23,13 @@ from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
 from benchmarks.extract import OURS, PEER, Quality, quality
 from benchmarks.fairness import FairnessRun
-from benchmarks.figures import FigureTable, MeasuredRow, Spread, ratios, spread, verdict, verdict_below
+from benchmarks.figures import MeasuredRow, Spread, ratios, verdict
 from benchmarks.generated_sites import SiteForm, number_of, path_of, serve_generated
 from benchmarks.growth import GrowthRun
 from benchmarks.latency import LatencyRun
 from benchmarks.modes import AWAKE, MODES, kept_awake
 from benchmarks.parked import DELAYS_MS, ParkedFigures
-from benchmarks.plots import Axis, Plot, write_plots
+from benchmarks.plots import Plot, write_plots
 from benchmarks.polite import PoliteRun
 from benchmarks.profile import Share, summary
 from benchmarks.queries import KINDS, BenchQuery, make_queries
@@ -70,12 +70,6 @@ def shown(row: str, measured: MeasuredRow, date: str = "today") -> Section:
 ROUNDS = [run("Perennial -c 2", 1, 2), run("Scrapy", 4, 4), run("Perennial -c 2", 10, 3), run("Scrapy", 40, 12)]
 
 
-def test_a_spread_has_median_lowest_and_highest() -> None:
-    assert spread([3, 1, 2]) == Spread(2, 1, 3)
-    assert spread([3, 1, 2]).text(1) == "2.0 (1.0-3.0)"
-    assert spread([2]).text(1) == "2.0"
-
-
 def test_a_ratio_is_taken_within_a_round() -> None:
     # The medians' ratio would be 10 / 10.
     assert ratios([2, 10, 30], [1, 5, 10]) == Spread(2, 2, 3)
@@ -98,11 +92,6 @@ def test_a_verdict_on_an_aim_names_the_distance() -> None:
     row, cpu = crawl_tables.shown({SITE: ROUNDS}, {}).aims
     assert row[1:] == ("10", "4.00", "not reached: 40% of it")
     assert cpu[1:] == ("<= 7", "25.0 (20.0-30.0)", "not reached: 3.57 times it")
-
-
-def test_a_table_is_markdown() -> None:
-    table = FigureTable("Speed", ("contestant", "pages/s"), (("Perennial", "5"),))
-    assert table.markdown() == "**Speed**\n\n| contestant | pages/s |\n| --- | ---: |\n| Perennial | 5 |"
 
 
 def test_the_page_names_machine_versions_and_every_contestant() -> None:
@@ -138,11 +127,6 @@ ENQUEUED = EnqueueFigures(
 PARKED = ParkedFigures(
     "quorum", 1_000, parking=2.0, memory=(10_000, 1_010_000, 20_000), late=(0.5, 3.0), twice=0, others=0.0
 )
-
-
-def test_a_time_below_its_aim_is_reached() -> None:
-    assert verdict_below(0.9, 1.0) == "reached"
-    assert verdict_below(1.5, 1.0) == "not reached: 1.50 times it"
 
 
 def test_the_ratio_of_enqueueing_is_taken_within_a_round() -> None:
@@ -406,19 +390,6 @@ def test_a_plot_is_svg_with_titles_labels_points_and_the_aim(tmp_path: Path) -> 
     dots = [element for element in root.iter() if element.tag.endswith("}circle")]
     assert len(dots) == 2
     assert float(dots[0].attrib["cy"]) > float(dots[1].attrib["cy"])
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "log", "ticks"),
-    [
-        (100, 10_000, True, [100, 1_000, 10_000]),
-        (200, 900, True, [200, 500]),
-        (0, 2.2, False, [0, 0.5, 1, 1.5, 2]),
-        (0, 330, False, [0, 100, 200, 300]),
-    ],
-)
-def test_the_ticks_of_an_axis_are_round(low: float, high: float, log: bool, ticks: list[float]) -> None:
-    assert Axis(low, high, 0, 100, log=log).ticks() == ticks
 
 
 def test_each_processor_has_one_idle_priority_process_during_the_block() -> None:
