@@ -14,6 +14,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.crawl.page import with_interval
+from app.crawl.read.classify import FetchResult, Gone, Indexed, Unchanged
 from app.crawl.record import segments
 from app.crawl.record.crawls import (
     CrawlRecord,
@@ -27,13 +29,14 @@ from app.crawl.record.crawls import (
     update_crawl,
 )
 from app.crawl.record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, STORED_STATES, UrlEntry, UrlState
+from app.crawl.record.former import Former
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import MEANINGS, Reason
 from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries
 from app.crawl.reports.crawl_report import mark_duplicates
 from app.errors import InvalidKey, PreconditionFailed, StoreError
-from app.storage.layout import page_id
+from app.storage.layout import Page, page_id
 from app.storage.store import ObjectStore
 from tests.support import documents
 from tests.support.stores import folder_store
@@ -347,3 +350,51 @@ def test_entries_are_replaced_while_copies_are_read() -> None:
     found = LatestEntries(copies)
     mark_duplicates(found)
     assert [entry.detail for entry in found.values()] == ["", *["/00000"] * 2_999]
+
+
+PAGE = Page(canonical_key="k", url="https://a.gov/", domain="a.gov", path="/", title="t")
+UNCHANGED, CHANGED = Unchanged(page=PAGE, why="not-modified"), Indexed(page=PAGE)
+FORMER = Former("", "", "h", interval=0, at=1_000)
+
+
+@pytest.mark.parametrize(
+    ("result", "former", "interval"),
+    [
+        (UNCHANGED, FORMER, 140),
+        (UNCHANGED, replace(FORMER, interval=140), 196),
+        (UNCHANGED, replace(FORMER, interval=900), 1_000),
+        (CHANGED, replace(FORMER, interval=500), 400),
+        (CHANGED, FORMER, 80),
+        (UNCHANGED, replace(FORMER, at=0), 0),
+        (UNCHANGED, None, 0),
+        (Gone(why="404"), FORMER, 0),
+    ],
+)
+def test_an_interval_grows_while_a_page_is_unchanged_and_shrinks_when_it_changes(
+    result: FetchResult, former: Former | None, interval: float
+) -> None:
+    timed = with_interval(result, former, now=1_100, longest=1_000)
+    assert (timed.interval, timed.due) == pytest.approx((interval, 1_100 + interval if interval else 0))
+
+
+def test_without_a_longest_interval_a_page_is_always_due() -> None:
+    assert with_interval(UNCHANGED, FORMER, now=1_100, longest=None).due == 0
+
+
+@pytest.mark.parametrize(
+    ("longest", "scheduled", "former"),
+    [
+        (None, True, Former("e", "", "h")),
+        (900, False, Former("e", "", "h", 500, 1_000, 0)),
+        (900, True, Former("e", "", "h", 500, 1_000, 1_500)),
+        (60, True, Former("e", "", "h", 500, 1_000, 1_060)),
+    ],
+)
+def test_a_crawl_knows_when_pages_are_due_if_the_schedule_started_it(
+    longest: float | None, scheduled: bool, former: Former
+) -> None:
+    entry = UrlEntry(
+        url="https://a.gov/", page_id="p", state="unchanged", at=1_300, etag="e", hash="h", interval=500, due=1_500
+    )
+    found = Former.of(UrlEntry.from_line(entry.to_line()), longest=longest, scheduled=scheduled)
+    assert Former.from_text(found.to_text()) == former
