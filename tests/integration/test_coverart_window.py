@@ -19,7 +19,6 @@ from app.coverart.coordination import COALESCED, HOLD, CoalescingWindow
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
-from app.state.client import get_redis
 from config.settings import Settings
 from tests.support.waiting import eventually
 
@@ -28,11 +27,6 @@ pytestmark = pytest.mark.integration
 A = "16ebbc86-670c-4ad3-980b-bfbd1eee4ff4"
 B = "76df3287-6cda-33eb-8e9a-044b5e15ffdd"
 JOB = Index(A)
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Redis:
-    return get_redis(redis_url)
 
 
 @pytest.fixture

@@ -46,13 +46,6 @@ def broker(broker_url: str) -> Broker:
 
 
 @pytest.fixture
-def publisher(broker_url: str) -> Iterator[Publisher]:
-    publisher = Publisher(broker_url, timeout=60)
-    yield publisher
-    publisher.close()
-
-
-@pytest.fixture
 def dead(broker: Broker, broker_url: str, publisher: Publisher, tmp_path: Path) -> DeadSets:
     return dead_sets(broker_url, publisher, tmp_path / "audit.jsonl")
 

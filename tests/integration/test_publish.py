@@ -86,11 +86,6 @@ def publisher(settings: Settings) -> Iterator[Publisher]:
     publisher.close()
 
 
-@pytest.fixture
-def broker(settings: Settings) -> Broker:
-    return Broker(settings.broker)
-
-
 def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> Outgoing:
     return Outgoing(exchange=exchange, routing_key=key, body=b'{"type":"index"}', headers={"number": number})
 

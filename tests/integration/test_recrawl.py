@@ -1,4 +1,4 @@
-"""Crawls of a site in one process: conditional requests, no write of an unchanged page, no lost link, budgets, probes."""
+"""Crawls of a site in one process: conditional requests, no write of an unchanged page, lost links, budgets, probes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,10 @@ from app.storage.store import Stat
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full
-from tests.integration.test_tick import process
 from tests.servers.site import Answer, Request, Site, failure, in_letters, page, redirect, reply, robots, with_etag
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["process"]
 
 PAGES = {"/": ["/amber", "/cedar"], "/amber": ["/deep"], "/cedar": [], "/deep": ["/"]}
 
