@@ -15,7 +15,7 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
-from app.coverart.coordination import COALESCED, HOLD, CoalescingWindow
+from app.coverart.coordination import COALESCED, HOLD, CoalescingWindow, own_marks
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
@@ -193,6 +193,18 @@ def test_a_job_whose_item_is_locked_keeps_its_mark(indexer: Indexer) -> None:
     with indexer.locks.hold(B), pytest.raises(Postpone, match="held"):
         indexer.run(Index(B), headers={COALESCED: True})
     assert deliver(indexer, B, "second") == "drop"
+
+
+def test_a_mark_that_was_deleted_is_set_again_if_the_job_is_postponed(window: CoalescingWindow) -> None:
+    def run() -> None:
+        with own_marks(window, owned=True) as clear:
+            clear(JOB)
+            assert not window.is_waiting(JOB)
+            raise Postpone(1.0, "the archive is away")
+
+    with pytest.raises(Postpone):
+        run()
+    assert window.is_waiting(JOB)
 
 
 @pytest.mark.parametrize("locked", [A, B])
