@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -47,6 +46,7 @@ from benchmarks.stored_results import Section, load_sections, store_section
 from benchmarks.system import BenchSystem, start_system
 from benchmarks.usage import quiet_within
 from config.settings import ROOT, Settings
+from demo.supervisor import exit_on_signal
 
 #: The results of a row, and the versions of what only this row uses.
 Measured = tuple[MeasuredRow, dict[str, str]]
@@ -254,15 +254,10 @@ def _profile(site: str, served: sites.ServedSites, system: BenchSystem, runs: Se
     return summary(stacks)
 
 
-def _exit_on_signal(number: int, frame: FrameType | None) -> None:
-    del frame
-    sys.exit(128 + number)
-
-
 def main() -> None:
     """Run the command. An ApplicationError prints one line on standard error and exits 1."""
     # An exit by SystemExit also stops the private services.
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     # Figures are comparable only with default settings, so the user's settings are removed.
     for name, field in Settings.model_fields.items():
         os.environ.pop(str(field.validation_alias or name).upper(), None)

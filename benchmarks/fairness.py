@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict_below
@@ -119,7 +120,7 @@ def shown(runs: Sequence[FairnessRun]) -> MeasuredRow:
     header = ("other site", "first page, s", "first linked page, s", "share of the new site")
     lines = {
         f"{title}, {_delay_text(delay)}": [(run.waiting, value(run)) for run in runs if run.delay == delay]
-        for title, value in (("start", _first_page), ("linked", _first_linked_page))
+        for title, value in (("start", attrgetter("first_page")), ("linked", attrgetter("first_linked_page")))
         for delay in DELAYS
     }
     plot = Plot(
@@ -133,14 +134,6 @@ def shown(runs: Sequence[FairnessRun]) -> MeasuredRow:
     )
     table = FigureTable("A new site beside waiting pages of another", header, rows)
     return MeasuredRow(aims, (table,), (plot,), max(run.others for run in runs))
-
-
-def _first_page(run: FairnessRun) -> float:
-    return run.first_page
-
-
-def _first_linked_page(run: FairnessRun) -> float:
-    return run.first_linked_page
 
 
 def _delay_text(delay: float) -> str:

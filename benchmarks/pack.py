@@ -69,9 +69,9 @@ def shown(documents: int, rates: Mapping[str, float]) -> MeasuredRow:
     return MeasuredRow(((figure, f"{AIM:g}", f"{reached:.2f}", verdict(reached, AIM)),), (table,))
 
 
-def corpus(documents: int, size: int = 7_000) -> Iterator[Page]:
-    """Yield `documents` pages of at most `size` characters from the standard library, repeated if it is too short."""
-    pieces = cycle(_pieces(Path(sysconfig.get_path("stdlib")), size))
+def corpus(documents: int) -> Iterator[Page]:
+    """Yield `documents` pages of at most 7,000 characters from the standard library, repeated if it is too short."""
+    pieces = cycle(_pieces(Path(sysconfig.get_path("stdlib")), 7_000))
     for number, text in enumerate(islice(pieces, documents)):
         path = f"/section-{number % 17}/page-{number}"
         yield Page(

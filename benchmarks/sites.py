@@ -7,7 +7,7 @@ import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,13 +148,11 @@ _SERVER = '    server {{ listen 127.0.0.1:{port}; root "{root}"; }}'
 
 
 @contextmanager
-def serve(
-    names: Collection[str], folder: Path, *, catalogue: Mapping[str, DebianSite] = SITES
-) -> Iterator[ServedSites]:
-    """Serve sites of a catalogue on free ports of 127.0.0.1 during the block, with files below `folder`."""
+def serve(names: Collection[str], folder: Path) -> Iterator[ServedSites]:
+    """Serve SITES on free ports of 127.0.0.1 during the block, with files below `folder`."""
     program, home = ensure_nginx(), folder / "nginx"
     home.mkdir(parents=True, exist_ok=True)
-    roots = {name: unpack(catalogue[name], folder / "sites") for name in names}
+    roots = {name: unpack(SITES[name], folder / "sites") for name in names}
     chosen = ports.choose(names)
     _configure(home, roots, chosen)
     command = [program, "-p", str(home), "-c", str(home / "nginx.conf"), "-e", str(home / "error.log")]

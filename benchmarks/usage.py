@@ -52,16 +52,14 @@ def others_since(before: Usage) -> float:
     return after.others(before, ours=sum(after.since(before).values()))
 
 
-def quiet_within(seconds: float, *, busy: float = 0.1) -> bool:
-    """Wait up to `seconds` for a second in which the machine is less than `busy` (0 to 1). Return whether it came.
+def quiet_within(seconds: float) -> None:
+    """Wait up to `seconds` for a second in which the machine is less than 10 % busy.
 
     Call it between runs, while the benchmark's own processes are idle.
     """
     deadline = time.monotonic() + seconds
-    while psutil.cpu_percent(interval=1.0) >= 100 * busy:
-        if time.monotonic() > deadline:
-            return False
-    return True
+    while psutil.cpu_percent(interval=1.0) >= 10.0 and time.monotonic() <= deadline:
+        pass
 
 
 def _children(root: psutil.Process) -> float:

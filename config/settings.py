@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     data_dir: Folder = Field(
         ROOT / ".perennial",
         validation_alias="PERENNIAL_DATA_DIR",
-        description="Folder for private services, the folder store and caches; ignored by git.",
+        description="Folder for private services, the folder store and caches.",
     )
     broker_url: Annotated[SecretStr, AfterValidator(checks.url_of("amqp", "amqps"))] = Field(
         SecretStr(""),
@@ -77,7 +77,7 @@ class Settings(BaseSettings):
     declare_topology: bool = Field(
         True,
         description="Whether processes declare exchanges and queues when they connect. `false` for accounts that may "
-        "not: `perennial topology apply` declares them then.",
+        "not.",
     )
     account_passwords: SecretStr = Field(
         SecretStr(""),
@@ -119,8 +119,8 @@ class Settings(BaseSettings):
     # Crawl
     user_agent: Annotated[str, AfterValidator(checks.user_agent)] = Field(
         f"Perennial/0.1 (+{EXAMPLE_CONTACT})",
-        description="Sent with every request. It names a web page or mail address at which the owners of sites reach "
-        "you. A worker that crawls warns while that is the example's. Its product token obeys robots.txt.",
+        description="Sent with every request, with a web page or mail address at which owners of sites reach you. A "
+        "worker warns while that is the example's.",
     )
     scope: Literal["exact", "suffix"] = Field(
         "exact", description="Links followed: the same host and port only, or also hosts below it."
@@ -141,8 +141,7 @@ class Settings(BaseSettings):
     response_timeout: float = Field(
         30.0,
         gt=0,
-        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service, however slowly "
-        "it drips.",
+        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service.",
     )
     max_body_bytes: int = Field(
         5_000_000,
@@ -154,8 +153,8 @@ class Settings(BaseSettings):
     )
     soft_404_probe: bool = Field(
         True,
-        description="Whether each crawl requests one page that cannot exist. If the site answers 200, pages with the "
-        "same text are error pages. `false` for a site whose owner watches requests of missing pages.",
+        description="Whether each crawl requests one page that cannot exist, to recognise error pages. `false` where "
+        "the owner of the site watches such requests.",
     )
     site_secrets: Annotated[SecretStr, AfterValidator(checks.secrets)] = Field(
         SecretStr(""),
@@ -206,7 +205,7 @@ class Settings(BaseSettings):
     event_queue_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""),
         description="Database with MusicBrainz's table `artwork_indexer.event_queue`, whose events become messages. "
-        "Its role may write in that schema. Empty: messages come from other producers only.",
+        "Its role may write in that schema. Empty: not read.",
     )
     event_timeout: float = Field(
         7_200.0,
@@ -264,8 +263,8 @@ class Settings(BaseSettings):
     )
     web_operator_token: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
         SecretStr(""),
-        description="The token with which operators read what became of URLs by the JSON API: 16 characters or more. "
-        "Empty: these addresses answer 404.",
+        description="Token with which operators read the states of URLs by the JSON API: 16 characters or more. Empty: "
+        "these addresses answer 404.",
     )
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")

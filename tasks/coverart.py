@@ -60,8 +60,7 @@ class ArtTask(Task):
     def handle(self, call: Mapping[str, Any]) -> None:
         """Run the job of a call, or raise Postpone until it may run."""
         # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
-        from app.coverart.event_record import EventRecord
-        from app.coverart.event_runs import run_event
+        from app.coverart.event_record import EventRecord, run_event
         from app.coverart.indexer import Indexer
 
         job, exchange = self.job((), call)

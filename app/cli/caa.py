@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from app.cli import caa_view as view
 from app.cli.arguments import AsJson
 from app.cli.caa_audit import AuditReport, Comparison, in_order
 from app.cli.caa_jobs import (
@@ -62,12 +61,12 @@ def reindex(
                 without_terminal=f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit",
             )
         existing = selection.existing(connection, served.project)
-        with view.progress(count, resume, shown=every) as advance:
+        with resume.progress(count) as show:
             for batch in batches(existing, throttle.batch):
                 throttle.wait(len(batch))
                 publisher.publish([Index(gid) for gid in batch])
                 resume.advance(batch)
-                advance(len(batch))
+                show()
     result = {"archive": served.project.prefix, "enqueued": resume.count, "last": resume.last}
     print_result(result, f"index of {served.count_text(resume.count)} enqueued", as_json=as_json)
 
@@ -107,11 +106,11 @@ def audit(
         count = partial(selection.count, connection, served.project, audited=True)
         pairs = entities(selection.auditable(connection, served.project), connection, served.project, throttle)
         compared = in_order(comparison.findings, pairs, jobs=jobs, stop=comparison.stop)
-        with view.progress(count, resume, shown=every) as advance, closing(compared):
+        with resume.progress(count) as show, closing(compared):
             for (gid, _), found in compared:
                 report.add(gid, found)
                 resume.advance([gid])
-                advance(1)
+                show()
         report.delete_images(comparison.homes)
         report.print_summary(resume.count)
     raise typer.Exit(1 if report.kinds or report.unread else 0)

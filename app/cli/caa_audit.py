@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import islice
 from typing import TypeVar
 
 import typer
 
-from app.cli import caa_view as view
 from app.cli.caa_jobs import BATCH, JobPublisher, ServedArchive
+from app.cli.printing import print_lines
 from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
-from app.coverart.audit import ArtFinding, FindHomes, audit
-from app.coverart.jobs import Delete
+from app.coverart.audit import ArtFinding, FindHomes, Kind, audit
+from app.coverart.jobs import Delete, Move, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Entity, Project
 from app.coverart.webservice import WebService
@@ -39,6 +40,19 @@ _AHEAD = 16
 _PAUSES = (1.0, 4.0, 15.0, 30.0, 60.0)
 _LONGEST_PAUSE = 600.0
 _UNAVAILABLE = (ArchiveUnavailable, WebServiceUnavailable)
+
+#: The text of each kind of finding.
+MEANING: Mapping[Kind, str] = {
+    "dark": "the item is dark: nothing in it can be read or changed",
+    "listing-missing": "the item has no listing",
+    "listing-stale": "differs from the database",
+    "listing-left": "should not exist",
+    "metadata-missing": "is missing",
+    "metadata-stale": "differs from the database",
+    "image-missing": "is in the database, but not in the archive",
+    "image-left": "should not exist",
+    "image-elsewhere": "belongs to",
+}
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -164,10 +178,7 @@ class AuditReport:
             return
         if not found:
             return
-        if self.as_json:
-            view.show_json(self.archive.project.prefix, found, first=not self.items)
-        else:
-            view.show(gid, found, to_people=sys.stdout.isatty())
+        self._print_findings(gid, found)
         self.items += 1
         self.kinds.update(finding.kind for finding in found)
         if self.fix:
@@ -178,18 +189,44 @@ class AuditReport:
                 fixes = [job for job in fixes if job not in images]
             self.publisher.publish(fixes)
 
+    def _print_findings(self, gid: str, findings: tuple[ArtFinding, ...]) -> None:
+        """Print the findings of an item: as JSON, as a block for people, or a line each (gid, kind, file, fix)."""
+        if self.as_json:
+            values = (
+                {"gid": each.gid, "kind": each.kind, "file": each.file}
+                | {"fix": {"job": kind_of(each.fix), **asdict(each.fix)} if each.fix else None}
+                for each in findings
+            )
+            typer.echo((", " if self.items else self._json_head) + ", ".join(map(json.dumps, values)), nl=False)
+            return
+        if not sys.stdout.isatty():
+            print_lines((each.gid, each.kind, each.file, kind_of(each.fix) if each.fix else "") for each in findings)
+            return
+        typer.echo(gid)
+        for finding in findings:
+            typer.echo(f"  {finding.kind:<16} {finding.file}".rstrip())
+            home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
+            fix = f"{kind_of(finding.fix)} repairs it" if finding.fix else "no job repairs it"
+            typer.echo(f"    {MEANING[finding.kind]}{home}; {fix}")
+
+    @property
+    def _json_head(self) -> str:
+        """The beginning of the JSON document, whose findings are printed as they come."""
+        return f'{{"archive": {json.dumps(self.archive.project.prefix)}, "findings": ['
+
     def delete_images(self, find_homes: FindHomes) -> None:
-        """Publish the deletions that were held back if the user confirms them."""
+        """Publish the deletions that were held back if the user confirms them.
+
+        Those of images that the database has by now are left out.
+        """
         if not self.held_back:
             return
         images = f"{len(self.held_back):,} image{'' if len(self.held_back) == 1 else 's'}"
         if not sys.stdin.isatty():
             typer.echo(f"{images} not deleted: standard input is not a terminal; confirm with --yes", err=True)
-        elif typer.confirm(f"Delete {images} at the archive, which keeps an old version of each?", err=True):
-            self.delete_confirmed(find_homes)
-
-    def delete_confirmed(self, find_homes: FindHomes) -> None:
-        """Publish the deletions that were held back, but those of images that the database has by now."""
+            return
+        if not typer.confirm(f"Delete {images} at the archive, which keeps an old version of each?", err=True):
+            return
         confirmed, self.held_back = iter(self.held_back), []
         while batch := list(islice(confirmed, BATCH)):
             homes = find_homes([job.id for job in batch if job.id is not None])
@@ -203,11 +240,15 @@ class AuditReport:
         if self.as_json:
             jobs = {"enqueued": dict(self.publisher.published), "not_deleted": len(self.held_back)}
             summary = {"items": count, "unread": self.unread, **(jobs if self.fix else {})}
-            view.show_json_end(self.archive.project.prefix, summary, first=not self.items)
+            typer.echo(("" if self.items else self._json_head) + f"], {json.dumps(summary).removeprefix('{')}")
             return
         line = f"{self.archive.count_text(count)} compared: "
         line += f"{self.kinds.total():,} finding{'' if self.kinds.total() == 1 else 's'}"
         line += f" in {self.items:,} of them" if self.items and count > 1 else ""
         line += f"; {self.unread:,} could not be read" if self.unread else ""
+        if self.fix:
+            sent = self.publisher.published
+            kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(sent.items()))
+            line += f"; {sent.total():,} job{'' if sent.total() == 1 else 's'}{f' ({kinds})' if kinds else ''} enqueued"
         # Standard output has one line for each finding, for programs.
-        typer.echo(line + (f"; {view.jobs(self.publisher.published)} enqueued" if self.fix else ""), err=True)
+        typer.echo(line, err=True)

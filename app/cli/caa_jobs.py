@@ -7,17 +7,20 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import get_args
 
 import typer
+from rich.console import Console
 
 from app.broker.errors import ApplicationError
 from app.broker.publishing import Publisher
 from app.cli.context import client_publisher
+from app.cli.progress import Show, shown_progress
 from app.coverart import musicbrainz
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
@@ -30,6 +33,9 @@ _PAGE = 200
 
 #: Messages that are published before their confirms are awaited.
 BATCH = 500
+
+#: Seconds between two lines of progress where standard error is no terminal.
+LINE_EVERY = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,16 @@ class ResumePoint:
         self.count += len(gids)
         self.last = gids[-1]
 
+    def progress(self, count: Callable[[], int]) -> AbstractContextManager[Show]:
+        """Lend a function that shows the progress through all gids. `count`, which takes seconds, is called once."""
+        total, began = cache(count), time.monotonic()
+
+        def state() -> tuple[str, int, int]:
+            return progress_text(self, total(), time.monotonic() - began), self.count, total()
+
+        console = Console(stderr=True, highlight=False, quiet=not self.selection.every)
+        return shown_progress(console, state, line_every=LINE_EVERY)
+
     @contextmanager
     def printed(self) -> Iterator[None]:
         """Print after the block how to resume, if the block failed or reached the limit."""
@@ -181,6 +197,14 @@ class ResumePoint:
     def _print(self) -> None:
         if self.selection.every and self.last:
             typer.echo(f"{self.count:,} done; continue with --after {self.last}", err=True)
+
+
+def progress_text(position: ResumePoint, total: int, seconds: float) -> str:
+    """Return "5,400 of 1,400,000, 45.0/s, 8 h 36 min left; continue with --after GID"; `seconds` is the time so far."""
+    rate = position.count / seconds
+    minutes = round(max(0, total - position.count) / rate / 60)
+    left = f"{minutes // 60:,} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+    return f"{position.count:,} of {total:,}, {rate:.1f}/s, {left} left; continue with --after {position.last}"
 
 
 def entities(

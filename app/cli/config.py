@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.arguments import AsJson
+from app.cli.printing import print_json
 from config.settings import ROOT, Settings, get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="The settings, which come from the environment.")
@@ -39,7 +39,7 @@ def show(as_json: AsJson = False) -> None:
     """Print every setting with its value, unit and meaning. Passwords are masked."""
     settings = describe(get_settings())
     if as_json:
-        typer.echo(json.dumps([asdict(setting) for setting in settings], indent=1))
+        print_json(map(asdict, settings))
         return
     table = Table("variable", "value", "meaning", caption="* given by the environment", caption_justify="left")
     for setting in settings:

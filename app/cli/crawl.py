@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from app.cli.arguments import AsJson, Domain
+from app.cli.printing import print_json, print_result
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
@@ -38,7 +38,7 @@ def resume(domain: Domain, as_json: AsJson = False) -> None:
 
 @cli.command()
 def cancel(domain: Domain, as_json: AsJson = False) -> None:
-    """Cancel a domain's crawls for good. Pages that are stored stay, and are packed."""
+    """Cancel a domain's crawls for good. Stored pages are packed."""
     _change(domain, "cancelled", frozenset({"running", "paused"}), as_json)
 
 
@@ -47,7 +47,7 @@ def repair(
     domain: Annotated[str, typer.Argument(metavar="[DOMAIN]", help="The site's domain; without it, all sites.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there."""
+    """Compare the store with Redis, and begin again what is missing there."""
     settings = get_settings()
     redis, store = get_redis(settings.redis), store_of(settings)
     store.on_damage = DamageNotes(redis).add
@@ -56,7 +56,7 @@ def repair(
     sweep = Sweep(store, frontier, Timers(redis), records, settings.timer_timeout)
     actions = list(sweep.run(parse_domain(domain) if domain else ""))
     if as_json:
-        typer.echo(json.dumps([{"domain": action.domain, "action": action.text} for action in actions]))
+        print_json({"domain": action.domain, "action": action.text} for action in actions)
         return
     typer.echo("\n".join(map(str, actions)) or "nothing was missing")
 
@@ -87,10 +87,9 @@ def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: boo
     """Change the state of a domain's crawls, and print which; exit 1 without one."""
     name = parse_domain(domain)
     changed = change_crawls(name, state, former)
-    if as_json:
-        typer.echo(json.dumps({"domain": name, "state": state, "crawls": changed}))
-    elif changed:
-        typer.echo("\n".join(f"crawl {crawl_id} of {name} is {state}" for crawl_id in changed))
+    if as_json or changed:
+        text = "\n".join(f"crawl {crawl_id} of {name} is {state}" for crawl_id in changed)
+        print_result({"domain": name, "state": state, "crawls": changed}, text, as_json=as_json)
     else:
         typer.echo(f"{name} has no crawl that is {' or '.join(sorted(former))}", err=True)
     if not changed:

@@ -21,8 +21,8 @@ from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, read_export, t
 from app.broker.errors import ApplicationError
 from app.broker.headers import ReplayBudget
 from app.cli import dead_output as output
-from app.cli.arguments import AsJson
-from app.cli.printing import confirm
+from app.cli.arguments import AsJson, Yes
+from app.cli.printing import confirm, print_result
 from app.messages.dead_sets import dead_sets, new_export, where
 from config.settings import get_settings
 
@@ -168,11 +168,7 @@ def show(
 ) -> None:
     """Show one dead letter: its arguments, error, headers and traceback."""
     [letter] = dead_sets().find([ident])
-    if as_json:
-        typer.echo(json.dumps(output.details(letter)))
-        return
-    for line in output.page(letter):
-        typer.echo(line)
+    print_result(output.details(letter), "\n".join(output.page(letter)), as_json=as_json)
 
 
 @cli.command()
@@ -196,9 +192,8 @@ def replay(
 ) -> None:
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
     sets, ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
-    result = sets.replay(
-        ids, budget=budget, rate=rate, canary=wait if canary else None, on_progress=output.progress_printer(ids)
-    )
+    with output.progress(ids) as on_progress:
+        result = sets.replay(ids, budget=budget, rate=rate, canary=wait if canary else None, on_progress=on_progress)
     output.exit_with_result(result, "replayed", as_json=as_json)
 
 
@@ -209,7 +204,7 @@ def drop(
     idents: Ids = None,
     every: Every = False,
     limit: Limit = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -223,7 +218,8 @@ def drop(
             f"Drop {plan}? They are exported first",
             without_terminal="standard input is not a terminal: confirm with --yes",
         )
-    result = sets.drop(ids, path, on_progress=output.progress_printer(ids))
+    with output.progress(ids) as on_progress:
+        result = sets.drop(ids, path, on_progress=on_progress)
     details = {"file": str(path)} if result.done else {}
     output.exit_with_result(result, "dropped", as_json=as_json, **details)
 
@@ -236,7 +232,7 @@ def export(
     limit: Limit = None,
     path: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of standard output.")] = None,
 ) -> None:
-    """Print dead letters as JSON lines, complete: `restore` reads them. They stay in the dead set."""
+    """Print dead letters as JSON lines for `restore`. They stay in the dead set."""
     letters = filters.sets().iter_chosen(filters.chosen(idents, every=not idents))
     lines = (json.dumps(to_record(letter)) + "\n" for letter in islice(letters, limit))
     if path is None:
@@ -257,7 +253,7 @@ def restore(
 ) -> None:
     """Put exported dead letters back into their dead sets; those that are there are skipped."""
     restored = dead_sets().restore(read_export(file))
-    typer.echo(json.dumps({"restored": restored}) if as_json else f"{len(restored):,} restored")
+    print_result({"restored": restored}, f"{len(restored):,} restored", as_json=as_json)
 
 
 def _chosen(

@@ -6,19 +6,21 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from app.broker.dead_letters import DeadLetter, LetterGroup, OperationResult
 from app.broker.dead_letters.exports import readable
 from app.broker.delivery import BROKER_HEADERS
 from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
-from app.cli.printing import print_json, print_lines, print_result, printable, short
+from app.cli.printing import iso, print_json, print_lines, print_result, printable, short
+from app.cli.progress import shown_progress
 from app.messages.dead_sets import domain_of, task_of
 
 #: Letters shown on a terminal unless --limit says otherwise.
@@ -33,17 +35,8 @@ _WIDE = 110
 #: Right-aligned columns.
 _NUMBERS = ("age", "tries", "count", "first", "last")
 
-#: Columns that are narrowed on a narrow terminal, in this order, and their least width.
-_LEAST_WIDTHS = {
-    "error": 30,
-    "message": 20,
-    "domain": 16,
-    "location": 18,
-    "exception": 12,
-    "task": 12,
-    "set": 10,
-    "reason": 10,
-}
+#: Columns that are never narrowed.
+_WHOLE = ("id", "group", "failed at", *_NUMBERS)
 
 # Printing
 
@@ -58,37 +51,70 @@ def print_letters(letters: Iterable[DeadLetter], *, as_json: bool, empty: str = 
 
 def print_table(letters: Iterator[DeadLetter], limit: int, *, empty: str, total: int | None = None) -> None:
     """Print at most `limit` letters as a table, and how many more there are; without `total` they are counted."""
-    shown = list(islice(letters, limit))
+    terminal, shown = Console(highlight=False), list(islice(letters, limit))
+    if not shown:
+        terminal.print(empty)
+        return
+    wide, several_sets = terminal.width >= _WIDE, len({letter.set for letter in shown}) > 1
+    rows = [
+        {
+            "id": short(letter.id),
+            "age": age(letter.cause.failed_at),
+            **({"failed at": iso(letter.cause.failed_at).replace("+00:00", "Z")} if wide else {}),
+            **({"set": letter.set} if several_sets else {}),
+            "task": task_of(letter) or letter.queue or letter.delivery.routing_key,
+            **({"domain": domain_of(letter)} if wide else {}),
+            "reason": letter.reason,
+            "tries": str(letter.cause.attempts or ""),
+            "error": letter.cause.error,
+        }
+        for letter in shown
+    ]
+    terminal.print(_table(rows))
     hidden = sum(1 for _ in letters) if total is None else total - len(shown)
-    terminal = Console(highlight=False)
-    terminal.print(letters_table(shown, terminal.width) if shown else empty)
-    if shown and hidden:
+    if hidden:
         terminal.print(f"{len(shown):,} of {len(shown) + hidden:,} shown; --limit shows more, --group counts causes.")
 
 
 def print_groups(groups: Sequence[LetterGroup], *, as_json: bool, empty: str) -> None:
     """Print groups as JSON, as a table on a terminal, else as lines with tabs."""
     if as_json:
-        typer.echo(json.dumps([group_fields(group) for group in groups], indent=1))
+        print_json(map(group_fields, groups))
     elif not groups:
         typer.echo(empty)
-    elif sys.stdout.isatty():
-        terminal = Console(highlight=False)
-        terminal.print(groups_table(groups, terminal.width))
-    else:
+    elif not sys.stdout.isatty():
         print_lines(list({**group_fields(group), "queues": ",".join(group.queues)}.values()) for group in groups)
+    else:
+        terminal = Console(highlight=False)
+        rows = [
+            {
+                "group": group.key,
+                "count": f"{group.count:,}",
+                "first": age(group.first),
+                "last": age(group.last),
+                "reason": group.reason,
+                "exception": group.exception,
+                "location": group.location,
+                **({"message": group.message} if terminal.width >= _WIDE else {}),
+            }
+            for group in groups
+        ]
+        terminal.print(_table(rows))
 
 
-def progress_printer(ids: Mapping[str, Sequence[str]]) -> Callable[[int], None]:
-    """Return a function that shows on a terminal how many of these ids are done."""
-    total = sum(map(len, ids.values()))
+@contextmanager
+def progress(ids: Mapping[str, Sequence[str]]) -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows on a terminal how many of these ids are done."""
+    done, total = 0, sum(map(len, ids.values()))
+    console = Console(stderr=True, highlight=False, quiet=not sys.stderr.isatty())
+    with shown_progress(console, lambda: (f"{done:,} of {total:,}", done, total), line_every=0.0) as show:
 
-    def print_progress(count: int) -> None:
-        if sys.stderr.isatty() and total > 1:
-            sys.stderr.write(f"\r{count:,} of {total:,}" + ("\n" if count == total else ""))
-            sys.stderr.flush()
+        def show_count(count: int) -> None:
+            nonlocal done
+            done = count
+            show()
 
-    return print_progress
+        yield show_count
 
 
 def exit_with_result(result: OperationResult, verb: str, *, as_json: bool, **details: Any) -> NoReturn:
@@ -166,44 +192,6 @@ def group_fields(group: LetterGroup) -> dict[str, Any]:
 # Text
 
 
-def letters_table(letters: Sequence[DeadLetter], width: int) -> Table:
-    """Return a table with a row for each letter; a long error is cut at its end."""
-    wide, several_sets = width >= _WIDE, len({letter.set for letter in letters}) > 1
-    rows = [
-        {
-            "id": short(letter.id),
-            "age": age(letter.cause.failed_at),
-            **({"failed at": iso(letter.cause.failed_at).replace("+00:00", "Z")} if wide else {}),
-            **({"set": letter.set} if several_sets else {}),
-            "task": task_of(letter) or letter.queue or letter.delivery.routing_key,
-            **({"domain": domain_of(letter)} if wide else {}),
-            "reason": letter.reason,
-            "tries": str(letter.cause.attempts or ""),
-            "error": letter.cause.error,
-        }
-        for letter in letters
-    ]
-    return _table(rows, width)
-
-
-def groups_table(groups: Sequence[LetterGroup], width: int) -> Table:
-    """Return a table with a row for each group."""
-    rows = [
-        {
-            "group": group.key,
-            "count": f"{group.count:,}",
-            "first": age(group.first),
-            "last": age(group.last),
-            "reason": group.reason,
-            "exception": group.exception,
-            "location": group.location,
-            **({"message": group.message} if width >= _WIDE else {}),
-        }
-        for group in groups
-    ]
-    return _table(rows, width)
-
-
 def page(letter: DeadLetter) -> Iterator[str]:
     """Yield the lines of `dead show`: the fields, then arguments, headers and traceback."""
     cause, delivery = letter.cause, letter.delivery
@@ -233,11 +221,6 @@ def page(letter: DeadLetter) -> Iterator[str]:
     yield from _section("traceback", cause.traceback.splitlines())
 
 
-def iso(seconds: float | None) -> str:
-    """Return an epoch time as ISO 8601 in UTC, empty for None."""
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
 def age(seconds: float | None) -> str:
     """Return how long ago an epoch time was, in its largest unit."""
     if seconds is None:
@@ -249,22 +232,14 @@ def age(seconds: float | None) -> str:
     return f"{past:.0f}s"
 
 
-def _table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
-    """Return a table of at most `width` characters; each column is as wide as its longest cell, if there is room."""
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
-    excess = sum(widths.values()) + 2 * (len(widths) - 1) - width
-    for name, least in _LEAST_WIDTHS.items():
-        if name in widths and excess > 0:
-            cut = min(excess, max(0, widths[name] - least))
-            widths[name] -= cut
-            excess -= cut
+def _table(rows: Sequence[Mapping[str, str]]) -> Table:
+    """Return a table, whose widest columns rich narrows to the terminal. Their cells are cut at the end."""
     table = Table(box=None, pad_edge=False)
-    for name in widths:
+    for name in rows[0]:
         justify: Literal["left", "right"] = "right" if name in _NUMBERS else "left"
-        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=justify, width=widths[name])
+        table.add_column(name, no_wrap=name in _WHOLE, justify=justify)
     for row in rows:
-        # rich reads `[` as markup unless it is escaped.
-        table.add_row(*(printable(cell).replace("[", r"\[") for cell in row.values()))
+        table.add_row(*(Text(printable(cell), no_wrap=True, overflow="ellipsis") for cell in row.values()))
     return table
 
 

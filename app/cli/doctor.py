@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import typer
 
 from app.cli.arguments import AsJson
+from app.cli.printing import print_json
 from app.doctor.checks import run_checks
 from config.settings import get_settings
 
@@ -16,7 +16,7 @@ cli = typer.Typer()
 
 @cli.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it deletes."""
+    """Prove by trying that no message can be lost here; exit 1 on a problem."""
     # Importing app.celery reads the settings, whose errors the command must be able to report.
     from app.celery import app
 
@@ -26,5 +26,5 @@ def doctor(as_json: AsJson = False) -> None:
         if not as_json:
             typer.echo(f"{result.status:<8} {result.check + ':':<17} {result.text}")
     if as_json:
-        typer.echo(json.dumps([asdict(result) for result in results]))
+        print_json(map(asdict, results))
     raise typer.Exit(1 if any(result.status == "problem" for result in results) else 0)

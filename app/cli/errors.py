@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import redis.exceptions
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
@@ -19,29 +17,20 @@ _SEARCH_REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorOutput:
-    """What a command prints on standard error, and its exit code."""
-
-    lines: tuple[str, ...]
-    exit_code: int = 1
-
-
-def explained(error: BaseException) -> ErrorOutput | None:
-    """Return the output for an expected error, None for any other one."""
+def explained(error: BaseException) -> tuple[int, list[str]] | None:
+    """Return exit code and lines on standard error for an expected error, None for any other one."""
     if isinstance(error, ValidationError):
         names = (".".join(str(part) for part in wrong["loc"]).upper() for wrong in error.errors())
         texts = (wrong["msg"].removeprefix("Value error, ") for wrong in error.errors())
-        lines = (f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True))
-        return ErrorOutput(tuple(lines), exit_code=2)
+        return 2, [f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True)]
     if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)):
-        return ErrorOutput((unreachable_text("Redis", error, get_settings()),))
+        return 1, [unreachable_text("Redis", error, get_settings())]
     if isinstance(error, PublishFailed) and isinstance(error.__cause__, ConnectionError):
-        return ErrorOutput((unreachable_text("RabbitMQ", error, get_settings()),))
+        return 1, [unreachable_text("RabbitMQ", error, get_settings())]
     # A search client tries again, and then reports what failed as the cause.
     cause = error.__cause__ if isinstance(error, SearchUnavailable) else error
     if isinstance(cause, (BrokerUnreachable, OperationalError)):
-        return ErrorOutput((unreachable_text("RabbitMQ", cause, get_settings()),))
+        return 1, [unreachable_text("RabbitMQ", cause, get_settings())]
     if isinstance(error, (SearchUnavailable, RequestTimedOut)):
-        return ErrorOutput((str(error), _SEARCH_REMEDY))
-    return ErrorOutput((str(error),)) if isinstance(error, ApplicationError) else None
+        return 1, [str(error), _SEARCH_REMEDY]
+    return (1, [str(error)]) if isinstance(error, ApplicationError) else None

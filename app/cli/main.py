@@ -37,18 +37,14 @@ COMMANDS = (
     LazyCommand(
         "status",
         "app.cli.site",
-        "Report a domain: pages, open messages, timer, pack; or the processes of `perennial up` and outages.",
+        "Report a domain, or without one the processes of `perennial up` and outages.",
     ),
-    LazyCommand(
-        "explain", "app.cli.urls", "Explain the state of one URL: its reason in the crawl, and what is stored of it."
-    ),
-    LazyCommand(
-        "urls", "app.cli.urls", "Print every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."
-    ),
+    LazyCommand("explain", "app.cli.urls", "Explain one URL: its reason in the crawl, and what is stored of it."),
+    LazyCommand("urls", "app.cli.urls", "Print every URL of a domain's latest crawl with its reason."),
     LazyCommand(
         "broken-links",
         "app.cli.urls",
-        "List the broken links of a domain's latest crawl, and the pages that have them. Exit 1 if there are any.",
+        "List a domain's broken links, and the pages that have them. Exit 1 if there are any.",
     ),
     LazyCommand(
         "pause",
@@ -56,24 +52,21 @@ COMMANDS = (
         "Pause a domain's crawls: open pages go back to their backlogs, and no page is requested.",
     ),
     LazyCommand("resume", "app.cli.crawl", "Resume a domain's paused crawls."),
-    LazyCommand(
-        "cancel", "app.cli.crawl", "Cancel a domain's crawls for good. Pages that are stored stay, and are packed."
-    ),
+    LazyCommand("cancel", "app.cli.crawl", "Cancel a domain's crawls for good. Stored pages are packed."),
     LazyCommand(
         "repair",
         "app.cli.crawl",
-        "Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there.",
+        "Compare the store with Redis, and begin again what is missing there.",
     ),
     LazyCommand(
         "doctor",
         "app.cli.doctor",
-        "Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it"
-        " deletes.",
+        "Prove by trying that no message can be lost here; exit 1 on a problem.",
     ),
     LazyCommand(
         "up",
         "app.cli.up",
-        "Start private services where no URLs are given, then the Procfile's processes, until Ctrl-C or `down`.",
+        "Start private services where no URLs are given, and all processes, until Ctrl-C or `down`.",
     ),
     LazyCommand(
         "down", "app.cli.up", "Stop the processes of `perennial up`, then the private services; their data stay."
@@ -81,17 +74,17 @@ COMMANDS = (
     LazyCommand(
         "search",
         "app.cli.search",
-        "Search indexed sites. Exit 0: hits, 1: no hits, never indexed or no answer, 2: wrong usage.",
+        "Search indexed sites. Exit 1 without hits or answer.",
     ),
     LazyCommand(
         "search-report",
         "app.cli.search_report",
-        "Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted.",
+        "Report searches without results and clicks of a site that counts them.",
     ),
     LazyCommand(
         "searchers",
         "app.cli.searchers",
-        "Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned.",
+        "Show searchers and packs. Exit 1 if the orchestrator is unreachable or a pack is unassigned.",
     ),
     LazyCommand("site", "app.cli.sites", "Sites: start URLs, schedule, limits, and what their requests need."),
     LazyCommand("services", "app.cli.services", "The private RabbitMQ and Redis of this checkout."),
@@ -155,9 +148,10 @@ def main() -> None:
         explanation = explained(error)
         if explanation is None:
             raise
-        for line in explanation.lines:
+        exit_code, lines = explanation
+        for line in lines:
             typer.echo(f"perennial: {line}", err=True)
-        sys.exit(explanation.exit_code)
+        sys.exit(exit_code)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -49,6 +50,11 @@ def short(ident: str) -> str:
     """Return the beginning of an id, with the number of a twin: enough to name it."""
     base, dot, number = ident.partition(".")
     return base[:_SHORT] + dot + number
+
+
+def iso(seconds: float | None) -> str:
+    """Return an epoch time as ISO 8601 in UTC, empty for None."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def printable(text: str) -> str:

@@ -1,10 +1,12 @@
-"""The progress of a crawl on a terminal: a bar with pages, rate, waiting pages, delay and an estimate of the end."""
+"""The progress of a command: a bar on a terminal, elsewhere lines. That of a crawl has its rate and an estimate."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from rich.console import Console
@@ -20,6 +22,42 @@ EVERY = 1.0
 LINE_EVERY = 10.0
 #: Seconds of measurement from which a rate is shown.
 _MIN_MEASURED = 3.0
+
+#: Shows the progress; with `at_once=True` a line that is not due, too.
+Show = Callable[..., None]
+
+
+@contextmanager
+def shown_progress(console: Console, state: Callable[[], tuple[str, int, int]], *, line_every: float) -> Iterator[Show]:
+    """Yield a function that shows a text, and how many of how many are done, as `state` returns them.
+
+    On a terminal this is a bar; elsewhere the text is a line, each `line_every` seconds. `state` is called only when
+    something is shown, which on a quiet console is never.
+    """
+    if console.quiet:
+        yield lambda **_: None
+    elif console.is_terminal:
+        # Output to the terminal is printed above the bar; output to a pipe is not redirected.
+        to_terminal = sys.stdout.isatty()
+        columns = BarColumn(), TextColumn("{task.description}")
+        with Bar(*columns, console=console, transient=True, redirect_stdout=to_terminal) as bar:
+            task = bar.add_task("not begun yet")
+
+            def move_bar(**_: bool) -> None:
+                text, done, total = state()
+                bar.update(task, description=text, completed=done, total=total)
+
+            yield move_bar
+    else:
+        next_line = time.monotonic() + line_every
+
+        def print_line(*, at_once: bool = False) -> None:
+            nonlocal next_line
+            if at_once or time.monotonic() >= next_line:
+                next_line = time.monotonic() + line_every
+                console.print(state()[0], soft_wrap=True)
+
+        yield print_line
 
 
 class Meter:
@@ -93,31 +131,15 @@ def watch(
 
     On a terminal this is a bar; elsewhere a line each ten seconds, and when the number of known pages has doubled.
     """
-    meter = Meter(former=former_pages)
-    last = progress_of()
-    if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn())
-        with Bar(*columns, console=console, transient=True) as bar:
-            shown = bar.add_task("the crawl begins")
-            for last in _looks(progress_of, former):
+    meter, shown_pages = Meter(former=former_pages), 0
+    with shown_progress(console, lambda: (meter.text(), pages_done(last), last.seen), line_every=LINE_EVERY) as show:
+        while True:
+            last = progress_of()
+            if last.crawl is not None and last.crawl.id != former and last.seen:
                 meter.add(time.monotonic(), last)
-                bar.update(shown, description=meter.text(), completed=pages_done(last), total=last.seen)
-        return last
-    next_line, shown_pages = 0.0, 0
-    for last in _looks(progress_of, former):
-        meter.add(time.monotonic(), last)
-        if time.monotonic() >= next_line or last.seen >= 2 * shown_pages:
-            console.print(meter.text(), soft_wrap=True)
-            next_line, shown_pages = time.monotonic() + LINE_EVERY, last.seen
-    return last
-
-
-def _looks(progress_of: Callable[[], Progress], former: str) -> Iterator[Progress]:
-    """Yield the counts of the crawl after `former`, once a second, until it has ended."""
-    while True:
-        progress = progress_of()
-        if progress.crawl is not None and progress.crawl.id != former and progress.seen:
-            yield progress
-            if not progress.open and not progress.waiting:
-                return
-        time.sleep(EVERY)
+                has_doubled = last.seen >= 2 * shown_pages
+                shown_pages = last.seen if has_doubled else shown_pages
+                show(at_once=has_doubled)
+                if not last.open and not last.waiting:
+                    return last
+            time.sleep(EVERY)

@@ -59,7 +59,7 @@ def search(
         typer.Option(metavar="FILE", help="Search this pack's file, without services; DOMAIN may be left out."),
     ] = None,
 ) -> None:
-    """Search indexed sites. Exit 0: hits, 1: no hits, never indexed or no answer, 2: wrong usage."""
+    """Search indexed sites. Exit 1 without hits or answer."""
     with _search_client(pack or []) as client:
         domains, q = _domains_and_query(words, client if pack else None)
         filters = Filters(section=section, lang=lang, type=kind)
@@ -69,12 +69,18 @@ def search(
         fields = {"domains": request.domains, "query": request.q, "sort": request.sort, "offset": request.offset}
         typer.echo(json.dumps(fields | asdict(result), ensure_ascii=False, indent=1))
     names = {} if pack or as_json else _display_names(request.domains)
-    if not as_json:
-        _print_best_bets(result, names)
+    out = Console(highlight=False, soft_wrap=True)
+    for best_bet in () if as_json else result.best_bets:
+        site = printable(names.get(best_bet.domain, best_bet.domain))
+        out.print(Text(f"Recommended by {site}: ", "green").append(printable(best_bet.title), "bold"))
+        out.print(Text(printable(best_bet.url), "cyan"))
+        if best_bet.text:
+            out.print(Text(printable(best_bet.text)))
+        out.print()
     if not result.hits:
         _exit_without_hits(request, result, names)
     if not as_json:
-        _print_page(request, result, names)
+        _print_page(out, request, result, names)
 
 
 @contextmanager
@@ -152,19 +158,7 @@ def _display_names(domains: Sequence[str]) -> Mapping[str, str]:
     return dict(names)
 
 
-def _print_best_bets(result: SearchResult, names: Mapping[str, str]) -> None:
-    out = Console(highlight=False, soft_wrap=True)
-    for best_bet in result.best_bets:
-        site = printable(names.get(best_bet.domain, best_bet.domain))
-        out.print(Text(f"Recommended by {site}: ", "green").append(printable(best_bet.title), "bold"))
-        out.print(Text(printable(best_bet.url), "cyan"))
-        if best_bet.text:
-            out.print(Text(printable(best_bet.text)))
-        out.print()
-
-
-def _print_page(request: SearchRequest, result: SearchResult, names: Mapping[str, str]) -> None:
-    out = Console(highlight=False, soft_wrap=True)
+def _print_page(out: Console, request: SearchRequest, result: SearchResult, names: Mapping[str, str]) -> None:
     more = "more than " if result.capped else ""
     first, last = request.offset + 1, request.offset + len(result.hits)
     out.print(Text(f"{first}–{last} of {more}{result.total} in {result.seconds * 1_000:.0f} ms", "dim"))

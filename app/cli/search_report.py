@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 
 import typer
 
@@ -12,7 +11,7 @@ from app.cli.arguments import AsJson, Domain
 from app.cli.printing import printable
 from app.crawl.urls import parse_domain
 from app.sites.search_counter import THRESHOLD
-from app.sites.search_reports import SearchReport, read_reports, today, total
+from app.sites.search_reports import read_reports, today, total
 from app.sites.stored import read_site
 from app.storage.open import store_of
 from config.settings import get_settings
@@ -25,54 +24,33 @@ _DAYS = 30
 _LINES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class SearchReportTotal:
-    """The sum of a site's reports from a day on, and whether the site is counted now."""
-
-    domain: str
-    since: date
-    counted: bool
-    days: int
-    sums: SearchReport
-
-
 @cli.command("search-report")
 def search_report(
     domain: Domain,
     as_json: AsJson = False,
 ) -> None:
-    """Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted."""
+    """Report searches without results and clicks of a site that counts them."""
     settings = get_settings()
     name = parse_domain(domain)
     store = store_of(settings)
     since = today() - timedelta(days=_DAYS - 1)
     reports = [report for _, report in read_reports(store, name, since=since)]
-    site = read_site(store, name)
+    site, sums = read_site(store, name), total(reports)
     counted = site is not None and site.search_report
-    found = SearchReportTotal(name, since, counted, len(reports), total(reports))
-    _print_json(found) if as_json else _print(found)
-    if not found.sums:
-        raise typer.Exit(code=1)
-
-
-def _print_json(found: SearchReportTotal) -> None:
-    sums = json.loads(found.sums.to_json())
-    del sums["version"]
-    named = {"domain": found.domain, "since": found.since.isoformat(), "counted": found.counted, "days": found.days}
-    typer.echo(json.dumps(named | sums, ensure_ascii=False))
-
-
-def _print(found: SearchReportTotal) -> None:
-    sums = found.sums
-    if not found.counted:
-        typer.echo(f"{found.domain}: not counted now; perennial site set {found.domain} search_report=true", err=True)
+    if as_json:
+        counts = {field: value for field, value in json.loads(sums.to_json()).items() if field != "version"}
+        about = {"domain": name, "since": since.isoformat(), "counted": counted, "days": len(reports)}
+        typer.echo(json.dumps(about | counts, ensure_ascii=False))
+    elif not counted:
+        typer.echo(f"{name}: not counted now; perennial site set {name} search_report=true", err=True)
     if not sums:
-        typer.echo(f"{found.domain}: nothing was counted since {found.since}", err=True)
+        if not as_json:
+            typer.echo(f"{name}: nothing was counted since {since}", err=True)
+        raise typer.Exit(code=1)
+    if as_json:
         return
-    typer.echo(
-        f"{found.domain}, since {found.since}: {sums.searches} searches, {sums.without_results} without results,"
-        f" {sums.clicks} clicks"
-    )
+    totals = f"{sums.searches} searches, {sums.without_results} without results, {sums.clicks} clicks"
+    typer.echo(f"{name}, since {since}: {totals}")
     typer.echo(f"Searches without results, of queries seen {THRESHOLD} times on a day:")
     for query, number in sums.queries.most_common(_LINES):
         typer.echo(f"{number:7}  {printable(query)}")

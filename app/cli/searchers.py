@@ -10,7 +10,7 @@ from datetime import datetime
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from app.cli.arguments import AsJson
@@ -27,7 +27,7 @@ _NAMED = 5
 
 @cli.command()
 def searchers(as_json: AsJson = False) -> None:
-    """Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned."""
+    """Show searchers and packs. Exit 1 if the orchestrator is unreachable or a pack is unassigned."""
     with closing(ClusterSearchClient.of(get_settings())) as client:
         routes = client.routes()
     console = Console(highlight=False)
@@ -78,15 +78,15 @@ def show(routes: Routes, console: Console) -> None:
 
 
 def _searchers_table(nodes: Sequence[SearcherStatus]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("searcher", no_wrap=True)
-    for name in ("free MB", "of MB", "packs", "reported"):
-        table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("")
+    numbers = (Column(name, no_wrap=True, justify="right") for name in ("free MB", "of MB", "packs", "reported"))
+    table = Table(Column("searcher", no_wrap=True), *numbers, "", box=None, pad_edge=False)
     for node in nodes:
-        numbers = (f"{node.free_space:,}", f"{node.capacity:,}", f"{len(node.domains):,}", f"{node.age:.1f} s ago")
         state = ([f"loads {len(node.loading)}"] if node.loading else []) + (["leaves"] if node.leaving else [])
-        table.add_row(short(node.searcher_id), *numbers, ", ".join(state))
+        table.add_row(
+            short(node.searcher_id),
+            *(f"{node.free_space:,}", f"{node.capacity:,}", f"{len(node.domains):,}", f"{node.age:.1f} s ago"),
+            ", ".join(state),
+        )
     return table
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from app import services
 from app.cli.arguments import AsJson
+from app.cli.printing import print_json
 from app.services.accounts import make_accounts
 from config.settings import get_settings
 
@@ -46,7 +46,7 @@ def accounts(
         typer.Option(help="Folder for their passwords; `accounts` below the data folder if it is left out."),
     ] = None,
 ) -> None:
-    """Make an account of the broker for each kind of process, and write how to use each into a file of its own."""
+    """Make an account of the broker for each kind of process, and a file with it."""
     settings = get_settings()
     for file in make_accounts(settings, directory or settings.data_dir / "accounts"):
         typer.echo(str(file))
@@ -54,7 +54,7 @@ def accounts(
 
 def _show(found: list[services.ServiceStatus], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(service) for service in found]))
+        print_json(map(asdict, found))
         return
     for service in found:
         typer.echo(f"{service.name:<9} {service.state:<6} {service.address}".rstrip())

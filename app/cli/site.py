@@ -76,7 +76,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show the progress of its crawl until that ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Report a domain: pages, open messages, timer, pack; or the processes of `perennial up` and outages."""
+    """Report a domain, or without one the processes of `perennial up` and outages."""
     if watch and not domain:
         raise typer.BadParameter("--watch needs a domain")
     if domain:
@@ -88,7 +88,7 @@ def status(
     # Imported for the processes only: the services' clients take a fifth of the CPU time of `perennial status DOMAIN`.
     from app.cli.up import print_processes
 
-    raise typer.Exit(code=not print_processes(get_settings().data_dir, as_json=as_json))
+    raise typer.Exit(code=not print_processes(as_json=as_json))
 
 
 def _duration_of_crawls(domain: str) -> str:

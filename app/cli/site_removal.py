@@ -45,7 +45,7 @@ def remove(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete all there is of a site: settings, pages, pack, crawl records, timer, dead letters; drop its messages."""
+    """Delete all there is of a site, and drop its messages."""
     settings = get_settings()
     name = parse_domain(domain)
     found = _removal(name, settings).holdings()
@@ -85,7 +85,7 @@ def remove_sites(domains: Collection[str]) -> tuple[list[Holdings], int]:
 
 
 def block(url: Annotated[str, typer.Argument(help="A page.")], site: OfSite = "", as_json: AsJson = False) -> None:
-    """Remove one page from store, pack and searchers, and never request it again. The site is made if it is missing."""
+    """Remove one page from store, pack and searchers, and never request it again."""
     settings, page = get_settings(), _page(url, site)
     _block(page.domain, page.url, blocked=True)
     store = store_of(settings)

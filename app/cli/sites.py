@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from app.cli.crawl import change_crawls
 from app.cli.printing import confirm, print_json, print_lines, print_result
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite, PreconditionFailed
-from app.sites.declared import Difference, changed_fields, declared_site, differences, read_declared
+from app.sites.declared import changed_fields, declared_site, differences, read_declared
 from app.sites.site import Site
 from app.sites.stored import add_site, list_sites, read_site, read_start, update_site
 from app.storage.open import store_of
@@ -37,7 +37,7 @@ Values = Annotated[
 
 @cli.command()
 def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
-    """Add a site. If it has a schedule, its first crawl starts at once, or after its delay by `jitter`."""
+    """Add a site. If it has a schedule, its first crawl starts."""
     site = Site.of(domain, assigned(values or []))
     site.check_scope(get_settings().scope)
     try:
@@ -63,7 +63,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @cli.command()
 def show(domain: Domain, as_json: AsJson = False) -> None:
-    """Show a site: the fields that differ from their defaults, its last and its next scheduled start."""
+    """Show a site: fields that differ from their defaults, last and next start."""
     store, site = store_of(get_settings()), _required(domain)
     row = {**site.fields(), **_row(store, site)}
     if as_json:
@@ -84,7 +84,7 @@ def set_(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Change fields of a site. Workers follow within ten seconds, also for a crawl that is running."""
+    """Change fields of a site. Workers follow within ten seconds."""
     former = _required(domain)
 
     def change(site: Site) -> Site:
@@ -99,7 +99,7 @@ def set_(
 
 @cli.command()
 def pause(domain: Domain, as_json: AsJson = False) -> None:
-    """Pause a site: no crawl of it starts by its schedule, and those that run are paused."""
+    """Pause a site: its crawls and its schedule."""
     site = _changed(_required(domain).domain, lambda former: former.changed({"state": "paused"}))
     crawls = change_crawls(site.domain, "paused", frozenset({"running"}))
     _print_site(site, f"{site.domain} is paused, and {len(crawls)} crawls of it", as_json)
@@ -137,13 +137,14 @@ def apply(
     for each in found:
         if each.act != "remove" and not dry_run:
             update_site(store, each.domain, partial(declared_site, each.domain, declared[each.domain]))
+    differing = [each for each in found if prune or each.act != "remove"]
     if as_json:
-        print_json(_as_values(each for each in found if prune or each.act != "remove"))
+        print_json({"act": each.act, "domain": each.domain, "fields": dict(each.fields)} for each in differing)
         return
     for each in found:
         text = f"not in the file: {each.domain}" if each.act == "remove" and not prune else str(each)
         typer.echo(f"would {text}" if dry_run and (prune or each.act != "remove") else text)
-    typer.echo(f"{len(declared)} sites declared, {sum(prune or each.act != 'remove' for each in found)} differ")
+    typer.echo(f"{len(declared)} sites declared, {len(differing)} differ")
 
 
 def assigned(values: Sequence[str], former: Site | None = None) -> dict[str, Any]:
@@ -163,7 +164,11 @@ def assigned(values: Sequence[str], former: Site | None = None) -> dict[str, Any
         if field == "domain":
             raise InvalidSite("domain: a site keeps its domain; add another site")
         if isinstance(default, dict):
-            fields[field] = _changed_table(field, fields.get(field, getattr(former, field, {})), key, value)
+            if not key and value:
+                raise InvalidSite(f"{field}: expected {field}.NAME=SECRET")
+            table = fields.get(field, getattr(former, field, {}))
+            others = {each: secret for each, secret in table.items() if each != key} if key else {}
+            fields[field] = {**others, key: value} if value else others
         elif dot:
             raise InvalidSite(f"{field} is no table: expected {field}=VALUE")
         elif not value:
@@ -173,13 +178,6 @@ def assigned(values: Sequence[str], former: Site | None = None) -> dict[str, Any
         else:
             fields[field] = value
     return fields
-
-
-def _changed_table(field: str, table: Mapping[str, str], key: str, value: str) -> dict[str, str]:
-    if not key and value:
-        raise InvalidSite(f"{field}: expected {field}.NAME=SECRET")
-    others = {name: secret for name, secret in table.items() if name != key} if key else {}
-    return {**others, key: value} if value else others
 
 
 def _changed(domain: str, change: Callable[[Site], Site]) -> Site:
@@ -210,10 +208,6 @@ def _row(store: ObjectStore, site: Site) -> dict[str, Any]:
         "last_start": start.at.isoformat() if start else None,
         "next_start": following.replace(microsecond=0).isoformat() if following else None,
     }
-
-
-def _as_values(found: Iterable[Difference]) -> Iterable[dict[str, Any]]:
-    return ({"act": each.act, "domain": each.domain, "fields": dict(each.fields)} for each in found)
 
 
 def _print_site(site: Site, text: str, as_json: bool) -> None:

@@ -19,7 +19,7 @@ cli = typer.Typer(no_args_is_help=True, help="The object store of STORE_URL.")
 
 @cli.command()
 def create(as_json: AsJson = False) -> None:
-    """Make the bucket or folder, and the marker that identifies the store, where missing; then check the store."""
+    """Make the bucket or folder and the store's marker, where missing; then check the store."""
     settings = get_settings()
     store, made = create_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     _check(store, made=made, as_json=as_json)
@@ -27,7 +27,7 @@ def create(as_json: AsJson = False) -> None:
 
 @cli.command()
 def check(as_json: AsJson = False) -> None:
-    """Try conditional writes, also by several writers at once; exit 1 where they do not hold."""
+    """Try conditional writes; exit 1 where they do not hold."""
     settings = get_settings()
     _check(store_of(settings), made=False, as_json=as_json)
 
@@ -39,7 +39,7 @@ def copy(
     create: Annotated[bool, typer.Option("--create", help="Make the folder or bucket of the target.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Back up or restore: copy every object that the target lacks or has in another version; delete nothing."""
+    """Back up or restore: copy every object that differs; delete nothing."""
     settings = get_settings()
     source_url, target_url = source or settings.store, target or settings.store
     if source_url == target_url:

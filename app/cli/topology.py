@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Annotated
 
 import typer
@@ -13,8 +13,9 @@ import typer
 from app.broker.connection import connected
 from app.broker.errors import TopologyDiffers
 from app.cli.arguments import AsJson
+from app.cli.printing import print_result
 from app.topology import migrate as migration
-from app.topology.check import TopologyReport, check_topology
+from app.topology.check import check_topology
 from app.topology.compare import TopologyFinding
 from app.topology.declare import all_queues, declare_all
 from app.topology.model import bindings_of
@@ -28,7 +29,7 @@ _WIDTH = 118
 
 @cli.command()
 def apply() -> None:
-    """Declare every exchange, queue and binding on the broker; declaring again changes nothing."""
+    """Declare every exchange, queue and binding on the broker."""
     settings = get_settings()
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
         refusals = declare_all(connection, settings)
@@ -43,19 +44,24 @@ def apply() -> None:
 
 @cli.command()
 def check(as_json: AsJson = False) -> None:
-    """Compare the code with the broker and print the remedy of each difference; exit 1 on errors. Changes nothing."""
+    """Compare the code with the broker and print the remedy of each difference; exit 1 on errors."""
     report = check_topology(get_settings())
-    if as_json:
-        result = {
-            "ok": not report.errors,
-            "compared_by": "AMQP" if report.unseen else "management API",
-            "unseen": report.unseen,
-            "findings": [finding.as_json() for finding in report.findings],
-        }
-        typer.echo(json.dumps(result))
-    else:
-        for line in _lines(report):
-            typer.echo(line)
+    lines: list[str] = []
+    # Findings with the same problem and remedy are printed together.
+    for _, alike in groupby(report.findings, key=attrgetter("severity", "problem", "remedy", "expected")):
+        lines += _finding_lines(list(alike))
+    lines += [f"compared by AMQP alone: {report.unseen}"] if report.unseen else []
+    ours, errors = report.ours, len(report.errors)
+    compared = f"{len(ours.queues)} queues, {len(ours.exchanges)} exchanges"
+    compared += "" if report.unseen else f", {len(ours.bindings)} bindings"
+    lines.append(f"{compared} compared: {errors} error(s), {len(report.findings) - errors} note(s)")
+    result = {
+        "ok": not report.errors,
+        "compared_by": "AMQP" if report.unseen else "management API",
+        "unseen": report.unseen,
+        "findings": [finding.as_json() for finding in report.findings],
+    }
+    print_result(result, "\n".join(lines), as_json=as_json)
     raise typer.Exit(1 if report.errors else 0)
 
 
@@ -77,22 +83,6 @@ def show() -> None:
             typer.echo(f"    {name} = {value}")
         for exchange, key in sorted(bindings_of(queue)):
             typer.echo(f"    <- {exchange} [{key}]" if key else f"    <- {exchange}")
-
-
-def _lines(report: TopologyReport) -> Iterable[str]:
-    """Yield the lines of a report: findings with the same problem and remedy together, the summary at the end."""
-
-    def likeness(finding: TopologyFinding) -> tuple[str, ...]:
-        return (finding.severity, finding.problem, finding.remedy, finding.expected)
-
-    for _, alike in groupby(report.findings, key=likeness):
-        yield from _finding_lines(list(alike))
-    if report.unseen:
-        yield f"compared by AMQP alone: {report.unseen}"
-    ours, errors = report.ours, len(report.errors)
-    compared = f"{len(ours.queues)} queues, {len(ours.exchanges)} exchanges"
-    compared += "" if report.unseen else f", {len(ours.bindings)} bindings"
-    yield f"{compared} compared: {errors} error(s), {len(report.findings) - errors} note(s)"
 
 
 def _finding_lines(findings: Sequence[TopologyFinding]) -> Iterable[str]:

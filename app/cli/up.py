@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 
 import typer
 from amqp.exceptions import NotFound
@@ -14,6 +12,7 @@ from redis import RedisError
 from app import services
 from app.broker.connection import connected
 from app.broker.errors import BrokerUnreachable
+from app.cli.printing import print_json
 from app.doctor.circuit_breakers import breaker_states
 from app.services import procfile
 from app.services.process_states import current_states
@@ -25,7 +24,7 @@ cli = typer.Typer()
 
 @cli.command()
 def up() -> None:
-    """Start private services where no URLs are given, then the Procfile's processes, until Ctrl-C or `down`."""
+    """Start private services where no URLs are given, and all processes, until Ctrl-C or `down`."""
     settings = get_settings()
     with procfile.only_one(settings.data_dir) as left:
         for each in left:
@@ -56,29 +55,27 @@ def unconsumed_art(settings: Settings) -> dict[str, list[str]]:
     exchanges = {"coverart": settings.cover_art_exchange, "eventart": settings.event_art_exchange}
     idle: dict[str, list[str]] = {}
     try:
-        for process, exchange in exchanges.items():
-            if exchange in settings.art_exchanges:
-                queues = [route.queue for route in art_routes(exchange)]
-                idle[process] = [queue for queue in queues if not _consumers(queue, settings)]
+        with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+            for process, exchange in exchanges.items():
+                for route in art_routes(exchange) if exchange in settings.art_exchanges else ():
+                    # A channel each: the broker closes that of a missing queue.
+                    try:
+                        consumers = connection.channel().queue_declare(route.queue, passive=True).consumer_count
+                    except NotFound:
+                        consumers = 0
+                    if not consumers:
+                        idle.setdefault(process, []).append(route.queue)
     except BrokerUnreachable:
         return {}
-    return {process: queues for process, queues in idle.items() if queues}
+    return idle
 
 
-def _consumers(queue: str, settings: Settings) -> int:
-    """Return the number of a queue's consumers, 0 for a missing one."""
-    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-        try:
-            return int(connection.channel().queue_declare(queue, passive=True).consumer_count)
-        except NotFound:
-            return 0
-
-
-def print_processes(data_dir: Path, *, as_json: bool) -> bool:
+def print_processes(*, as_json: bool) -> bool:
     """Print the state of each process of `perennial up`; return whether it runs, and none of them stays down."""
-    states = current_states(data_dir)
+    settings = get_settings()
+    states = current_states(settings.data_dir)
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in states]))
+        print_json(map(asdict, states))
     for each in () if as_json else states:
         crashes = f"{each.crashes} crash{'' if each.crashes == 1 else 'es'} in a row, exit code {each.exit_code}"
         details = [f"pid {each.id.pid}"] if each.id else []
@@ -86,11 +83,11 @@ def print_processes(data_dir: Path, *, as_json: bool) -> bool:
         typer.echo(f"{each.name:<12} {each.state:<10} {', '.join(details)}".rstrip())
     if not states and not as_json:
         typer.echo("perennial up does not run here")
-    for process, queues in unconsumed_art(get_settings()).items():
+    for process, queues in unconsumed_art(settings).items():
         typer.echo(f"no worker consumes from {', '.join(queues)}: is the process {process} running?", err=True)
     # Without Redis the processes say so.
     with suppress(RedisError):
-        for breaker in breaker_states(get_settings()):
+        for breaker in breaker_states(settings):
             if breaker.reason is not None:
                 typer.echo(breaker, err=True)
     return bool(states) and not any(each.state == "down" for each in states)

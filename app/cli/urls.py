@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from app.broker.errors import InvalidMessage
 from app.cli.arguments import AsJson, Domain
-from app.cli.printing import printable
+from app.cli.printing import iso, print_json, print_result, printable
 from app.crawl.reports.crawl_report import MAX_SOURCES, CrawlReport
 from app.crawl.reports.explanation import Explanation
 from app.crawl.reports.url_export import Format, export_urls
@@ -25,9 +23,9 @@ cli = typer.Typer()
 
 @cli.command()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
-    """Explain the state of one URL: its reason in the crawl, and what is stored of it."""
+    """Explain one URL: its reason in the crawl, and what is stored of it."""
     found = CrawlReports(get_settings()).explain(url)
-    typer.echo(json.dumps(found.as_json()) if as_json else printed(found))
+    print_result(found.as_json(), printed(found), as_json=as_json)
 
 
 @cli.command()
@@ -36,7 +34,7 @@ def urls(
     form: Annotated[Format, typer.Option("--format", help="JSON Lines, or CSV with a line of names.")] = Format.JSONL,
     reason: Annotated[str, typer.Option(help="Only URLs with this reason code, such as `noindex` or `404`.")] = "",
 ) -> None:
-    """Print every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
+    """Print every URL of a domain's latest crawl with its reason."""
     report = _report(domain)
     try:
         pieces = export_urls(report, form, reason=reason)
@@ -48,11 +46,11 @@ def urls(
 
 @cli.command("broken-links")
 def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
-    """List the broken links of a domain's latest crawl, and the pages that have them. Exit 1 if there are any."""
+    """List a domain's broken links, and the pages that have them. Exit 1 if there are any."""
     report = _report(domain)
     found = CrawlReports(get_settings()).broken_links(report)
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found]))
+        print_json(map(asdict, found))
     else:
         for each in found:
             more = f"\n  and {each.number - MAX_SOURCES} more" if each.number > MAX_SOURCES else ""
@@ -68,7 +66,7 @@ def printed(found: Explanation) -> str:
     """Return an explanation as lines of text."""
     lines = [found.url, f"  canonical: {found.canonical}", f"  crawl: {found.crawled}"]
     if found.entry is not None:
-        at = datetime.fromtimestamp(found.entry.at, UTC).isoformat(timespec="seconds")
+        at = iso(found.entry.at)
         status = f", status {found.entry.status}" if found.entry.status else ""
         lines.append(f"  recorded: {found.entry.explanation}{status}, at {at}, depth {found.entry.depth}")
     if found.referrer:

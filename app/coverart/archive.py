@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 import requests
@@ -61,34 +61,24 @@ def api_client(settings: Settings, *, follow_redirects: bool = False, auth: Auth
     )
 
 
+@dataclass(frozen=True)
 class Archive:
-    """Puts, copies and deletes objects. It holds no connection and no state: threads and forks may share it."""
+    """Puts, copies and deletes objects. It holds no connection and no state: threads and forks may share it.
 
-    def __init__(
-        self,
-        url: str,
-        http: ApiClient,
-        *,
-        secrets: Iterable[SecretStr] = (),
-        watch: Watch = lambda _: nullcontext(),
-    ) -> None:
-        """`url` has `{bucket}` in its host or path, and `{file}`; `secrets` never appear in an error's text.
+    `template` is a URL with `{bucket}` in its host or path, and `{file}`. `secrets` never appear in an error's text.
+    Every request runs in the context that `watch` returns for its bucket.
+    """
 
-        Every request runs in the context that `watch` returns for its bucket.
-        """
-        self._url = url
-        self._http = http
-        self._secrets = tuple(secrets)
-        self._watch = watch
+    template: str
+    http: ApiClient
+    secrets: tuple[SecretStr, ...]
+    watch: Watch
 
     @classmethod
     def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
         """Return the archive of the settings."""
         keys = (settings.archive_access_key, settings.archive_secret_key)
-        return cls(settings.archive_url, api_client(settings, auth=LowAuth(*keys)), secrets=keys, watch=watch)
-
-    def __repr__(self) -> str:
-        return f"Archive({self._url!r})"
+        return cls(settings.archive_url, api_client(settings, auth=LowAuth(*keys)), keys, watch)
 
     def put(
         self, project: Project, bucket: str, file: str, body: bytes, *, content_type: str, keep_old: bool = False
@@ -110,7 +100,7 @@ class Archive:
 
         An item that "cannot be retrieved" has nothing to delete either.
         """
-        with self._watch(bucket):
+        with self.watch(bucket):
             response = self._send("DELETE", bucket, file, headers={**_KEEP_OLD, **_CASCADE})
             refusal = Refusal(response)
             if not refusal.refuses:
@@ -121,7 +111,7 @@ class Archive:
 
     def exists(self, bucket: str, file: str) -> bool:
         """Return whether an object exists. A redirect means yes: the archive redirects reads to the file's server."""
-        with self._watch(bucket):
+        with self.watch(bucket):
             response = self._send("HEAD", bucket, file)
             if response.status < 400:
                 return True
@@ -131,10 +121,10 @@ class Archive:
 
     def url(self, bucket: str, file: str) -> str:
         """Return the URL of an object."""
-        return self._url.replace("{bucket}", bucket).replace("{file}", file)
+        return self.template.replace("{bucket}", bucket).replace("{file}", file)
 
     def _write(self, bucket: str, file: str, *, headers: Mapping[str, str], body: bytes = b"") -> None:
-        with self._watch(bucket):
+        with self.watch(bucket):
             response = self._send("PUT", bucket, file, headers=headers, body=body)
             if Refusal(response).refuses:
                 raise self._failure("PUT", bucket, file, response)
@@ -142,10 +132,10 @@ class Archive:
     def _send(
         self, method: str, bucket: str, file: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Response:
-        return _send(self._http, method, self.url(bucket, file), headers=headers, body=body)
+        return _send(self.http, method, self.url(bucket, file), headers=headers, body=body)
 
     def _failure(self, method: str, bucket: str, file: str, response: Response) -> ArchiveError:
-        return Refusal(response).error(f"{method} {self.url(bucket, file)}", secrets=self._secrets)
+        return Refusal(response).error(f"{method} {self.url(bucket, file)}", secrets=self.secrets)
 
 
 class LowAuth(AuthBase):
@@ -207,7 +197,18 @@ class PublicArchive:
             if not response.ok:
                 raise Refusal(response).error(f"GET {url}")
             try:
-                return _item(bucket, response.json())
+                metadata = response.json()
+                if not metadata:  # They are empty for an item that does not exist.
+                    return None
+                uploaded = [
+                    file
+                    for file in metadata.get("files", ())
+                    if file.get("source") != "derivative" and not file["name"].startswith("history/")
+                ]
+                files = {file["name"]: str(file.get("md5", "")) for file in uploaded}
+                # `mtime` is seconds since 1970 as text; some files have none.
+                written = {file["name"]: float(file["mtime"]) for file in uploaded if file.get("mtime")}
+                return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), written=written)
             except (ValueError, TypeError, AttributeError, KeyError) as error:
                 raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
 
@@ -220,21 +221,6 @@ class PublicArchive:
         if response.status == 404:
             return None
         raise Refusal(response).error(f"GET {url}")
-
-
-def _item(bucket: str, metadata: Mapping[str, Any]) -> ArchiveItem | None:
-    """Return an item from the archive's metadata, which are empty for an item that does not exist."""
-    if not metadata:
-        return None
-    uploaded = [
-        file
-        for file in metadata.get("files", ())
-        if file.get("source") != "derivative" and not file["name"].startswith("history/")
-    ]
-    files = {file["name"]: str(file.get("md5", "")) for file in uploaded}
-    # `mtime` is seconds since 1970 as text; some files have none.
-    written = {file["name"]: float(file["mtime"]) for file in uploaded if file.get("mtime")}
-    return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), written=written)
 
 
 def _send(

@@ -125,18 +125,14 @@ def _metadata_findings(
 ) -> Iterator[ArtFinding]:
     """Yield at most one finding: the metadata are missing, or other bytes than the writer would write now."""
     file = project.metadata_file(own.gid)
+    written = item.written.get(file)
     if file not in item.files:
         yield ArtFinding(own.gid, "metadata-missing", file, Index(own.gid))
-    elif every or _may_be_stale(own, item, file):
+    # Those that were written before the entity last changed may be stale. The archive shows whole seconds.
+    elif every or (written is not None and written + 1 < own.changed):
         expected = read_metadata(own.gid)
         if expected is not None and item.files[file] != _checksum(expected):
             yield ArtFinding(own.gid, "metadata-stale", file, Index(own.gid))
-
-
-def _may_be_stale(own: Entity, item: ArchiveItem, metadata_file: str) -> bool:
-    """Return whether the metadata were written before the entity last changed; a file without a time was not."""
-    written = item.written.get(metadata_file)
-    return written is not None and written + 1 < own.changed  # The archive shows whole seconds.
 
 
 def _surplus_images(

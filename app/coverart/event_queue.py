@@ -192,7 +192,9 @@ def publish_ready(connection: Connection, exchanges: Mapping[str, Project], publ
     for exchange, project in exchanges.items():
         of_archive = {"entity": project.entity, "max_attempts": MAX_ATTEMPTS, "candidates": _CANDIDATES}
         with connection.transaction():
-            if not _takes_turn(connection, project):
+            # Until the transaction ends, no other reader publishes events of the archive.
+            of_turn = {"entity": project.entity, "ms": str(round(_IDLE_SECONDS * 1_000))}
+            if not any(taken for taken, _ in connection.execute(_TAKE_TURN, of_turn)):
                 continue
             ready = _events(connection, _CANDIDATES_OF, of_archive)
             first_runs = [_decoded(about) for (about,) in connection.execute(_FIRST_RUNS, of_archive)]
@@ -201,12 +203,6 @@ def publish_ready(connection: Connection, exchanges: Mapping[str, Project], publ
             _publish(connection, chosen, exchange, publish)
         published += len(chosen)
     return published
-
-
-def _takes_turn(connection: Connection, project: Project) -> bool:
-    """Return whether no other reader publishes events of the archive; until the transaction ends, none does."""
-    row = connection.execute(_TAKE_TURN, {"entity": project.entity, "ms": str(round(_IDLE_SECONDS * 1_000))}).fetchone()
-    return row is not None and bool(row[0])
 
 
 def _chosen(ready: Sequence[Event], first_runs: Sequence[Any]) -> list[Event]:
@@ -283,7 +279,11 @@ def _publish(connection: Connection, events: Sequence[Event], exchange: str, pub
     outgoing: dict[int, Outgoing] = {}
     for event in events:
         if event.action == "noop":
-            _run_noop(connection, event)
+            # It asks for nothing, or for a failure: an operator's test of the table.
+            if not (isinstance(event.message, dict) and event.message.get("fail")):
+                complete(connection, event.id)
+            elif note_failure(connection, event.id, "Failure (no-op)") >= MAX_ATTEMPTS:
+                fail(connection, event.id, "")
             continue
         try:
             outgoing[event.id] = message_of_event(event, exchange)
@@ -294,11 +294,3 @@ def _publish(connection: Connection, events: Sequence[Event], exchange: str, pub
     if outgoing:
         publish(list(outgoing.values()))
         connection.execute(_RUNNING, {"ids": list(outgoing)})
-
-
-def _run_noop(connection: Connection, event: Event) -> None:
-    """Complete an event that asks for nothing, or fail as it asks: an operator's test of the table."""
-    if not (isinstance(event.message, dict) and event.message.get("fail")):
-        complete(connection, event.id)
-    elif note_failure(connection, event.id, "Failure (no-op)") >= MAX_ATTEMPTS:
-        fail(connection, event.id, "")

@@ -1,18 +1,30 @@
-"""How the runs of an event end, in its row of MusicBrainz's table `artwork_indexer.event_queue`."""
+"""Runs of the job of an event, and how they end, in its row of MusicBrainz's table `artwork_indexer.event_queue`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from psycopg.sql import SQL
 
+from app.broker.errors import Postpone
 from app.broker.failure import MAX_MESSAGE
+from app.broker.headers import ATTEMPTS, whole_number
 from app.coverart import musicbrainz
+from app.coverart.indexer import Indexer
+from app.coverart.jobs import Job
 from app.coverart.musicbrainz import Connection
-from app.errors import ArtNotServed
+from app.errors import ArtNotServed, DatabaseUnavailable
 from config.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a job is tried again that did not reach the database.
+_WITHOUT_DATABASE = 8.0
 
 #: What the reader listens to. The database notifies it by a trigger, where it has one, and workers do.
 CHANNEL = "artwork_indexer_event_queue"
@@ -141,6 +153,38 @@ class EventRecord:
         with connect(self.url, timeout=2) as connection, connection.transaction():
             connection.execute(_QUICK, {"ms": str(round(QUICK_SECONDS * 1_000))})
             fail(connection, self.event, reason)
+
+
+def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:
+    """Run the job of an event, unless the event is completed or deleted, and complete the event.
+
+    The table has already ordered the jobs and merged equal ones. Raises Postpone until the job may run and its event
+    can be updated, and the errors of the job, which are noted with the event.
+    """
+    with _patient():
+        begun = record.begin(whole_number(headers, ATTEMPTS, default=0))
+    if not begun:
+        _log.info("Event %d is completed or deleted: its message is dropped", record.event)
+        return
+    try:
+        replace(indexer, ordered=True).handle(job, message_id, headers)
+    except Postpone:
+        raise
+    except Exception as error:
+        with _patient():
+            record.note_failure(f"{type(error).__name__}: {error}")
+        raise
+    with _patient():
+        record.complete()
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
+    """Raise Postpone where the database with the event is away: a run that is not recorded is repeated."""
+    try:
+        yield
+    except DatabaseUnavailable as error:
+        raise Postpone(_WITHOUT_DATABASE, str(error)) from error
 
 
 def note_failure(connection: Connection, event: int, reason: str) -> int:

@@ -180,7 +180,14 @@ class Indexer:
         with self.locks.hold(job.gid):
             clear(job)
             if self.ordered:
-                if self._is_needed(job):
+                # A retry may come hours after the event. An image may have been moved back, and an entity may have
+                # images again, so that it needs its listing.
+                if job.id is not None:
+                    is_needed = self.read_home(job.id) == job.gid
+                else:
+                    entity = self.read_entity(job.gid)
+                    is_needed = entity is not None and entity.gid == job.gid and bool(entity.images)
+                if is_needed:
                     file = LISTING_FILE if job.id is None else f"image {job.id}"
                     _log.info("%s of %s not deleted: the database needs it there again", file, job.gid)
                     return "skipped"
@@ -189,16 +196,6 @@ class Indexer:
                 if wait := deletion_waits(self.project, job.gid, entity, self.public.item, patience=self.patience):
                     raise wait
             return delete(self.project, job, archive=self.archive)
-
-    def _is_needed(self, job: Delete) -> bool:
-        """Return whether the item should have the file of a deletion again: a retry may come hours after the event.
-
-        An image may have been moved back. An entity may have images again, so that it needs its listing.
-        """
-        if job.id is not None:
-            return self.read_home(job.id) == job.gid
-        entity = self.read_entity(job.gid)
-        return entity is not None and entity.gid == job.gid and bool(entity.images)
 
 
 def index(project: Project, entity: Entity, *, archive: Archive, web_service: WebService) -> Outcome:

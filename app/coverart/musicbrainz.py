@@ -7,7 +7,7 @@ server or set for a session, and every read is one short read-only transaction w
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from itertools import groupby
@@ -98,18 +98,17 @@ def entities(connection: Connection, project: Project, gids: Collection[str]) ->
     """Return the entities of gids as `entity` does, by the given gid; an unknown one is left out."""
     given = {str(UUID(gid)): gid for gid in gids}
     rows = _read(connection, project, "entities", gids=list(given))
-    return {given[gid]: _entity(list(group)) for gid, group in groupby(rows, key=itemgetter(0))}
-
-
-def _entity(rows: Sequence[tuple[Any, ...]]) -> Entity:
-    """Return the entity of its rows of the query `entities`."""
-    _, gid, changed, merged, ages, *_ = rows[0]
-    return Entity(
-        gid=gid,
-        images=tuple(Image(*[*row[5:-1], tuple(row[-1])]) for row in rows if row[5] is not None),
-        merged=tuple(Merge(old, age) for old, age in zip(merged, ages, strict=True)),
-        changed=changed,
-    )
+    found: dict[str, Entity] = {}
+    for wanted, group in groupby(rows, key=itemgetter(0)):
+        images = list(group)
+        _, gid, changed, merged, ages, *_ = images[0]
+        found[given[wanted]] = Entity(
+            gid=gid,
+            images=tuple(Image(*[*row[5:-1], tuple(row[-1])]) for row in images if row[5] is not None),
+            merged=tuple(Merge(old, age) for old, age in zip(merged, ages, strict=True)),
+            changed=changed,
+        )
+    return found
 
 
 def target_gid(connection: Connection, project: Project, gid: str) -> str:
@@ -153,7 +152,11 @@ def _read(connection: Connection, project: Project, query: str, **values: object
 
 @cache
 def _query(name: str, project: Project) -> Composed:
-    return SQL(_queries()[name]).format(
+    """Return a query of queries.sql for the tables of a project."""
+    text = Path(__file__).with_name("queries.sql").read_text()
+    _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    queries: Mapping[str, LiteralString] = dict(zip(parts[::2], parts[1::2], strict=True))
+    return SQL(queries[name]).format(
         schema=Identifier(project.schema),
         table=Identifier(project.table),
         types_table=Identifier(f"{project.table}_type"),
@@ -162,14 +165,6 @@ def _query(name: str, project: Project) -> Composed:
         is_back=SQL("listing.is_back") if project.has_back else SQL("FALSE"),
         changed=SQL(_CHANGED[project.has_artists]),
     )
-
-
-@cache
-def _queries() -> Mapping[str, str]:
-    """Return the queries of queries.sql by name."""
-    text = Path(__file__).with_name("queries.sql").read_text()
-    _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _parameters(url: str, variable: str) -> dict[str, Any]:

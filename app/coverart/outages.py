@@ -45,11 +45,9 @@ def evidence_of(error: RemoteError) -> Evidence:
     match error:
         case ArchiveDenied():
             return "denied"
-        case ArchiveRefused() | ArchiveNotFound():
-            return "answered"
         case DatabaseUnavailable() | WebServiceUnavailable():
             return "away"
-        case DatabaseFailed():
+        case ArchiveRefused() | ArchiveNotFound() | DatabaseFailed():
             return "answered"
         case _:
             return "failed"
@@ -120,7 +118,11 @@ def watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
         is_free = evidence == "away" or error.retry_after is not None
         error.free_after = seconds_open or error.retry_after or (breaker.first_pause if is_free else None)
         if opened:
-            _log_opened(breaker, evidence, seconds_open, error)
+            level, hint = logging.WARNING, ""
+            if evidence == "denied":
+                level, hint = logging.ERROR, "; check ARCHIVE_ACCESS_KEY and ARCHIVE_SECRET_KEY, or EVENT_ARCHIVE_*"
+            text = "Circuit breaker of the %s open for %g s, its messages wait: %s%s"
+            _log.log(level, text, breaker.service, seconds_open, error, hint)
         raise
     breaker.succeed()
 
@@ -133,12 +135,3 @@ def admit_and_watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
     """
     with breaker.admit(item), watch(breaker, item):
         yield
-
-
-def _log_opened(breaker: CircuitBreaker, evidence: Evidence, seconds: float, error: Exception) -> None:
-    level, hint = logging.WARNING, ""
-    if evidence == "denied":
-        level, hint = logging.ERROR, "; check ARCHIVE_ACCESS_KEY and ARCHIVE_SECRET_KEY, or EVENT_ARCHIVE_*"
-    _log.log(
-        level, "Circuit breaker of the %s open for %g s, its messages wait: %s%s", breaker.service, seconds, error, hint
-    )

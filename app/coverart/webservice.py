@@ -40,26 +40,24 @@ class WebService:
         both retryable. A body that is not a complete `metadata` document is an error, too, since the result is written
         to the archive.
         """
+        url = f"{self.url}/{project.entity}/{gid}?inc={project.inc}"
         with self.watch(project.bucket(gid)):
-            return self._metadata(f"{self.url}/{project.entity}/{gid}?inc={project.inc}")
-
-    def _metadata(self, url: str) -> bytes | None:
-        try:
-            response = self.http.send("GET", url, headers={"accept": "application/xml"})
-        except FetchError as error:
-            raise WebServiceUnavailable(str(error)) from error
-        if response.status == 404:
-            return None
-        if not response.ok:
-            kind = WebServiceUnavailable if response.status in _UNAVAILABLE else WebServiceError
-            retry_after = response.retry_after(cap=MAX_RETRY_AFTER)
-            raise kind(f"GET {url}: {response.status}: {response.text[:200]!r}", retry_after)
-        content_type = response.headers.get("content-type", "")
-        if "xml" not in content_type or not response.body:
-            raise WebServiceError(f"GET {url}: expected XML, got {len(response.body)} bytes of {content_type!r}")
-        if problem := _problem(response.body):
-            raise WebServiceError(f"GET {url}: expected complete XML, got {problem}: {response.text[:200]!r}")
-        return response.body
+            try:
+                response = self.http.send("GET", url, headers={"accept": "application/xml"})
+            except FetchError as error:
+                raise WebServiceUnavailable(str(error)) from error
+            if response.status == 404:
+                return None
+            if not response.ok:
+                kind = WebServiceUnavailable if response.status in _UNAVAILABLE else WebServiceError
+                retry_after = response.retry_after(cap=MAX_RETRY_AFTER)
+                raise kind(f"GET {url}: {response.status}: {response.text[:200]!r}", retry_after)
+            content_type = response.headers.get("content-type", "")
+            if "xml" not in content_type or not response.body:
+                raise WebServiceError(f"GET {url}: expected XML, got {len(response.body)} bytes of {content_type!r}")
+            if problem := _problem(response.body):
+                raise WebServiceError(f"GET {url}: expected complete XML, got {problem}: {response.text[:200]!r}")
+            return response.body
 
 
 def _problem(body: bytes) -> str:

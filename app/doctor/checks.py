@@ -9,7 +9,7 @@ from typing import Any
 
 from amqp.exceptions import ChannelError
 from celery.utils.imports import symbol_by_name
-from redis import Redis, RedisError
+from redis import RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -19,7 +19,7 @@ from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
 from app.doctor import probes
-from app.doctor.circuit_breakers import breaker_states
+from app.doctor.circuit_breakers import breaker_states, redis_client
 from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
@@ -44,9 +44,6 @@ _DAMAGE_REMEDY = (
     "copy them from a backup. Without one, write sites and timers again; the next crawl of a site repairs its pages, "
     "and damaged records of crawls are deleted by hand"
 )
-
-#: Seconds to wait for Redis.
-_REDIS_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +295,8 @@ def orchestrator(context: CheckContext) -> Iterator[CheckResult]:
 
 def redis(settings: Settings) -> Iterator[CheckResult]:
     """Check that timers and the frontier survive a restart of Redis and a full memory."""
-    seconds = _REDIS_TIMEOUT
     try:
-        with Redis.from_url(settings.redis, socket_timeout=seconds, socket_connect_timeout=seconds) as client:
+        with redis_client(settings) as client:
             info: Any = client.info()
     except (RedisConnectionError, RedisTimeoutError) as error:
         yield CheckResult("problem", unreachable_text("Redis", error, settings))

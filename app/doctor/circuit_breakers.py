@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from redis import Redis
 
 from app.coverart.outages import Services
-from app.state.circuit_breaker import CircuitBreaker
 from app.storage.outage import store_breaker
 from config.settings import Settings
 
@@ -27,19 +26,21 @@ class BreakerState:
         return f"the {self.service} is unavailable, its messages wait {self.seconds_open:.0f} s more: {self.reason}"
 
 
+def redis_client(settings: Settings) -> Redis:
+    """Return a client that waits five seconds at most, and does not try again: what is checked is Redis, too."""
+    return Redis.from_url(
+        settings.redis, decode_responses=True, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=None
+    )
+
+
 def breaker_states(settings: Settings) -> list[BreakerState]:
     """Return the state of each circuit breaker once: archives, database, web service, public reads, store.
 
     Raises RedisError.
     """
-    with Redis.from_url(
-        settings.redis, decode_responses=True, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=None
-    ) as redis:
-        breakers = {each.name: each for each in _breakers(settings, redis)}
+    with redis_client(settings) as redis:
+        services = [Services.of(exchange, settings, redis) for exchange in settings.art_exchanges]
+        of_art = [breaker for each in services for breaker in each.breakers]
+        # All archives share some of them.
+        breakers = {each.name: each for each in (*of_art, store_breaker(redis))}
         return [BreakerState(each.service, each.reason(), each.seconds_open()) for each in breakers.values()]
-
-
-def _breakers(settings: Settings, redis: Redis) -> list[CircuitBreaker]:
-    services = [Services.of(exchange, settings, redis) for exchange in settings.art_exchanges]
-    of_art = [breaker for each in services for breaker in each.breakers]
-    return [*of_art, store_breaker(redis)]

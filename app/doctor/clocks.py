@@ -7,16 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from redis import Redis
-
+from app.doctor.circuit_breakers import redis_client
 from app.topology.check import management_api
 from config.settings import Settings
 
 #: Seconds of difference that are reported. The broker's `Date` has no fractions of a second.
 MAX_SKEW = 2.0
-
-#: Seconds to wait for Redis.
-_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ def clock_readings(settings: Settings, connection: Any, *, now: Callable[[], flo
         seconds, micros = cast(tuple[int, int], client.time())
         return seconds + micros / 1e6
 
-    with Redis.from_url(settings.redis, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT) as client:
+    with redis_client(settings) as client:
         client.ping()
         readings = [read_clock("Redis", redis_time, now=now)]
     if settings.broker_api:

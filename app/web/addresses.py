@@ -23,18 +23,16 @@ def is_followable(url: str) -> bool:
 
 
 def address_of(url: str) -> str:
-    """Return a URL as people read it: without its scheme and a slash at the end."""
-    return _readable(url.partition("://")[2].removesuffix("/") if is_followable(url) else url)
+    """Return a URL as people read it: without its scheme and a slash at the end.
 
-
-def _readable(address: str) -> str:
-    """Decode percent-encoded letters of an address if all are printable: others could change the text's direction."""
+    Its percent-encoded letters are decoded if all are printable: others could change the text's direction.
+    """
 
     def decoded(match: re.Match[str]) -> str:
         text = unquote(match[0], errors="replace")
         return text if text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text else match[0]
 
-    return _ENCODED.sub(decoded, address)
+    return _ENCODED.sub(decoded, url.partition("://")[2].removesuffix("/") if is_followable(url) else url)
 
 
 def site_and_address(url: str, domain: str, names: Mapping[str, str]) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from app.crawl.reports.first_crawls import FirstCrawls, no_crawls
 from app.errors import MethodNotAllowed, ResourceNotFound
 from app.sites.crawl_reports import CrawlReports
 from app.sites.search_counter import SearchCounter
-from app.web import api, clicks, developer_pages, monitoring, opensearch, operators, pages, problems
+from app.web import api, monitoring, opensearch, operators, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.static_files import VersionedFiles
@@ -73,7 +73,7 @@ def create_app(
     app.state.site_names, app.state.first_crawls = site_names, first_crawls
     app.state.operator_token = operator_token if crawl_reports else ""
     app.state.crawl_reports = crawl_reports
-    for module in (api, operators, pages, clicks, developer_pages, problems, opensearch, monitoring):
+    for module in (api, operators, pages, problems, opensearch, monitoring):
         app.include_router(module.router)
     app.mount("/static", VersionedFiles(), name="static")
     for kind in (ApplicationError, RequestValidationError, HTTPException):

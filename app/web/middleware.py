@@ -23,7 +23,6 @@ from app.broker.errors import ApplicationError, Overloaded
 from app.cluster.client.contract import MAX_DOMAINS
 from app.errors import BodyRefused, MethodNotAllowed, ResourceNotFound, TooManySearches, UriTooLong
 from app.search.query import MAX_CHARACTERS, words
-from app.web.cors import OPERATOR_PATHS, cors_headers
 from app.web.monitoring import Metrics
 
 log = logging.getLogger(__name__)
@@ -45,6 +44,13 @@ HEADERS = {
 ALLOWED = "GET, HEAD"
 #: Bytes of path and query: sixteen domains and 255 characters of four bytes, percent-encoded, are shorter.
 MAX_TARGET = 8_192
+#: What pages of other origins may use: the JSON API by `fetch`, the search box script by an element.
+_API = "/api/v1/"
+#: The addresses for operators, which no page of another origin may read.
+OPERATOR_PATHS = frozenset({"/api/v1/explain", "/api/v1/status", "/api/v1/broken-links", "/api/v1/urls"})
+SEARCH_BOX = "/static/search-box.js"
+#: Fields of an answer that such a page may read.
+_EXPOSED = "Retry-After, RateLimit, RateLimit-Policy"
 #: The path to which the search page reports a click, by POST without a body.
 CLICKS_PATH = "/clicks"
 #: Paths that search, and paths that count against an address's rate limit; the search page only with a query or a site.
@@ -85,7 +91,7 @@ class WebMiddleware:
         concurrency: ConcurrencyLimit,
         metrics: Metrics,
         error_response: ErrorResponse,
-        origins: Collection[str] = (),
+        origins: Collection[str],
     ) -> None:
         """Wrap `app`. Searches pass `limiter` and `concurrency` first. Pages of `origins` may read the API."""
         self._origins = origins
@@ -190,6 +196,24 @@ class _Answer:
         elif self._without_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)
+
+
+def cors_headers(scope: Scope, origins: Collection[str]) -> Mapping[str, str]:
+    """Return the header fields for other origins; empty without the setting and for all other paths.
+
+    A GET without header fields of its own needs no preflight, so no other method is answered.
+    """
+    path = scope["path"]
+    is_public = path == SEARCH_BOX or (path.startswith(_API) and path.rstrip("/") not in OPERATOR_PATHS)
+    if not origins or not is_public:
+        return {}
+    fields = {"Cross-Origin-Resource-Policy": "cross-origin"}
+    if "*" in origins:
+        return fields | {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": _EXPOSED}
+    origin = Headers(scope=scope).get("origin", "")
+    if origin in origins:
+        fields |= {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED}
+    return fields | {"Vary": "Origin"}
 
 
 def refusal(scope: Scope) -> type[ApplicationError] | None:

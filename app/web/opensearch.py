@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated
 from urllib.parse import urlencode
-from xml.etree import ElementTree as ET
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -19,11 +18,11 @@ from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.errors import InvalidQuery, PackNotFound
 from app.web.addresses import parse_domains
 from app.web.languages import VARY, languages_of
+from app.web.pages import templates
 from app.web.suggested_pages import suggested_pages
 
 DESCRIPTION = "application/opensearchdescription+xml"
 SUGGESTIONS = "application/x-suggestions+json"
-NAMESPACE = "http://a9.com/-/spec/opensearch/1.1/"
 #: Characters of ShortName and LongName (OpenSearch 1.1 draft 6, section 4.2).
 MAX_SHORT_NAME, MAX_LONG_NAME = 16, 48
 #: Pages that the search page suggests.
@@ -78,7 +77,7 @@ def suggest(request: Request, q: str = "", domain: Domains = (), pages: str = ""
     return Response(content, media_type=SUGGESTIONS, headers=VARY)
 
 
-def describe(base: str, domains: Sequence[str]) -> bytes:
+def describe(base: str, domains: Sequence[str]) -> str:
     """Return the description document (OpenSearch 1.1 draft 6, section 4) of the search at `base`, a URL without path.
 
     Its elements ShortName, Description and Url are required.
@@ -87,23 +86,15 @@ def describe(base: str, domains: Sequence[str]) -> bytes:
     chosen = urlencode([("domain", domain) for domain in domains])
     # urlencode encodes `{`, which would begin a parameter of the template.
     query = f"{chosen}&q={{searchTerms}}" if chosen else "q={searchTerms}"
-    root = ET.Element("OpenSearchDescription", xmlns=NAMESPACE)
-    _add(root, "ShortName", _cut(sites or "Perennial", MAX_SHORT_NAME))
-    _add(root, "LongName", _cut(f"Perennial: {sites}" if sites else "Perennial", MAX_LONG_NAME))
-    _add(root, "Description", _cut(f"Search {sites}" if sites else "Search all sites that are indexed here", 1_024))
-    _add(root, "Image", f"{base}/static/icon.svg", height="16", width="16", type="image/svg+xml")
-    _add(root, "Url", type="text/html", template=f"{base}/?{query}")
-    _add(root, "Url", type=SUGGESTIONS, rel="suggestions", template=f"{base}/suggest?{query}")
-    own_url = f"{base}/opensearch.xml{'?' if chosen else ''}{chosen}"
-    _add(root, "Url", type=DESCRIPTION, rel="self", template=own_url)
-    _add(root, "InputEncoding", "UTF-8")
-    _add(root, "OutputEncoding", "UTF-8")
-    document: bytes = ET.tostring(root, encoding="UTF-8", xml_declaration=True)
-    return document
-
-
-def _add(parent: ET.Element, name: str, text: str | None = None, **attributes: str) -> None:
-    ET.SubElement(parent, name, attributes).text = text
+    return templates.get_template("opensearch.xml").render(
+        base=base,
+        query=query,
+        short_name=_cut(sites or "Perennial", MAX_SHORT_NAME),
+        long_name=_cut(f"Perennial: {sites}" if sites else "Perennial", MAX_LONG_NAME),
+        description=_cut(f"Search {sites}" if sites else "Search all sites that are indexed here", 1_024),
+        suggestions=SUGGESTIONS,
+        own_url=f"{base}/opensearch.xml{'?' if chosen else ''}{chosen}",
+    )
 
 
 def _cut(text: str, length: int) -> str:

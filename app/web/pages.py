@@ -1,4 +1,4 @@
-"""The search page: a form, and below it results or the reason for their absence."""
+"""The search page: a form, and below it results or the reason for their absence. The page of the search box."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 from anyio import from_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
@@ -22,8 +23,10 @@ from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
 from app.sites.search_counter import SearchCounter
 from app.web.addresses import parse_domains
+from app.web.labels import label_of
 from app.web.languages import VARY, languages_of
-from app.web.middleware import CHARGE_AGAIN
+from app.web.middleware import CHARGE_AGAIN, CLICKS_PATH
+from app.web.models import MAX_DOMAIN
 from app.web.presenter import (
     EMPTY,
     FILTERS,
@@ -34,7 +37,6 @@ from app.web.presenter import (
     PackView,
     ResultsView,
     SearchForm,
-    filters_view,
     pack_view,
     results_view,
 )
@@ -52,6 +54,8 @@ templates = Environment(
 )
 templates.globals["static"] = static_path
 
+#: Characters of the URL of a click.
+_MAX_URL = 4_000
 #: Characters of a filter's value.
 _MAX_FILTER = 200
 #: Characters of a page number: Python refuses to read more than 4,300 digits.
@@ -137,7 +141,14 @@ class View:
     @property
     def filters(self) -> tuple[Choice, ...]:
         """The filters that are set, each with the link that removes it."""
-        return filters_view(self.form)
+        return tuple(
+            Choice(
+                label=f"{FILTERS[name]}: {label_of(name, value)}",
+                href=self.form.with_filter(name, "").href,
+                current=True,
+            )
+            for name, value in self.form.active_filters
+        )
 
     @property
     def sources(self) -> tuple[PackView, ...]:
@@ -185,6 +196,28 @@ def search_page(
     if view.never_indexed or (view.state == "start" and not packs):
         view = replace(view, first_crawls=request.app.state.first_crawls(view.never_indexed))
     return render(replace(view, names=names))
+
+
+@router.get("/search-box", response_class=HTMLResponse)
+async def search_box(request: Request) -> HTMLResponse:
+    """Show the search box for other sites at work, and how a site includes it."""
+    base = f"{request.url.scheme}://{request.url.netloc}"
+    return HTMLResponse(templates.get_template("search_box.html").render(base=base))
+
+
+@router.post(CLICKS_PATH, status_code=204)
+async def count_click(
+    request: Request,
+    domain: Annotated[str, Query(max_length=MAX_DOMAIN)],
+    q: Annotated[str, Query(max_length=MAX_CHARACTERS)],
+    url: Annotated[str, Query(max_length=_MAX_URL)],
+) -> Response:
+    """Count a click of the search page. The answer is always the same; other sites' pages count nothing."""
+    counter: SearchCounter | None = request.app.state.search_counter
+    # Browsers name the origin of a request (https://www.w3.org/TR/fetch-metadata/).
+    if counter is not None and request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin":
+        await run_in_threadpool(counter.count_click, domain, q, url)
+    return Response(status_code=204)
 
 
 def read_form(

@@ -38,7 +38,6 @@ SORTS: tuple[Sort, ...] = get_args(Sort)
 
 #: Page numbers shown on either side of the current one.
 _NEIGHBOURS = 2
-_NO_NAMES: Mapping[str, str] = {}
 #: Values of one facet that are shown.
 _CHOICES = 10
 
@@ -91,36 +90,25 @@ class SearchForm:
         """The filters that are set, as parameters."""
         return [(name, value) for name in FILTERS if (value := str(getattr(self.request.filters, name)))]
 
+    def changed(self, **changes: Any) -> SearchForm:
+        """Return the form with other fields of the request, and of the first page of results unless they say which."""
+        return replace(self, request=replace(self.request, **{"offset": 0, **changes}))
+
     def with_page(self, page: int) -> SearchForm:
         """Return the form of another page of the same results."""
-        return self._with(offset=(page - 1) * PER_PAGE)
+        return self.changed(offset=(page - 1) * PER_PAGE)
 
     def with_text(self, text: str) -> SearchForm:
-        """Return the form of the first page of results for another text."""
-        return SearchForm(replace(self.request, q=text, offset=0))
-
-    def as_typed(self) -> SearchForm:
-        """Return the form of the first page of results for exactly this text."""
-        return replace(self._with(offset=0), exact=True)
-
-    def with_sort(self, sort: Sort) -> SearchForm:
-        """Return the form of the first page in another order."""
-        return self._with(sort=sort, offset=0)
+        """Return the form of the first page of results for another text, whose spelling may be corrected."""
+        return replace(self.changed(q=text), exact=False)
 
     def with_filter(self, name: str, value: str) -> SearchForm:
         """Return the form of the first page with this filter. An empty value removes it."""
-        return self._with(filters=replace(self.request.filters, **{name: value}), offset=0)
-
-    def with_domain(self, domain: str) -> SearchForm:
-        """Return the form of the first page of one site's results."""
-        return self._with(domains=(domain,), offset=0)
+        return self.changed(filters=replace(self.request.filters, **{name: value}))
 
     def without_filters(self) -> SearchForm:
         """Return the form of the first page without filters."""
-        return self._with(filters=Filters(), offset=0)
-
-    def _with(self, **changes: Any) -> SearchForm:
-        return replace(self, request=replace(self.request, **changes))
+        return self.changed(filters=Filters())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +153,7 @@ class FacetView:
         choices = tuple(
             Choice(
                 label=names.get(domain, domain),
-                href=form.with_domain(domain).href,
+                href=form.changed(domains=(domain,)).href,
                 count=f"{pages:,}",
             )
             for domain, pages in facet.counts
@@ -259,14 +247,6 @@ class BestBetView:
         )
 
 
-def _hit_views(hits: Sequence[Hit], *, several: bool, names: Mapping[str, str]) -> tuple[HitView, ...]:
-    """Return the views of the hits of one page. A date that all of them have is left out."""
-    views = tuple(HitView.of(hit, several=several, names=names) for hit in hits)
-    if len(views) > 1 and len({view.date for view in views}) == 1:
-        return tuple(replace(view, date="") for view in views)
-    return views
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackView:
     """Size and date of a pack; `day` is `built` without the time of day. `name` is the site's display name."""
@@ -305,12 +285,16 @@ class ResultsView:
     sources: tuple[PackView, ...]
 
 
-def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str] = _NO_NAMES) -> ResultsView:
+def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str]) -> ResultsView:
     """Return what the template shows of one page of results. `names` are the display names of sites by domain."""
     last_page = max(1, -(-min(result.total, result.reachable) // PER_PAGE))
     first, seconds = form.request.offset + 1, result.seconds
     did_you_mean = result.did_you_mean
     several = len(result.sources) + len(result.silent) > 1
+    hits = tuple(HitView.of(hit, several=several, names=names) for hit in result.hits)
+    # A date that all of them have says nothing.
+    if len(hits) > 1 and len({hit.date for hit in hits}) == 1:
+        hits = tuple(replace(hit, date="") for hit in hits)
     return ResultsView(
         first=first,
         last=first + len(result.hits) - 1,
@@ -320,7 +304,7 @@ def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str
         best_bets=tuple(
             BestBetView.of(each, several=several, names=names) for each in result.best_bets if is_followable(each.url)
         ),
-        hits=_hit_views(result.hits, several=several, names=names),
+        hits=hits,
         pages=tuple(
             PaginationLink(number, _page_href(form, number, last_page))
             for number in (_page_numbers(form.page, last_page) if last_page > 1 else ())
@@ -328,13 +312,13 @@ def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str
         previous=_page_href(form, form.page - 1, last_page),
         next=_page_href(form, form.page + 1, last_page),
         sorts=tuple(
-            Choice(label=sort.capitalize(), href=form.with_sort(sort).href, current=sort == form.request.sort)
+            Choice(label=sort.capitalize(), href=form.changed(sort=sort).href, current=sort == form.request.sort)
             for sort in SORTS
         ),
         facets=_facet_views(result.facets, form, names),
         did_you_mean=Choice(label=did_you_mean, href=form.with_text(did_you_mean).href) if did_you_mean else None,
         corrected=result.corrected,
-        as_typed=form.as_typed().href,
+        as_typed=replace(form.changed(), exact=True).href,
         silent=tuple(names.get(domain, domain) for domain, _ in result.silent),
         sources=tuple(pack_view(source, names) for source in result.sources),
     )
@@ -347,15 +331,7 @@ def _facet_views(facets: Sequence[Facet], form: SearchForm, names: Mapping[str, 
     return (*sites, *(view for view in others if view.choices))
 
 
-def filters_view(form: SearchForm) -> tuple[Choice, ...]:
-    """Return the filters that are set, each with the link that removes it."""
-    return tuple(
-        Choice(label=f"{FILTERS[name]}: {label_of(name, value)}", href=form.with_filter(name, "").href, current=True)
-        for name, value in form.active_filters
-    )
-
-
-def pack_view(pack: PackRoute | PackInfo, names: Mapping[str, str] = _NO_NAMES) -> PackView:
+def pack_view(pack: PackRoute | PackInfo, names: Mapping[str, str]) -> PackView:
     """Return what the template shows of a pack. `names` are the display names of sites by domain."""
     pages = f"{pack.pages:,} page{'' if pack.pages == 1 else 's'}"
     day = built = pack.built_at  # Shown unchanged if it is no valid time.

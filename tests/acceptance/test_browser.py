@@ -277,7 +277,6 @@ STATES: dict[str, tuple[str, Callable[[Tab], None]]] = {
     "never indexed": ("/?q=x&domain=never.example", lambda tab: None),
     "invalid": ("/?q=%3F", lambda tab: None),
     "lost": ("/nowhere", lambda tab: None),
-    "the API's reference": ("/api", lambda tab: None),
     "search box": ("/search-box", lambda tab: _type_into_search_box(tab)),
     "long": (f"/?q={LONG[:250]}", lambda tab: None),
 }

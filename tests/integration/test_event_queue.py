@@ -19,8 +19,7 @@ from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS
 from app.broker.publishing import Publisher
 from app.coverart import event_queue, event_record, musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_lost, publish_ready
-from app.coverart.event_record import EventRecord
-from app.coverart.event_runs import run_event
+from app.coverart.event_record import EventRecord, run_event
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index, parse
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS

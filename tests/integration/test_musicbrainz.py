@@ -14,8 +14,7 @@ from pydantic import SecretStr
 
 from app.broker.errors import Postpone
 from app.coverart import musicbrainz
-from app.coverart.event_record import EventRecord
-from app.coverart.event_runs import run_event
+from app.coverart.event_record import EventRecord, run_event
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index
 from app.coverart.musicbrainz import connect, count_gids, entities, entity, gids_of, homes

@@ -13,7 +13,7 @@ from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import Gone
 from app.sites.crawl_reports import CrawlReports
 from app.web.application import create_app
-from app.web.cors import OPERATOR_PATHS
+from app.web.middleware import OPERATOR_PATHS
 from tasks.base import Context
 from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, run, url
 from tests.packs import page, write_pack

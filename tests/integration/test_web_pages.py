@@ -384,19 +384,6 @@ def test_an_answer_about_first_crawls_is_kept_for_seconds_and_then_renewed(
     assert time.monotonic() - began > 0.9
 
 
-def test_the_reference_of_the_api_has_every_address_parameter_and_model(client: httpx.Client) -> None:
-    tree, document = get(client, "/api"), client.get("/api/v1/openapi.json").json()
-    assert {each.text() for each in tree.css("h2 code")} == {f"GET {path}" for path in document["paths"]}
-    shown = {each.text() for each in tree.css("dt code")}
-    for methods in document["paths"].values():
-        assert {each["name"] for each in methods["get"].get("parameters", ())} <= shown
-    models = {name for name, schema in document["components"]["schemas"].items() if "properties" in schema}
-    assert models <= {each.text() for each in tree.css("h3")}
-    anchors = [str(each.attributes["href"]) for each in tree.css("a[href^='#']")]
-    assert anchors
-    assert all(tree.css_first(anchor) for anchor in anchors)
-
-
 def test_sites_have_their_display_names_and_a_facet(tmp_path: Path) -> None:
     names = {"one.example": "The <First> Site"}
     pages = [page(f"/{word}", word, f"mixed {word}", url=f"https://one.example/{word}") for word in ("alpha", "beta")]

@@ -13,7 +13,6 @@ import typer.main
 
 from app.cli.main import LazyCommand, cli
 from app.topology.declare import all_queues
-from app.topology.model import bindings_of
 from app.web.application import create_app
 from config.settings import ROOT, Settings
 from tests.support.flowcharts import policy_examples, policy_flowchart, search_flowchart, site_flowchart
@@ -76,29 +75,27 @@ def settings_page(text: str) -> str:
 def commands_page(text: str) -> str:
     """Return the reference of the commands: the first line of each help text, then arguments and options."""
     rows = (
-        (f"`{name}`", command.help.splitlines()[0], "yes" if "--json" in options(command) else "")
+        (f"`{name}`", command.help.splitlines()[0], ", ".join(_parameters(command)))
         for name, command in commands().items()
     )
-    text = _with_table(text, "## All commands", ("Command", "What it does", "`--json`"), rows)
-    usage = ((f"`{name}`", ", ".join(_parameters(command))) for name, command in commands().items())
-    return _with_table(text, "## Options", ("Command", "Arguments and options"), usage)
+    return _with_table(text, "## All commands", ("Command", "What it does", "Arguments and options"), rows)
 
 
 def topology_page(text: str) -> str:
     """Return the reference of the topology: the pictures in their order, then the queues."""
     pictures = iter(topology_pictures())
     text = re.sub(r"(?<=```mermaid\n).*?(?=\n```)", lambda _: next(pictures), text, flags=re.DOTALL)
-    rows: dict[str, tuple[str, str, str]] = {}
+    rows: dict[str, list[str]] = {}
     for queue in all_queues(Settings()):
         # Delay queues differ in their duration only.
         name = re.sub(r"(?<=delay\.)\d+", "<ms>", queue.name)
         arguments = {**(queue.queue_arguments or {}), **({"x-message-ttl": "<ms>"} if name != queue.name else {})}
-        bindings = sorted(f"`{exchange}`" + (f" [`{key}`]" if key else "") for exchange, key in bindings_of(queue))
-        if name != queue.name:
-            bindings = [f"`{name}`"]
         listed = ", ".join(f"`{key}={value}`" for key, value in arguments.items())
-        rows.setdefault(name, (f"`{name}`", listed, ", ".join(bindings)))
-    return _with_table(text, "## Queues", ("Queue", "Arguments", "Bound to"), rows.values())
+        names = rows.setdefault(listed, [])
+        if f"`{name}`" not in names:
+            names.append(f"`{name}`")
+    cells = ((", ".join(names), listed or "none") for listed, names in rows.items())
+    return _with_table(text, "## Queues", ("Queue", "Arguments"), cells)
 
 
 def topology_pictures() -> list[str]:
@@ -110,11 +107,12 @@ def topology_pictures() -> list[str]:
 def http_page(text: str) -> str:
     """Return the reference of the HTTP API: the parameters and problem types of its OpenAPI description."""
     paths = create_app(cast(Any, None)).openapi()["paths"]
-    parameters = (
-        (f"`{path}`", f"`{each['name']}`", _limits(each), each.get("description", ""))
-        for path, item in paths.items()
-        for each in item["get"].get("parameters", [])
-    )
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for path, item in paths.items():
+        for each in item["get"].get("parameters", []):
+            parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
+            rows.setdefault(parameter, []).append(f"`{path}`")
+    parameters = ((", ".join(addresses), *parameter) for parameter, addresses in rows.items())
     head = ("Address", "Parameter", "Type and limits", "Meaning")
     text = _with_table(text, "## Parameters", head, parameters)
     problems = {
@@ -123,8 +121,8 @@ def http_page(text: str) -> str:
         for status, response in item["get"]["responses"].items()
         for title, name in re.findall(r"(?:^|; )([^(]+) \(`(/problems/[\w-]+)`\)", response["description"])
     }
-    rows = sorted(problems, key=lambda row: (row[1], row[0]))
-    return _with_table(text, "## Errors", ("Type", "Status", "Title"), rows)
+    types = sorted(problems, key=lambda row: (row[1], row[0]))
+    return _with_table(text, "## Errors", ("Type", "Status", "Title"), types)
 
 
 def decisions_page(text: str) -> str:

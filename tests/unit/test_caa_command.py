@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
+from app.cli import caa_jobs
 from app.cli.caa_audit import in_order
-from app.cli.caa_jobs import GidSelection, ResumePoint
-from app.cli.caa_view import ProgressLines, progress_text
+from app.cli.caa_jobs import GidSelection, ResumePoint, progress_text
 from app.cli.main import cli
 from config.settings import get_settings
 
@@ -93,7 +93,9 @@ def test_an_error_comes_in_its_turn_and_stops_the_threads_that_pause() -> None:
     assert stopped.is_set()
 
 
-def test_progress_names_the_rate_the_time_left_and_where_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_names_the_rate_the_time_left_and_where_to_continue(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     position = ResumePoint(GidSelection((), True, A, None), count=5_400, last=A)
     text = f"5,400 of 1,400,000, 45.0/s, 8 h 37 min left; continue with --after {A}"
     assert progress_text(position, 1_400_000, 120.0) == text
@@ -104,9 +106,12 @@ def test_progress_names_the_rate_the_time_left_and_where_to_continue(capsys: pyt
         totals.append(1)
         return 9
 
-    lines = ProgressLines(total, position, every=0)
-    lines.advance(1)
-    lines.advance(1)
-    ProgressLines(total, position, every=3_600).advance(1)
+    with position.progress(total) as show:
+        show()
+    assert totals == []
+    monkeypatch.setattr(caa_jobs, "LINE_EVERY", 0.0)
+    with position.progress(total) as show:
+        show()
+        show()
     assert totals == [1]
     assert capsys.readouterr().err.count("continue with --after") == 2

@@ -36,8 +36,9 @@ def outcome(variable: str, text: str) -> str:
         except ValidationError as error:
             explanation = explained(error)
             assert explanation is not None
-            assert explanation.exit_code == 2
-            return "\n".join(explanation.lines)
+            exit_code, lines = explanation
+            assert exit_code == 2
+            return "\n".join(lines)
     # What processes derive from their settings at once.
     assert all((valid.broker, valid.redis, valid.store))
     assert all(valid.passwords_of_accounts.values())

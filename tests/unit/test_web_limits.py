@@ -160,7 +160,7 @@ def test_metrics_have_the_age_of_the_oldest_indexes_only() -> None:
 
 
 def test_names_in_an_opensearch_description_are_escaped_and_cut() -> None:
-    document = describe("http://[::1]:8000", ["a&b.example", "x" * 60]).decode()
+    document = describe("http://[::1]:8000", ["a&b.example", "x" * 60])
     assert "a&amp;b.example" in document
     assert "domain=a%26b.example&amp;domain=" in document
     assert "<ShortName>a&amp;b.example, xx…</ShortName>" in document
@@ -186,7 +186,7 @@ def test_a_proxy_is_trusted_also_where_a_socket_for_both_families_maps_its_addre
 
 def test_a_time_that_no_time_zone_can_hold_is_shown_as_it_is() -> None:
     pack = replace(ROUTE, built_at="0001-01-01T00:00:00+10:00")
-    assert pack_view(pack).built == pack.built_at
+    assert pack_view(pack, {}).built == pack.built_at
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -235,7 +235,7 @@ def test_first_current_and_last_page_are_always_shown_in_order(page: int, total:
     )
     last = max(1, -(-min(total, reachable) // 10))
     page = min(page, last)
-    view = results_view(found, SearchForm().with_text("x").with_page(page))
+    view = results_view(found, SearchForm().with_text("x").with_page(page), {})
     numbers = [link.number for link in view.pages if link.number]
     assert numbers == sorted(set(numbers))
     assert len(view.pages) <= 9
@@ -262,7 +262,7 @@ def rendered(*hits: Hit) -> str:
         total=len(hits), capped=False, relaxed=False, hits=hits, reachable=len(hits), seconds=0.0, sources=()
     )
     form = SearchForm().with_text("words")
-    return bytes(render(View(state="results", form=form, results=results_view(result, form))).body).decode()
+    return bytes(render(View(state="results", form=form, results=results_view(result, form, {}))).body).decode()
 
 
 def test_a_hit_leads_to_its_headings_and_names_its_copies_without_letting_anything_through_unescaped() -> None:

@@ -60,18 +60,15 @@ EXCLUDED: Final = (
 
 #: What each code means; the reference page has the same texts.
 MEANINGS: Final[dict[Reason, str]] = {
-    Reason.CANONICAL: "The page names another one by `rel=canonical`. Searches show that one.",
+    Reason.CANONICAL: "The page names another one by `rel=canonical`.",
     Reason.DUPLICATE: "Another page has the same title and text.",
-    Reason.NOT_MODIFIED: "The server answered that the page is as before (304).",
+    Reason.NOT_MODIFIED: "The server answered 304: the page is as before.",
     Reason.SAME_CONTENT: "The server sent the page again, and it is as before.",
-    Reason.NOT_DUE: "The page did not change for long, so this crawl did not request it. See `max_page_interval` of a "
-    "site.",
+    Reason.NOT_DUE: "The page did not change for long, so this crawl did not request it: `max_page_interval`.",
     Reason.REDIRECT: "The URL redirects to another one, which is a page of its own.",
     Reason.INVALID_REDIRECT: "The URL redirects to itself, to a forbidden port, or to no valid URL.",
-    Reason.TOO_MANY_REDIRECTS: "Trap: 20 redirects in a row, or `max_redirects` of the site, led to the URL, which "
-    "redirects, too.",
-    Reason.MOVED_TO_KNOWN_SITE: "The start page redirects to a domain that is indexed by itself, so the crawl does not "
-    "move there. `detail` names the target.",
+    Reason.TOO_MANY_REDIRECTS: "Trap: `max_redirects` redirects in a row led to the URL, which redirects, too.",
+    Reason.MOVED_TO_KNOWN_SITE: "The start page redirects to a domain that is indexed by itself. `detail` names it.",
     Reason.NOINDEX: "The page forbids to index it, by `<meta>` or by a header.",
     Reason.ROBOTS: "robots.txt forbids to request the URL. `detail` names the line.",
     Reason.CONTENT_TYPE: "The content is of a type that is not indexed.",
@@ -79,22 +76,18 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.TOO_COMPLEX: "The page would take too much CPU time.",
     Reason.EMPTY: "The page has no text without JavaScript, or the PDF has none.",
     Reason.UNREADABLE: "The PDF is damaged or encrypted, or takes too much time or memory.",
-    Reason.SITEMAP: "The URL is a sitemap, or the robots.txt that names some. `detail` has the number of its URLs. "
-    "`perennial status` does not count it.",
-    Reason.PROBE: "The URL does not exist. The crawl requests it once to know the site's error page. "
-    "`perennial status` does not count it.",
+    Reason.SITEMAP: "The URL is a sitemap, or the robots.txt that names some. `detail` has the number of its URLs.",
+    Reason.PROBE: "The URL does not exist. The crawl requests it once to know the site's error page.",
     Reason.SOFT_404: "The page has the text of the site's error page, with the status 200.",
     Reason.DEAD_LETTERED: "Every attempt failed, and the message is a dead letter.",
     Reason.LOST: "The message of the page vanished from the broker.",
     Reason.NOFOLLOW: "Links to the URL forbid to follow them, by `rel=nofollow`, `<meta>` or a header.",
     Reason.MAX_DEPTH: "The URL is more than `max_depth` links from the start page.",
     Reason.MAX_PAGES: "The crawl had `MAX_PAGES` pages already.",
-    Reason.MAX_SITEMAPS: "The crawl had 1,000 sitemaps already. Those after them are not read.",
-    Reason.REPEATED_SEGMENTS: "Trap: the path has one segment three times, or more often than "
-    "`max_repeated_segments` of the site, or more than 50 segments.",
+    Reason.MAX_SITEMAPS: "The crawl had 1,000 sitemaps already.",
+    Reason.REPEATED_SEGMENTS: "Trap: the path has one segment over `max_repeated_segments` times, or over 50 segments.",
     Reason.QUERY_VARIANTS: "Trap: the crawl has `max_query_variants` URLs of the path with two or more parameters.",
     Reason.PATTERN_PAGES: "Trap: the crawl has `max_pattern_pages` URLs with a query of the directory pattern.",
-    Reason.IDENTICAL_TEXTS: "Trap: `max_identical_texts` pages in a row of the directory pattern had texts met before, "
-    "or ten times as many were copies.",
+    Reason.IDENTICAL_TEXTS: "Trap: `max_identical_texts` pages in a row of the directory pattern had texts met before.",
     Reason.BLOCKED: "A setting of the site forbids to request the URL.",
 }
