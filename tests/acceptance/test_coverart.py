@@ -12,13 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from kombu import Connection, Queue
 
-from app.broker.policies.delays import delay_queue
-from app.coverart.coordination import ItemLocks
-from app.coverart.project import COVER_ART
 from app.services import Urls
-from app.state.client import get_redis
 from config.settings import ROOT
 from tests.servers import archive as stand_in
 from tests.support.art import ArtSystem, art_corner
@@ -116,45 +111,6 @@ def test_a_message_is_served_whatever_it_carries(art: ArtSystem, everything: dic
     eventually(lambda: art.archive.hits(listing_of(everything[case])) == 1, f"served: {case}")
 
 
-#: Body, routing key, headers, number of attempts, and a part of each error.
-BAD: dict[str, tuple[bytes, str, dict[str, Any], int, str]] = {
-    "empty": (b"", "index", {}, 5, "the body is empty"),
-    "nothing but ends of lines": (b"\n\n", "delete", {}, 5, "the body is empty"),
-    "not UTF-8": (b"\xff\xfe\x00", "index", {"mb-retries": 2}, 3, "not UTF-8 at byte 0"),
-    "no gid": (b"16ebbc86", "index", {"mb-retries": "1"}, 2, "gid '16ebbc86': expected a UUID"),
-    "half a move": (b"1\n16ebbc86-670c-4ad3-980b-bfbd1eee4ff4", "move", {"mb-retries": 0}, 1, "new_gid is missing"),
-    "negative": (b"negative", "index", {"mb-retries": -1}, 1, "gid 'negative'"),
-    "garbage": (b"garbage", "index", {"mb-retries": "lots"}, 5, "gid 'garbage'"),
-    "with a past": (b"past", "index", {"mb-retries": "1", "mb-exceptions": ["first", "second"]}, 4, "gid 'past'"),
-}
-
-
-@pytest.fixture(scope="module")
-def the_failed(art: ArtSystem, running: Worker) -> dict[bytes, Any]:
-    """Every bad body, posted at once; return what is in the dead set in the end, by body."""
-    for body, key, headers, *_ in BAD.values():
-        art.post(key, body, headers=headers, **OCTETS)
-    eventually(lambda: art.broker.depth(FAILED) >= len(BAD), "all have failed", seconds=60)
-    return {bytes(each.body or b""): each for each in art.broker.take(FAILED)}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_an_unreadable_message_is_retried_and_dead_lettered_unchanged(the_failed: dict[bytes, Any], case: str) -> None:
-    body, key, headers, attempts, error_text = BAD[case]
-    assert len(the_failed) == len(BAD)
-    failed = the_failed[body]
-    assert failed.headers["mb-retries"] == -1
-    assert failed.delivery_info["routing_key"] == key
-    errors = failed.headers["mb-exceptions"]
-    before = headers.get("mb-exceptions", [])
-    assert errors[: len(before)] == before
-    assert [error_text in error for error in errors[len(before) :]] == [True] * (attempts - len(before))
-    assert failed.headers["perennial-attempts"] == attempts
-    assert failed.headers["perennial-reason"] == "invalid-job"
-    assert "x-death" not in failed.headers
-    assert (failed.properties["delivery_mode"], failed.content_type) == (2, OCTETS["content_type"])
-
-
 def dead(art: ArtSystem, *arguments: str) -> Any:
     """Run `perennial dead` and return what it prints."""
     done = perennial(art.environment, "dead", *arguments, "--json")
@@ -173,41 +129,6 @@ def test_a_failed_message_is_listed_and_replayed_with_a_fresh_budget(art: ArtSys
     # The first run of its new life is refused as well, and is retried: it has its five runs again.
     eventually(lambda: art.archive.hits(listing_of(gid)) == 7, "it succeeded")
     assert art.broker.depth(FAILED) == 0
-
-
-# Equal messages
-
-
-def test_equal_messages_become_one_run_and_a_later_one_runs_again(art: ArtSystem, running: Worker, gid: str) -> None:
-    for _ in range(20):
-        art.post("delete", delete_of(gid))
-    eventually(lambda: art.archive.hits(listing_of(gid)) == 1, "one run")
-    art.post("delete", delete_of(gid.upper()))
-    eventually(lambda: art.archive.hits(listing_of(gid)) == 2, "another run")
-    # Whatever were left of the twenty would have come out of the window long before.
-    [first, second] = [each.at for each in art.archive.requests if each.path == listing_of(gid)]
-    assert second - first >= 1
-
-
-# One at a time
-
-
-def test_a_job_whose_item_is_locked_waits_in_the_broker_with_its_retries_unspent(
-    art: ArtSystem, running: Worker, gid: str
-) -> None:
-    waiting = delay_queue("cover-art-archive", 1_000, back_to="cover-art-archive", queue_type="quorum")
-    spy = Queue(f"spy-{gid}", waiting.exchange, durable=True)
-    with Connection(art.environment["BROKER_URL"]) as connection, connection.channel() as channel:
-        waiting(channel).declare()
-        spy(channel).declare()
-    with ItemLocks(get_redis(art.environment["REDIS_URL"]), COVER_ART).hold(gid):
-        art.post("delete", delete_of(gid), headers={"mb-retries": "2"})
-        eventually(lambda: art.broker.depth(spy.name) >= 2, "it waits again and again")
-        assert art.archive.hits(listing_of(gid)) == 0
-    eventually(lambda: art.archive.hits(listing_of(gid)) == 1, "it runs")
-    seen = art.broker.take(spy.name)
-    assert [each.headers["mb-retries"] for each in seen] == ["2"] * len(seen)
-    assert [each.delivery_info["routing_key"] for each in seen] == ["delete"] * len(seen)
 
 
 # From Python

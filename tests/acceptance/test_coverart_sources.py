@@ -79,7 +79,8 @@ def test_after_kills_and_restarts_no_listing_is_stale_and_no_two_writers_met(
     with own_vhost(services) as broker_url:
         settings = settings_for(tmp_path, broker_url, services.redis_url, services.broker_api_url)
         with art_system(settings, environment_of(settings), url, tmp_path, producer, **more) as art:
-            fill(art, gids)
+            art.add_releases(gids)
+            art.forget_changes()
             writers = WriterCount(art.archive)
             changing = threading.Thread(target=change, args=(url, gids))
             trouble(art, server, changing)
@@ -91,17 +92,6 @@ def test_after_kills_and_restarts_no_listing_is_stale_and_no_two_writers_met(
                 assert entity.images[0].comment.startswith("change ")
                 assert art.archive.files(f"mbid-{gid}")["index.json"] == listing(COVER_ART, entity)
         assert art.broker.depth(art.failed) == 0
-
-
-def fill(art: ArtSystem, gids: list[str]) -> None:
-    """Add the releases, whose own messages or events are forgotten."""
-    artist = changes.add_artist(art.database, "Various Artists")
-    for number, gid in enumerate(gids, start=1):
-        changes.add_release(art.database, f"Volume {number}", artist, gid=gid)
-        art.web_service.set_entity("release", gid, f"Volume {number}")
-        changes.add_cover(art.database, gid, number)
-    table = "amqp.outbox" if art.producer == "outbox" else "artwork_indexer.event_queue"
-    art.database.execute(f"DELETE FROM {table}")
 
 
 def change(url: str, gids: list[str]) -> None:

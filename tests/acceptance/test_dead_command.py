@@ -7,7 +7,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ from tests.support import command
 from tests.support.broker import Broker
 from tests.support.dead import failed_delivery, failure
 from tests.support.decisions import carry_out_one
-from tests.support.waiting import eventually
-from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -50,15 +48,6 @@ def dead_letter(
     for body in bodies:
         delivery = failed_delivery(body, "site.index")
         decision = site_policy(settings).decide(delivery, failure(line, permanent=True, **fields))
-        carry_out_one(decision, delivery, publisher=publisher)
-
-
-def dead_letter_runs(settings: Settings, publisher: Publisher, journals: Sequence[Path], times: int) -> None:
-    """Dead-letter messages of a task that fails its first `times` runs."""
-    for journal in journals:
-        body = [[], {"journal": str(journal), "times": times}, {}]
-        delivery = failed_delivery(body, "site.index", task="failing.fail", id=journal.name, lang="py")
-        decision = site_policy(settings).decide(delivery, failure(permanent=True, task="failing.fail"))
         carry_out_one(decision, delivery, publisher=publisher)
 
 
@@ -177,29 +166,3 @@ def test_a_drop_is_confirmed_and_can_be_restored(
     assert len(file.read_text().splitlines()) == 3
     audit = [json.loads(line) for line in (settings.data_dir / "dead" / "audit.jsonl").read_text().splitlines()]
     assert [(line["act"], line["outcome"]) for line in audit] == [("drop", "exported"), ("restore", "restored")]
-
-
-def test_other_letters_follow_a_canary_only_if_it_succeeds(
-    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher, tmp_path: Path
-) -> None:
-    journals = [tmp_path / f"run-{number}" for number in range(5)]
-    slow = {**environment, "RETRY_TIMEOUT_MS": "60000"}
-    dead_letter_runs(settings, publisher, journals, times=1)
-    # No worker runs yet, so there is no outcome.
-    waited = perennial(environment, "replay", "--all", "--canary", "--wait", "0.5", exit_status=1)
-    assert "no outcome within 0.5 s; is a worker there?" in waited
-    assert broker.depth(DEAD_SET) == 4
-    with worker(slow, tmp_path / "worker.log", app="tests.support.failing"):
-        eventually(lambda: journals[0].exists() and broker.depth(DEAD_SET) == 5, "the one that was sent is dead again")
-        relapse = perennial(environment, "replay", "--all", "--canary", exit_status=1)
-        assert "died again: KeyError: 'boom'" in relapse
-        eventually(lambda: broker.depth(DEAD_SET) == 5, "the canary is dead again")
-        # With a fresh budget, the canary that fails is retried: it waits in the broker.
-        fresh = perennial(environment, "replay", "--all", "--canary", "--budget", "fresh", "--json", exit_status=1)
-        result = json.loads(fresh)
-        assert "failed again, and waits in the broker" in result["stopped"]
-        for journal in journals:
-            journal.write_text("1\n")
-        left = broker.depth(DEAD_SET)
-        assert perennial(environment, "replay", "--all", "--canary") == f"{left} replayed\n"
-    assert broker.depth(DEAD_SET) == 0

@@ -1,4 +1,4 @@
-"""`make demo` as a user runs it, and what remains after an interrupt or a kill."""
+"""`make demo` and `make demo-caa` as a user runs them, and what remains after an interrupt or a kill."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -24,6 +24,9 @@ from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
 
+#: The module of `make demo-caa`.
+COVER_ART = "tests.demo_caa"
+
 GARDEN = {
     "/": page("Garden", links=[f"/{number}" for number in range(9)] + ["/broken"]),
     **{f"/{number}": page(f"Roses {number} | Garden") for number in range(9)},
@@ -33,10 +36,11 @@ GARDEN = {
 
 @contextmanager
 def demo(out: Path, environment: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the demo without a terminal, with its output in a file."""
+    """Run a demo, by default that of sites, without a terminal, with its output in a file."""
+    module = arguments if arguments[:1] == (COVER_ART,) else ("demo", *arguments)
     with out.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "demo", *arguments],
+            [sys.executable, "-m", *module],
             cwd=ROOT,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -50,17 +54,21 @@ def demo(out: Path, environment: Mapping[str, str], *arguments: str) -> Iterator
             process.wait()
 
 
-def remaining(folder: Path) -> list[str]:
-    """Return the command lines of running processes that were started for a data folder."""
-    commands = []
+def descendants(process: subprocess.Popen[bytes], started: set[psutil.Process]) -> bool:
+    """Add to `started` whatever runs below the demo; return whether the demo itself has ended."""
+    with suppress(psutil.NoSuchProcess):
+        started |= set(psutil.Process(process.pid).children(recursive=True))
+    return process.poll() is not None
+
+
+def remaining(folder: Path, started: Collection[psutil.Process] = ()) -> list[str]:
+    """Return the processes that run of those that were started, and of all that were started for a data folder."""
+    found = [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
     for each in psutil.process_iter():
-        try:
-            text = " ".join([*each.cmdline(), *each.environ().values()])
-            if str(folder) in text:
-                commands.append(" ".join(each.cmdline()))
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return commands
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if str(folder) in " ".join([*each.cmdline(), *each.environ().values()]):
+                found.append(each)
+    return [str(each) for each in found]
 
 
 @pytest.mark.slow
@@ -142,3 +150,49 @@ def test_an_unreachable_or_invalid_site_is_refused_before_any_process_starts(
     assert reason in output
     assert "Traceback" not in output
     assert not (data / "demo" / "home" / "services").exists()
+
+
+def misleading(data: Path) -> dict[str, str]:
+    """Return an environment with settings that are not for the demo of cover art."""
+    wrong = {"BROKER_URL": "amqp://127.0.0.1:1//", "ART_RETRY_MS": "1", "MUSICBRAINZ_URL": "postgresql://nowhere/"}
+    return {**os.environ, **wrong, "PERENNIAL_DATA_DIR": str(data)}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_archive_ends_as_the_database_says_and_nothing_is_left_running(tmp_path: Path) -> None:
+    data, out, started = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
+    with demo(out, misleading(data), COVER_ART) as process:
+        eventually(lambda: descendants(process, started), "the demo has ended", seconds=200, every=1)
+        assert process.returncode == 0, out.read_text()
+    assert len(started) > 5
+    assert remaining(data, started) == []
+    lines = out.read_text().splitlines()
+    found = json.loads(lines[-1])
+    assert found["equal"] is True
+    assert [item["found"].partition(" ")[0] for item in found["items"].values()] == ["index.json", "nothing", "nothing"]
+    assert (found["retried"], found["dead"], found["replayed"]) == (1, 1, 1)
+    assert found["events"] == 2
+    assert [line for line in lines if line.startswith("  event    ") and line.endswith("completed")] == [
+        "  event    1: delete_image, completed",
+        "  event    2: index, completed",
+    ]
+    move = r"b'201\nb2000000-0000-4000-8000-000000000001\na1000000-0000-4000-8000-000000000001\njpg\n'"
+    assert f"  message  move  {move}" in lines
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_killed_cover_art_demo_leaves_nothing_running(tmp_path: Path) -> None:
+    data, out, started = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
+    with demo(out, misleading(data), COVER_ART) as process:
+        eventually(
+            lambda: descendants(process, started) or "1. Three releases" in out.read_text(),
+            "it is at work",
+            seconds=150,
+        )
+        assert process.poll() is None, out.read_text()
+        assert len(remaining(data, started)) > 5
+        process.kill()
+        eventually(lambda: not remaining(data, started), "nothing runs any more", seconds=60)

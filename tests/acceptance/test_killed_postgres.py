@@ -4,24 +4,55 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
 from uuid import UUID
 
 import pytest
 
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
-from app.services import Urls
-from tests.servers.musicbrainz import changes, database
-from tests.servers.pgbouncer import pooled
+from app.errors import ServicesError
+from app.services import Urls, service
+from tests.servers import postgres
+from tests.servers.musicbrainz import database
 from tests.servers.postgres import KillablePostgres, killable_postgres
 from tests.servers.site import Request
 from tests.support.art import ArtSystem, art_system
 from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.programs import program
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+
+@contextmanager
+def pooled(url: str) -> Iterator[str]:
+    """Run a pooler before the PostgreSQL of `url` for the block; yield the URL of the same database through it.
+
+    Each transaction may get another session of the server, of which there are two.
+    """
+    [server] = parse_qs(urlsplit(url).query)["host"]
+    command = [program("pgbouncer", "pgbouncer"), "pgbouncer.ini"]
+    with postgres.server_folder() as folder:
+        (folder / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host={server} user={postgres.USER}\n[pgbouncer]\npool_mode = transaction\n"
+            f"default_pool_size = 2\nauth_type = any\nlisten_addr =\nunix_socket_dir = {folder}\n"
+        )
+        child = service.start(
+            postgres.as_server_user(command), directory=folder, env=postgres.environment(), log=folder / "log"
+        )
+        through = urlsplit(url)._replace(query=f"host={quote(str(folder), safe='')}&port=6432").geturl()
+        try:
+            if not service.wait_until(lambda: postgres.answers(through), 30):
+                raise ServicesError(f"pgbouncer did not start; its log ends with:\n{service.tail(folder / 'log')}")
+            yield through
+        finally:
+            child.terminate()
+            child.wait()
+            service.reap()
+
 
 RELEASES = 20
 
@@ -49,7 +80,7 @@ def test_after_kill_9_of_postgresql_every_event_completes_and_no_attempt_was_cha
         settings = settings_for(tmp_path, broker_url, services.redis_url, services.broker_api_url)
         environment = environment_of(settings)
         art = stack.enter_context(art_system(settings, environment, server.url, tmp_path, "event_queue"))
-        fill(art, gids)
+        art.add_releases(gids)
         art.archive.before = hold
         reader = stack.enter_context(art.reader())
         worker = stack.enter_context(art.worker())
@@ -83,18 +114,9 @@ def test_through_a_pooler_in_transaction_mode_events_are_read_run_and_recorded(
         with art_system(settings, environment_of(settings), through, tmp_path, "event_queue") as art:
             with art.reader(), art.worker():
                 # Without a notification the reader polls.
-                fill(art, gids)
+                art.add_releases(gids)
                 eventually(lambda: states(url) == {("completed", 0)}, "all events are completed", seconds=60)
             assert [art.images(gid) for gid in gids] == [[1], [2], [3]]
-
-
-def fill(art: ArtSystem, gids: list[str]) -> None:
-    """Add releases with an image; their events wait for a reader."""
-    artist = changes.add_artist(art.database, "Various Artists")
-    for number, gid in enumerate(gids, start=1):
-        changes.add_release(art.database, f"Volume {number}", artist, gid=gid)
-        art.web_service.set_entity("release", gid, f"Volume {number}")
-        changes.add_cover(art.database, gid, number)
 
 
 def postponed(art: ArtSystem) -> list[int]:

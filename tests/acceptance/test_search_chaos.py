@@ -2,24 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing, suppress
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from app.broker.errors import ApplicationError
 from app.cluster.client.cluster import ClusterSearchClient
+from app.cluster.client.contract import SearchClient
 from app.cluster.protocol import Routes
-from app.errors import NotPlaced, PackNotFound, SearchUnavailable
-from app.search.contract import SearchRequest
+from app.errors import SearchUnavailable
+from app.search.contract import SearchRequest, SearchResult
 from config.settings import Settings
-from tests.support.corner import environment_of
-from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready
-from tests.support.killable import Killable
-from tests.support.load import load
+from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready, title_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
+
+
+#: Threads that send queries, and seconds between two queries of one thread.
+THREADS, PAUSE = 4, 0.01
+
+
+@dataclass
+class Versions:
+    """The versions of each domain that may answer: `oldest` to `newest`."""
+
+    newest: dict[str, int]
+    oldest: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.oldest = dict(self.newest)
+
+
+@dataclass
+class Load:
+    """Results of the queries: the number answered, the wrong ones, and the failed ones by phase and error."""
+
+    finder: SearchClient
+    versions: Versions
+    phase: str = ""
+    answered: int = 0
+    wrong: list[str] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
+    #: By version of the pack that answered.
+    by_version: Counter[int] = field(default_factory=Counter)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def goes_on(self, queries: int = 100, *, seconds: float = 30) -> None:
+        """Wait until `queries` more are answered; fails if an answer was wrong."""
+        enough = self.answered + queries
+        eventually(lambda: self.answered >= enough, f"{queries} more queries are answered: {self}", seconds=seconds)
+        assert not self.wrong, self.wrong[:5]
+
+    def _ask_on(self, seed: int) -> None:
+        chance = random.Random(seed)
+        domains = sorted(self.versions.newest)
+        while not self._over.wait(PAUSE):
+            self._ask(chance.choice(domains), chance)
+
+    def _ask(self, domain: str, chance: random.Random) -> None:
+        own, oldest = name_of(domain), self.versions.oldest[domain]
+        word = chance.choice([own, "version", "nowhere"])
+        try:
+            found = self.finder.search(SearchRequest(q=word, domains=(domain,)))
+        except ApplicationError as error:
+            with self._lock:
+                self.failed[f"{self.phase}: {type(error).__name__}: {error}"[:150]] += 1
+            return
+        except Exception as error:  # noqa: BLE001 - The thread must not end without a report.
+            with self._lock:
+                self.wrong.append(f"{word} of {domain}: {error!r}")
+            return
+        self._note(domain, word, found, oldest)
+
+    def _note(self, domain: str, word: str, found: SearchResult, oldest: int) -> None:
+        (source,) = found.sources
+        version = int(source.generation)
+        fits = oldest <= version <= self.versions.newest[domain] and source.domain == domain
+        right = 0 if word == "nowhere" else pages_of(version)
+        shown = {(hit.domain, hit.title) for hit in found.hits}
+        with self._lock:
+            self.answered += 1
+            self.by_version[version] += 1
+            if not fits or found.total != right or shown != ({(domain, title_of(domain, version))} if right else set()):
+                self.wrong.append(f"{self.phase}: {word} of {domain}, version {oldest} or later: {found}")
+
+
+def name_of(domain: str) -> str:
+    """Return the word that is on this domain's pages only."""
+    return domain.partition(".")[0]
+
+
+@contextmanager
+def load(finder: SearchClient, versions: Mapping[str, int]) -> Iterator[Load]:
+    """Send queries during the block; fails at its end if an answer was wrong."""
+    found = Load(finder, Versions(dict(versions)))
+    threads = [threading.Thread(target=found._ask_on, args=(seed,)) for seed in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield found
+    finally:
+        found._over.set()
+        for thread in threads:
+            thread.join()
+    assert not found.wrong, found.wrong[:5]
+
 
 DOMAINS = tuple(f"{name}.example" for name in ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"))
 #: Seconds between heartbeats; a searcher is gone after three.
@@ -128,60 +223,3 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
             await_placed(finder, crew, versions, copies=2, searchers=2)
             requests.goes_on()
     assert requests.failed.total() <= FEW, requests.failed
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_searches_are_answered_again_after_the_broker_was_killed(killable: Killable, tmp_path: Path) -> None:
-    own = killable.settings
-    packs, versions = Packs(own, tmp_path / "built"), dict.fromkeys(DOMAINS[:3], 1)
-    for domain in versions:
-        packs.publish(domain, 1)
-    with fleet(hasty(environment_of(own)), tmp_path / "logs") as crew, closing(ClusterSearchClient.of(own)) as finder:
-        ready(crew.orchestrator(), crew.searcher(), crew.searcher())
-        await_placed(finder, crew, versions, copies=2, searchers=2)
-        with load(finder, versions) as requests:
-            requests.goes_on()
-            killable.kill("beam.smp")
-            killable.start()
-            requests.goes_on()
-            await_placed(finder, crew, versions, copies=2, searchers=2)
-            requests.goes_on()
-            failed = requests.failed.total()
-            requests.goes_on()
-            assert requests.failed.total() == failed, requests.failed
-
-
-def test_a_pack_waits_for_a_searcher_that_has_room(
-    settings: Settings, environment: dict[str, str], tmp_path: Path
-) -> None:
-    packs = Packs(settings, tmp_path / "built")
-    packs.publish("small.example", 1)
-    packs.publish("large.example", 1, size_mb=3)
-
-    def total(domain: str) -> int:
-        return finder.search(SearchRequest(q="version", domains=(domain,))).total
-
-    with (
-        fleet(hasty(environment, REPLICAS="1"), tmp_path / "logs") as crew,
-        closing(ClusterSearchClient.of(settings)) as finder,
-    ):
-        ready(crew.orchestrator())
-        eventually(lambda: finder.routes().settled, "the orchestrator knows what is there")
-        with pytest.raises(NotPlaced):
-            total("small.example")
-        with pytest.raises(PackNotFound):
-            total("never.example")
-        ready(crew.searcher(disk_mb=2))
-        eventually(lambda: placed_on(finder, "small.example"), "the small one is placed")
-        assert total("small.example") == pages_of(1)
-        with pytest.raises(NotPlaced):
-            total("large.example")
-        assert "MB" in next(each.why for each in finder.routes().routes if each.domain == "large.example")
-        ready(crew.searcher(disk_mb=50))
-        eventually(lambda: placed_on(finder, "large.example"), "the large one is placed, too")
-        assert total("large.example") == pages_of(1) + 1
-
-
-def placed_on(finder: ClusterSearchClient, domain: str) -> tuple[str, ...]:
-    return next((each.searchers for each in finder.routes().routes if each.domain == domain), ())

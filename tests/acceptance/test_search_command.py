@@ -78,17 +78,6 @@ def perennial(running: Running) -> Perennial:
     return command(running.environment)
 
 
-@pytest.mark.long
-def test_a_changed_search_setting_holds_within_a_minute(perennial: Perennial) -> None:
-    def ends_with(code: int) -> bool:
-        return perennial("search", "other.example", "word").returncode == code
-
-    assert ends_with(0)
-    for value, code in (("/three", 1), ("", 0)):
-        assert perennial("site", "set", "other.example", f"hidden_paths={value}").returncode == 0
-        eventually(partial(ends_with, code), "the searcher follows", seconds=60, every=1)
-
-
 def test_hits_are_printed_without_colours_to_a_pipe(perennial: Perennial) -> None:
     done = perennial("search", "Site.EXAMPLE", "word")
     assert (done.returncode, done.stderr) == (0, "")

@@ -18,7 +18,7 @@ from app.storage.open import open_store
 from app.timers.timers import Timers
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT
-from tests.servers.site import Site, fail_times, failure, page, reply
+from tests.servers.site import Site, fail_times, failure, page
 from tests.support import command
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.system import System, running_system
@@ -132,19 +132,6 @@ def test_a_burst_of_a_thousand_resets_fires_one_pack_after_the_last(system: Syst
     assert open_store(system.settings.store).stat(pack_key(site.domain)).modified - last >= timedelta(seconds=2)
     eventually(lambda: Timers(get_redis(system.settings.redis)).running(site.domain) is None, "the timer is removed")
     assert system.packed(site.domain).generation == 2
-
-
-@pytest.mark.long
-def test_a_page_that_deceives_the_estimate_of_its_nesting_is_skipped_and_the_crawl_goes_on(
-    system: System, site: Site
-) -> None:
-    site.set("/amber", reply("<title>Amber</title>" + "<div><object></div></object>" * 60_000))
-    system.post("index+crawl", url=site.at("/"))
-    skipped = f"Page skipped: {site.at('/amber')}: too-complex"
-    eventually(lambda: skipped in system.worker.log, "the page is skipped", seconds=180)
-    system.packed(site.domain)
-    assert "/amber" not in system.paths(site.domain)
-    assert system.broker.depth(DEAD_SET) == 0
 
 
 def test_python_code_that_publishes_gets_invalid_urls_and_queues_as_errors_at_the_call(

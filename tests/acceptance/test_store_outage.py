@@ -1,9 +1,11 @@
-"""An outage of the store in mid-crawl: messages wait unspent, and the log says so once; also if its disk hangs."""
+"""An outage of the store, or a store that hangs: messages wait unspent, the log says so once, requests are answered."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import socket
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -11,11 +13,15 @@ import pytest
 import redis
 
 from app.broker.delivery import Delivery
-from app.messages.envelopes import TaskMessage, call_of_envelope, to_task_message
+from app.broker.publishing import Publisher
+from app.broker.rpc.requestor import Requestor
+from app.cluster.protocol import Routes, read
+from app.messages.envelopes import TaskMessage, call_of_envelope, event_message, request_message, to_task_message
 from app.storage.open import open_store
 from app.storage.outage import store_breaker
 from app.topology.declare import all_queues
-from app.topology.queues import DEAD_SET
+from app.topology.queues import DEAD_SET, requests_exchange
+from config.routes import ORCHESTRATOR
 from config.settings import Settings
 from tests.servers.site import Site, page
 from tests.support.broker import Broker
@@ -91,3 +97,29 @@ def task_message(envelope: bytes, *, soft_limit: int, hard_limit: int) -> TaskMe
     message = to_task_message(delivery, call_of_envelope(delivery))
     message.headers["timelimit"] = [hard_limit, soft_limit]
     return message
+
+
+def test_requests_are_answered_while_the_store_hangs(
+    settings: Settings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.listen(64)
+        own = {
+            **environment,
+            "STORE_URL": "s3://bucket",
+            "S3_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        log = tmp_path / "orchestrator.log"
+        with worker(own, log, queues=[ORCHESTRATOR], options=["--pool=solo"], concurrency=1) as running:
+            publisher, requestor = Publisher(settings.broker), Requestor(settings.broker, exchanges=[requests_exchange])
+            with closing(publisher), closing(requestor):
+                publisher.publish([event_message("update", {"domain": "site.example"})])
+                eventually(lambda: "announced pack" in running.log, "it reports the slow store", seconds=60)
+                assert "Retry " not in running.log, "the message of an update spends no retry on the store"
+                reply = requestor.request(request_message("get_routes", {}), deadline=10)
+                assert read(Routes, reply.body).routes == ()
+            running.kill()

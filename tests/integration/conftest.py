@@ -1,14 +1,51 @@
-"""Fixtures of tests on one real service: requests on a real broker."""
+"""Fixtures of tests on real services: broker, publisher, requests, Redis, and the context of a worker's process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from kombu import Connection
+from redis import Redis
 
 from app.broker.delivery import Delivery
+from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
+from app.state.client import get_redis
+from app.topology.declare import declare_all
+from config.settings import Settings
+from tasks.base import Context
 from tests.support.answering import ByHand, consumed
+from tests.support.broker import Broker
+from tests.support.task_context import task_context
+
+
+@pytest.fixture
+def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """Return the context of this process as in a worker, with the settings of the test."""
+    monkeypatch.setattr("tasks.timers.STALLED", 1)
+    with task_context(environment, settings, monkeypatch) as context:
+        assert context.epoch.is_new()
+        context.epoch.note()
+        yield context
+
+
+@pytest.fixture
+def broker(settings: Settings) -> Broker:
+    return Broker(settings.broker)
+
+
+@pytest.fixture
+def publisher(broker_url: str) -> Iterator[Publisher]:
+    publisher = Publisher(broker_url, timeout=60)
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Redis:
+    return get_redis(redis_url)
 
 
 @pytest.fixture
@@ -31,3 +68,16 @@ def by_hand(broker_url: str) -> Iterator[ByHand]:
     hand = ByHand(broker_url)
     yield hand
     hand.close()
+
+
+@pytest.fixture
+def connection(settings: Settings) -> Iterator[Any]:
+    with Connection(settings.broker, connect_timeout=5) as connection:
+        yield connection
+
+
+@pytest.fixture
+def declared(settings: Settings, connection: Any) -> Settings:
+    """Return the settings of a broker that has everything that they declare."""
+    assert not declare_all(connection, settings)
+    return settings

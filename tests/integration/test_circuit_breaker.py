@@ -9,15 +9,9 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.state.circuit_breaker import CircuitBreaker
-from app.state.client import get_redis
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Redis:
-    return get_redis(redis_url)
 
 
 @pytest.fixture

@@ -305,21 +305,3 @@ def test_the_first_search_waits_for_settled_routes(world: World) -> None:
         assert not search_due.done()
         world.routes = routes(route("a.example", "one"))
         assert titles(search_due.result(30)) == ["one"]
-
-
-def test_many_threads_search_while_a_searcher_stops(world: World) -> None:
-    world.routes = routes(route("a.example", "one", "two"), route("b.example", "two", "one"))
-    world.orchestrator()
-    first = world.searcher("one")
-    world.searcher("two")
-    client = world.client(deadline=10.0)
-
-    def some(number: int) -> list[str]:
-        if number == 100:
-            first.stop()
-        return [hit.domain for hit in ask(client, "a.example", "b.example").hits]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert {tuple(each) for each in pool.map(some, range(400))} == {("a.example", "b.example")}
-    counts = client.counts()
-    assert counts["returned"] + counts["hedged"] > 0  # What was on its way when its queue went is lost, not returned.

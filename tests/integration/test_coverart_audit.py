@@ -100,6 +100,8 @@ def test_a_missing_listing_and_a_missing_image_are_found(server: ArchiveServer) 
         ("listing-missing", "index.json", Index(A)),
         ("image-missing", file(2), None),
     ]
+    # An item has a listing also when the last image is gone.
+    assert found(server, Entity(A, ()))[0] == ("listing-missing", "index.json", Index(A))
 
 
 def test_a_listing_that_says_something_else_is_stale_but_not_one_in_another_form(server: ArchiveServer) -> None:

@@ -22,7 +22,6 @@ from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS
 from app.coverart.project import Entity, Image
 from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, DatabaseUnavailable
-from app.state.client import get_redis
 from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers import hazards
@@ -49,11 +48,6 @@ def server() -> Iterator[ArchiveServer]:
 def web_service() -> Iterator[MusicBrainz]:
     with MusicBrainz() as running:
         yield running
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Redis:
-    return get_redis(redis_url)
 
 
 def indexer_for(redis: Redis, archive_url: str, ws_url: str = "http://127.0.0.1:1") -> Indexer:

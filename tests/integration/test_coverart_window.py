@@ -15,11 +15,10 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
-from app.coverart.coordination import COALESCED, HOLD, CoalescingWindow
+from app.coverart.coordination import COALESCED, HOLD, CoalescingWindow, own_marks
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
-from app.state.client import get_redis
 from config.settings import Settings
 from tests.support.waiting import eventually
 
@@ -28,11 +27,6 @@ pytestmark = pytest.mark.integration
 A = "16ebbc86-670c-4ad3-980b-bfbd1eee4ff4"
 B = "76df3287-6cda-33eb-8e9a-044b5e15ffdd"
 JOB = Index(A)
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Redis:
-    return get_redis(redis_url)
 
 
 @pytest.fixture
@@ -199,6 +193,18 @@ def test_a_job_whose_item_is_locked_keeps_its_mark(indexer: Indexer) -> None:
     with indexer.locks.hold(B), pytest.raises(Postpone, match="held"):
         indexer.run(Index(B), headers={COALESCED: True})
     assert deliver(indexer, B, "second") == "drop"
+
+
+def test_a_mark_that_was_deleted_is_set_again_if_the_job_is_postponed(window: CoalescingWindow) -> None:
+    def run() -> None:
+        with own_marks(window, owned=True) as clear:
+            clear(JOB)
+            assert not window.is_waiting(JOB)
+            raise Postpone(1.0, "the archive is away")
+
+    with pytest.raises(Postpone):
+        run()
+    assert window.is_waiting(JOB)
 
 
 @pytest.mark.parametrize("locked", [A, B])

@@ -25,12 +25,9 @@ from app.http.response import Response
 from app.sites.status import status
 from app.timers.timers import full_pack
 from tasks.base import Context
-from tests.integration.test_tick import process
 from tests.support.completing import complete_page
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["process"]
 
 DOMAIN = "a.gov"
 HOST = Host(DOMAIN, 0, 2)

@@ -16,13 +16,10 @@ from app.sites.status import status
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, packed, reasons
-from tests.integration.test_tick import process
 from tests.servers.hazards import bomb
 from tests.servers.site import Answer, Site, page, redirect, reply, robots
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["process"]
 
 
 def sitemap(*urls: str) -> Answer:

@@ -32,13 +32,12 @@ from tasks.site import end_crawl
 from tasks.timers import start_timer, sweep, tick
 from tests.integration.test_recrawl import crawl as crawl_site
 from tests.integration.test_recrawl import packed, site, versioned
-from tests.integration.test_tick import broker, process
 from tests.servers.site import Site, in_letters
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["broker", "process", "site"]
+__all__ = ["site"]
 
 DAMAGED, OTHER = "a.gov", "b.gov"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -11,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from app.broker.outcomes import OUTCOMES
 from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
+from config.settings import ROOT
 from tests.support.broker import Broker
 from tests.support.dead import DEAD_OF, OF_QUEUE, dead_letter, dead_sets, declare, failed_delivery, failure
 from tests.support.waiting import eventually
@@ -39,13 +43,6 @@ pytestmark = pytest.mark.integration
 def broker(broker_url: str) -> Broker:
     declare(broker_url)
     return Broker(broker_url)
-
-
-@pytest.fixture
-def publisher(broker_url: str) -> Iterator[Publisher]:
-    publisher = Publisher(broker_url, timeout=60)
-    yield publisher
-    publisher.close()
 
 
 @pytest.fixture
@@ -492,3 +489,51 @@ def test_a_letter_that_is_twice_in_a_file_is_restored_once(
     twice = [*read_export(tmp_path / "a"), *read_export(tmp_path / "a")]
     assert len(dead.restore(twice)) == 1
     assert len(dead.letters()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("act", "step"),
+    [("replay", 2), ("drop", 2), *(pytest.param(act, 1, marks=pytest.mark.long) for act in ("replay", "drop"))],
+)
+@pytest.mark.timeout(400)
+def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is_audited(
+    broker_url: str, tmp_path: Path, act: str, step: int
+) -> None:
+    declare(broker_url)
+    publisher, broker = Publisher(broker_url, timeout=60), Broker(broker_url)
+    dead = dead_sets(broker_url, publisher)
+    command = [sys.executable, "-m", "tests.support.dead_killing"]
+    killed = twice = 0
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as operators:
+        assert operators.stdin is not None
+        assert operators.stdout is not None
+        for operation in count(1, step):
+            ids = dead_letter(publisher, [failed_delivery(number) for number in range(3)])
+            file = tmp_path / f"{operation}.jsonl"
+            print(json.dumps([act, broker_url, operation, str(file)]), file=operators.stdin, flush=True)
+            ended = json.loads(operators.stdout.readline())
+            assert not ended["failed"]
+            twice += found_everywhere(ids, dead, broker, file)
+            if not ended["killed"]:
+                break
+            killed += 1
+        operators.stdin.close()
+    publisher.close()
+    assert killed > 30 // step
+    # A letter that was safe elsewhere at the kill, and not yet removed, is in both places.
+    assert twice >= 1
+
+
+def found_everywhere(ids: list[str], dead: DeadSets, broker: Broker, file: Path) -> int:
+    """Assert that each letter is somewhere, and audited if it left; empty the queues; return how many are twice."""
+    left = [letter.id for letter in dead.letters()]
+    sent = [message.headers[REPLAY_HISTORY][0] for message in broker.take("mail")]
+    exported = [letter.id for letter in read_export(file)] if file.exists() else []
+    audit = file.with_suffix(".audit")
+    noted = [json.loads(line)["id"] for line in audit.read_text().splitlines()] if audit.exists() else []
+    assert set(left) | set(sent) | set(exported) == set(ids)
+    assert set(ids) - set(left) <= set(noted)
+    assert left == [each for each in ids if each in left]
+    broker.take("post.dead")
+    return len(set(left) & {*sent, *exported})

@@ -27,13 +27,6 @@ def channel(broker_url: str) -> Iterator[Any]:
         yield channel
 
 
-@pytest.fixture
-def publisher(broker_url: str) -> Iterator[Publisher]:
-    publisher = Publisher(broker_url)
-    yield publisher
-    publisher.close()
-
-
 def posted(channel: Any, message: Message) -> Delivery:
     channel.basic_publish_confirm(message, exchange="", routing_key="q", timeout=5)
     return taken(channel)

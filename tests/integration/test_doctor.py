@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Consumer
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from app.celery import app
 from app.cli import doctor as command
 from app.cli import site, up
+from app.cli.up import unconsumed_art
 from app.cluster.protocol import Routes, to_json
 from app.coverart.outages import OUTAGE_ITEMS, Services
 from app.doctor.checks import CHECKS, WITHOUT_BROKER, run_checks
@@ -28,24 +28,13 @@ from app.storage.open import open_store
 from app.storage.outage import store_breaker
 from app.topology.check import management_api
 from app.topology.declare import declare_all
+from app.topology.queues import art_queues
 from config.routes import REQUESTS
 from config.settings import Settings
 from tests.support.answering import ByHand, consumed
 from tests.support.killable import Killable
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def connection(settings: Settings) -> Iterator[Any]:
-    with Connection(settings.broker, connect_timeout=5) as connection:
-        yield connection
-
-
-@pytest.fixture
-def healthy(settings: Settings, connection: Any) -> Settings:
-    assert not declare_all(connection, settings)
-    return settings
 
 
 def celery_with(**changes: Any) -> SimpleNamespace:
@@ -76,15 +65,15 @@ def changed(settings: Settings, **fields: Any) -> Settings:
     return settings.model_copy(update=fields)
 
 
-def test_every_check_succeeds_on_a_healthy_broker_and_leaves_nothing_there(healthy: Settings, connection: Any) -> None:
-    before = management_api(healthy, connection).topology()
-    found = results(healthy)
+def test_every_check_succeeds_on_a_healthy_broker_and_leaves_nothing_there(declared: Settings, connection: Any) -> None:
+    before = management_api(declared, connection).topology()
+    found = results(declared)
     assert list(found) == [*CHECKS, *WITHOUT_BROKER]
     assert {result.text for each in found.values() for result in each if result.status != "ok"} == {
         "no worker consumes from site.index, site.crawl, site.page, site.timer, site.pack, site.tick, orchestrator, "
         "orchestrator.requests now"
     }
-    assert management_api(healthy, connection).topology() == before
+    assert management_api(declared, connection).topology() == before
     assert len(found["confirms"]) == 3
 
 
@@ -94,8 +83,8 @@ def test_a_missing_topology_is_a_problem_and_the_probes_still_succeed(settings: 
     assert found["confirms"] == found["waiting"] == {"ok"}
 
 
-def test_without_the_management_api_the_unchecked_parts_are_warnings(healthy: Settings) -> None:
-    found = statuses(changed(healthy, broker_api_url=SecretStr("")))
+def test_without_the_management_api_the_unchecked_parts_are_warnings(declared: Settings) -> None:
+    found = statuses(changed(declared, broker_api_url=SecretStr("")))
     assert found["topology"] == found["at-least-once"] == {"warning"}
     assert found["waiting"] == {"ok"}
 
@@ -110,16 +99,16 @@ def test_classic_queues_and_unconfirmed_clients_are_warnings(settings: Settings,
     assert [result.status for result in found["waiting"]] == ["ok"]
 
 
-def test_an_unbound_dead_letter_target_is_a_problem(healthy: Settings, connection: Any) -> None:
+def test_an_unbound_dead_letter_target_is_a_problem(declared: Settings, connection: Any) -> None:
     with connection.channel() as channel:
         channel.queue_unbind("site.dead", "site.dead")
-    found = results(healthy)["topology"]
+    found = results(declared)["topology"]
     assert {result.status for result in found} == {"problem"}
     assert any("site.index: dead-letters to site.dead, where nothing is bound" in result.text for result in found)
 
 
-def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(healthy: Settings) -> None:
-    found = results(healthy, celery_with(worker_prefetch_multiplier=8))["consumer_timeout"]
+def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(declared: Settings) -> None:
+    found = results(declared, celery_with(worker_prefetch_multiplier=8))["consumer_timeout"]
     assert {result.text.partition(":")[0]: result.status for result in found} == {
         "worker": "problem",
         "packer": "ok",
@@ -139,30 +128,30 @@ def test_the_queues_of_a_served_art_archive_are_checked(settings: Settings, conn
     assert answering == "11 work queue(s) answer"
 
 
-def test_a_short_consumer_timeout_of_a_queue_is_a_problem(healthy: Settings, connection: Any) -> None:
+def test_a_short_consumer_timeout_of_a_queue_is_a_problem(declared: Settings, connection: Any) -> None:
     """RabbitMQ 3.12 and later read `consumer-timeout`; it is in the arguments of the queue or in a policy."""
     with connection.channel() as channel:
         channel.queue_delete("site.pack")
         arguments = {"x-queue-type": "quorum", "x-consumer-timeout": 60_000}
         channel.queue_declare("site.pack", durable=True, auto_delete=False, arguments=arguments)
-    [packer] = [result for result in results(healthy)["consumer_timeout"] if result.text.startswith("packer")]
+    [packer] = [result for result in results(declared)["consumer_timeout"] if result.text.startswith("packer")]
     assert (packer.status, "60 s (as site.pack or its policy says)" in packer.text) == ("problem", True)
 
 
-def test_settings_of_celery_that_lose_messages_are_problems(healthy: Settings) -> None:
+def test_settings_of_celery_that_lose_messages_are_problems(declared: Settings) -> None:
     bad = celery_with(
         task_acks_late=False, accept_content=["json", "pickle"], worker_consumer="celery.worker.consumer:Consumer"
     )
-    texts = [result.text for result in results(healthy, bad)["workers"]]
+    texts = [result.text for result in results(declared, bad)["workers"]]
     assert [text.partition(" ")[0] for text in texts] == ["task_acks_late", "worker_consumer", "accept_content"]
 
 
 def test_a_clock_that_differs_by_more_than_two_seconds_is_named_with_its_skew(
-    healthy: Settings, connection: Any
+    declared: Settings, connection: Any
 ) -> None:
-    now = [reading.is_skewed() for reading in clock_readings(healthy, connection)]
-    late = clock_readings(healthy, connection, now=lambda: time.time() + 3)
-    early = clock_readings(healthy, connection, now=lambda: time.time() - 3_600)
+    now = [reading.is_skewed() for reading in clock_readings(declared, connection)]
+    late = clock_readings(declared, connection, now=lambda: time.time() + 3)
+    early = clock_readings(declared, connection, now=lambda: time.time() - 3_600)
     assert now == [False, False]
     assert next(str(reading) for reading in late if reading.is_skewed()) == "Redis 3.0 s behind this machine"
     assert [(each.owner, each.is_skewed(), round(each.ahead, -1)) for each in early] == [
@@ -243,21 +232,23 @@ def test_a_store_without_its_marker_is_a_problem(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_an_orchestrator_that_reads_another_store_is_a_problem(healthy: Settings, same: bool) -> None:
-    ours = read_marker(open_store(healthy.store))
+def test_an_orchestrator_that_reads_another_store_is_a_problem(declared: Settings, by_hand: ByHand, same: bool) -> None:
+    ours = read_marker(open_store(declared.store))
     routes = Routes(orchestrator="o", settled=True, routes=(), searchers=(), store_id=ours if same else "another")
-    by_hand = ByHand(healthy.broker)
-    with consumed(healthy.broker, lambda request: by_hand.reply(request, to_json(routes)), queue=REQUESTS, exists=True):
-        [result] = results(healthy)["orchestrator"]
+    by_hand = ByHand(declared.broker)
+    with consumed(
+        declared.broker, lambda request: by_hand.reply(request, to_json(routes)), queue=REQUESTS, exists=True
+    ):
+        [result] = results(declared)["orchestrator"]
     by_hand.close()
     assert result.status == ("ok" if same else "problem")
     assert ("it reads the same store" if same else f"another store (another) than STORE_URL ({ours})") in result.text
 
 
 def test_the_command_prints_json_and_exits_with_1_on_a_problem(
-    healthy: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
+    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "get_settings", lambda: healthy)
+    monkeypatch.setattr(command, "get_settings", lambda: declared)
     good = CliRunner().invoke(command.cli, ["--json"])
     assert good.exit_code == 0
     assert {each["status"] for each in json.loads(good.stdout)} == {"ok", "warning"}
@@ -266,3 +257,22 @@ def test_the_command_prints_json_and_exits_with_1_on_a_problem(
     bad = CliRunner().invoke(command.cli, [])
     assert bad.exit_code == 1
     assert "problem  topology:         queue site.tick: missing; perennial topology apply" in bad.stdout
+
+
+EVENTS = "event-art-archive"
+
+
+def test_queues_without_consumer_are_named_with_the_process_that_should_consume_them(settings: Settings) -> None:
+    assert unconsumed_art(settings) == {}
+    database = SecretStr("postgresql://127.0.0.1/unused")
+    enabled = settings.model_copy(update={"musicbrainz_url": database, "event_art_exchange": EVENTS})
+    names = [f"{EVENTS}.{job}" for job in ("index", "move", "delete")]
+    assert unconsumed_art(enabled)["eventart"] == names
+    with Connection(settings.broker) as connection, connection.channel() as channel:
+        index, *_ = queues = [queue(channel) for queue in art_queues(EVENTS, enabled)]
+        for queue in queues:
+            queue.declare()
+        with Consumer(channel, [index], accept=[]):
+            assert unconsumed_art(enabled)["eventart"] == names[1:]
+    nowhere = enabled.model_copy(update={"broker_url": SecretStr("amqp://127.0.0.1:1//")})
+    assert unconsumed_art(nowhere) == {}

@@ -34,11 +34,6 @@ def task(broker_url: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def broker(broker_url: str) -> Broker:
-    return Broker(broker_url)
-
-
-@pytest.fixture
 def proxy(broker_url: str) -> Iterator[Proxy]:
     proxy = Proxy(broker_url)
     yield proxy

@@ -27,7 +27,7 @@ from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, end_crawl, index, index_and_crawl
 from tasks.site import page as page_task
 from tasks.timers import start_timer, tick
-from tests.integration.test_tick import broker, process, ticked
+from tests.integration.test_tick import ticked
 from tests.servers.site import Request, Site, Wire, by_host, failure, page, redirect
 from tests.support.broker import Broker
 from tests.support.completing import complete_page
@@ -36,8 +36,6 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.integration
 
 TASKS = {"index+crawl": index_and_crawl, "index": index, "crawl": crawl, "end_crawl": end_crawl}
-
-__all__ = ["broker", "process"]
 
 DOMAIN = "a.gov"
 

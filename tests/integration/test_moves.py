@@ -27,14 +27,11 @@ from tasks import site as tasks
 from tasks.base import Context
 from tasks.pack import pack_full
 from tasks.timers import tick
-from tests.integration.test_tick import broker
 from tests.servers.site import Site, by_host, in_letters, page, redirect
 from tests.support.broker import Broker
 from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["broker"]
 
 
 @pytest.fixture

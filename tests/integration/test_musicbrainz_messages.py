@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,10 +39,6 @@ class QueueTap:
             for project in PROJECTS:
                 for key in ("index", "move", "delete"):
                     Queue(self.NAME, Exchange(project.prefix), routing_key=key)(channel).declare()
-
-    def depth(self) -> int:
-        with self._channel() as channel:
-            return int(channel.queue_declare(self.NAME, passive=True).message_count)
 
     def take(self) -> list[Sent]:
         """Remove and return every message, each of which must have no property and no header."""
@@ -156,32 +151,3 @@ def test_a_change_puts_its_bytes_on_the_broker_without_any_property(
     with relay.running(musicbrainz_url, tap.broker):
         eventually(lambda: outbox(db) == 0, "all is sent")
     assert tap.take() == expected
-
-
-def test_what_is_rolled_back_is_never_sent_and_what_is_committed_is_sent_at_once(
-    musicbrainz_url: str, db: changes.Db, tap: QueueTap
-) -> None:
-    with relay.running(musicbrainz_url, tap.broker, poll=60):
-        changes.rename(db, COVER_ART, OLD, "x")
-        db.rollback()
-        for gid in (NEW, OLD, NEW):
-            changes.rename(db, COVER_ART, gid, "y")
-            db.commit()
-        eventually(lambda: outbox(db) == 0, "all is sent, without waiting for the next look")
-    assert tap.take() == [index(NEW), index(OLD), index(NEW)]
-
-
-def test_what_cannot_be_sent_stays_and_what_was_sent_before_it_is_not_sent_again(
-    musicbrainz_url: str, db: changes.Db, tap: QueueTap, caplog: pytest.LogCaptureFixture
-) -> None:
-    changes.rename(db, COVER_ART, OLD, "x")
-    db.execute("SELECT amqp.publish(1, 'cover-art-archive', 'nobody', 'lost?')")
-    changes.rename(db, COVER_ART, NEW, "x")
-    db.commit()
-    with caplog.at_level(logging.WARNING), relay.running(musicbrainz_url, tap.broker, poll=0.05):
-        eventually(lambda: len(caplog.records) >= 3, "it was tried three times")
-        assert (tap.take(), outbox(db)) == ([index(OLD)], 2)
-        with Connection(tap.broker) as connection, connection.channel() as channel:
-            channel.queue_bind(QueueTap.NAME, "cover-art-archive", "nobody")
-        eventually(lambda: outbox(db) == 0, "somebody is bound now")
-    assert tap.take() == [("cover-art-archive", "nobody", b"lost?"), index(NEW)]

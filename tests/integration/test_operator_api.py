@@ -15,14 +15,14 @@ from app.sites.crawl_reports import CrawlReports
 from app.web.application import create_app
 from app.web.middleware import OPERATOR_PATHS
 from tasks.base import Context
-from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, process, run, url
+from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, run, url
 from tests.packs import page, write_pack
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["policy", "process"]
+__all__ = ["policy"]
 
 TOKEN = "correct-horse-battery"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}

@@ -51,14 +51,6 @@ def test_it_listens_on_no_port_and_others_may_not_enter_its_folder_which_goes_wi
     assert not folder_of(url).exists()
 
 
-def test_two_postgresql_servers_run_side_by_side() -> None:
-    with postgres() as one, postgres() as other:
-        with psycopg.connect(one, autocommit=True) as connection:
-            connection.execute("CREATE DATABASE only_here")
-        assert answers(one.replace("/postgres?", "/only_here?"))
-        assert not answers(other.replace("/postgres?", "/only_here?"))
-
-
 def test_nothing_of_postgresql_remains_when_its_parent_is_killed() -> None:
     command = [sys.executable, "-c", ASKER]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

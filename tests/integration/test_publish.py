@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -26,11 +26,53 @@ from tests.support.broker import Broker
 from tests.support.decisions import carry_out_one
 from tests.support.deliveries import FAILURE, delivery
 from tests.support.killable import Killable
-from tests.support.lost_confirms import ConfirmLosingProxy
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
+
+
+#: In an AMQP 0-9-1 frame: its type, a method, and the start of the payload, class and method of `basic.ack`.
+_METHOD, _BASIC_ACK = 1, struct.pack(">HH", 60, 80)
+#: Bytes of a frame's header, and of its header and end.
+_HEADER, _AROUND = 7, 8
+
+
+class ConfirmLosingProxy(Proxy):
+    """Loses the confirms of the first connections that get one. Heartbeats and other answers reach the client."""
+
+    def __init__(self, url: str, *, connections: int) -> None:
+        """Lose the confirms of this number of connections. Those without a confirm do not count."""
+        #: Confirms that were lost.
+        self.lost = 0
+        self._connections = connections
+        #: The buffers of connections that lost one.
+        self._losing: list[bytearray] = []
+        super().__init__(url)
+
+    def _filter(self) -> Callable[[bytes], bytes]:
+        buffer = bytearray()
+
+        def forwarded(data: bytes) -> bytes:
+            buffer.extend(data)
+            kept = bytearray()
+            while len(buffer) >= _HEADER and len(buffer) >= (end := _AROUND + int.from_bytes(buffer[3:_HEADER])):
+                frame, buffer[:end] = bytes(buffer[:end]), b""
+                if frame[0] == _METHOD and frame[_HEADER:].startswith(_BASIC_ACK) and self._loses(buffer):
+                    self.lost += 1
+                else:
+                    kept += frame
+            return bytes(kept)
+
+        return forwarded
+
+    def _loses(self, buffer: bytearray) -> bool:
+        is_losing = any(each is buffer for each in self._losing)
+        if not is_losing and len(self._losing) < self._connections:
+            self._losing.append(buffer)
+            return True
+        return is_losing
+
 
 #: Bytes of the broker's confirm.
 _ACK_FRAME = 21
@@ -42,11 +84,6 @@ def publisher(settings: Settings) -> Iterator[Publisher]:
     publisher.declare(client_queues(settings))
     yield publisher
     publisher.close()
-
-
-@pytest.fixture
-def broker(settings: Settings) -> Broker:
-    return Broker(settings.broker)
 
 
 def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> Outgoing:

@@ -17,12 +17,9 @@ from app.sites.sweep import Sweep
 from app.state.client import get_raw_redis
 from app.storage.layout import page_id
 from tasks.base import Context
-from tests.integration.test_tick import process
 from tests.support.completing import complete_page
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["process"]
 
 DOMAIN = "a.gov"
 REF = CrawlRef(DOMAIN, "c")

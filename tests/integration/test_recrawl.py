@@ -1,4 +1,4 @@
-"""A crawl of a site that was crawled before: conditional requests, no writes of unchanged pages, and no lost link."""
+"""Crawls of a site in one process: conditional requests, no write of an unchanged page, lost links, budgets, probes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
 
 from app.crawl.frontier.robots_cache import ParsedFiles
-from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.reports.explanation import explain_url
 from app.crawl.urls import Target, canonical_key
 from app.pack.manifest import read_manifest
@@ -26,13 +27,10 @@ from app.storage.store import Stat
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full
-from tests.integration.test_tick import process
-from tests.servers.site import Answer, Request, Site, in_letters, page, robots, with_etag
+from tests.servers.site import Answer, Request, Site, failure, in_letters, page, redirect, reply, robots, with_etag
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["process"]
 
 PAGES = {"/": ["/amber", "/cedar"], "/amber": ["/deep"], "/cedar": [], "/deep": ["/"]}
 
@@ -219,3 +217,127 @@ def test_other_rules_for_links_need_the_pages_again(process: Context, site: Site
     with patch("app.crawl.policy._SELECTION_VERSION", "other"):
         requests = crawl(process, site, "two")
     assert [request.headers.get("if-none-match") for request in requests] == [None] * 4
+
+
+BUDGETS = {
+    "max_depth": 5,
+    "max_query_variants": 3,
+    "max_pattern_pages": 4,
+    "max_identical_texts": 2,
+    "max_redirects": 2,
+    "max_repeated_segments": 1,
+}
+
+
+def test_a_crawl_ends_within_the_budgets_of_its_site(process: Context) -> None:
+    facets = [f"/shop?colour={number}&size=1" for number in range(7)]
+    listed = [f"/list/x?page={number}" for number in range(7)]
+    same = [f"/month/{number}" for number in range(7)]
+    hops = [f"/hop/{name}" for name in ("a", "b", "c", "d", "e")]
+    with Site({"/": page("Home", "Text", links=[*facets, *listed, *same, hops[0], "/f/x/f"])}) as site:
+        for number, path in enumerate((*facets, *listed)):
+            site.set(path, page("Page", f"Text of {in_letters(number)}"))
+        for path in same:
+            site.set(path, page("Month", "No events"))
+        for path, onward in pairwise(hops):
+            site.set(path, redirect(onward))
+        add_site(process.store, Declared.of(site.domain, BUDGETS))
+        crawl(process, site, "one")
+        found = status(site.domain, settings=process.settings)
+        paths = site.paths()
+    requested = {start: sum(path.startswith(start) for path in paths) for start in ("/shop", "/list/", "/hop/")}
+    assert requested == {"/shop": 3, "/list/": 4, "/hop/": 3}
+    assert found.reasons["query-variants"] == 4
+    assert found.reasons["pattern-pages"] == 3
+    assert found.reasons["identical-texts"] > 0
+    assert (found.reasons["too-many-redirects"], found.reasons["repeated-segments"]) == (1, 1)
+    assert found.budgets == {name: value for name, value in BUDGETS.items() if name != "max_depth"}
+    assert "stopped by max_query_variants 3, max_pattern_pages 4, max_identical_texts 2" in str(found)
+
+
+@pytest.mark.parametrize(("of_site", "of_robots_txt", "delay"), [(2, 5, 5), (5, 2, 5), (5, "", 5), (0, 0, 0)])
+def test_a_host_gets_one_request_in_the_longer_of_the_delays_of_its_site_and_of_its_robots_txt(
+    process: Context, of_site: float, of_robots_txt: float | str, delay: float
+) -> None:
+    with Site({"/robots.txt": robots(f"User-agent: *\nCrawl-delay: {of_robots_txt}")}) as site:
+        add_site(process.store, Declared.of(site.domain, {"delay": of_site}))
+        concurrency = 1 if delay else process.settings.host_concurrency
+        found = process.steps.begin(Target(site.url, site.domain, site.url)).host
+    assert found == Host(site.domain, delay, concurrency)
+
+
+def oops(name: str, *links: str) -> Answer:
+    """Answer with an error page; its links have no text."""
+    anchors = "".join(f'<a href="{link}"></a>' for link in links)
+    return reply(f"<!doctype html><title>Oops</title><h1>Oops</h1><p>Sorry, there is no {name} here</p>{anchors}")
+
+
+class SoftSite(Site):
+    """A site that answers 200 to any path, with a page that repeats the path or its last part."""
+
+    def route(self, request: Request) -> Answer:
+        path = request.path
+        if path in self._routes:
+            return self._routes[path]
+        return oops(path if "old" in path else path.rpartition("/")[2], "/from-an-error-page")
+
+
+@pytest.fixture
+def soft_site(process: Context) -> Iterator[SoftSite]:
+    process.probes._probes = True
+    links = ["/docs/amber", "/docs/missing", "/old/path", "/docs/birch"]
+    with SoftSite({"/": page("Home", "Welcome", links=links)}) as site:
+        site.set("/docs/amber", page("A", "Amber"))
+        site.set("/docs/birch", page("B", "Birch"))
+        yield site
+
+
+def probes(site: Site) -> list[int]:
+    """Return the positions of the probes in the requests for pages."""
+    pages = [path for path in site.paths() if path not in ("/robots.txt", "/sitemap.xml")]
+    return [at for at, path in enumerate(pages) if path.startswith("/perennial-probe-")]
+
+
+def test_pages_with_the_text_of_the_error_page_are_not_indexed(process: Context, soft_site: SoftSite) -> None:
+    crawl(process, soft_site, "one")
+    assert reasons(process, soft_site) == {"indexed": 3, "soft-404": 2}
+    assert packed(process, soft_site, "one") == 3
+    assert probes(soft_site) == [1]  # After the start page, before all others.
+    assert "/from-an-error-page" not in soft_site.paths()
+
+    # A page that is removed becomes an error page: what was stored of it goes.
+    soft_site.remove("/docs/birch")
+    crawl(process, soft_site, "two")
+    assert reasons(process, soft_site)["soft-404"] == 3
+    assert packed(process, soft_site, "two") == 2
+    assert len(probes(soft_site)) == 2
+
+
+def test_a_start_page_that_is_also_the_error_page_is_indexed(process: Context, soft_site: SoftSite) -> None:
+    soft_site.set("/", oops("", "/docs/missing", "/docs/amber"))
+    crawl(process, soft_site, "one")
+    assert reasons(process, soft_site) == {"indexed": 2, "soft-404": 1}
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_site_with_proper_errors_has_no_soft_404(
+    process: Context, soft_site: SoftSite, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soft_site.set("/robots.txt", robots(""))
+    soft_site.set("/docs/missing", oops("missing"))
+    soft_site.set("/old/path", oops("path"))
+    monkeypatch.setattr(soft_site, "route", lambda request: soft_site._routes.get(request.path, failure(status)))
+    crawl(process, soft_site, "one")
+    assert reasons(process, soft_site) == {"indexed": 5}
+    assert len(probes(soft_site)) == 1
+
+
+def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(
+    process: Context, soft_site: SoftSite
+) -> None:
+    started = Crawl("one", soft_site.domain, soft_site.url, datetime.now(UTC), own=True)
+    process.records.begin(started, timer_timeout=30, callback={})
+    url = soft_site.at("/perennial-probe-0")
+    target = Target(url, soft_site.domain, url, "one", depth=1, role="probe")
+    completed = process.probes.run(target, message_id="m", too_complex=True)
+    assert (completed.ended, probes(soft_site)) == (True, [])

@@ -20,14 +20,11 @@ from tasks.base import Context
 from tasks.site import crawl, end_crawl, index, index_and_crawl
 from tasks.site import page as page_task
 from tasks.timers import start_due_crawls
-from tests.integration.test_tick import broker, process
 from tests.servers.site import Site as Server
 from tests.servers.site import page
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["broker", "process"]
 
 DOMAIN = "a.gov"
 

@@ -14,7 +14,6 @@ import pytest
 
 from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
-from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, ProblemReply, SearcherReport, to_payload
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Reporter
@@ -140,47 +139,6 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
         if ending == "killed":
             next_one.kill()
     assert not [each for each in ear.received[mark:] if each.type in ("loaded", "failed")]
-
-
-def test_new_versions_and_a_drain_lose_no_query_and_mix_no_versions(
-    settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
-) -> None:
-    member = ours.searcher()
-    me = ear.receive("register").report.searcher_id
-    packs.publish(DOMAIN, 1)
-    assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
-    request = searcher_message(me, "search", domain=DOMAIN, q="alpha", limit=50)
-    stop = threading.Event()
-
-    def ask_on(requestor: Requestor) -> list[int]:
-        generations: list[int] = []
-        while not stop.is_set():
-            answer = answer_of(requestor.request(request, deadline=20).body)
-            assert isinstance(answer, SearchReply), answer
-            version = int(answer.info.generation)
-            assert found(answer) == (title_of(DOMAIN, version), pages_of(version))
-            generations.append(version)
-        return generations
-
-    with ThreadPoolExecutor(3) as pool:
-        runs = [pool.submit(ask_on, ear.requestor) for _ in range(3)]
-        try:
-            for version in range(2, 9):
-                packs.publish(DOMAIN, version)
-                assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
-            directory = settings.data_dir / "searchers" / "1"
-            eventually(lambda: len(list(directory.glob("*/*.sqlite"))) == 1, "old versions are removed")
-            mark = ear.mark()
-            member.process.terminate()
-            # A query that reaches the broker just when the queue is deleted may be lost, so the queries end here.
-            ear.receive("register", lambda each: each.report.leaving, after=mark)
-        finally:
-            stop.set()
-        for run in runs:
-            generations = run.result()
-            assert generations == sorted(generations)
-            assert len(set(generations)) > 2
-    assert member.process.wait(20) == 0
 
 
 def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator, settings: Settings) -> None:

@@ -27,25 +27,21 @@ from app.timers.timers import full_pack
 from app.topology.declare import declare_all
 from app.topology.queues import DEAD_SET
 from tasks.base import Context
-from tests.integration.test_tick import broker
-from tests.integration.test_tick import process as process_of_clients
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["broker", "process_of_clients"]
-
 DOMAIN, OTHER = "a.gov:8080", "b.a.gov"
 
 
 @pytest.fixture
-def process(process_of_clients: Context) -> Context:
+def process(process: Context) -> Context:
     """Return the context of this process, with the delay queues that a worker declares."""
-    settings = process_of_clients.settings
+    settings = process.settings
     with connected(settings.broker) as connection:
         assert not declare_all(connection, settings)
-    return process_of_clients
+    return process
 
 
 def perennial(*arguments: str, exit_code: int = 0) -> str:

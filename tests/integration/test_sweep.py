@@ -25,14 +25,11 @@ from app.timers.timers import full_pack, incremental_pack
 from tasks.base import Context
 from tasks.pack import pack_full as pack_full_task
 from tasks.timers import start_timer, tick
-from tests.integration.test_tick import broker, process
 from tests.support.broker import Broker
 from tests.support.completing import complete_page
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["broker", "process"]
 
 DOMAIN = "a.gov"
 

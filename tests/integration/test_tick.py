@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,27 +25,11 @@ from tasks.base import Context
 from tasks.site import end_crawl
 from tasks.timers import reset_timer, start_timer, tick
 from tests.support.broker import Broker
-from tests.support.task_context import task_context
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 KINDS: tuple[MessageKind, ...] = ("index", "crawl")
-
-
-@pytest.fixture
-def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
-    """Return the context of this process as in a worker, with the settings of the test."""
-    monkeypatch.setattr("tasks.timers.STALLED", 1)
-    with task_context(environment, settings, monkeypatch) as context:
-        assert context.epoch.is_new()
-        context.epoch.note()
-        yield context
-
-
-@pytest.fixture
-def broker(settings: Settings) -> Broker:
-    return Broker(settings.broker)
 
 
 def end_crawls(broker: Broker) -> int:

@@ -128,11 +128,6 @@ class ArchiveServer(Site):
                 item.written[name] = at
             _derive(item, name)
 
-    def remove_file(self, bucket: str, name: str) -> None:
-        """Remove a file without a trace."""
-        with self._state:
-            del self._items[bucket].files[name]
-
     def clear(self) -> None:
         """Forget every item."""
         with self._state:

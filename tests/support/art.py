@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from app.coverart.project import COVER_ART, Project
 from app.services import Urls
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
-from tests.servers.musicbrainz import database, relay
+from tests.servers.musicbrainz import changes, database, relay
 from tests.servers.musicbrainz_ws import MusicBrainz
 from tests.servers.site import Request
 from tests.support.broker import Broker
@@ -82,6 +82,19 @@ class ArtSystem:
     def failed(self) -> str:
         """The dead set."""
         return f"{self.project.prefix}.failed"
+
+    def add_releases(self, gids: Sequence[str]) -> None:
+        """Add releases with an image each, numbered from 1 on; their messages or events wait to be published."""
+        artist = changes.add_artist(self.database, "Various Artists")
+        for number, gid in enumerate(gids, start=1):
+            changes.add_release(self.database, f"Volume {number}", artist, gid=gid)
+            self.web_service.set_entity("release", gid, f"Volume {number}")
+            changes.add_cover(self.database, gid, number)
+
+    def forget_changes(self) -> None:
+        """Forget the messages or events of all changes so far."""
+        table = "amqp.outbox" if self.producer == "outbox" else "artwork_indexer.event_queue"
+        self.database.execute(f"DELETE FROM {table}")
 
     def post(self, kind: str, body: bytes, **properties: Any) -> None:
         """Post a plain message as MusicBrainz would."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import string
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,12 +89,10 @@ class Packs:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def publish(self, domain: str, version: int, *, size_mb: int = 0) -> None:
-        """Put a version into the store, with `size_mb` of additional text."""
+    def publish(self, domain: str, version: int) -> None:
+        """Put a version into the store."""
         title = title_of(domain, version)
         pages = [_page(domain, number, title) for number in range(pages_of(version))]
-        if size_mb:
-            pages.append(_page(domain, len(pages), title, noise(size_mb, seed=version)))
         path = self._folder / f"{domain}.{version}.sqlite"
         write_pack(path, pages, domain=domain, generation=version)
         publish(self._store, path, domain=domain, generation=version, pages=len(pages))
@@ -120,18 +116,9 @@ def pages_of(version: int) -> int:
     return 2 + version
 
 
-def _page(domain: str, number: int, title: str, more: str = "") -> Page:
+def _page(domain: str, number: int, title: str) -> Page:
     url = f"https://{domain}/{number}"
-    return Page(
-        canonical_key=url, url=url, domain=domain, path=f"/{number}", title=title, body=f"Page {number} of it. {more}"
-    )
-
-
-def noise(size_mb: int, *, seed: int) -> str:
-    """Return about `size_mb` MB of words that occur once each and do not compress well."""
-    chance = random.Random(seed)
-    words = ("".join(chance.choices(string.ascii_lowercase, k=12)) for _ in range(size_mb * 2**20 // 13))
-    return " ".join(words)
+    return Page(canonical_key=url, url=url, domain=domain, path=f"/{number}", title=title, body=f"Page {number} of it.")
 
 
 # Routes

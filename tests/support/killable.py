@@ -24,10 +24,6 @@ class Killable:
         """SIGKILL `beam.smp`, which is RabbitMQ, or `redis-server`."""
         kill(program, self._private.data_dir)
 
-    def set_heartbeat(self, seconds: int) -> None:
-        """Let new connections to RabbitMQ have heartbeats at this interval."""
-        rabbitmqctl(self._private, "eval", f"application:set_env(rabbit, heartbeat, {seconds}).")
-
     @contextmanager
     def suspended(self, queue: str) -> Iterator[None]:
         """Suspend the process of a classic queue for the block: its confirms are late, and the node is not."""

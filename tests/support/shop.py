@@ -14,7 +14,6 @@ from typing import Any
 from celery import Celery, signals
 from celery.exceptions import Reject, Retry
 
-from app.broker.errors import Postpone
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
@@ -43,8 +42,6 @@ policies = Policies(
         "wait.orders": XDeath("wait.orders", retry_after_ms=8_000, retry_max=1),
         "wait.orders.classic": XDeath("wait.orders.classic", retry_after_ms=8_000, retry_max=1, queue_type="classic"),
         "quick.mail": DelayQueues("quick", timeout_ms=50, retry_max=2),
-        "quick.labels": FixedTtl("quick.labels", {"quick.labels": "print"}, ttl_ms=100, retry_max=2),
-        "quick.orders": XDeath("quick.orders", retry_after_ms=100, retry_max=2),
         "deadly": DelayQueues("deadly", delivery_limit=3),
         "deadly.labels": FixedTtl(
             "deadly.labels", {"deadly.labels": "print"}, delivery_limit=3, postpone_type="classic"
@@ -178,15 +175,9 @@ def by_raised_retry(journal: str) -> None:
 
 
 @task()
-def scripted(journal: str, outcomes: list[str]) -> str:
-    """Do what is written for this run."""
-    outcome = outcomes[note(journal)]
-    if outcome == "postpone":
-        raise Postpone(0.1, "not yet")
-    if outcome == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if outcome == "fail":
-        raise KeyError("no such shelf")
+def succeed(journal: str) -> str:
+    """Do it."""
+    note(journal)
     note(journal, "done")
     return "done"
 

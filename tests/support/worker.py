@@ -51,14 +51,6 @@ class Worker:
             child.kill()
         self.process.wait()
 
-    def suspend(self) -> None:
-        """SIGSTOP the whole worker: it is there, and does nothing."""
-        os.killpg(self.process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT the whole worker."""
-        os.killpg(self.process.pid, signal.SIGCONT)
-
     def leave(self) -> None:
         """SIGTERM it; it must end by itself, and well."""
         self.process.terminate()

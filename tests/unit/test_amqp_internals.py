@@ -1,4 +1,4 @@
-"""What arrives in any message can be read, and goes out as it came."""
+"""What arrives in any message can be read and goes out as it came; what the broker's refusal of a queue says."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import pickle
 import struct
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from struct import pack
 from typing import Any
 
 import pytest
 from amqp import Message, serialization
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu import Queue
 from pika.data import decode_table
 
 from app.broker import amqp_internals
@@ -24,6 +27,8 @@ from app.broker.amqp_internals import (
     read_arguments,
     read_properties,
 )
+from app.broker.connection import NodesConnection, backoff, broker_name, tls_options
+from app.broker.declaring import RefusedDeclaration, node_down
 from tests.support import raw
 
 pytestmark = pytest.mark.unit
@@ -124,3 +129,40 @@ def test_text_that_is_not_utf_8_reaches_a_pool_process_unchanged(text: bytes) ->
     garbled = UndecodableText(text)
     again = pickle.loads(pickle.dumps(garbled))
     assert (again, again.encode()) == (garbled, text)
+
+
+DOWN = "NOT_FOUND - home node 'rabbit@one' of durable queue 'site.dead' in vhost '/' is down or inaccessible"
+
+
+def test_each_failure_doubles_the_backoff_up_to_a_limit_with_half_of_it_at_random() -> None:
+    pauses = partial(backoff, first=1.0, longest=30.0)
+    assert [pauses(failures, jitter=1) for failures in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [pauses(failures, jitter=0) for failures in range(1, 8)] == [0.5, 1, 2, 4, 8, 15, 15]
+    assert all(15 <= pauses(1_000_000) <= 30 for _ in range(20))
+
+
+def test_only_a_queue_whose_node_is_down_has_a_node() -> None:
+    assert node_down(NotFound(DOWN)) == "rabbit@one"
+    assert node_down(NotFound("NOT_FOUND - no queue 'site.dead' in vhost '/'")) == ""
+    assert node_down(AccessRefused(DOWN)) == node_down(OSError(DOWN)) == ""
+
+
+def test_a_refusal_says_what_becomes_of_the_queue() -> None:
+    queue = Queue("site.dead")
+    assert str(RefusedDeclaration(queue, NotFound(DOWN))) == "its node rabbit@one is down; it returns with that node"
+    other = RefusedDeclaration(queue, PreconditionFailed("PRECONDITION_FAILED - inequivalent arg 'x-queue-type'"))
+    assert (other.differs, str(other)) == (True, "inequivalent arg 'x-queue-type'")
+
+
+def test_each_node_of_a_list_has_its_certificate_checked_by_its_own_name() -> None:
+    connection = NodesConnection("amqps://u:p@one.example//;amqps://u:p@two.example//", ssl=True)
+    connection.switch("amqps://u:p@two.example//")
+    assert (connection.hostname, connection.ssl) == ("two.example", {"server_hostname": "two.example"})
+    assert tls_options("amqps://one.example//;amqps://two.example//") == {"server_hostname": "one.example"}
+
+
+def test_the_name_of_a_broker_has_every_node_and_no_password() -> None:
+    name = broker_name("amqp://u:secret@one.example:5672//;amqp://u:secret@two.example:5672//")
+    assert "secret" not in name
+    assert "one.example" in name
+    assert "two.example" in name

@@ -1,4 +1,4 @@
-"""The record of a crawl: its state under concurrent writers, entries as lines, segments that are written once."""
+"""The record of a crawl: its state under concurrent writers, lines, segments, and the last entry of each page."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.crawl.page import with_interval
+from app.crawl.read.classify import FetchResult, Gone, Indexed, Unchanged
 from app.crawl.record import segments
 from app.crawl.record.crawls import (
     CrawlRecord,
@@ -26,12 +28,14 @@ from app.crawl.record.crawls import (
     read_crawl,
     update_crawl,
 )
-from app.crawl.record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, UrlEntry, UrlState
+from app.crawl.record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, STORED_STATES, Former, UrlEntry, UrlState
 from app.crawl.record.keys import CrawlRef
+from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import MEANINGS, Reason
 from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries
+from app.crawl.reports.crawl_report import mark_duplicates
 from app.errors import InvalidKey, PreconditionFailed, StoreError
-from app.storage.layout import page_id
+from app.storage.layout import Page, page_id
 from app.storage.store import ObjectStore
 from tests.support import documents
 from tests.support.stores import folder_store
@@ -289,3 +293,107 @@ def test_the_reference_lists_each_field(number: int, stored: Mapping[str, object
     tables = re.findall(r"^\| Field .*?\n\n", documents.read("docs/reference/store.md"), re.DOTALL | re.MULTILINE)
     rows = [line.split("|")[1] for line in tables[number - 1].splitlines()[2:] if line]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(stored)
+
+
+ENTRIES = st.lists(
+    st.builds(
+        UrlEntry,
+        url=st.sampled_from(["/a", "/b", "/cc", "/\udcffé", "/ü"]),
+        page_id=st.sampled_from(["1", "2", "3", "4", "\ud800"]),
+        state=st.sampled_from(["indexed", "unchanged", "skipped", "failed"]),
+        at=st.floats(0, 1e9),
+        reason=st.sampled_from(["", "dns", Reason.CANONICAL]),
+        hash=st.sampled_from(["", "x", "y"]),
+        links=st.sampled_from([(), ("/a", "/b")]),
+    ),
+    max_size=12,
+)
+
+
+@given(ENTRIES)
+def test_they_are_those_of_a_dictionary(written: list[UrlEntry]) -> None:
+    expected = {entry.page_id: entry for entry in written}
+    found = LatestEntries(written)
+    assert list(found.items()) == list(expected.items())
+    assert list(found.values()) == list(expected.values())
+    assert list(found) == list(expected)
+    assert len(found) == len(expected)
+    assert {key: found.get(key) for key in ("1", "\ud800", "5")} == {
+        key: expected.get(key) for key in ("1", "\ud800", "5")
+    }
+    assert ("2" in found) == ("2" in expected)
+
+
+@given(ENTRIES)
+def test_each_copy_of_a_stored_page_names_the_one_with_the_shortest_url(written: list[UrlEntry]) -> None:
+    latest = {entry.page_id: entry for entry in written}
+    found = LatestEntries(written)
+    mark_duplicates(found)
+    for key, entry in latest.items():
+        same = [each for each in latest.values() if entry.hash == each.hash != "" and each.state in STORED_STATES]
+        if entry.state not in STORED_STATES or entry.reason == Reason.CANONICAL or len(same) < 2:
+            assert found[key] == entry
+        elif found[key] != entry:
+            shortest = min((each.url for each in same), key=lambda url: (len(url), url))
+            assert found[key] == replace(entry, reason=Reason.DUPLICATE, detail=shortest)
+    for group in {entry.hash for entry in latest.values() if entry.hash and entry.state in STORED_STATES}:
+        same = [each for each in latest.values() if each.hash == group and each.state in STORED_STATES]
+        left = [each for each in same if found[each.page_id] == each and each.reason != Reason.CANONICAL]
+        assert len(left) <= 1
+
+
+def test_entries_are_replaced_while_copies_are_read() -> None:
+    copies = [
+        UrlEntry(url=f"/{number:05}", page_id=str(number), state="indexed", at=1, hash="x") for number in range(3_000)
+    ]
+    found = LatestEntries(copies)
+    mark_duplicates(found)
+    assert [entry.detail for entry in found.values()] == ["", *["/00000"] * 2_999]
+
+
+PAGE = Page(canonical_key="k", url="https://a.gov/", domain="a.gov", path="/", title="t")
+UNCHANGED, CHANGED = Unchanged(page=PAGE, why="not-modified"), Indexed(page=PAGE)
+FORMER = Former("", "", "h", interval=0, at=1_000)
+
+
+@pytest.mark.parametrize(
+    ("result", "former", "interval"),
+    [
+        (UNCHANGED, FORMER, 140),
+        (UNCHANGED, replace(FORMER, interval=140), 196),
+        (UNCHANGED, replace(FORMER, interval=900), 1_000),
+        (CHANGED, replace(FORMER, interval=500), 400),
+        (CHANGED, FORMER, 80),
+        (UNCHANGED, replace(FORMER, at=0), 0),
+        (UNCHANGED, None, 0),
+        (Gone(why="404"), FORMER, 0),
+    ],
+)
+def test_an_interval_grows_while_a_page_is_unchanged_and_shrinks_when_it_changes(
+    result: FetchResult, former: Former | None, interval: float
+) -> None:
+    timed = with_interval(result, former, now=1_100, longest=1_000)
+    assert (timed.interval, timed.due) == pytest.approx((interval, 1_100 + interval if interval else 0))
+
+
+def test_without_a_longest_interval_a_page_is_always_due() -> None:
+    assert with_interval(UNCHANGED, FORMER, now=1_100, longest=None).due == 0
+
+
+@pytest.mark.parametrize(
+    ("longest", "scheduled", "former"),
+    [
+        (None, True, Former("e", "", "h")),
+        (900, False, Former("e", "", "h", 500, 1_000, 0)),
+        (900, True, Former("e", "", "h", 500, 1_000, 1_500)),
+        (60, True, Former("e", "", "h", 500, 1_000, 1_060)),
+    ],
+)
+def test_a_crawl_knows_when_pages_are_due_if_the_schedule_started_it(
+    longest: float | None, scheduled: bool, former: Former
+) -> None:
+    entry = UrlEntry(
+        url="https://a.gov/", page_id="p", state="unchanged", at=1_300, etag="e", hash="h", interval=500, due=1_500
+    )
+    found = Former.of(UrlEntry.from_line(entry.to_line()), longest=longest, scheduled=scheduled)
+    assert Former.from_text(found.to_text()) == former

@@ -1,4 +1,4 @@
-"""Dead letters as values: their cause from any headers, ids, exports, task and domain."""
+"""Dead letters as values: their cause from any headers, ids, exports, task and domain; how deep bodies may be."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from app.broker.dead_letters.audit import append_lines
 from app.broker.dead_letters.causes import Cause, cause_of
 from app.broker.dead_letters.exports import from_record, read_export, to_record
 from app.broker.dead_letters.letters import DeadLetter, LetterFilter, LetterIds, group_letters, id_matches, letter_of
-from app.broker.errors import InvalidMessage
+from app.broker.errors import InvalidMessage, TooDeep
+from app.broker.nesting import MAX_NESTING, may_be_deep, read_json, require_shallow
 from app.cli.dead import age_seconds, cli
 from app.cli.dead_output import age
 from app.cli.printing import short
@@ -268,3 +269,34 @@ def test_ages_are_short() -> None:
 )
 def test_an_invalid_choice_of_letters_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     assert CliRunner().invoke(cli, arguments).exit_code == 2
+
+
+@given(st.lists(st.sampled_from(["list", "object"]), min_size=MAX_NESTING - 2, max_size=MAX_NESTING + 2), st.text())
+def test_a_body_is_refused_from_the_first_level_beyond_the_limit(kinds: list[str], text: str) -> None:
+    value: object = 1
+    for kind in kinds:
+        value = [text, value] if kind == "list" else {text: 0, f"{text}x": value}
+    if len(kinds) <= MAX_NESTING:
+        require_shallow(value)
+        assert read_json(json.dumps(value)) == value
+        return
+    assert may_be_deep(json.dumps(value))
+    with pytest.raises(InvalidMessage, match="more than 100 levels"):
+        require_shallow(value)
+    with pytest.raises(InvalidMessage, match="more than 100 levels"):
+        read_json(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("levels", [101, 900, 1_000, 3_000, 9_990, 100_000])
+def test_json_that_only_some_versions_of_python_can_read_is_refused_by_each(levels: int) -> None:
+    for opening, closing in ("[]", ('{"":', "}")):
+        with pytest.raises(TooDeep):
+            read_json(opening * levels + "1" + closing * levels)
+
+
+def test_brackets_in_a_text_are_no_levels() -> None:
+    assert read_json(b'"' + b"[" * 500 + b'"') == "[" * 500
+
+
+def test_a_wide_body_is_not_deep() -> None:
+    require_shallow([[{}] * 300] * 300)

@@ -1,4 +1,4 @@
-"""The error tree: no two classes share a reason, and the answer to a request is decided by the class alone."""
+"""The error tree: no two classes share a reason, replies follow from the class alone, and which errors are outages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
 
 import app
 from app.broker.errors import ApplicationError, Postpone
@@ -18,6 +27,7 @@ from app.cluster.protocol import error_of, problem_reply
 from app.errors import ConnectionFailed, PackError, StoreError, lacks_descriptors, lacks_space
 from app.http.fetcher import Fetcher
 from app.pack.database import create
+from app.state.outage import is_outage
 from app.web.problems import PROBLEMS
 from config.settings import Settings
 from tasks import timers
@@ -89,3 +99,25 @@ def test_a_message_waits_while_its_process_has_no_file_descriptors_left(
     monkeypatch.setattr(timers, "domain_of", lambda _message: store.put("content/a.example/1.json", b"{}"))
     with no_free_descriptors(), pytest.raises(Postpone, match="no file descriptors are left here: "):
         timers.reset_timer(domain="a.example")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("Connection refused"),
+        TimeoutError("Timeout reading from socket"),
+        BusyLoadingError("Redis is loading the dataset in memory"),
+        OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        ReadOnlyError("You can't write against a read only replica."),
+        ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+        ResponseError("OOM command not allowed when used memory > 'maxmemory'. script: a1, on @user_script:1."),
+    ],
+    ids=lambda error: str(error)[:24],
+)
+def test_an_error_of_the_server_is_an_outage(error: RedisError) -> None:
+    assert is_outage(error)
+
+
+@pytest.mark.parametrize("text", ["WRONGTYPE Operation against a key", "ERR value is not an integer", "NOPERM no"])
+def test_an_error_of_one_command_is_not(text: str) -> None:
+    assert not is_outage(ResponseError(text))

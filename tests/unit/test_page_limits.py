@@ -1,18 +1,31 @@
-"""Limits of a page's texts: at extraction, and again when a pack is built of what others stored."""
+"""Pages that would cost too much: bounded texts of stored pages, and documents that a parser would not finish."""
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from billiard import Process
+from billiard.common import human_status
+from billiard.exceptions import WorkerLostError
 
-from app.crawl.read.classify import Indexed, classify
+from app.broker.delivery import Delivery
+from app.broker.headers import failure_headers
+from app.broker.worker.failures import failure_of
+from app.crawl.read.classify import Indexed, Skipped, classify
+from app.crawl.read.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
+from app.crawl.read.extract.contract import MAX_SIBLINGS, excess_complexity
 from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
 from app.pack.fetch import fetch_pack
@@ -138,3 +151,177 @@ def test_a_pack_of_pages_with_huge_languages_opens_in_little_memory(tmp_path: Pa
     pack = fetch_pack(store, DOMAIN, tmp_path / "packs")
     opened = subprocess.run([sys.executable, "-c", OPEN, str(pack)], capture_output=True, text=True, check=True)
     assert int(opened.stdout) < 10_000
+
+
+N = 100_000
+DEEP = {
+    "div": "<div>" * N,
+    "closed div": "<div>" * N + "</div>" * N,
+    "upper case": "<DIV CLASS=X>" * N,
+    "bold": "<b>" * 24_000,
+    "italic with attributes": "".join(f"<i id={number}>" for number in range(N)),
+    "lists": "<ul><li>" * N,
+    "tables": "<table><tr><td>" * N,
+    "bold blocks": "<b><div></b>" * N,
+    "headings": "<div><h1>" * N,
+    "svg": "<svg>" + "<g>" * N,
+    "unclosed formatting": "<p>" + "".join(f"<b id={number}>" for number in range(2_000)) + "</p>" + "<p>x</p>" * N,
+    "after end tags": "</div>" * N + "<div>" * N,
+    "far down": "<p>x</p>" * N + "<div>" * 20_000,
+}
+COMPARED = {
+    "attributes": "<p>x</p><div " + " ".join(f"a{number}=1" for number in range(N)) + ">",
+    "options": "<select>" + "<option>x</option>" * N,
+    "bodies": "".join(f"<body a{number}=1>" for number in range(N)),
+}
+ORDINARY = {
+    "paragraphs": "<p>x" * N,
+    "lists": "<ul>" + "<li>x" * N + "</ul>",
+    "line breaks": "x<br>" * N,
+    "images": "<img src=a>" * N,
+    "closed bold": "<b>x</b>" * N,
+    "rows": "<table>" + "<tr><td>x<td>y" * N + "</table>",
+    "links": "<div><p><a href=x>x</a></p></div>" * N,
+    "nested a little": ("<div>" * 30 + "x" + "</div>" * 30) * 2_000,
+    "text": "x < y " * N,
+    "a long attribute": f'<img src="data:{"x" * 1_000_000}" alt="a b">',
+    "a list of places": "<select>" + "<option>x</option>" * 5_000 + "</select>",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_nesting_is_found_in_little_time(name: str) -> None:
+    began = time.process_time()
+    assert excess_complexity(DEEP[name]) in (
+        "its elements are nested too deeply",
+        "its formatting elements are not closed",
+    )
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_a_parser_compares_with_all_others_is_bounded(name: str) -> None:
+    began = time.process_time()
+    assert f"over {MAX_SIBLINGS}" in excess_complexity(COMPARED[name])
+    assert time.process_time() - began < 2
+
+
+def test_headings_in_headings_take_time_in_proportion_to_their_depth() -> None:
+    nested = "<h1><div><p></p>" * 1_500 + "x"
+    assert excess_complexity(nested) == ""
+    began = time.process_time()
+    assert len(extractor("lexbor").extract(nested).headings) == 1_500
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_a_large_page_that_is_not_nested_is_ordinary(name: str) -> None:
+    assert excess_complexity(ORDINARY[name]) == ""
+
+
+@pytest.mark.parametrize("opening", ["<div>", "<b>", "<ul><li>", "<i id=x>"])
+def test_what_the_limit_admits_is_extracted_in_seconds(opening: str) -> None:
+    deepest = 3_000
+    assert excess_complexity(opening * deepest) == ""
+    began = time.process_time()
+    extractor("lexbor").extract(opening * deepest + "x")
+    assert time.process_time() - began < 5
+
+
+def test_a_page_that_is_too_complex_is_skipped_for_good() -> None:
+    body = b"<title>Deep</title><a href=/b>b</a>" + b"<div>" * 300_000
+    began = time.process_time()
+    result = classify(
+        Response("https://x.gov/a", 200, {"content-type": "text/html"}, body),
+        scope=Scope("x.gov"),
+        extractor=extractor("lexbor"),
+    )
+    assert result == Skipped(why="too-complex", detail="its elements are nested too deeply")
+    assert time.process_time() - began < 5
+
+
+def _deceive() -> None:
+    # The parser ignores </div> within <object>: 25,000 elements are open at the end.
+    with cpu_limit(0.3):
+        extractor("lexbor").extract("<div><object></div></object>" * 25_000)
+
+
+def _deceive_in_thread() -> None:
+    thread = threading.Thread(target=_deceive)
+    thread.start()
+    thread.join()
+
+
+def _deceive_after_a_child() -> None:
+    with cpu_limit(0.3):
+        with child_at_work():
+            sum(range(20_000_000))  # Not counted: another thread could have a page that takes as much.
+        extractor("lexbor").extract("<div><object></div></object>" * 25_000)
+
+
+@pytest.mark.parametrize("deceive", [_deceive, _deceive_in_thread, _deceive_after_a_child])
+def test_a_page_that_deceives_the_estimate_ends_its_pool_process_and_the_next_run_knows(
+    deceive: Callable[[], None],
+) -> None:
+    process = Process(target=deceive)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGVTALRM
+    # The text that the pool gives to the error of a lost process.
+    lost = failure_of(WorkerLostError(f"Worker exited prematurely: {human_status(process.exitcode)} Job: 3."))
+    delivery = Delivery(b"", {}, {}, None, None, "site.index")
+    assert limit_was_exceeded(failure_headers(delivery, lost))
+    assert not limit_was_exceeded(failure_headers(delivery, failure_of(WorkerLostError("signal 9 (SIGKILL)"))))
+    assert not limit_was_exceeded({})
+
+
+def _read_pdf_beside_a_page() -> None:
+    ended: list[bool] = []
+
+    def read_pdf() -> None:
+        with cpu_limit():
+            begun.set()
+            with suppress(UnreadablePdf):
+                extract_pdf(b"%PDF-", name="x")
+            ended.append(True)
+
+    begun, thread = threading.Event(), threading.Thread(target=read_pdf)
+    thread.start()
+    begun.wait()
+    with cpu_limit():
+        sys.exit(len(ended))
+
+
+def _wait_in_children() -> None:
+    lock, running, full = threading.Lock(), [0, 0], threading.Barrier(MAX_CHILDREN)
+
+    def wait() -> None:
+        with cpu_limit(), child_at_work():
+            with lock:
+                running[0] += 1
+                running[1] = max(running)
+            full.wait(30)
+            full.wait(30)
+            with lock:
+                running[0] -= 1
+
+    threads = [threading.Thread(target=wait) for _ in range(2 * MAX_CHILDREN)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.exit(running != [0, MAX_CHILDREN])
+
+
+@pytest.mark.parametrize("run", [_read_pdf_beside_a_page, _wait_in_children])
+def test_pages_are_parsed_while_pdfs_are_read_two_at_a_time(run: Callable[[], None]) -> None:
+    process = Process(target=run)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_the_limit_ends_with_its_block_and_spares_a_main_process() -> None:
+    with cpu_limit(0.001):
+        sum(range(300_000))
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)

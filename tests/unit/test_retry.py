@@ -230,6 +230,15 @@ def test_mb_retries_is_read_as_int_or_text_and_garbage_counts_as_absent(value: A
     assert end(FixedTtl("caa", {"q": "index"}), **headers).runs == runs
 
 
+def test_a_postponed_message_of_a_countdown_returns_by_the_binding_key_of_its_queue() -> None:
+    retried: dict[str, Any] = {"mb-retries": "2"}
+    waiting = FixedTtl("ns", {"q": "key"}).postpone(delivery("q", **retried), 1.0)
+    assert isinstance(waiting, Postponed)
+    assert (waiting.routing_key, waiting.queue.queue_arguments["x-dead-letter-exchange"]) == ("key", "ns")
+    assert "x-dead-letter-routing-key" not in waiting.queue.queue_arguments
+    assert "mb-retries" not in waiting.headers
+
+
 def test_a_permanent_failure_is_retried_all_the_same() -> None:
     assert isinstance(FixedTtl("caa").decide(delivery("q"), PERMANENT), Retry)
 

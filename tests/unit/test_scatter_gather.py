@@ -1,9 +1,11 @@
-"""The replies of several packs are merged: laws that hold for any packs, and cases that people notice."""
+"""The replies of several packs are merged; a proposed spelling is searched for."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
+from app.cluster.client.corrected import search_corrected
 from app.cluster.client.scatter_gather import interleave, merge, split_by_domain, validate_request
-from app.errors import InvalidQuery
+from app.errors import InvalidQuery, SearchTimeout
 from app.search.contract import Facet, Hit, PackHits, PackInfo, SearchReply, SearchRequest, SearchResult, Sort
 from app.search.snippet import Snippet
 
@@ -212,3 +215,36 @@ def test_domains_are_normalised_and_asked_once() -> None:
         ("site.example", 0, 40),
         ("b.example", 0, 40),
     ]
+
+
+TYPED = SearchResult(
+    total=1, capped=False, relaxed=True, hits=(), reachable=1, seconds=0.1, sources=(), did_you_mean="garden"
+)
+
+
+class Client:
+    """Answers the typed query, and the proposed one with what it was given."""
+
+    def __init__(self, better: SearchResult | Exception) -> None:
+        self._better = better
+
+    async def asearch(self, request: SearchRequest) -> SearchResult:
+        """Return the result of the query, or raise."""
+        if request.q != "garden":
+            return TYPED
+        if isinstance(self._better, Exception):
+            raise self._better
+        return self._better
+
+
+def corrected(client: Any) -> SearchResult:
+    return asyncio.run(search_corrected(client, SearchRequest(q="gardne", domains=("a.example",))))
+
+
+def test_an_error_of_the_second_search_keeps_the_hits_of_the_first() -> None:
+    assert corrected(Client(SearchTimeout("late"))) == TYPED
+
+
+def test_the_hits_of_the_proposed_spelling_name_it() -> None:
+    found = replace(TYPED, relaxed=False, did_you_mean="")
+    assert corrected(Client(found)).corrected == "garden"

@@ -1,4 +1,4 @@
-"""Sites: validation by field and reason, conditional writes, schedules, declared files and path patterns."""
+"""Sites: validation by field and reason, conditional writes, schedules, names, declared files and path patterns."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from app.cli import sites as command
 from app.crawl.fetch.clients import headers_for
 from app.crawl.path_rules import PathRules
 from app.errors import InvalidSite, SecretMissing, StoreError
+from app.sites.names import SiteNames
 from app.sites.policies import SitePolicies, policy_of
 from app.sites.schedule import Schedule, check_schedule
 from app.sites.scheduler import CrawlScheduler
@@ -346,3 +347,12 @@ def test_an_invalid_file_of_sites_changes_nothing(
     file.write_text(text)
     assert re.search(reason, run("apply", str(file), exit_code=1))
     assert not list(list_sites(store))
+
+
+def test_names_are_those_of_the_site_objects_that_have_one(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    add_site(store, Site(domain="docs.example", name="The Manuals"))
+    add_site(store, Site(domain="other.example"))
+    names = SiteNames(store)
+    names.read()
+    assert names() == {"docs.example": "The Manuals"}

@@ -1,4 +1,4 @@
-"""Stored pages: their JSON, that of other versions, and what invalid parts cost."""
+"""Stored pages: their JSON, that of other versions, what invalid parts cost, and the time that a hung store takes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from app.http.response import Response
 from app.pack.packer import pack_full
 from app.storage.layout import CONTENT_VERSION, Page, content_key, from_json, list_pages, page_id, to_json
 from app.storage.page_parts import KINDS, Block, PageLink, blocks_from_json, hash_of
+from app.storage.s3 import ATTEMPTS, CONNECT_TIMEOUT, READ_TIMEOUT
+from config.routes import ROUTES, STORE_QUEUES, Route
+from config.settings import Settings
 from tests.packs import page
 from tests.support.stores import folder_store
 
@@ -140,3 +143,19 @@ def test_the_example_of_the_documents_is_read() -> None:
         Block(("Amber",), "h1", "amber"),
         Block(("All about amber trees.", "See the forest.")),
     )
+
+
+#: Seconds of boto3's backoff between two attempts, at most.
+BACKOFF = 2
+
+
+#: Those that use the store: `index+crawl` does not.
+STORING = [route for route in ROUTES if route.queue in STORE_QUEUES and route.type != "index+crawl"]
+
+
+@pytest.mark.parametrize("route", STORING, ids=lambda route: route.type)
+def test_a_request_to_a_hung_store_and_its_probe_end_before_the_time_limit_of_the_task(route: Route) -> None:
+    request = ATTEMPTS * (CONNECT_TIMEOUT + READ_TIMEOUT) + (ATTEMPTS - 1) * BACKOFF
+    # A page may take the time for robots.txt and for itself before it is stored.
+    fetch = 2 * Settings.model_fields["response_timeout"].default
+    assert 2 * request + fetch <= route.soft_time_limit

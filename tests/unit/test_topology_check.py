@@ -1,4 +1,4 @@
-"""Comparison of code and broker: differences, unbound dead-letter targets, loops, and the consumer timeout."""
+"""Comparison of code and broker: differences, lost letters, loops, consumer timeouts, policies and clusters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
+from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.services.procfile import procfile
 from app.topology.compare import APPLY, compare, former_delay_queues
 from app.topology.declare import all_queues
-from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology, declared_topology
+from app.topology.effective_policies import harmful_settings
+from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
 from app.topology.queues import events_exchange
 from app.topology.routing import lost_keys, routed_queues, ttl_loops
 from config.celeryconfig import worker_prefetch_multiplier
@@ -276,3 +278,117 @@ def test_consumer_timeout_is_that_of_the_queue_else_of_the_private_broker_else_t
     timeout, source = consumer_timeout(None, given_, (3, 10, 8))
     assert (timeout, source.partition(":")[0]) == (1_800, "assumed")
     assert consumer_timeout(None, given_, (3, 8, 15))[0] == 900
+
+
+QUORUM = {"x-queue-type": "quorum", "x-overflow": "reject-publish", "x-delivery-limit": 50}
+DEAD = {"x-dead-letter-exchange": "site.dead"}
+
+
+def consequences(arguments: dict[str, Any], **policy: Any) -> list[str]:
+    definition = {key.replace("_", "-"): value for key, value in policy.items()}
+    queue = QueueDefinition("q", True, arguments, definition, dict.fromkeys(definition, "policy trim"))
+    return [consequence for _, consequence, _ in harmful_settings(queue)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy", "expected"),
+    [
+        ({}, {"expires": 5}, "deletes the queue with its messages"),
+        ({}, {"message_ttl": 5}, "deletes messages that waited 5 ms"),
+        (DEAD, {"message_ttl": 5}, "moves messages that waited 5 ms to site.dead"),
+        ({"x-message-ttl": 9}, {"message_ttl": 5}, "ends the wait after 5 ms instead of 9 ms"),
+        ({}, {"max_length": 5}, "deletes the oldest messages"),
+        ({}, {"max_length_bytes": 5, "overflow": "reject-publish"}, "refuses messages when the queue is full"),
+        (QUORUM, {"max_length": 5}, "refuses messages when the queue is full"),
+        (QUORUM | DEAD, {"max_length": 5, "overflow": "drop-head"}, "moves the oldest messages when the queue is full"),
+        (QUORUM, {"overflow": "drop-head"}, "at-most-once"),
+        (QUORUM | DEAD, {"delivery_limit": 5}, "moves messages after 5 deliveries instead of 50 to site.dead"),
+        (QUORUM, {"delivery_limit": 5}, "deletes messages after 5 deliveries instead of 50"),
+        ({"x-dead-letter-exchange": ""}, {"max_length": 5}, "to the default exchange"),
+    ],
+)
+def test_a_setting_that_deletes_or_moves_messages_is_named_with_its_consequence(
+    arguments: dict[str, Any], policy: dict[str, Any], expected: str
+) -> None:
+    assert expected in consequences(arguments, **policy)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy"),
+    [
+        ({"x-message-ttl": 5}, {"message_ttl": 5}),
+        ({"x-max-length": 1}, {"max_length": 2}),
+        (QUORUM, {"delivery_limit": 50}),
+        (QUORUM, {"overflow": "reject-publish"}),
+        ({}, {"delivery_limit": 1}),
+        (QUORUM, {"delivery_limit": -1}),
+        ({"x-queue-type": "quorum"} | DEAD, {"delivery_limit": 50}),
+        ({}, {"overflow": "drop-head"}),
+        ({}, {"ha_mode": "all", "queue_mode": "lazy", "dead_letter_exchange": "x"}),
+    ],
+)
+def test_a_setting_that_is_no_lower_than_the_argument_or_without_effect_is_harmless(
+    arguments: dict[str, Any], policy: dict[str, Any]
+) -> None:
+    assert consequences(arguments, **policy) == []
+
+
+def test_the_members_of_a_queue_that_do_not_run_are_missing() -> None:
+    assert Replicas(("a", "b", "c"), ("a", "c")).missing == ("b",)
+    assert Replicas(("a",), ()).missing == ("a",)
+
+
+THREE = {"a": True, "b": True, "c": True}
+
+
+def queue(name: str, *members: str, **arguments: Any) -> QueueDefinition:
+    keys = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+    return QueueDefinition(name, True, keys, replicas=Replicas(members, members))
+
+
+WORK = queue("work", "a", "b", "c", queue_type="quorum")
+
+
+def statuses(queues: list[QueueDefinition], nodes: dict[str, bool], *groups: str) -> list[str]:
+    return [result.status for result in cluster_results(queues, nodes, groups)]
+
+
+def test_one_node_is_no_cluster_and_two_nodes_survive_none() -> None:
+    assert statuses([WORK], {"a": True}) == ["ok"]
+    assert statuses([queue("work", "a", "b", queue_type="quorum")], {"a": True, "b": True}) == ["warning", "ok"]
+
+
+def test_a_node_that_is_down_is_a_problem_and_too_few_members_are_a_warning() -> None:
+    assert statuses([WORK], THREE) == ["ok"]
+    assert statuses([WORK], THREE | {"b": False}) == ["problem", "ok"]
+    assert statuses([WORK, queue("other", "a", queue_type="quorum")], THREE) == ["warning", "ok"]
+
+
+def test_classic_queues_of_one_group_on_two_nodes_are_a_warning() -> None:
+    together, apart = (
+        [queue("art.retry", "a"), queue("art.index", "a")],
+        [queue("art.retry", "a"), queue("art.index", "b")],
+    )
+    assert statuses(together, THREE, "art.") == ["ok"]
+    assert statuses(apart, THREE, "art.") == ["warning", "ok"]
+    texts = [result.text for result in cluster_results(apart, THREE, [])]
+    assert texts == ["0 queues have members on several nodes; classic queues wait: art.retry for a; art.index for b"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "version", "expected"),
+    [(None, (3, 13), "warning"), (None, (4, 0, 5), "problem"), (-1, (4, 0, 5), "warning"), (20, (3, 13), "problem")],
+)
+def test_a_dead_set_that_counts_looks_up_to_a_limit_is_a_problem(
+    limit: int | None, version: tuple[int, ...], expected: str
+) -> None:
+    arguments = {"queue_type": "quorum"} | ({} if limit is None else {"delivery_limit": limit})
+    assert [result.status for result in dead_set_results([queue("site.dead", **arguments)], version)] == [expected]
+    assert list(dead_set_results([queue("site.dead")], version)) == []
+
+
+def test_a_queue_declared_without_a_type_may_have_the_default_type_of_its_vhost() -> None:
+    plain, quorum = queue("q"), queue("q", queue_type="quorum")
+    for default, problems in (("quorum", 0), ("classic", 1)):
+        found = Topology({}, {"q": quorum}, frozenset(), default)
+        assert len(compare(Topology({}, {"q": plain}, frozenset()), found)) == problems

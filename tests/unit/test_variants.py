@@ -1,4 +1,4 @@
-"""Other forms of words, and the languages whose rules they follow."""
+"""Other forms of words, languages of texts, and titles without the name of their site."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.text.languages import ALGORITHMS, algorithm_of, stop_words_in
+from app.text.languages import ALGORITHMS, algorithm_of, detect_language, stop_words_in
+from app.text.titles import site_name, without_site_name
 from app.text.variants import Variants, forms_of, symbols_in
 
 pytestmark = pytest.mark.unit
@@ -67,3 +68,64 @@ def test_a_name_with_signs_is_found_between_other_texts(
 ) -> None:
     assert symbols_in(" ".join(before + after)) == ()
     assert symbols_in(" ".join([*before, name + sign, *after])) == symbols_in(name) != ()
+
+
+SENTENCES = {
+    "en": "The command copies all files of a folder to another place and keeps their permissions.",
+    "de": "Der Befehl kopiert alle Dateien eines Ordners an einen anderen Ort und behält deren Rechte.",
+    "fr": "La commande copie tous les fichiers d'un dossier vers un autre endroit et garde leurs droits.",
+    "es": "La orden copia todos los archivos de una carpeta a otro lugar y conserva sus permisos.",
+    "it": "Il comando copia tutti i file di una cartella in un altro posto e ne conserva i permessi.",
+    "pl": "Polecenie kopiuje wszystkie pliki z folderu w inne miejsce i zachowuje ich uprawnienia.",
+    "ru": "Команда копирует все файлы из папки в другое место и сохраняет их права доступа.",
+    "el": "Η εντολή αντιγράφει όλα τα αρχεία ενός φακέλου σε άλλο μέρος και διατηρεί τα δικαιώματά τους.",
+    "ja": "このコマンドはフォルダのすべてのファイルを別の場所にコピーし、" * 2,
+    "zh": "该命令把文件夹中的所有文件复制到另一个位置，并保留它们的权限。" * 2,
+}
+
+
+@pytest.mark.parametrize("lang", SENTENCES)
+def test_a_sentence_shows_its_language(lang: str) -> None:
+    assert detect_language(SENTENCES[lang]) == lang
+    assert detect_language(SENTENCES[lang].upper()) == lang
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Index",
+        "Documentation 3.11",
+        "4711 0815 " * 50,
+        "x = [f(y) for y in z]; return {k: v[0] << 2} if a else b()",
+    ],
+)
+def test_a_short_text_numbers_and_code_have_no_language(text: str) -> None:
+    assert detect_language(text) == ""
+
+
+@given(st.text(max_size=300))
+def test_any_text_has_a_language_subtag_or_none(text: str) -> None:
+    lang = detect_language(text)
+    assert lang == "" or (lang.isascii() and lang.isalpha() and 2 <= len(lang) <= 3)
+
+
+@pytest.mark.parametrize(
+    ("ends", "name"),
+    [
+        ("{} | Site", "Site"),
+        ("Docs · {} | Site", "Site"),
+        ("Docs - {}", "Docs"),
+        ("{}", ""),
+    ],
+)
+def test_the_name_of_a_site_is_the_part_of_most_titles_and_of_two_the_last(ends: str, name: str) -> None:
+    titles = [ends.format(f"Page {number}") for number in range(6)]
+    assert site_name(titles) == site_name(reversed(titles)) == name
+    assert site_name(titles[:4]) == ""
+
+
+def test_the_name_is_left_out_at_either_end() -> None:
+    assert without_site_name("Docs · Page | Site", "Site") == "Docs · Page"
+    assert without_site_name("Site - Page", "Site") == "Page"
+    assert without_site_name("Page of the Site", "Site") == "Page of the Site"

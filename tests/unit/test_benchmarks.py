@@ -1,28 +1,47 @@
-"""Medians, ratios and tables of the benchmarks, and the purpose of a stack."""
+"""Rows of the benchmarks: medians, ratios, aims, tables and plots, generated sites, and processors kept awake."""
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
+import psutil
 import pytest
+import requests
 
 from app.broker.policies.delay_queues import DelayQueues
-from benchmarks import crawl_tables, enqueue, parked, search_tables
+from app.crawl.traps import charges, text_hash
+from benchmarks import crawl_tables, enqueue, extract, fairness, growth, latency, parked, polite, search_tables
 from benchmarks.crawl_tables import best, cpu_ratio, crawl_ratio
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import FigureTable, MeasuredRow, Spread, ratios, spread, verdict, verdict_below
-from benchmarks.modes import AWAKE, MODES
+from benchmarks.extract import OURS, PEER, Quality, quality
+from benchmarks.fairness import FairnessRun
+from benchmarks.figures import MeasuredRow, Spread, ratios, verdict
+from benchmarks.generated_sites import SiteForm, number_of, path_of, serve_generated
+from benchmarks.growth import GrowthRun
+from benchmarks.latency import LatencyRun
+from benchmarks.modes import AWAKE, MODES, kept_awake
 from benchmarks.parked import DELAYS_MS, ParkedFigures
+from benchmarks.plots import Plot, write_plots
+from benchmarks.polite import PoliteRun
 from benchmarks.profile import Share, summary
 from benchmarks.queries import KINDS, BenchQuery, make_queries
 from benchmarks.report import page, section
 from benchmarks.runs import CrawlRun
 from benchmarks.search import END_TO_END, PACK_SEARCHER, SEARCH_CLIENT, SearchFigures, Turn, check
 from benchmarks.stored_results import Section, load_sections, store_section
+from benchmarks.system import GROUPS, cpu_ms
+from config.settings import ROOT
 from tests.packs import page as stored_page
 from tests.packs import write_pack
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -51,12 +70,6 @@ def shown(row: str, measured: MeasuredRow, date: str = "today") -> Section:
 ROUNDS = [run("Perennial -c 2", 1, 2), run("Scrapy", 4, 4), run("Perennial -c 2", 10, 3), run("Scrapy", 40, 12)]
 
 
-def test_a_spread_has_median_lowest_and_highest() -> None:
-    assert spread([3, 1, 2]) == Spread(2, 1, 3)
-    assert spread([3, 1, 2]).text(1) == "2.0 (1.0-3.0)"
-    assert spread([2]).text(1) == "2.0"
-
-
 def test_a_ratio_is_taken_within_a_round() -> None:
     # The medians' ratio would be 10 / 10.
     assert ratios([2, 10, 30], [1, 5, 10]) == Spread(2, 2, 3)
@@ -79,11 +92,6 @@ def test_a_verdict_on_an_aim_names_the_distance() -> None:
     row, cpu = crawl_tables.shown({SITE: ROUNDS}, {}).aims
     assert row[1:] == ("10", "4.00", "not reached: 40% of it")
     assert cpu[1:] == ("<= 7", "25.0 (20.0-30.0)", "not reached: 3.57 times it")
-
-
-def test_a_table_is_markdown() -> None:
-    table = FigureTable("Speed", ("contestant", "pages/s"), (("Perennial", "5"),))
-    assert table.markdown() == "**Speed**\n\n| contestant | pages/s |\n| --- | ---: |\n| Perennial | 5 |"
 
 
 def test_the_page_names_machine_versions_and_every_contestant() -> None:
@@ -119,11 +127,6 @@ ENQUEUED = EnqueueFigures(
 PARKED = ParkedFigures(
     "quorum", 1_000, parking=2.0, memory=(10_000, 1_010_000, 20_000), late=(0.5, 3.0), twice=0, others=0.0
 )
-
-
-def test_a_time_below_its_aim_is_reached() -> None:
-    assert verdict_below(0.9, 1.0) == "reached"
-    assert verdict_below(1.5, 1.0) == "not reached: 1.50 times it"
 
 
 def test_the_ratio_of_enqueueing_is_taken_within_a_round() -> None:
@@ -243,3 +246,180 @@ def test_the_queries_are_the_same_in_every_run(tmp_path: Path) -> None:
     assert {kind: sum(query.kind == kind for query in queries) for kind in KINDS} == KINDS
     assert {query.q for query in queries if query.kind == "rare"} <= {"seldom", "rare"}
     assert all(query.q.startswith('"') for query in queries if query.kind == "phrase")
+
+
+CPU = dict.fromkeys(GROUPS, 2.0)
+PLOT = Plot("hops", "Hops & pages", "pages", "hops a page", {"hops": [(100, 1.0), (10_000, 1.5)]}, aim=2.0)
+
+
+def links(form: SiteForm, number: int) -> list[int]:
+    return list(map(number_of, re.findall(r'href="([^"]*)"', form.page(number).decode())))
+
+
+def test_the_start_page_of_a_generated_site_leads_to_all_its_pages() -> None:
+    form = SiteForm(pages=123, links=7)
+    found, order = {0}, [0]
+    while order:
+        fresh = set(links(form, order.pop())) - found
+        found |= fresh
+        order += fresh
+    assert found == set(range(123))
+
+
+def test_no_budget_of_a_crawl_stops_at_a_generated_site() -> None:
+    form, pages = SiteForm(pages=2_000), range(0, 2_000, 97)
+    assert {charges(f"https://site.example{path_of(each)}")[0] for each in pages} == {"i"}
+    texts = {text_hash("", re.sub("<[^>]*>", " ", form.page(each).decode()), path_of(each)) for each in pages}
+    assert len(texts) == len(pages)
+
+
+def test_a_served_site_counts_the_requests_for_its_pages_and_notes_the_first() -> None:
+    with serve_generated([SiteForm(20), SiteForm(5)]) as (site, other), requests.Session() as session:
+        assert path_of(1) in session.get(site.url).text
+        assert session.get(f"{site.url[:-1]}{path_of(7)}").headers["Content-Type"].startswith("text/html")
+        missing = (path_of(20), "/river-stone", "/robots.txt")
+        assert [session.get(f"{site.url[:-1]}{path}").status_code for path in missing] == [404] * 3
+    assert (site.requests, list(site.first), other.requests) == (2, [0, 7], 0)
+    assert site.port != other.port
+
+
+def test_cpu_time_is_that_of_the_measured_groups_by_page() -> None:
+    assert cpu_ms({"worker": 1.0, "worker children": 2.0, "own": 9.0}, 1_000) == {
+        "worker: parent": 1.0,
+        "worker: pool": 2.0,
+    }
+
+
+def aims(row: MeasuredRow) -> list[tuple[str, ...]]:
+    return [aim[1:] for aim in row.aims]
+
+
+def test_hops_and_rate_of_polite_hosts_have_aims() -> None:
+    runs = [
+        PoliteRun(size, pages=1_600, seconds=50, hops=hops, deliveries=hops, cpu=CPU, others=0.1)
+        for size, hops in ((100, 1.0), (1_000, 2.5), (10_000, 3.0))
+    ]
+    row = polite.shown(runs)
+    assert aims(row) == [
+        ("<= 2", "2.50", "not reached: 1.25 times it"),
+        ("<= 4", "3.00", "reached"),
+        (">= 80%", "80%", "reached"),
+    ]
+    assert ("CPU ms a page, all", "12.00", "12.00", "12.00") in row.tables[0].rows
+
+
+def test_the_first_page_of_a_new_site_has_an_aim_from_ten_thousand_waiting_pages_on() -> None:
+    runs = [
+        FairnessRun(size, size + 7, delay, first_page=size / 10_000, first_linked_page=3, share=0.5, others=0.0)
+        for delay in (0.0, 1.0)
+        for size in (1_000, 10_000, 100_000)
+    ]
+    row = fairness.shown(runs)
+    assert aims(row) == [("<= 2", "1.00", "reached"), ("<= 2", "10.00", "not reached: 5.00 times it")] * 2
+    assert row.tables[0].rows[1] == ("10,007 waiting, no delay", "1.00", "3.00", "50%")
+    assert row.plots[0].lines["start, delay 1 s"][-1] == (100_007, 10.0)
+
+
+def test_slow_hosts_have_an_aim_for_their_share_of_the_possible_rate() -> None:
+    row = latency.shown([LatencyRun("defaults", 20.0, CPU, 0.0), LatencyRun("many", 225.0, CPU, 0.0)])
+    assert aims(row) == [(">= 80%", "8%", "not reached: 10% of it"), (">= 80%", "90%", "reached")]
+
+
+def test_growth_compares_with_the_smallest_site_and_judges_the_largest() -> None:
+    small = GrowthRun(200, 2.0, CPU, during=900, after=500, others=0.0)
+    large = GrowthRun(20_000, 200.0, {**CPU, "Redis": 8.0}, during=250, after=150, others=0.0)
+    row = growth.shown([small, large])
+    assert aims(row) == [("<= 300", "250", "reached"), ("<= 100", "150", "not reached: 1.50 times it")]
+    assert ("the same, times that of the smallest site", "1.00", "1.50") in row.tables[0].rows
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "precision", "recall"),
+    [
+        ("a b c d e", "a b c d e", 1, 1),
+        ("a b c d e f", "a b c d e", 2 / 3, 1),
+        ("a b c d", "a b c d e", 1, 1 / 2),
+        ("\u6771\u4eac\u5730\u65b9x", "x \u6771\u4eac\u5730\u65b9", 1 / 2, 1 / 2),
+        ("a", "a", 1, 1),
+    ],
+)
+def test_the_text_of_an_article_is_judged_by_groups_of_four_words(
+    found: str, expected: str, precision: float, recall: float
+) -> None:
+    judged = quality([(found, expected)])
+    assert (judged.precision, judged.recall) == pytest.approx((precision, recall))
+
+
+def test_a_long_article_counts_as_much_as_a_short_one() -> None:
+    long = " ".join(map(str, range(1_000)))
+    judged = quality([(long, long), ("a b c d", "e f g h")])
+    assert (judged.precision, judged.recall, judged.f1) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
+
+
+def test_the_text_of_articles_has_aims_on_the_pages_held_out() -> None:
+    parts = {"tuning": Quality(1, 1), "held out": Quality(0.85, 0.98)}
+    row = extract.shown({OURS: parts, PEER: parts}, {OURS: [3.0, 2.0], PEER: [2.0, 2.0]})
+    assert aims(row) == [("0.90", "0.910", "reached"), ("0.97", "0.980", "reached"), ("<= 2", "2.0", "reached")]
+    assert row.tables[0].rows[0][-1] == "1.25 (1.00-1.50)"
+
+
+def test_a_download_of_articles_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract, "_PACKAGES", {"none-1": ("false",)})
+    with pytest.raises(BenchmarkError, match="`false` failed"):
+        extract.load(tmp_path)
+    monkeypatch.setattr(extract, "_PACKAGES", {"none-1": ("no-such-program",)})
+    with pytest.raises(BenchmarkError, match="`no-such-program` is missing"):
+        extract.load(tmp_path)
+
+
+def test_a_row_is_stored_and_shown_with_its_plots_and_the_share_of_other_programs(tmp_path: Path) -> None:
+    measured = MeasuredRow((), (), (PLOT,), others=0.3)
+    shown = section("polite", measured, date="today", machine={}, versions={})
+    assert "took 30% of the machine" in shown.warnings[0]
+    store_section(tmp_path / "results", shown)
+    (loaded,) = load_sections(tmp_path / "results", ["polite"])
+    assert loaded.plots[0].svg() == PLOT.svg()
+    assert "![Hops & pages](plots/hops.svg)" in page([loaded])
+
+
+def test_a_plot_is_svg_with_titles_labels_points_and_the_aim(tmp_path: Path) -> None:
+    write_plots(tmp_path / "plots", [PLOT])
+    root = ElementTree.fromstring((tmp_path / "plots" / "hops.svg").read_text())
+    texts = [element.text for element in root.iter() if element.tag.endswith("}text")]
+    assert {"Hops & pages", "pages", "hops a page", "hops", "aim: 2", "100", "1,000", "10,000"} <= set(texts)
+    dots = [element for element in root.iter() if element.tag.endswith("}circle")]
+    assert len(dots) == 2
+    assert float(dots[0].attrib["cy"]) > float(dots[1].attrib["cy"])
+
+
+def test_each_processor_has_one_idle_priority_process_during_the_block() -> None:
+    # Other tests of this process may have children of their own.
+    before = set(psutil.Process().children())
+    with kept_awake():
+        busy = set(psutil.Process().children()) - before
+        assert sorted(process.cpu_affinity() or [] for process in busy) == [
+            [n] for n in sorted(os.sched_getaffinity(0))
+        ]
+        assert {os.sched_getscheduler(process.pid) for process in busy} == {os.SCHED_IDLE}
+    assert not set(psutil.Process().children()) - before
+
+
+def test_the_processes_end_when_the_benchmark_is_killed() -> None:
+    script = "from benchmarks.modes import kept_awake\nwith kept_awake():\n    print(flush=True)\n    input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as measuring:
+        assert measuring.stdout is not None
+        measuring.stdout.readline()
+        busy = psutil.Process(measuring.pid).children()
+        assert busy
+        measuring.send_signal(signal.SIGKILL)
+    eventually(lambda: not any(map(is_at_work, busy)), "no processor is kept busy")
+
+
+def is_at_work(process: psutil.Process) -> bool:
+    try:
+        # In a container without an init process, an ended orphan remains as a zombie.
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

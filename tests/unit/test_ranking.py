@@ -1,4 +1,4 @@
-"""The upper bound of scores, by which results of several packs are compared: no page exceeds it; forms add little."""
+"""Scores: no page exceeds their upper bound, forms add little, and a title that is the query adds most."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.search import ranking
+from app.search import ranking, title_match
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.ranking import Ranking
@@ -70,3 +70,29 @@ def test_a_form_that_every_page_has_does_not_raise_the_bound(tmp_path: Path) -> 
             for each in (query, query.with_forms(["english"]))
         )
     assert with_forms == pytest.approx(plain, rel=1e-4)
+
+
+TITLES = ("Merge", "Merging branches", "The manual of all that is not merged", "Unrelated", "")
+
+
+def shares(folder: Path, text: str) -> dict[str, float]:
+    """Return by how much of its score each page is raised."""
+    pages = [page(f"/{at}", title, "Merge one branch. " * at, lang="en") for at, title in enumerate(TITLES)]
+    with closing(sqlite3.connect(write_pack(folder / "pack.sqlite", pages))) as pack:
+        rows = {row: at for at, row in enumerate(row for (row,) in pack.execute("SELECT id FROM pages ORDER BY id"))}
+        query = parse(text).with_forms(["english"])
+        raised = title_match.raised(pack, query, dict.fromkeys(rows, 1.0), pages=5, stemmers=["english"])
+    assert list(raised.values()) == sorted(raised.values(), reverse=True)
+    return {TITLES[rows[row]]: score - 1.0 for row, score in raised.items()}
+
+
+def test_the_title_that_is_the_query_raises_a_score_most(tmp_path: Path) -> None:
+    found = shares(tmp_path, "merged branch")
+    assert found["Merging branches"] == pytest.approx(title_match.MAX_SHARE)
+    assert found["Merging branches"] > found["Merge"] > found["The manual of all that is not merged"] > 0
+    assert found["Unrelated"] == found[""] == 0
+
+
+def test_a_pack_without_pages_to_raise_is_no_error(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(write_pack(tmp_path / "pack.sqlite", []))) as pack:
+        assert title_match.raised(pack, parse("x"), {}, pages=0, stemmers=[]) == {}
