@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.broker.connection import connected
-from app.broker.errors import ApplicationError, BrokerUnreachable
+from app.broker.errors import ApplicationError, BrokerUnreachable, ManagementFailed
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
@@ -59,8 +59,8 @@ class CheckContext:
 
     @property
     def found(self) -> Mapping[str, QueueDefinition]:
-        """Our queues as the broker has them, by name; none without its management API."""
-        found = self.report.found.queues if self.report.found else {}
+        """Our queues as the broker has them, by name."""
+        found = self.report.found.queues
         return {name: found[name] for name in self.report.ours.queues if name in found}
 
 
@@ -70,7 +70,7 @@ BrokerCheck = Callable[[CheckContext], Iterator[CheckResult]]
 def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
     """Yield the results of every check, in order. An error that a check raises is a problem.
 
-    Without a broker only the checks in WITHOUT_BROKER run.
+    Without a broker or its management API only the checks in WITHOUT_BROKER run.
     """
     try:
         report = check_topology(settings)
@@ -79,14 +79,13 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
             with connected(settings.broker, timeout=settings.publish_timeout) as connection:
                 context = CheckContext(settings, report, connection, publisher, celery, procfile())
                 for name, broker_check in CHECKS.items():
-                    if name in NEED_MANAGEMENT_API and report.found is None:
-                        yield CheckResult("warning", "not checked: this needs BROKER_API_URL", name)
-                    else:
-                        yield from _results(name, broker_check, context)
+                    yield from _results(name, broker_check, context)
         finally:
             publisher.close()
     except BrokerUnreachable as error:
         yield CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker")
+    except ManagementFailed as error:
+        yield CheckResult("problem", str(error), "broker")
     for name, independent_check in WITHOUT_BROKER.items():
         yield from _results(name, independent_check, settings)
 
@@ -145,9 +144,7 @@ def topology(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("problem", f"{finding.subject}: {finding.problem}; {finding.remedy}")
     if len(errors) > _MAX_LISTED:
         yield CheckResult("problem", f"and {len(errors) - _MAX_LISTED} more: perennial topology check lists them")
-    if context.report.unseen:
-        yield CheckResult("warning", context.report.unseen)
-    elif not errors:
+    if not errors:
         yield CheckResult("ok", "exchanges, queues and bindings match the code; every dead-letter target is bound")
 
 
@@ -373,9 +370,6 @@ CHECKS: Mapping[str, BrokerCheck] = {
     "clocks": clocks,
     "orchestrator": orchestrator,
 }
-
-#: Those that read the broker's own report of its queues.
-NEED_MANAGEMENT_API = frozenset({"at-least-once", "cluster", "dead sets"})
 
 #: The checks that need no broker.
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {

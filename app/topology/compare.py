@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.broker.outcomes import OUTCOMES
@@ -39,10 +39,6 @@ class TopologyFinding:
     expected: str = ""
     found: str = ""
 
-    def as_json(self) -> dict[str, str]:
-        """Return the fields by their names, as `perennial topology check --json` prints them."""
-        return asdict(self)
-
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
     """Return the findings: what is missing or different, then what loses messages, then what is superfluous."""
@@ -66,43 +62,6 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
     return [*findings, *_extra_bindings(ours, found)]
 
 
-def missing(subject: str) -> TopologyFinding:
-    """Return the finding for something that does not exist."""
-    return TopologyFinding(subject=subject, problem="missing", remedy=APPLY)
-
-
-def other_arguments(queue: str, expected: str, found: str) -> TopologyFinding:
-    """Return the finding for a queue with other arguments, none of which RabbitMQ can change."""
-    return TopologyFinding(
-        subject=f"queue {queue}",
-        problem="other arguments: declaring it is refused (406), and it is not served",
-        expected=expected,
-        found=found,
-        remedy=f"stop its consumers and publishers, then: perennial topology migrate {queue}",
-    )
-
-
-def other_exchange(
-    exchange: str, expected: str, found: str, *, foreign: str = "", is_dead_letter_target: bool = True
-) -> TopologyFinding:
-    """Return the finding for an exchange with another type or other arguments: it must be deleted and declared again.
-
-    `foreign` names destinations that the code does not declare and that are bound to it.
-    """
-    remedy = f"stop workers and clients, then: rabbitmqadmin delete exchange name={exchange} && {APPLY}"
-    if foreign:
-        remedy += f"; then bind these again: {foreign}"
-    if is_dead_letter_target:
-        remedy += "; without a pause: meanwhile, what expires in a classic queue is dropped"
-    return TopologyFinding(
-        subject=f"exchange {exchange}",
-        problem="another type or other arguments: declaring it is refused (406), and a worker cannot start",
-        expected=expected,
-        found=found,
-        remedy=remedy,
-    )
-
-
 def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
     """Return the delay queues that the code does not declare, each with its delay in ms: they empty themselves."""
     namespaces = {match[1] for match in map(_DELAY_QUEUE.fullmatch, ours.queues) if match}
@@ -110,34 +69,41 @@ def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
     return {name: int(match[2]) for name, match in sorted(matches.items()) if match and match[1] in namespaces}
 
 
-def former_delay_queue(name: str, delay_ms: int, *, messages: int) -> TopologyFinding:
-    """Return the note on a delay queue that the code does not declare."""
-    return TopologyFinding(
-        severity="note",
-        subject=f"queue {name}",
-        problem="a delay queue that the settings do not name: of former settings, or of a message's own delay",
-        found=f"{messages} message(s) for {delay_ms / 1_000:g} s",
-        remedy="none needed: it empties itself, and is declared again on demand",
-    )
-
-
 def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
-    yield from (missing(f"exchange {name}") for name in ours.exchanges if name not in found.exchanges)
-    yield from (missing(f"queue {name}") for name in ours.queues if name not in found.queues)
-    for binding in sorted(ours.bindings - found.bindings):
-        # Where its queue or its exchange is missing, so is the binding.
-        if binding.destination in found.queues and binding.source in found.exchanges:
-            yield missing(_subject(binding))
+    missing = [f"exchange {name}" for name in ours.exchanges if name not in found.exchanges]
+    missing += [f"queue {name}" for name in ours.queues if name not in found.queues]
+    # Where its queue or its exchange is missing, so is the binding.
+    missing += [
+        _subject(binding)
+        for binding in sorted(ours.bindings - found.bindings)
+        if binding.destination in found.queues and binding.source in found.exchanges
+    ]
+    yield from (TopologyFinding(subject=subject, problem="missing", remedy=APPLY) for subject in missing)
     for name, exchange in ours.exchanges.items():
         if name in found.exchanges and (difference := _difference(exchange, found.exchanges[name])):
-            foreign = sorted(each.destination for each in found.bindings - ours.bindings if each.source == name)
-            is_target = any(queue.dead_letter_exchange == name for queue in found.queues.values())
-            yield other_exchange(name, *difference, foreign=", ".join(foreign), is_dead_letter_target=is_target)
+            remedy = f"stop workers and clients, then: rabbitmqadmin delete exchange name={name} && {APPLY}"
+            if foreign := sorted(each.destination for each in found.bindings - ours.bindings if each.source == name):
+                remedy += f"; then bind these again: {', '.join(foreign)}"
+            if any(queue.dead_letter_exchange == name for queue in found.queues.values()):
+                remedy += "; without a pause: meanwhile, what expires in a classic queue is dropped"
+            yield TopologyFinding(
+                subject=f"exchange {name}",
+                problem="another type or other arguments: declaring it is refused (406), and a worker cannot start",
+                expected=difference[0],
+                found=difference[1],
+                remedy=remedy,
+            )
     for name, queue in ours.queues.items():
         default = {} if found.default_queue_type == "classic" else {"x-queue-type": found.default_queue_type}
         declared = replace(queue, arguments={**default, **queue.arguments})
         if name in found.queues and (difference := _difference(declared, found.queues[name])):
-            yield other_arguments(name, *difference)
+            yield TopologyFinding(
+                subject=f"queue {name}",
+                problem="other arguments: declaring it is refused (406), and it is not served",
+                expected=difference[0],
+                found=difference[1],
+                remedy=f"stop its consumers and publishers, then: perennial topology migrate {name}",
+            )
 
 
 def _difference(
@@ -197,23 +163,15 @@ def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
         replicas = found.queues[name].replicas
         missing_nodes = ", ".join(replicas.missing)
         if 2 * len(replicas.missing) >= len(replicas.members) and replicas.missing:
-            yield waits_for_node(name, missing_nodes)
+            severity: Severity = "error"
+            problem = f"waits for {missing_nodes}, which is down; "
+            problem += "its messages return with it, and all other queues are served"
         elif replicas.missing:
-            yield TopologyFinding(
-                severity="note",
-                subject=f"queue {name}",
-                problem=f"works without its member on {missing_nodes}; it stops when half of its members are down",
-                remedy=_START_NODE,
-            )
-
-
-def waits_for_node(queue: str, node: str) -> TopologyFinding:
-    """Return the finding for a queue whose node is down, or most of its nodes."""
-    return TopologyFinding(
-        subject=f"queue {queue}",
-        problem=f"waits for {node}, which is down; its messages return with it, and all other queues are served",
-        remedy=_START_NODE,
-    )
+            severity = "note"
+            problem = f"works without its member on {missing_nodes}; it stops when half of its members are down"
+        else:
+            continue
+        yield TopologyFinding(severity=severity, subject=f"queue {name}", problem=problem, remedy=_START_NODE)
 
 
 def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:

@@ -94,10 +94,10 @@ def test_a_missing_topology_is_a_problem_and_the_probes_still_succeed(settings: 
     assert found["confirms"] == found["waiting"] == {"ok"}
 
 
-def test_without_the_management_api_the_unchecked_parts_are_warnings(healthy: Settings) -> None:
-    found = statuses(changed(healthy, broker_api_url=SecretStr("")))
-    assert found["topology"] == found["at-least-once"] == {"warning"}
-    assert found["waiting"] == {"ok"}
+def test_a_missing_management_api_is_one_problem_with_its_remedy(healthy: Settings) -> None:
+    found = results(changed(healthy, broker_api_url=SecretStr("")))
+    assert list(found) == ["broker", *WITHOUT_BROKER]
+    assert [each.text.partition(":")[0] for each in found["broker"]] == ["BROKER_API_URL is not set"]
 
 
 def test_classic_queues_and_unconfirmed_clients_are_warnings(settings: Settings, connection: Any) -> None:
