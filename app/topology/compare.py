@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.broker.outcomes import OUTCOMES
-from app.topology.effective_policies import harmful_settings
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
 from app.topology.queues import queries_exchange
 from app.topology.routing import lost_keys, ttl_loops
@@ -25,6 +24,9 @@ _START_NODE = "start the node; never delete the queue to declare it elsewhere, a
 
 #: Names of delay queues: namespace and milliseconds.
 _DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
+
+#: Keys of which RabbitMQ applies the lower value, of the policy or of the queue's argument.
+_LIMITS = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
 
 
 def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    """Yield a finding for each thing of ours that the broker lacks, then for each with other arguments."""
     missing = [f"exchange {name}" for name in ours.exchanges if name not in found.exchanges]
     missing += [f"queue {name}" for name in ours.queues if name not in found.queues]
     # Where its queue or its exchange is missing, so is the binding.
@@ -79,6 +82,22 @@ def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyF
         if binding.destination in found.queues and binding.source in found.exchanges
     ]
     yield from (TopologyFinding(subject=subject, problem="missing", remedy=APPLY) for subject in missing)
+    yield from _other_exchanges(ours, found)
+    for name, queue in ours.queues.items():
+        default = {} if found.default_queue_type == "classic" else {"x-queue-type": found.default_queue_type}
+        declared = replace(queue, arguments={**default, **queue.arguments})
+        if name in found.queues and (difference := _difference(declared, found.queues[name])):
+            yield TopologyFinding(
+                subject=f"queue {name}",
+                problem="other arguments: declaring it is refused (406), and it is not served",
+                expected=difference[0],
+                found=difference[1],
+                remedy=f"stop its consumers and publishers, then: perennial topology migrate {name}",
+            )
+
+
+def _other_exchanges(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    """Yield a finding for each exchange with another type or other arguments: it must be deleted and declared again."""
     for name, exchange in ours.exchanges.items():
         if name in found.exchanges and (difference := _difference(exchange, found.exchanges[name])):
             remedy = f"stop workers and clients, then: rabbitmqadmin delete exchange name={name} && {APPLY}"
@@ -92,17 +111,6 @@ def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyF
                 expected=difference[0],
                 found=difference[1],
                 remedy=remedy,
-            )
-    for name, queue in ours.queues.items():
-        default = {} if found.default_queue_type == "classic" else {"x-queue-type": found.default_queue_type}
-        declared = replace(queue, arguments={**default, **queue.arguments})
-        if name in found.queues and (difference := _difference(declared, found.queues[name])):
-            yield TopologyFinding(
-                subject=f"queue {name}",
-                problem="other arguments: declaring it is refused (406), and it is not served",
-                expected=difference[0],
-                found=difference[1],
-                remedy=f"stop its consumers and publishers, then: perennial topology migrate {name}",
             )
 
 
@@ -203,3 +211,48 @@ def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding
 
 def _subject(binding: Binding) -> str:
     return f"binding {binding.source} -> {binding.destination}" + (f" [{binding.key}]" if binding.key else "")
+
+
+def harmful_settings(queue: QueueDefinition) -> Iterator[tuple[str, str, str]]:
+    """Yield key, consequence and remedy of each setting of a policy that deletes, expires or moves messages.
+
+    A limit counts where it is lower than the queue's own argument. Source: RabbitMQ, Policies and Operator Policies.
+    """
+    for key, value in queue.broker_policy.items():
+        if consequence := _consequence(queue, key, value):
+            label = queue.policy_names.get(key, "policy")
+            clear = "clear_operator_policy" if label.startswith("operator policy ") else "clear_policy"
+            name = label.removeprefix("operator ").removeprefix("policy ")
+            yield (
+                f"{label} sets {key} = {value}:",
+                consequence,
+                f"exclude the queue from its pattern, or: rabbitmqctl {clear} {name}",
+            )
+
+
+def _consequence(queue: QueueDefinition, key: str, value: Any) -> str:
+    """Return what a setting does to messages of a queue; empty if it does no harm."""
+    own = queue.arguments.get(f"x-{key}")
+    if key in _LIMITS and own is not None and own <= value:
+        return ""
+    target = queue.dead_letter_exchange
+    # The default exchange has an empty name.
+    moved = "deletes {}" if target is None else f"moves {{}} to {target or 'the default exchange'}"
+    is_quorum = queue.type == "quorum"
+    match key:
+        case "expires":
+            return f"deletes the queue with its messages after {value} ms without a consumer"
+        case "message-ttl" if own is not None:
+            return f"ends the wait after {value} ms instead of {own} ms"
+        case "message-ttl":
+            return moved.format(f"messages that waited {value} ms")
+        case "max-length" | "max-length-bytes" if queue.overflow.startswith("reject-publish"):
+            return "refuses messages when the queue is full: failed messages stay in their workers"
+        case "max-length" | "max-length-bytes":
+            return moved.format("the oldest messages when the queue is full")
+        # Without a limit of its own, a queue with a dead-letter exchange is safer with that of a policy.
+        case "delivery-limit" if is_quorum and value >= 0 and (own is not None or target is None):
+            return moved.format(f"messages after {value} deliveries" + (f" instead of {own}" if own else ""))
+        case "overflow" if is_quorum and value != own and own is not None:
+            return "turns dead-lettering from at-least-once to at-most-once: a message is lost with its node"
+    return ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.topology.effective_policies import harmful_settings
+from app.topology.compare import harmful_settings
 from app.topology.model import QueueDefinition, Replicas
 
 pytestmark = pytest.mark.unit
