@@ -72,7 +72,7 @@ def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
 
 
 def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
-    """Yield a finding for each thing of ours that the broker lacks, then for each with other arguments."""
+    """Yield a finding for each declaration of the code that the broker lacks, then for each with other arguments."""
     missing = [f"exchange {name}" for name in ours.exchanges if name not in found.exchanges]
     missing += [f"queue {name}" for name in ours.queues if name not in found.queues]
     # Where its queue or its exchange is missing, so is the binding.
