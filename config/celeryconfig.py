@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from config.routes import INDEX, POLICY_OF_QUEUE, ROUTE_BY_TASK, ROUTES, SITE, SUBSCRIPTIONS
-from config.schedule import BEAT_SCHEDULE
+from config.routes import INDEX, POLICY_OF_QUEUE, ROUTE_BY_TASK, ROUTE_BY_TYPE, ROUTES, SITE, SUBSCRIPTIONS
 from config.settings import get_settings
 
 _settings = get_settings()
@@ -47,7 +46,11 @@ worker_detect_quorum_queues = True
 task_serializer = result_serializer = event_serializer = "json"
 accept_content = result_accept_content = ["json"]
 
-beat_schedule = BEAT_SCHEDULE
+beat_schedule = {
+    # No `expires`: a worker compares it with its own clock, and one that is ahead would discard every tick. The TTL of
+    # the queue measures the wait on the broker alone.
+    "fire the timers that are due": {"task": ROUTE_BY_TYPE["tick"].task, "schedule": 1.0},
+}
 beat_scheduler = "app.broker.worker.celery_internals:BeatScheduler"
 beat_schedule_filename = str(_settings.data_dir / "beat-schedule")
 worker_send_task_events = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from app.pack.plan import FinishedCrawl
 from app.state.lease import lease
 from app.storage.layout import content_key, list_pages, may_be_page
 from app.storage.layout import page_id as page_id_of
-from app.storage.store import ObjectStore
 from tasks.base import DomainTask, context, domain_of, task
 
 logger = get_task_logger(__name__)
@@ -77,6 +75,13 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
         if recorded.closed
         else ()
     )
+    try:
+        packed_id = read_manifest(store, domain).crawl_id
+    except PackError:
+        began = None
+    else:
+        packed = (crawl.started for crawl in list_crawls(store, domain) if crawl.packed or crawl.id == packed_id)
+        began = max(packed, default=None)
     return FinishedCrawl(
         id=crawl.id,
         start_url=crawl.start_url,
@@ -86,18 +91,9 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
         page_ids=recorded.member_ids,
         unfollowed_page_ids=[each for each in recorded.failed_ids if may_be_page(store, content_key(domain, each))],
         left_out_page_ids=left_out,
-        packed_crawl_began=_packed_crawl_began(store, domain),
+        # When the latest crawl began whose pages the present pack has; None without a pack or its crawl.
+        packed_crawl_began=began,
     )
-
-
-def _packed_crawl_began(store: ObjectStore, domain: str) -> datetime | None:
-    """Return when the latest crawl began whose pages the present pack has; None without a pack or its crawl."""
-    try:
-        packed_id = read_manifest(store, domain).crawl_id
-    except PackError:
-        return None
-    packed = (crawl.started for crawl in list_crawls(store, domain) if crawl.packed or crawl.id == packed_id)
-    return max(packed, default=None)
 
 
 def _announce(result: PackResult) -> None:

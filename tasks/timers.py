@@ -127,13 +127,18 @@ def _refill(refill: Refill) -> None:
         process.frontier.confirm_refill(refill)
     elif refill.ended:
         publish_end(refill.domain, refill.crawl_id)
-    elif not _messages_wait():
+    else:
         _readmit(refill)
 
 
 def _readmit(refill: Refill) -> None:
     """Publish the open messages of a crawl again: nothing was completed for long, and no message waits in a queue."""
     process = context()
+    with connection_to(process.settings.broker, timeout=process.settings.publish_timeout) as connection:
+        channel = connection.channel()
+        # With a message in a queue of pages, no worker is free, or other messages are first.
+        if any(channel.queue_declare(name, passive=True).message_count for name in (PAGE, INDEX, CRAWL)):
+            return
     messages, rounds = process.frontier.open_pages(refill.crawl_id)
     if rounds > _MAX_READMISSIONS:
         logger.error("%s: %d open messages of crawl %s are lost", refill.domain, len(messages), refill.crawl_id)
@@ -145,14 +150,6 @@ def _readmit(refill: Refill) -> None:
         ", ".join(each.url for each in messages[:_SHOWN]),
     )
     process.publisher.publish(page_messages(refill.domain, refill.crawl_id, Admitted(messages)))
-
-
-def _messages_wait() -> bool:
-    """Return whether a queue of pages holds messages: then no worker is free, or other messages are first."""
-    settings = context().settings
-    with connection_to(settings.broker, timeout=settings.publish_timeout) as connection:
-        channel = connection.channel()
-        return any(channel.queue_declare(name, passive=True).message_count for name in (PAGE, INDEX, CRAWL))
 
 
 def start_due_crawls() -> None:
@@ -171,24 +168,21 @@ def start_due_crawls() -> None:
 
 
 def _start_unless_running(crawl: DueCrawl, now: datetime) -> None:
-    process = context()
-    if _is_running(crawl, now):
+    process, domain, former = context(), crawl.site.domain, crawl.former
+    # The message of its former start may still wait.
+    is_starting = (
+        former is not None
+        and former.crawl_id
+        and now - former.at < START_LOST
+        and read_crawl(process.store, CrawlRef(domain, former.crawl_id)) is None
+    )
+    if is_starting or process.records.has_unfinished(domain):
         process.scheduler.postpone(crawl, now=now)
         return
-    logger.info("%s: its crawl %s was due at %s and starts", crawl.site.domain, crawl.crawl_id, crawl.due)
-    named = {"url": crawl.site.seeds[0], "domain": crawl.site.domain, "crawl_id": crawl.crawl_id}
+    logger.info("%s: its crawl %s was due at %s and starts", domain, crawl.crawl_id, crawl.due)
+    named = {"url": crawl.site.seeds[0], "domain": domain, "crawl_id": crawl.crawl_id}
     process.publisher.publish([site_message("index+crawl", process.budgets, **named, scheduled=True)])
     process.scheduler.note_started(crawl, at=now)
-
-
-def _is_running(crawl: DueCrawl, now: datetime) -> bool:
-    """Return whether a crawl of the site goes on, or the message of its former start still waits."""
-    domain, former = crawl.site.domain, crawl.former
-    if former is not None and former.crawl_id and now - former.at < START_LOST:
-        store = context().store
-        if read_crawl(store, CrawlRef(domain, former.crawl_id)) is None:
-            return True
-    return context().records.has_unfinished(domain)
 
 
 def _sweep_what_was_lost() -> None:

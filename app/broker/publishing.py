@@ -85,12 +85,12 @@ class Publisher:
         and loses none. A second attempt with the same objects sends none again that the broker has confirmed or still
         can confirm. Raises what py-amqp raises for a message that it cannot encode.
         """
-        for failure in self._publish(messages, to_the_end=False).values():
+        for failure in self._publish_combined((messages, False)).values():
             raise failure
 
     def publish_each(self, messages: Sequence[Outgoing]) -> dict[int, Exception]:
         """Publish as many as possible; return by position why the others may not have arrived, as `publish` raises."""
-        return self._publish(messages, to_the_end=True)
+        return self._publish_combined((messages, True))
 
     def declare(self, queues: Iterable[Queue]) -> None:
         """Declare queues with their exchanges and bindings, each once per connection.
@@ -145,14 +145,23 @@ class Publisher:
         # A check for existence needs no permission.
         self._open_channel()[0].queue_declare(queue.name, passive=True)
 
-    def _publish(self, messages: Sequence[Outgoing], *, to_the_end: bool) -> dict[int, Exception]:
-        """Publish windows of messages, also after a failure if `to_the_end`; return the failures by position."""
-        return self._publish_combined((messages, to_the_end))
-
     def _publish_calls(self, calls: Sequence[tuple[Sequence[Outgoing], bool]]) -> list[dict[int, Exception]]:
-        """Publish the messages of several calls together; return the failures of each call by position."""
-        messages = [message for given, _ in calls for message in given]
-        failures = self._publish_together(messages, to_the_end=len(calls) > 1 or calls[0][1])
+        """Publish the messages of several calls together, in windows; return the failures of each call by position.
+
+        The second value of a call says whether its later windows are published after a failure.
+        """
+        to_the_end = len(calls) > 1 or calls[0][1]
+        failures: dict[int, Exception] = {}
+        with self._lock:
+            transfers = [self._transfer_of(message) for given, _ in calls for message in given]
+            for start in range(0, len(transfers), _WINDOW):
+                if to_the_end or not failures:
+                    sent = self._send(transfers[start : start + _WINDOW])
+                    failures |= {start + position: failure for position, failure in sent.items()}
+            if failures:
+                self._failed |= {id(each.message): each for each in transfers}
+                for key in [*self._failed][:-_MAX_FAILED]:
+                    del self._failed[key]
         split, first = [], 0
         for given, _ in calls:
             positions = range(first, first := first + len(given))
@@ -160,20 +169,6 @@ class Publisher:
                 {position - positions.start: failures[position] for position in positions if position in failures}
             )
         return split
-
-    def _publish_together(self, messages: Sequence[Outgoing], *, to_the_end: bool) -> dict[int, Exception]:
-        failures: dict[int, Exception] = {}
-        with self._lock:
-            transfers = [self._transfer_of(message) for message in messages]
-            for first in range(0, len(messages), _WINDOW):
-                if to_the_end or not failures:
-                    sent = self._send(transfers[first : first + _WINDOW])
-                    failures |= {first + position: failure for position, failure in sent.items()}
-            if failures:
-                self._failed |= {id(each.message): each for each in transfers}
-                for key in [*self._failed][:-_MAX_FAILED]:
-                    del self._failed[key]
-        return failures
 
     def _send(self, transfers: Sequence[Transfer]) -> dict[int, Exception]:
         """Send messages and wait for the answers; return by position why some may not have arrived."""
@@ -239,7 +234,10 @@ class Publisher:
             # A declared queue may have been deleted since; the next attempt declares it again.
             self._declared.clear()
         why = BLOCKED if self._blocked else repr(error)
-        returned = {_shown(each.message) for each in transfers if each.answer is Answer.RETURNED}
+        returned = {
+            f"exchange {each.exchange!r} with key {each.routing_key!r}: {each.body[:_SHOWN_BODY]!r}"
+            for each in (transfer.message for transfer in transfers if transfer.answer is Answer.RETURNED)
+        }
         shown = ", ".join(sorted(returned)[:_MAX_SHOWN])
         failures = {
             Answer.NONE: PublishFailed(f"{answers[Answer.NONE]} message(s) not confirmed: {why}"),
@@ -310,11 +308,6 @@ class Publisher:
         self._blocked = blocked
         if self._confirms and not blocked:
             self._confirms.wait_anew()
-
-
-def _shown(message: Outgoing) -> str:
-    body = message.body[:_SHOWN_BODY]
-    return f"exchange {message.exchange!r} with key {message.routing_key!r}: {body!r}"
 
 
 _publishers: dict[tuple[int, str], Publisher] = {}

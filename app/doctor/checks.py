@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.broker.connection import connected
-from app.broker.errors import ApplicationError, BrokerUnreachable
+from app.broker.errors import ApplicationError, BrokerUnreachable, ManagementFailed
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
@@ -30,7 +30,7 @@ from app.state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, store_of
-from app.topology.check import TopologyReport, check_topology, management_api
+from app.topology.check import TopologyReport, check_topology, management_api, server_version
 from app.topology.model import QueueDefinition
 from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
@@ -48,10 +48,13 @@ _DAMAGE_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What the checks of the broker read: `report` compares the topology, `celery` is Celery's configuration."""
+    """What the checks of the broker read: `report` compares the topology, `celery` is Celery's configuration.
+
+    There is no report without the broker's management API.
+    """
 
     settings: Settings
-    report: TopologyReport
+    report: TopologyReport | None
     connection: Any
     publisher: Publisher
     celery: Any
@@ -59,9 +62,16 @@ class CheckContext:
 
     @property
     def found(self) -> Mapping[str, QueueDefinition]:
-        """Our queues as the broker has them, by name; none without its management API."""
-        found = self.report.found.queues if self.report.found else {}
+        """Our queues as the broker has them, by name; none without a report."""
+        if self.report is None:
+            return {}
+        found = self.report.found.queues
         return {name: found[name] for name in self.report.ours.queues if name in found}
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """RabbitMQ's version."""
+        return server_version(self.connection)
 
 
 BrokerCheck = Callable[[CheckContext], Iterator[CheckResult]]
@@ -70,18 +80,20 @@ BrokerCheck = Callable[[CheckContext], Iterator[CheckResult]]
 def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
     """Yield the results of every check, in order. An error that a check raises is a problem.
 
-    Without a broker only the checks in WITHOUT_BROKER run.
+    Without a broker only the checks in WITHOUT_BROKER run; without its management API, those that need it do not.
     """
     try:
-        report = check_topology(settings)
+        report = None
+        try:
+            report = check_topology(settings)
+        except ManagementFailed as error:
+            yield CheckResult("problem", str(error), "topology")
         publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
         try:
             with connected(settings.broker, timeout=settings.publish_timeout) as connection:
                 context = CheckContext(settings, report, connection, publisher, celery, procfile())
                 for name, broker_check in CHECKS.items():
-                    if name in NEED_MANAGEMENT_API and report.found is None:
-                        yield CheckResult("warning", "not checked: this needs BROKER_API_URL", name)
-                    else:
+                    if report is not None or name not in NEED_MANAGEMENT_API:
                         yield from _results(name, broker_check, context)
         finally:
             publisher.close()
@@ -103,7 +115,7 @@ def _results(name: str, run: Callable[[Any], Iterator[CheckResult]], subject: An
 
 def broker(context: CheckContext) -> Iterator[CheckResult]:
     """Check RabbitMQ's version."""
-    version = context.report.version
+    version = context.version
     number = ".".join(map(str, version))
     if version < (3, 10) and context.settings.queue_type == "quorum":
         yield CheckResult("problem", f"RabbitMQ {number} has no at-least-once dead-lettering; use 3.10 or later")
@@ -140,14 +152,12 @@ def waiting(context: CheckContext) -> Iterator[CheckResult]:
 
 def topology(context: CheckContext) -> Iterator[CheckResult]:
     """Report what `perennial topology check` finds, dead-letter targets and alternate exchanges included."""
-    errors = context.report.errors
+    errors = context.report.errors if context.report else []
     for finding in errors[:_MAX_LISTED]:
         yield CheckResult("problem", f"{finding.subject}: {finding.problem}; {finding.remedy}")
     if len(errors) > _MAX_LISTED:
         yield CheckResult("problem", f"and {len(errors) - _MAX_LISTED} more: perennial topology check lists them")
-    if context.report.unseen:
-        yield CheckResult("warning", context.report.unseen)
-    elif not errors:
+    if not errors:
         yield CheckResult("ok", "exchanges, queues and bindings match the code; every dead-letter target is bound")
 
 
@@ -187,7 +197,7 @@ def dead_sets(context: CheckContext) -> Iterator[CheckResult]:
     """Check that looking at a dead set changes nothing."""
     names = retry_policies(context.settings).dead_sets()
     queues = [queue for name, queue in context.found.items() if name in names]
-    results = list(dead_set_results(queues, context.report.version))
+    results = list(dead_set_results(queues, context.version))
     yield from results
     if not results:
         yield CheckResult("ok", "dead sets are classic queues: a look at a letter is not counted")
@@ -206,9 +216,7 @@ def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
     found = context.found
     for process, queues, multiplier in worker_prefetches(context.processes, context.celery.worker_prefetch_multiplier):
         longest = max_unacknowledged_seconds(queues, multiplier)
-        limit, source = min(
-            consumer_timeout(found.get(queue), context.settings, context.report.version) for queue in queues
-        )
+        limit, source = min(consumer_timeout(found.get(queue), context.settings, context.version) for queue in queues)
         times = f"{process}: a message is unacknowledged for at most {longest:g} s; the broker waits {limit:g} s"
         if longest < limit:
             yield CheckResult("ok", f"{times} ({source})")
@@ -219,7 +227,8 @@ def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
 
 def work_queues(context: CheckContext) -> Iterator[CheckResult]:
     """Declare each work queue passively. RabbitMQ 3.10 can bring a quorum queue back that never answers."""
-    missing = {finding.subject for finding in context.report.findings if finding.problem == "missing"}
+    findings = context.report.findings if context.report else ()
+    missing = {finding.subject for finding in findings if finding.problem == "missing"}
     names = [queue.name for queue in task_queues(context.settings) if f"queue {queue.name}" not in missing]
     idle, silent = [], []
     for name in names:
@@ -374,8 +383,8 @@ CHECKS: Mapping[str, BrokerCheck] = {
     "orchestrator": orchestrator,
 }
 
-#: Those that read the broker's own report of its queues.
-NEED_MANAGEMENT_API = frozenset({"at-least-once", "cluster", "dead sets"})
+#: Those that read the broker's own report of its exchanges and queues.
+NEED_MANAGEMENT_API = frozenset({"topology", "at-least-once", "cluster", "dead sets"})
 
 #: The checks that need no broker.
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {

@@ -81,7 +81,11 @@ class EventReader:
                     self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
                     self._keep_house(connection)
                 pause = FIRST_PAUSE if count or any_running(connection) else min(pause * 2, LONGEST_PAUSE)
-                self._wait(connection, pause)
+                # Until the database notifies or the process must end.
+                deadline = time.monotonic() + pause
+                while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+                    if list(connection.notifies(timeout=min(left, _ATTENTION), stop_after=1)):
+                        break
 
     def _publish(self, messages: Sequence[Outgoing]) -> None:
         self._declare()
@@ -131,13 +135,6 @@ class EventReader:
             )
         if lost:
             _log.warning("Lost events published again: %d", lost)
-
-    def _wait(self, connection: Connection, seconds: float) -> None:
-        """Wait until the database notifies or `stopping` is set, at most `seconds`."""
-        deadline = time.monotonic() + seconds
-        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
-            if list(connection.notifies(timeout=min(left, _ATTENTION), stop_after=1)):
-                return
 
 
 def _forget_completed(connection: Connection) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.broker.outcomes import OUTCOMES
-from app.topology.effective_policies import harmful_settings
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
 from app.topology.queues import queries_exchange
 from app.topology.routing import lost_keys, ttl_loops
@@ -26,6 +25,9 @@ _START_NODE = "start the node; never delete the queue to declare it elsewhere, a
 #: Names of delay queues: namespace and milliseconds.
 _DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
 
+#: Keys of which RabbitMQ applies the lower value, of the policy or of the queue's argument.
+_LIMITS = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFinding:
@@ -38,10 +40,6 @@ class TopologyFinding:
     #: What the code declares, and what the broker has; empty where this does not apply.
     expected: str = ""
     found: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        """Return the fields by their names, as `perennial topology check --json` prints them."""
-        return asdict(self)
 
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
@@ -66,43 +64,6 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
     return [*findings, *_extra_bindings(ours, found)]
 
 
-def missing(subject: str) -> TopologyFinding:
-    """Return the finding for something that does not exist."""
-    return TopologyFinding(subject=subject, problem="missing", remedy=APPLY)
-
-
-def other_arguments(queue: str, expected: str, found: str) -> TopologyFinding:
-    """Return the finding for a queue with other arguments, none of which RabbitMQ can change."""
-    return TopologyFinding(
-        subject=f"queue {queue}",
-        problem="other arguments: declaring it is refused (406), and it is not served",
-        expected=expected,
-        found=found,
-        remedy=f"stop its consumers and publishers, then: perennial topology migrate {queue}",
-    )
-
-
-def other_exchange(
-    exchange: str, expected: str, found: str, *, foreign: str = "", is_dead_letter_target: bool = True
-) -> TopologyFinding:
-    """Return the finding for an exchange with another type or other arguments: it must be deleted and declared again.
-
-    `foreign` names destinations that the code does not declare and that are bound to it.
-    """
-    remedy = f"stop workers and clients, then: rabbitmqadmin delete exchange name={exchange} && {APPLY}"
-    if foreign:
-        remedy += f"; then bind these again: {foreign}"
-    if is_dead_letter_target:
-        remedy += "; without a pause: meanwhile, what expires in a classic queue is dropped"
-    return TopologyFinding(
-        subject=f"exchange {exchange}",
-        problem="another type or other arguments: declaring it is refused (406), and a worker cannot start",
-        expected=expected,
-        found=found,
-        remedy=remedy,
-    )
-
-
 def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
     """Return the delay queues that the code does not declare, each with its delay in ms: they empty themselves."""
     namespaces = {match[1] for match in map(_DELAY_QUEUE.fullmatch, ours.queues) if match}
@@ -110,34 +71,47 @@ def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
     return {name: int(match[2]) for name, match in sorted(matches.items()) if match and match[1] in namespaces}
 
 
-def former_delay_queue(name: str, delay_ms: int, *, messages: int) -> TopologyFinding:
-    """Return the note on a delay queue that the code does not declare."""
-    return TopologyFinding(
-        severity="note",
-        subject=f"queue {name}",
-        problem="a delay queue that the settings do not name: of former settings, or of a message's own delay",
-        found=f"{messages} message(s) for {delay_ms / 1_000:g} s",
-        remedy="none needed: it empties itself, and is declared again on demand",
-    )
-
-
 def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
-    yield from (missing(f"exchange {name}") for name in ours.exchanges if name not in found.exchanges)
-    yield from (missing(f"queue {name}") for name in ours.queues if name not in found.queues)
-    for binding in sorted(ours.bindings - found.bindings):
-        # Where its queue or its exchange is missing, so is the binding.
-        if binding.destination in found.queues and binding.source in found.exchanges:
-            yield missing(_subject(binding))
-    for name, exchange in ours.exchanges.items():
-        if name in found.exchanges and (difference := _difference(exchange, found.exchanges[name])):
-            foreign = sorted(each.destination for each in found.bindings - ours.bindings if each.source == name)
-            is_target = any(queue.dead_letter_exchange == name for queue in found.queues.values())
-            yield other_exchange(name, *difference, foreign=", ".join(foreign), is_dead_letter_target=is_target)
+    """Yield a finding for each declaration of the code that the broker lacks, then for each with other arguments."""
+    missing = [f"exchange {name}" for name in ours.exchanges if name not in found.exchanges]
+    missing += [f"queue {name}" for name in ours.queues if name not in found.queues]
+    # Where its queue or its exchange is missing, so is the binding.
+    missing += [
+        _subject(binding)
+        for binding in sorted(ours.bindings - found.bindings)
+        if binding.destination in found.queues and binding.source in found.exchanges
+    ]
+    yield from (TopologyFinding(subject=subject, problem="missing", remedy=APPLY) for subject in missing)
+    yield from _other_exchanges(ours, found)
     for name, queue in ours.queues.items():
         default = {} if found.default_queue_type == "classic" else {"x-queue-type": found.default_queue_type}
         declared = replace(queue, arguments={**default, **queue.arguments})
         if name in found.queues and (difference := _difference(declared, found.queues[name])):
-            yield other_arguments(name, *difference)
+            yield TopologyFinding(
+                subject=f"queue {name}",
+                problem="other arguments: declaring it is refused (406), and it is not served",
+                expected=difference[0],
+                found=difference[1],
+                remedy=f"stop its consumers and publishers, then: perennial topology migrate {name}",
+            )
+
+
+def _other_exchanges(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    """Yield a finding for each exchange with another type or other arguments: it must be deleted and declared again."""
+    for name, exchange in ours.exchanges.items():
+        if name in found.exchanges and (difference := _difference(exchange, found.exchanges[name])):
+            remedy = f"stop workers and clients, then: rabbitmqadmin delete exchange name={name} && {APPLY}"
+            if foreign := sorted(each.destination for each in found.bindings - ours.bindings if each.source == name):
+                remedy += f"; then bind these again: {', '.join(foreign)}"
+            if any(queue.dead_letter_exchange == name for queue in found.queues.values()):
+                remedy += "; without a pause: meanwhile, what expires in a classic queue is dropped"
+            yield TopologyFinding(
+                subject=f"exchange {name}",
+                problem="another type or other arguments: declaring it is refused (406), and a worker cannot start",
+                expected=difference[0],
+                found=difference[1],
+                remedy=remedy,
+            )
 
 
 def _difference(
@@ -197,23 +171,15 @@ def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
         replicas = found.queues[name].replicas
         missing_nodes = ", ".join(replicas.missing)
         if 2 * len(replicas.missing) >= len(replicas.members) and replicas.missing:
-            yield waits_for_node(name, missing_nodes)
+            severity: Severity = "error"
+            problem = f"waits for {missing_nodes}, which is down; "
+            problem += "its messages return with it, and all other queues are served"
         elif replicas.missing:
-            yield TopologyFinding(
-                severity="note",
-                subject=f"queue {name}",
-                problem=f"works without its member on {missing_nodes}; it stops when half of its members are down",
-                remedy=_START_NODE,
-            )
-
-
-def waits_for_node(queue: str, node: str) -> TopologyFinding:
-    """Return the finding for a queue whose node is down, or most of its nodes."""
-    return TopologyFinding(
-        subject=f"queue {queue}",
-        problem=f"waits for {node}, which is down; its messages return with it, and all other queues are served",
-        remedy=_START_NODE,
-    )
+            severity = "note"
+            problem = f"works without its member on {missing_nodes}; it stops when half of its members are down"
+        else:
+            continue
+        yield TopologyFinding(severity=severity, subject=f"queue {name}", problem=problem, remedy=_START_NODE)
 
 
 def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
@@ -245,3 +211,48 @@ def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding
 
 def _subject(binding: Binding) -> str:
     return f"binding {binding.source} -> {binding.destination}" + (f" [{binding.key}]" if binding.key else "")
+
+
+def harmful_settings(queue: QueueDefinition) -> Iterator[tuple[str, str, str]]:
+    """Yield key, consequence and remedy of each setting of a policy that deletes, expires or moves messages.
+
+    A limit counts where it is lower than the queue's own argument. Source: RabbitMQ, Policies and Operator Policies.
+    """
+    for key, value in queue.broker_policy.items():
+        if consequence := _consequence(queue, key, value):
+            label = queue.policy_names.get(key, "policy")
+            clear = "clear_operator_policy" if label.startswith("operator policy ") else "clear_policy"
+            name = label.removeprefix("operator ").removeprefix("policy ")
+            yield (
+                f"{label} sets {key} = {value}:",
+                consequence,
+                f"exclude the queue from its pattern, or: rabbitmqctl {clear} {name}",
+            )
+
+
+def _consequence(queue: QueueDefinition, key: str, value: Any) -> str:
+    """Return what a setting does to messages of a queue; empty if it does no harm."""
+    own = queue.arguments.get(f"x-{key}")
+    if key in _LIMITS and own is not None and own <= value:
+        return ""
+    target = queue.dead_letter_exchange
+    # The default exchange has an empty name.
+    moved = "deletes {}" if target is None else f"moves {{}} to {target or 'the default exchange'}"
+    is_quorum = queue.type == "quorum"
+    match key:
+        case "expires":
+            return f"deletes the queue with its messages after {value} ms without a consumer"
+        case "message-ttl" if own is not None:
+            return f"ends the wait after {value} ms instead of {own} ms"
+        case "message-ttl":
+            return moved.format(f"messages that waited {value} ms")
+        case "max-length" | "max-length-bytes" if queue.overflow.startswith("reject-publish"):
+            return "refuses messages when the queue is full: failed messages stay in their workers"
+        case "max-length" | "max-length-bytes":
+            return moved.format("the oldest messages when the queue is full")
+        # Without a limit of its own, a queue with a dead-letter exchange is safer with that of a policy.
+        case "delivery-limit" if is_quorum and value >= 0 and (own is not None or target is None):
+            return moved.format(f"messages after {value} deliveries" + (f" instead of {own}" if own else ""))
+        case "overflow" if is_quorum and value != own and own is not None:
+            return "turns dead-lettering from at-least-once to at-most-once: a message is lost with its node"
+    return ""

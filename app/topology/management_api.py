@@ -12,6 +12,9 @@ from app.errors import FetchError
 from app.http.api import ApiClient
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology
 
+#: What to do about an API that is missing or does not answer.
+REMEDY = "enable the plugin rabbitmq_management, and set BROKER_API_URL to http://user:password@host:15672/api"
+
 #: The response timeout is in seconds. A list of queues with statistics has 1 to 2 kB for each.
 _CLIENT = ApiClient(response_timeout=10.0, max_body_bytes=100_000_000)
 
@@ -113,7 +116,7 @@ class ManagementApi:
                 problem = "answers with invalid JSON"
             # The next request begins with the next node.
             self._urls.append(self._urls.pop(0))
-        raise ManagementFailed(f"management API (BROKER_API_URL) {problem}")
+        raise ManagementFailed(f"management API (BROKER_API_URL) {problem}: {REMEDY}")
 
 
 def _policy_names(queue: Mapping[str, Any], policies: Mapping[str, Any]) -> dict[str, str]:

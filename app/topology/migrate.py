@@ -16,7 +16,7 @@ from typing import Any
 from kombu import Exchange, Queue
 
 from app.broker.connection import connected
-from app.broker.errors import InvalidMessage, ManagementFailed, MigrationRefused
+from app.broker.errors import InvalidMessage, MigrationRefused
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.topology.check import is_declared, management_api
@@ -41,7 +41,8 @@ def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int
     """Give one of our queues the arguments of the code; return the number of messages moved back.
 
     `report` is called with a line for each step. Raises InvalidMessage for an unknown queue; MigrationRefused while the
-    queue has consumers or unacknowledged messages, and without the management API.
+    queue has consumers or unacknowledged messages; ManagementFailed without the management API, as only that shows
+    bindings and unacknowledged messages.
     """
     queue = {queue.name: queue for queue in all_queues(settings)}.get(name)
     if queue is None:
@@ -50,12 +51,7 @@ def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int
         connected(settings.broker, timeout=settings.publish_timeout) as connection,
         closing(Publisher(settings.broker, timeout=settings.publish_timeout)) as publisher,
     ):
-        try:
-            api = management_api(settings, connection)
-        except ManagementFailed as error:
-            raise MigrationRefused(
-                f"{error}: without it, bindings and unacknowledged messages cannot be seen"
-            ) from error
+        api = management_api(settings, connection)
         return _Migration(queue, connection, api, publisher, report).run()
 
 

@@ -83,10 +83,11 @@ def test_a_missing_topology_is_a_problem_and_the_probes_still_succeed(settings: 
     assert found["confirms"] == found["waiting"] == {"ok"}
 
 
-def test_without_the_management_api_the_unchecked_parts_are_warnings(declared: Settings) -> None:
-    found = statuses(changed(declared, broker_api_url=SecretStr("")))
-    assert found["topology"] == found["at-least-once"] == {"warning"}
-    assert found["waiting"] == {"ok"}
+def test_a_missing_management_api_is_one_problem_and_what_needs_none_is_checked(declared: Settings) -> None:
+    found = results(changed(declared, broker_api_url=SecretStr("")))
+    assert [each.text.partition(":")[0] for each in found["topology"]] == ["BROKER_API_URL is not set"]
+    assert not {"at-least-once", "cluster", "dead sets"} & found.keys()
+    assert {each.status for each in found["waiting"]} == {"ok"}
 
 
 def test_classic_queues_and_unconfirmed_clients_are_warnings(settings: Settings, connection: Any) -> None:

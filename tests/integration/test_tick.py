@@ -19,7 +19,7 @@ from app.crawl.record.entries import UrlEntry
 from app.storage.folder import FolderStore
 from app.storage.layout import page_id
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
-from config.schedule import BEAT_SCHEDULE
+from config.celeryconfig import beat_schedule
 from config.settings import Settings
 from tasks.base import Context
 from tasks.site import end_crawl
@@ -204,7 +204,7 @@ def test_a_tick_of_beat_names_no_time_by_which_a_worker_with_another_clock_would
     scheduler = Scheduler(app, lazy=True)
     with Connection(settings.broker) as connection:
         producer = app.amqp.Producer(connection.channel(), auto_declare=False)
-        for name, entry in BEAT_SCHEDULE.items():
+        for name, entry in beat_schedule.items():
             scheduler.apply_async(scheduler.Entry(**entry, name=name, app=app), producer=producer, advance=False)
     [message] = broker.take("site.tick")
     assert (message.headers["task"], message.headers["expires"]) == ("site.tick", None)

@@ -16,14 +16,14 @@ from kombu import Connection
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
-from app.broker.errors import BrokerUnreachable, InvalidMessage, MigrationRefused
+from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFailed, MigrationRefused
 from app.celery import app
 from app.cli import topology as command
 from app.doctor.checks import run_checks
 from app.topology import migrate as migration
 from app.topology.check import check_topology, management_api
 from app.topology.declare import declare_all
-from app.topology.management_api import ManagementApi
+from app.topology.management_api import REMEDY, ManagementApi
 from app.topology.model import Binding, Topology
 from app.topology.queues import searcher_queue
 from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
@@ -40,7 +40,7 @@ def changed(settings: Settings, **fields: Any) -> Settings:
     return settings.model_copy(update=fields)
 
 
-def by_amqp(settings: Settings) -> Settings:
+def without_api(settings: Settings) -> Settings:
     return changed(settings, broker_api_url=SecretStr(""))
 
 
@@ -57,48 +57,41 @@ def test_check_lists_what_is_missing_without_declaring_it_and_apply_declares_it(
     settings: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = broker_topology(settings, connection)
-    fully, simply = check_topology(settings), check_topology(by_amqp(settings))
-    assert {finding.subject for finding in fully.findings} == {finding.subject for finding in simply.findings}
-    assert {finding.problem for finding in fully.findings} == {"missing"}
+    assert {finding.problem for finding in check_topology(settings).findings} == {"missing"}
     assert broker_topology(settings, connection) == empty
     assert run(monkeypatch, settings, "check").exit_code == 1
     assert run(monkeypatch, settings, "apply").exit_code == 0
-    assert check_topology(settings).findings == check_topology(by_amqp(settings)).findings == []
+    assert check_topology(settings).findings == []
     answer = json.loads(run(monkeypatch, settings, "check", "--json").stdout)
-    assert answer == {"ok": True, "compared_by": "management API", "unseen": "", "findings": []}
-
-
-def test_without_the_management_api_check_names_what_it_did_not_compare(
-    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with connection.channel() as channel:
-        channel.queue_unbind("site.dead", "site.dead")
-    assert [finding.severity for finding in check_topology(declared).findings] == ["error"] * 7
-    blind = run(monkeypatch, by_amqp(declared), "check")
-    assert blind.exit_code == 0
-    assert "BROKER_API_URL is not set: bindings, loops, policies and foreign queues were not compared" in blind.stdout
+    assert answer == {"ok": True, "findings": []}
 
 
 @pytest.mark.parametrize(
     ("api", "problem"),
     [("", "answers 404"), ("http://user:secret@127.0.0.1:1/api", "does not answer: ")],
 )
-def test_a_management_api_that_fails_is_named_without_its_password(settings: Settings, api: str, problem: str) -> None:
-    api = api or f"{settings.broker_api}/no-such-path"
-    report = check_topology(changed(settings, broker_api_url=SecretStr(api)))
-    assert report.unseen.startswith(f"management API (BROKER_API_URL) {problem}")
-    assert "secret" not in report.unseen
-
-
-def test_other_arguments_are_found_with_and_without_the_api_and_refused_by_apply(
-    declared: Settings, monkeypatch: pytest.MonkeyPatch
+def test_a_management_api_that_fails_is_one_error_without_its_password(
+    settings: Settings, api: str, problem: str
 ) -> None:
+    api = api or f"{settings.broker_api}/no-such-path"
+    with pytest.raises(ManagementFailed) as caught:
+        check_topology(changed(settings, broker_api_url=SecretStr(api)))
+    assert str(caught.value).startswith(f"management API (BROKER_API_URL) {problem}")
+    assert str(caught.value).endswith(REMEDY)
+    assert "secret" not in str(caught.value)
+
+
+def test_without_a_management_api_the_error_names_the_remedy(settings: Settings) -> None:
+    with pytest.raises(ManagementFailed, match="BROKER_API_URL is not set: enable the plugin rabbitmq_management"):
+        check_topology(without_api(settings))
+
+
+def test_other_arguments_are_found_and_refused_by_apply(declared: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     other = changed(declared, delivery_limit=7)
-    for settings in (other, by_amqp(other)):
-        findings = check_topology(settings).findings
-        names = [each.subject.removeprefix("queue site.") for each in findings]
-        assert names == ["index", "crawl", "page", "timer", "pack"]
-        assert all("x-delivery-limit" in each.found for each in findings)
+    findings = check_topology(other).findings
+    names = [each.subject.removeprefix("queue site.") for each in findings]
+    assert names == ["index", "crawl", "page", "timer", "pack"]
+    assert all("x-delivery-limit" in each.found for each in findings)
     refused = run(monkeypatch, other, "apply")
     assert refused.exit_code == 1
     assert "topology check" in str(refused.exception)
@@ -320,8 +313,8 @@ def test_a_used_or_unknown_queue_or_one_without_the_api_is_not_migrated(declared
         channel.basic_consume("site.index", callback=print)
         with pytest.raises(MigrationRefused, match=r"site\.index has 1 consumer"):
             migration.migrate("site.index", other, print)
-    with pytest.raises(MigrationRefused, match="BROKER_API_URL"):
-        migration.migrate("site.index", by_amqp(other), print)
+    with pytest.raises(ManagementFailed, match="BROKER_API_URL"):
+        migration.migrate("site.index", without_api(other), print)
     with pytest.raises(InvalidMessage, match="unknown queue"):
         migration.migrate("cover-art-archive.index", other, print)
     assert broker_topology(declared, connection) == before

@@ -18,9 +18,8 @@ from app.broker.policies.x_death import XDeath
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.services.procfile import procfile
-from app.topology.compare import APPLY, compare, former_delay_queues
+from app.topology.compare import APPLY, compare, former_delay_queues, harmful_settings
 from app.topology.declare import all_queues
-from app.topology.effective_policies import harmful_settings
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
 from app.topology.queues import events_exchange
 from app.topology.routing import lost_keys, routed_queues, ttl_loops

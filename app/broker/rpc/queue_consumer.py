@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before an attempt to reconnect: after the first failure, and at most.
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
+#: Seconds that bound each read and write, and AMQP's heartbeat.
+_TIMEOUT, _HEARTBEAT = 5.0, 10.0
 #: Seconds between two calls of `until` while no message arrives.
 _POLL = 0.25
 #: Seconds between two heartbeat checks.
@@ -39,16 +41,13 @@ class QueueConsumer:
         declare: Callable[[Any], None],
         on_delivery: Callable[[Delivery], None],
         on_connected: Callable[[], None],
-        timeout: float = 5.0,
-        heartbeat: float = 10.0,
     ) -> None:
         """Prepare a consumer; `run` connects.
 
         `declare` declares on each new connection what the process relies on besides the queue. It may raise an
         ApplicationError, which ends `run`. `on_connected` is called whenever the queue is consumed from again.
-        `timeout` bounds each read and write, `heartbeat` is AMQP's; both in seconds.
         """
-        self._connection = connection_to(url, timeout=timeout, heartbeat=heartbeat)
+        self._connection = connection_to(url, timeout=_TIMEOUT, heartbeat=_HEARTBEAT)
         self._queue = queue
         self._declare = declare
         self._on_delivery = on_delivery

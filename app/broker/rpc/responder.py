@@ -50,13 +50,12 @@ class Responder(ChannelOwner):
         problem: Callable[[Exception], bytes],
         threads: int = 0,
         backlog: int = 256,
-        timeout: float = 5.0,
         returned: OnReturned | None = None,
     ) -> None:
         self._handlers = handlers
         self._problem = problem
         self._on_returned = returned
-        self._thread = ChannelThread(url, self, timeout=timeout, heartbeat=10.0, name="responder")
+        self._thread = ChannelThread(url, self, timeout=5.0, heartbeat=10.0, name="responder")
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="answers") if threads else None
         self._room = backlog
         self._lock = threading.Lock()

@@ -74,7 +74,11 @@ class Dispatcher:
 
     def _on_free_process(self) -> None:
         self._awaits_process = False
-        self._set_old_aside()
+        oldest = time.monotonic() - MAX_HELD
+        for requests in (self._alone, self._waiting):
+            for request in [each for each in requests if each.held_since < oldest]:
+                requests.remove(request)
+                request.set_aside()
         if self._alone:
             start_in_free_process(self._controller, self._alone.popleft())
         elif len(self._waiting) == 1:
@@ -82,13 +86,6 @@ class Dispatcher:
         elif not self._start_together([self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]):
             self._semaphore.release()
         self._await_process()
-
-    def _set_old_aside(self) -> None:
-        oldest = time.monotonic() - MAX_HELD
-        for requests in (self._alone, self._waiting):
-            for request in [each for each in requests if each.held_since < oldest]:
-                requests.remove(request)
-                request.set_aside()
 
     def _start_together(self, requests: Sequence[Any]) -> bool:
         """Hand requests to the pool as one job; return whether there is one that was not revoked."""

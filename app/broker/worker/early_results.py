@@ -11,7 +11,6 @@ import pickle
 import select
 import struct
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,19 +54,18 @@ class EarlyResults:
             with suppress(BlockingIOError):
                 while data := os.read(self.reader, _MOST_READ):
                     self._unread += data
-            return list(self._complete())
-
-    def _complete(self) -> Iterator[EarlyResult]:
-        while len(self._unread) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._unread)[0]
-            if len(self._unread) < end:
-                return
-            report, self._unread = self._unread[_LENGTH.size : end], self._unread[end:]
-            try:
-                yield EarlyResult(*pickle.loads(report))  # noqa: S301 - From the worker's own processes.
-            except Exception:
-                # The result comes again at the end of its job.
-                logger.exception("A result of a message cannot be read")
+            results = []
+            while len(self._unread) >= _LENGTH.size:
+                end = _LENGTH.size + _LENGTH.unpack_from(self._unread)[0]
+                if len(self._unread) < end:
+                    break
+                report, self._unread = self._unread[_LENGTH.size : end], self._unread[end:]
+                try:
+                    results.append(EarlyResult(*pickle.loads(report)))  # noqa: S301 - From the worker's own processes.
+                except Exception:
+                    # The result comes again at the end of its job.
+                    logger.exception("A result of a message cannot be read")
+            return results
 
 
 def report(writer: int, result: EarlyResult) -> None:

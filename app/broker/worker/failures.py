@@ -230,7 +230,14 @@ class FailureHandler:
             and len(repr(headers).encode(errors="backslashreplace")) <= _OVERSIZED_HEADERS
         ):
             return act
-        decision, bare = self._without_headers(act.original.delivery, error)
+        delivery = act.original.delivery
+        dead = self.policies.policy_for(delivery.queue).dead or self.policies.default.dead
+        if dead is None:
+            return _Act(Drop(), None, act.original)
+        bare = replace(delivery, headers={}, properties={})
+        cause = InvalidMessage(f"headers that cannot be sent again: {error!r}: {dict(delivery.headers)!r}")
+        added = dead_letter_headers(bare, replace(failure_of(cause), worker=self._worker), attempts=1)
+        decision = Dead(dead, delivery.routing_key, added)
         return _Act(decision, message_of(decision, bare), act.original)
 
     def _detour(self, decision: Decision, delivery: Delivery) -> Postponed | None:
@@ -247,16 +254,6 @@ class FailureHandler:
         if not isinstance(waiting, Postponed):
             return None
         return replace(waiting, headers={**waiting.headers, DETOURS: detours + 1})
-
-    def _without_headers(self, delivery: Delivery, error: Exception) -> tuple[Decision, Delivery]:
-        """Return the decision for a message whose headers cannot be sent again: dead-letter it without them."""
-        dead = self.policies.policy_for(delivery.queue).dead or self.policies.default.dead
-        if dead is None:
-            return Drop(), delivery
-        bare = replace(delivery, headers={}, properties={})
-        cause = InvalidMessage(f"headers that cannot be sent again: {error!r}: {dict(delivery.headers)!r}")
-        headers = dead_letter_headers(bare, replace(failure_of(cause), worker=self._worker), attempts=1)
-        return Dead(dead, delivery.routing_key, headers), bare
 
 
 def failure_of(error: BaseException, *, trace: str = "", task: object = "") -> Failure:
