@@ -12,8 +12,8 @@ from celery.utils.text import str_to_list
 
 from app.broker.connection import tls_options
 from app.broker.worker.install import install
-from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
+from app.topology.retry_policies import retry_policies
 from config.logs import configure
 from config.routes import ORCHESTRATOR, REQUESTS, ROUTE_BY_TYPE
 from config.settings import ROOT, get_settings

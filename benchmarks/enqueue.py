@@ -13,7 +13,7 @@ from typing import Any
 
 from kombu import Connection, Queue
 
-from app.topology.policies import site_policy
+from app.topology.retry_policies import site_policy
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, ratios, verdict_below
 from benchmarks.processes import LineProcess, line_process

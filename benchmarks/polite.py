@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.services.service import wait_until
+from app.private_services.service import wait_until
+
 from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict, verdict_below
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
 from benchmarks.plots import Plot

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from app.services.service import tail, wait_until
+from app.private_services.service import tail, wait_until
+
 from benchmarks.errors import BenchmarkError
 from config.settings import ROOT
 

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from app.private_services.procfile import procfile
+from app.private_services.service import tail, wait_until
+from app.redis_state.client import get_redis
 from kombu import Connection
 from pydantic import SecretStr
 from redis import Redis
 
-from app import services
+from app import private_services as services
 from app.broker.publishing import Publisher
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import ACTIVE_CRAWLS, Progress
 from app.crawl.record.keys import plain_id
-from app.http.api import ApiClient
+from app.http.api_client import ApiClient
 from app.messages.envelopes import site_message
-from app.services.procfile import procfile
-from app.services.service import tail, wait_until
-from app.state.client import get_redis
 from app.storage.open import create_store
 from app.topology.declare import client_queues
 from benchmarks.errors import BenchmarkError

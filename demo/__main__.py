@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from app.errors import DemoFailed
-from app.services import install
+from app.private_services import install
 from config.settings import ROOT, get_settings
 from demo.display import PlainDisplay, TerminalDisplay
 from demo.monitor import BrokerMonitor

@@ -21,8 +21,8 @@ from app.errors import DemoFailed
 from app.pack.manifest import Manifest
 from app.sites.status import status
 from app.topology.declare import all_queues
-from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET, events_exchange
+from app.topology.retry_policies import site_policy
 from config.routes import INDEX, POLICY_OF_QUEUE, SITE, TICK
 from config.settings import Settings
 

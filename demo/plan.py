@@ -14,7 +14,7 @@ from app.crawl.urls import Target, parse_target, resolve
 from app.errors import DemoFailed, FetchError
 from app.http.addresses import is_public
 from app.http.fetcher import Fetcher
-from app.services import ports
+from app.private_services import ports
 from config.settings import Settings
 
 #: Seconds without a new page before the pack, for the demo's own site and for the user's site.

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
-from app import services
+from app import private_services as services
 from app.broker.dead_letters import DeadLetter, DeadSets
 from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
@@ -30,7 +30,7 @@ from app.search.contract import SearchRequest, SearchResult
 from app.search.query import words
 from app.storage.marker import read_marker
 from app.storage.open import store_of
-from app.topology.policies import site_policy
+from app.topology.retry_policies import site_policy
 from config.settings import Settings
 from demo.display import PlainDisplay
 from demo.monitor import BrokerMonitor, DomainMonitor, Snapshot

@@ -18,13 +18,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from app import services
+from app.private_services.lifecycle import locked
+from app.private_services.service import tail
+from app.private_services.supervisor import KILL_WAIT
+
+from app import private_services as services
 from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
-from app.services import procfile
-from app.services.lifecycle import locked
-from app.services.service import tail
-from app.services.supervisor import KILL_WAIT
+from app.private_services import procfile
 from app.storage.open import create_store
 from config.settings import ROOT, Settings, get_settings
 

@@ -11,6 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from app.redis_state.circuit_breaker import CircuitBreaker
+from app.redis_state.client import get_quick_redis, get_raw_redis, get_redis
+from app.redis_state.epoch import Epoch
+from app.redis_state.outage import WITHOUT_REDIS
+from app.redis_state.outage import is_outage as is_redis_outage
 from celery import current_task
 from celery.utils.log import get_task_logger
 from redis import Redis, RedisError
@@ -23,20 +28,15 @@ from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import MessageKind
 from app.crawl.page import PageWork
-from app.crawl.policy import Policies
+from app.crawl.policy import PolicyOfDomain
 from app.crawl.probe import ProbeWork
 from app.crawl.record.removed_sites import is_removed
 from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import Steps, complete_dead
 from app.crawl.urls import PROBE, SITEMAP, TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
-from app.sites.policies import SitePolicies
+from app.sites.crawl_policies import SitePolicies
 from app.sites.scheduler import CrawlScheduler
-from app.state.circuit_breaker import CircuitBreaker
-from app.state.client import get_quick_redis, get_raw_redis, get_redis
-from app.state.epoch import Epoch
-from app.state.outage import WITHOUT_REDIS
-from app.state.outage import is_outage as is_redis_outage
 from app.storage.damage import DamageNotes, note_damaged
 from app.storage.disk_watch import CHECK_INTERVAL, watch_disk
 from app.storage.folder import FolderStore
@@ -44,7 +44,7 @@ from app.storage.open import store_of
 from app.storage.outage import is_outage, store_breaker
 from app.storage.store import ObjectStore
 from app.timers.timers import TickWatch, Timers
-from app.topology.policies import Budgets, budgets
+from app.topology.retry_policies import Budgets, budgets
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 
@@ -78,7 +78,7 @@ class Context:
     settings: Settings
     redis: Redis
     store: ObjectStore
-    policies: Policies
+    policies: PolicyOfDomain
     scheduler: CrawlScheduler
     publisher: Publisher
     budgets: Budgets

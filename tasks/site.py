@@ -44,7 +44,7 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     crawl_id = start.crawl_id or str(self.request.id)
     process.frontier.crawl_of(start.domain, crawl_id)  # Refuses an id that is taken by a crawl of another domain.
     crawl = Crawl(
-        crawl_id, start.domain, start.url, datetime.now(UTC), moves=start.depth, own=True, moved_from=moved_from
+        crawl_id, start.domain, start.url, datetime.now(UTC), moves=start.depth, recorded=True, moved_from=moved_from
     )
     callback = full_pack(start.domain, crawl.id)
     scheduled = message.get("scheduled") is True
@@ -91,7 +91,7 @@ def index(self: Any, **message: Any) -> None:
 def crawl(self: Any, **message: Any) -> None:
     """Follow one page's links to the pages in scope that its crawl has not seen.
 
-    A crawl that began with `index+crawl` gets them in its backlog. In a client's own crawl, `index` and `crawl` of each
+    A crawl that began with `index+crawl` gets them in its backlog. In a client's crawl, `index` and `crawl` of each
     are published.
     """
     page, process = target_of(message), context()
@@ -102,7 +102,7 @@ def crawl(self: Any, **message: Any) -> None:
         return
     if target := redirect_of_start_page(page, result):
         _move(page, target)
-    elif not process.records.is_own(page):
+    elif not process.records.is_recorded(page):
         _publish_pairs(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)
     publish_admitted(page, process.pages.complete_message(page, "crawl", result))
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from app.redis_state.client import PREFIX
 from celery.utils.log import get_task_logger
 
 from app.broker.connection import connection_to
@@ -18,7 +19,6 @@ from app.crawl.steps import complete_lost
 from app.messages.envelopes import queue_message, site_message
 from app.sites.scheduler import START_LOST, DueCrawl
 from app.sites.sweep import Sweep
-from app.state.client import PREFIX
 from app.storage.damage import isolated
 from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
 from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of

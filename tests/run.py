@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from xml.etree import ElementTree
 
-from app import services
+from app import private_services as services
 from config.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,9 +25,9 @@ class ProblemType:
 
 INTERNAL = ProblemType("internal", 500, "Something went wrong here; it has been logged")
 INVALID = ProblemType("invalid", 400, "The request is invalid")
-TIMEOUT = ProblemType("timeout", 504, "The search took too long", retry_in=1)
-BUSY = ProblemType("busy", 503, "There is more to search than can be answered in time", retry_in=1)
-UNAVAILABLE = ProblemType("unavailable", 503, "The search cannot be reached", retry_in=2)
+TIMEOUT = ProblemType("timeout", 504, "The answer took too long", retry_in=1)
+BUSY = ProblemType("busy", 503, "There is more to do than can be answered in time", retry_in=1)
+UNAVAILABLE = ProblemType("unavailable", 503, "What answers this cannot be reached", retry_in=2)
 
 
 class ApplicationError(Exception):

@@ -13,9 +13,9 @@ from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
 from app.crawl.urls import parse_domain
-from app.sites.policies import SitePolicies
+from app.redis_state.client import get_redis
+from app.sites.crawl_policies import SitePolicies
 from app.sites.sweep import Sweep
-from app.state.client import get_redis
 from app.storage.damage import DamageNotes
 from app.storage.open import store_of
 from app.timers.timers import Timers

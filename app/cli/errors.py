@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut
 from app.errors import SearchUnavailable
-from app.services.unreachable import unreachable_text
+from app.private_services.unreachable import unreachable_text
 from config.settings import get_settings
 
 _SEARCH_REMEDY = (

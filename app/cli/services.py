@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from app import services
+from app import private_services as services
 from app.cli.arguments import AsJson
 from app.cli.printing import print_json
-from app.services.accounts import make_accounts
+from app.private_services.accounts import make_accounts
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="The private RabbitMQ and Redis of this checkout.")

@@ -17,11 +17,11 @@ from app.crawl.frontier.values import Progress
 from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
 from app.errors import StoreError
 from app.messages.envelopes import site_message
+from app.redis_state.client import get_redis
 from app.sites.status import status as status_of
 from app.sites.stored import read_site
-from app.state.client import get_redis
 from app.storage.open import store_of
-from app.topology.policies import budgets
+from app.topology.retry_policies import budgets
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -132,7 +132,7 @@ def _with_scheme(url: str) -> tuple[str, str]:
         return url, ""
     # Imported for `index` only: requests takes a fifth of the CPU time of `perennial status`.
     from app.http.addresses import AddressPolicy
-    from app.http.api import ApiClient, answering_scheme
+    from app.http.api_client import ApiClient, answering_scheme
 
     settings = get_settings()
     client = ApiClient(

@@ -19,15 +19,15 @@ from app.crawl.urls import Target, parse_domain, parse_target
 from app.errors import InvalidSite
 from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
+from app.redis_state.client import get_redis
+from app.redis_state.lease import lease
 from app.sites.removal import Holdings, SiteRemoval
 from app.sites.site import Site
 from app.sites.stored import update_site
-from app.state.client import get_redis
-from app.state.lease import lease
 from app.storage.layout import Tombstone, content_key, may_be_page, page_id, to_json
 from app.storage.open import store_of
-from app.topology.policies import budgets
 from app.topology.queues import DEAD_SET
+from app.topology.retry_policies import budgets
 from config.settings import Settings, get_settings
 
 #: Seconds between two looks at the requests that have not ended, and at the lease of the pack.

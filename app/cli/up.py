@@ -9,13 +9,13 @@ import typer
 from amqp.exceptions import NotFound
 from redis import RedisError
 
-from app import services
+from app import private_services as services
 from app.broker.connection import connected
 from app.broker.errors import BrokerUnreachable
 from app.cli.printing import print_json
 from app.doctor.circuit_breakers import breaker_states
-from app.services import procfile
-from app.services.process_states import current_states
+from app.private_services import procfile
+from app.private_services.process_states import current_states
 from config.routes import art_routes
 from config.settings import Settings, get_settings
 

@@ -25,7 +25,7 @@ from app.errors import (
     ConnectionFailed,
     FetchError,
 )
-from app.http.api import ApiClient
+from app.http.api_client import ApiClient
 from app.http.response import Response
 from config.settings import Settings
 

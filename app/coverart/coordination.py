@@ -14,8 +14,8 @@ from redis.lock import Lock
 from app.broker.errors import Postpone
 from app.coverart.jobs import Job, body_of, kind_of
 from app.coverart.project import Entity, Project
-from app.state.client import PREFIX
-from app.state.lease import lease
+from app.redis_state.client import PREFIX
+from app.redis_state.lease import lease
 
 #: The header of a message that has waited out its coalescing window.
 COALESCED = "perennial-settled"

@@ -25,7 +25,7 @@ from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_w
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, RemoteError
-from app.state.outage import WITHOUT_REDIS, is_outage
+from app.redis_state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)

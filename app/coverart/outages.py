@@ -19,7 +19,7 @@ from app.errors import (
     RemoteError,
     WebServiceUnavailable,
 )
-from app.state.circuit_breaker import CircuitBreaker
+from app.redis_state.circuit_breaker import CircuitBreaker
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)

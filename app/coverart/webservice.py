@@ -10,7 +10,7 @@ from xml.parsers import expat
 from app.coverart.archive import MAX_RETRY_AFTER, Watch, api_client
 from app.coverart.project import Project
 from app.errors import FetchError, WebServiceError, WebServiceUnavailable
-from app.http.api import ApiClient
+from app.http.api_client import ApiClient
 from config.settings import Settings
 
 #: Statuses of an overloaded service, and of a gateway before one that is away. 500 may concern one entity only.

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.crawl.frontier.frontier import CRAWL_TTL, Frontier
 from app.crawl.frontier.values import Crawl, is_sitemap
-from app.crawl.policy import Policies
+from app.crawl.policy import PolicyOfDomain
 from app.crawl.record.crawls import (
     CrawlRecord,
     CrawlState,
@@ -70,7 +70,7 @@ KEPT_RECORDS = 5
 class CrawlRecords:
     """Writes the records of crawls; a record has the policy with which its crawl was started."""
 
-    def __init__(self, frontier: Frontier, store: ObjectStore, policies: Policies) -> None:
+    def __init__(self, frontier: Frontier, store: ObjectStore, policies: PolicyOfDomain) -> None:
         self._frontier = frontier
         self._store = store
         self._policies = policies
@@ -135,7 +135,7 @@ class CrawlRecords:
         if self.restore_crawl(CrawlRef(target.domain, target.crawl_id)) is None:
             if removed_at(self._store, target.domain) is not None:
                 return False
-            start = Crawl(target.crawl_id, target.domain, target.url, datetime.now(UTC), own=True)
+            start = Crawl(target.crawl_id, target.domain, target.url, datetime.now(UTC), recorded=True)
             self._frontier.begin(start)
             self._frontier.note_cut(target.crawl_id)
         return True
@@ -151,7 +151,7 @@ class CrawlRecords:
             record.start_url,
             record.started,
             record.moves,
-            own=True,
+            recorded=True,
             moved_from=record.moved_from,
         )
         if self._frontier.crawl(record.id) is None:
@@ -160,18 +160,18 @@ class CrawlRecords:
             self._frontier.set_state(record.id, "running" if record.state == "done" else record.state)
         return crawl
 
-    def is_own(self, target: Target) -> bool:
-        """Return whether the crawl of a page began with `index+crawl`. A client's own crawl has no record."""
+    def is_recorded(self, target: Target) -> bool:
+        """Return whether the crawl of a page began with `index+crawl`. A client's crawl has no record."""
         crawl = self._frontier.crawl(target.crawl_id)
         crawl = crawl or self.restore_crawl(CrawlRef(target.domain, target.crawl_id))
-        return crawl is not None and crawl.own
+        return crawl is not None and crawl.recorded
 
     def note_progress(self, crawl_id: str, *, write: bool, ended: bool) -> bool:
         """With `write`, write a segment of a crawl's record. Return whether a crawl with a record has ended."""
         if not ended and not write:
             return False
         crawl = self._frontier.crawl(crawl_id)
-        if crawl is None or not crawl.own:
+        if crawl is None or not crawl.recorded:
             return False
         if write:
             self._write_segment(crawl)
@@ -180,7 +180,7 @@ class CrawlRecords:
     def add_to_latest(self, domain: str, entry: UrlEntry) -> None:
         """Add a page that was indexed outside of a crawl to its domain's latest crawl, so that its full pack has it."""
         crawl = self._frontier.latest(domain)
-        if crawl and crawl.own and self._frontier.add_line(crawl.id, entry.to_line().decode()):
+        if crawl and crawl.recorded and self._frontier.add_line(crawl.id, entry.to_line().decode()):
             self._write_segment(crawl)
 
     def has_unfinished(self, domain: str) -> bool:

@@ -188,13 +188,13 @@ class PageWork:
     def complete_message(
         self, target: Target, kind: MessageKind, result: FetchResult, *, member: bool = False
     ) -> Completed:
-        """Complete an `index` or a `crawl` of a start page, or of a client's own crawl."""
-        own, run = self._steps.records.is_own(target), self._steps.begin(target)
-        return self.complete(replace(run, kind=kind, own=own, result=result, member=member))
+        """Complete an `index` or a `crawl` of a start page, or of a client's crawl."""
+        recorded, run = self._steps.records.is_recorded(target), self._steps.begin(target)
+        return self.complete(replace(run, kind=kind, recorded=recorded, result=result, member=member))
 
     def complete(self, run: UrlRun) -> Completed:
         """Complete a page's message with what the page leads to, which is nothing of an `index`."""
-        if run.own and run.kind != "index":
+        if run.recorded and run.kind != "index":
             run = self._with_found(run)
         return self._steps.complete(run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result)))
 

@@ -67,7 +67,7 @@ def product_token(user_agent: str) -> str:
 
 
 #: Returns the policy of a domain; raises an error of the store where that has to be read.
-Policies = Callable[[str], CrawlPolicy]
+PolicyOfDomain = Callable[[str], CrawlPolicy]
 
 
 def settings_of_crawls(settings: Settings) -> CrawlSettings:
@@ -81,7 +81,7 @@ def settings_of_crawls(settings: Settings) -> CrawlSettings:
     )
 
 
-def policies_without_sites(settings: Settings) -> Policies:
+def policies_without_sites(settings: Settings) -> PolicyOfDomain:
     """Return policies of the settings alone."""
     shared, request = settings_of_crawls(settings), RequestOptions(user_agent=settings.user_agent)
     traps = TrapLimits()

@@ -28,7 +28,7 @@ from app.crawl.frontier.values import (
     frontier_key,
     message_name,
 )
-from app.crawl.policy import CrawlPolicy, Policies
+from app.crawl.policy import CrawlPolicy, PolicyOfDomain
 from app.crawl.read.classify import (
     FetchResult,
     Gone,
@@ -65,7 +65,7 @@ _NO_RESULT: Final = Skipped(why="")
 class UrlRun:
     """One run of a URL's message, with what is known of the URL: each step returns it with more.
 
-    `key` names it in the frontier and in the crawl record. `own` is false in a client's own crawl, which has no record.
+    `key` names it in the frontier and in the crawl record, which a client's crawl does not have: `recorded` is false.
     `member` says whether the page belongs in the pack, `text` is its `text_hash`. `found` are the URLs that it leads
     to, `excluded` those that are not followed, with their reasons.
     """
@@ -77,7 +77,7 @@ class UrlRun:
     rules: RobotsRules
     host: Host
     kind: MessageKind = "page"
-    own: bool = True
+    recorded: bool = True
     entered: Entered = _NOT_ENTERED
     result: FetchResult = _NO_RESULT
     member: bool = False
@@ -90,7 +90,7 @@ class Steps:
     """Begins and completes runs; one per process, which owns its HTTP connections."""
 
     def __init__(
-        self, frontier: Frontier, records: CrawlRecords, *, settings: Settings, redis: Redis, policies: Policies
+        self, frontier: Frontier, records: CrawlRecords, *, settings: Settings, redis: Redis, policies: PolicyOfDomain
     ) -> None:
         self.frontier = frontier
         self.records = records
@@ -178,7 +178,7 @@ class Steps:
             run.kind,
             run.key,
             host=run.host,
-            line=entry.to_line().decode() if run.own and run.kind != "crawl" else "",
+            line=entry.to_line().decode() if run.recorded and run.kind != "crawl" else "",
             indexed=run.member,
             links=run.found,
             text=run.text,
@@ -246,8 +246,8 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
     entry.detail = str(failures) if failures else ""
     if kind == "crawl" or target.role == SITEMAP:
         frontier.note_cut(target.crawl_id)
-    own = crawl is not None and crawl.own
-    line = entry.to_line().decode() if own and kind != "crawl" else ""
+    recorded = crawl is not None and crawl.recorded
+    line = entry.to_line().decode() if recorded and kind != "crawl" else ""
     # Without a look at robots.txt: this runs in the event loop of the worker's main process.
     host = Host(host_of(target.url), delay=0, concurrency=1)
     frontier.complete(target.crawl_id, kind, key, host=host, line=line, dead=True)

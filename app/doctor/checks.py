@@ -24,16 +24,16 @@ from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.doctor.results import CheckResult
-from app.services.procfile import procfile
-from app.services.unreachable import unreachable_text
-from app.state.client import get_quick_redis
+from app.private_services.procfile import procfile
+from app.private_services.unreachable import unreachable_text
+from app.redis_state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, store_of
 from app.topology.check import TopologyReport, check_topology, management_api, server_version
 from app.topology.model import QueueDefinition
-from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
+from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS
 from config.settings import Settings
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.broker.worker.together import MAX_HELD
+from app.broker.worker.shared_process import MAX_HELD
 from app.topology.model import QueueDefinition
 from config.routes import ROUTES, SUBSCRIPTIONS, art_routes
 from config.settings import Settings

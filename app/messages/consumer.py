@@ -17,8 +17,8 @@ from app.broker.worker.consumer import Consumer
 from app.coverart.jobs import event_of, parse
 from app.coverart.outages import Services
 from app.messages.envelopes import TaskCall, call_of_envelope, to_task_message
-from app.state.circuit_breaker import CircuitBreaker
-from app.state.client import get_quick_redis
+from app.redis_state.circuit_breaker import CircuitBreaker
+from app.redis_state.client import get_quick_redis
 from app.storage.outage import store_breaker
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch
 from app.topology.declare import declare_all

@@ -11,7 +11,7 @@ from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import parse_domain
-from app.topology.policies import retry_policies
+from app.topology.retry_policies import retry_policies
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 

@@ -17,8 +17,8 @@ from app.broker.nesting import read_json
 from app.broker.outgoing import Outgoing
 from app.broker.policies.delays import delay_name, ladder_rung
 from app.http.urls import without_credentials_in
-from app.topology.policies import Budgets
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
+from app.topology.retry_policies import Budgets
 from config.routes import ROUTE_BY_TYPE, SEARCHER_QUEUE, SITE, Route, routes_by_type
 
 #: Celery's "embed" part of a body: no callbacks, no chain.
@@ -118,8 +118,8 @@ def to_task_message(delivery: Delivery, call: TaskCall) -> TaskMessage:
 def site_message(message_type: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -> Outgoing:
     """Return an envelope for the exchange `site`, as a foreign producer would publish it, with an id and the time.
 
-    With the `budgets` of app/topology/policies.py it carries its retry budget. Without, it has the budget of the worker
-    in which it fails, as a foreign producer's envelope.
+    With the `budgets` of app/topology/retry_policies.py it carries its retry budget. Without, it has the budget of the
+    worker in which it fails, as a foreign producer's envelope.
     """
     route = ROUTE_BY_TYPE[message_type]
     body = _as_json({"type": message_type, **payload})

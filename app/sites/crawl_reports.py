@@ -7,8 +7,8 @@ from app.crawl.reports.crawl_report import BrokenLink, CrawlReport, broken_links
 from app.crawl.reports.explanation import Explanation, explain_url
 from app.crawl.urls import parse_domain, parse_target
 from app.errors import CrawlNotFound
+from app.redis_state.client import get_redis
 from app.sites.status import Status, status
-from app.state.client import get_redis
 from app.storage.open import store_of
 from config.settings import Settings
 

@@ -13,9 +13,9 @@ from app.crawl.frontier.values import ACTIVE_CRAWLS, HOST_PREFIX, crawl_key, cra
 from app.crawl.record.crawls import CrawlRecord, list_crawls, update_crawl
 from app.crawl.record.keys import domain_prefix, plain_id
 from app.crawl.record.removed_sites import note_removed
+from app.redis_state.client import PREFIX
 from app.sites.search_reports import report_prefix
 from app.sites.stored import site_key, start_key
-from app.state.client import PREFIX
 from app.storage.layout import announcement_key, content_prefix, manifest_key, pack_key
 from app.storage.store import ObjectStore
 from app.timers.stored import delete_stored_timer

@@ -11,8 +11,8 @@ from app.crawl.reports.crawl_report import reason_totals
 from app.crawl.urls import parse_domain
 from app.errors import PackNotFound
 from app.pack.manifest import read_manifest
-from app.sites.policies import spent_budgets
-from app.state.client import get_redis
+from app.redis_state.client import get_redis
+from app.sites.crawl_policies import spent_budgets
 from app.storage.damage import DamageNotes
 from app.storage.open import store_of
 from app.timers.timers import Timers

@@ -15,8 +15,8 @@ from redis import Redis, RedisError
 
 from app.broker.errors import PublishFailed
 from app.errors import ObjectDamaged, ObjectNotFound, StoreError
-from app.state.client import PREFIX
-from app.state.outage import is_outage as is_redis_outage
+from app.redis_state.client import PREFIX
+from app.redis_state.outage import is_outage as is_redis_outage
 from app.storage.outage import is_outage
 from app.storage.reading import Decoder, decoded, read_objects
 from app.storage.store import ObjectStore, StoredObject

@@ -10,7 +10,7 @@ from typing import Final
 from redis import Redis
 
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
-from app.state.circuit_breaker import CircuitBreaker
+from app.redis_state.circuit_breaker import CircuitBreaker
 from app.storage.store import PROBE_PREFIX, ObjectStore
 
 #: Bytes of the object that is written to try a store: about as many as a page has.

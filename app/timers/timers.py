@@ -14,7 +14,7 @@ from typing import Any
 from redis import Redis, RedisError
 
 from app.broker.errors import InvalidMessage
-from app.state.client import PREFIX, get_quick_redis, load_script
+from app.redis_state.client import PREFIX, get_quick_redis, load_script
 from config.routes import PACK, ROUTE_BY_TYPE, callback_queue
 
 #: Seconds. A timer of more than a week is a mistake in units.

@@ -12,8 +12,8 @@ from app.broker.connection import connected
 from app.broker.declaring import RefusedDeclaration, declare_queues
 from app.broker.outcomes import OUTCOMES
 from app.broker.policies.delays import delay_queue
-from app.topology.policies import retry_policies
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, task_queues
+from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS, TICK
 from config.settings import Settings
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from app.broker.errors import ManagementFailed
 from app.errors import FetchError
-from app.http.api import ApiClient
+from app.http.api_client import ApiClient
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology
 
 #: What to do about an API that is missing or does not answer.

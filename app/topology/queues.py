@@ -5,7 +5,7 @@ from __future__ import annotations
 from kombu import Exchange, Queue, binding
 
 from app.broker.policies.base import Policy
-from app.topology.policies import art_policy, request_policy, site_policy, subscriber_policy, tick_policy
+from app.topology.retry_policies import art_policy, request_policy, site_policy, subscriber_policy, tick_policy
 from config.routes import (
     ALIASES,
     HEARTBEAT,

@@ -21,7 +21,7 @@ from app.cli import caa as commands
 from app.cli.main import main
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, EVENT_ART, listing
-from app.services import Urls
+from app.private_services import Urls
 from app.topology.queues import art_queues
 from config.settings import Settings, get_settings
 from tests.servers.archive import slow_down

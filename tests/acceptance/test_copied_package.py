@@ -22,11 +22,11 @@ import sys
 
 from celery import Celery
 from rabbit.policies.delay_queues import DelayQueues
-from rabbit.policies.registry import Policies
+from rabbit.policies.registry import RetryPolicies
 from rabbit.worker.install import install
 
 mail = DelayQueues("shop", timeout_ms=100, retry_max=1)
-policies = Policies({"mail": mail}, default=mail)
+policies = RetryPolicies({"mail": mail}, default=mail)
 app = Celery("shop")
 app.conf.task_queues = policies.work_queues()
 app.conf.task_default_queue = "mail"

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.services import Urls
+from app.private_services import Urls
 from config.settings import ROOT
 from tests.servers import archive as stand_in
 from tests.support.art import ArtSystem, art_corner

@@ -12,7 +12,7 @@ import pytest
 
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
-from app.services import Urls
+from app.private_services import Urls
 from tests.servers.musicbrainz import changes
 from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, art_corner

@@ -10,7 +10,7 @@ import pytest
 from kombu import Connection
 
 from app.coverart.project import COVER_ART, EVENT_ART, Project
-from app.services import Urls
+from app.private_services import Urls
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY
 from tests.servers.musicbrainz import changes
 from tests.support.art import ArtSystem, art_corner

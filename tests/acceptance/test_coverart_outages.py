@@ -13,7 +13,7 @@ import pytest
 
 from app.broker.publishing import Publisher
 from app.coverart.jobs import Delete, message
-from app.services import Urls
+from app.private_services import Urls
 from tests.servers import archive as stand_in
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY
 from tests.servers.faults import Faults

@@ -15,7 +15,7 @@ import pytest
 
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
-from app.services import Urls
+from app.private_services import Urls
 from tests.servers.archive import ArchiveServer
 from tests.servers.musicbrainz import changes, database
 from tests.servers.postgres import KillablePostgres, killable_postgres

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from app.coverart.outages import OUTAGE_ITEMS
-from app.services import Urls
+from app.private_services import Urls
 from config.settings import ROOT
 from tests.servers import archive as stand_in
 from tests.servers.archive import ArchiveServer

@@ -16,8 +16,8 @@ from kombu import Connection
 
 from app.broker.publishing import Publisher
 from app.topology.declare import declare_for_client
-from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET
+from app.topology.retry_policies import site_policy
 from config.settings import ROOT, Settings
 from tests.support import command
 from tests.support.broker import Broker

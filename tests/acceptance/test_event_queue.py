@@ -14,7 +14,7 @@ import pytest
 from app.coverart import musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
-from app.services import Urls
+from app.private_services import Urls
 from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY

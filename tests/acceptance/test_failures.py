@@ -18,9 +18,9 @@ from kombu import Connection
 from app.broker.dead_letters import DeadSets
 from app.broker.headers import OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY
 from app.broker.publishing import Publisher
-from app.services import Urls
-from app.topology.policies import site_policy
+from app.private_services import Urls
 from app.topology.queues import DEAD_SET
+from app.topology.retry_policies import site_policy
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, own_vhost, settings_for

@@ -33,11 +33,11 @@ UNKEPT = """
 from celery import Celery
 from kombu import Queue
 from app.broker.worker.install import install
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 
 orders = XDeath("orders")
-policies = Policies({"orders": orders}, default=orders)
+policies = RetryPolicies({"orders": orders}, default=orders)
 app = Celery("mine", broker="amqp://127.0.0.1:1//")
 app.conf.task_queues = [*policies.work_queues(), Queue("mail")]
 install(app, policies)

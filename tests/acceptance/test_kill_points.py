@@ -17,7 +17,7 @@ import pytest
 from kombu import Connection
 
 from app.broker.policies.base import Postponed
-from app.services import Urls
+from app.private_services import Urls
 from config.settings import ROOT
 from tests.support import killing
 from tests.support.broker import Broker

@@ -14,7 +14,7 @@ import pytest
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
 from app.errors import ServicesError
-from app.services import Urls, service
+from app.private_services import Urls, service
 from tests.servers import postgres
 from tests.servers.musicbrainz import database
 from tests.servers.postgres import KillablePostgres, killable_postgres

@@ -18,7 +18,7 @@ from celery import states
 from celery.events.state import State
 from kombu import Connection
 
-from app.services import Urls
+from app.private_services import Urls
 from tests.support import shop
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost

@@ -18,7 +18,7 @@ import pytest
 
 from app.cluster.client.cluster import ClusterSearchClient
 from app.pack.publish import compress
-from app.services import Urls
+from app.private_services import Urls
 from app.sites.site import Site
 from app.sites.stored import add_site
 from app.storage.open import open_store

@@ -15,8 +15,8 @@ import pytest
 import requests
 from celery import Celery
 
-from app.broker.worker.together import MOST
-from app.services import Urls
+from app.broker.worker.shared_process import MOST
+from app.private_services import Urls
 from tests.servers.site import Answer, Request, Site, Wire, page
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, own_vhost, settings_for

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kombu import Connection
 
-from app.services import Urls
+from app.private_services import Urls
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost

@@ -21,7 +21,7 @@ from app.pack.fetch import fetch_pack
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_prefix, from_json
 from app.timers.timers import Timers
-from app.topology.policies import retry_policies
+from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS, TICK
 from tests.chaos.ledger import Letter, PackRecord, Remains
 from tests.chaos.sites import SitePlan

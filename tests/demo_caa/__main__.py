@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psycopg
 
-from app import services
+from app import private_services as services
 from app.coverart.project import COVER_ART
-from app.services import install
+from app.private_services import install
 from config.settings import Settings
 from demo.run import wait_for
 from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_status, uninterrupted_stop

@@ -7,7 +7,7 @@ import shlex
 import sys
 from functools import partial
 
-from app.services import procfile
+from app.private_services import procfile
 from app.topology.queues import art_queues
 from config.settings import get_settings
 from demo import supervisor
@@ -22,7 +22,7 @@ def worker() -> str:
 
 
 #: The command of the process that publishes the events of the database.
-READER = shlex.join([sys.executable, "-m", "app.messages.event_reader"])
+READER = shlex.join([sys.executable, "-m", "app.messages.art_event_reader"])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from amqp import Message
 from amqp.exceptions import AccessRefused
+from app.private_services.accounts import make_accounts
 from kombu import Connection
 
 from app.broker.connection import connected
@@ -20,10 +21,9 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler
 from app.messages.envelopes import event_message, site_message
-from app.services.accounts import make_accounts
 from app.topology.accounts import accounts
-from app.topology.policies import retry_policies, site_policy
 from app.topology.queues import searcher_queue
+from app.topology.retry_policies import retry_policies, site_policy
 from config.settings import Settings
 from tests.support.accounts import accounts_of
 from tests.support.broker import Broker

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pytest
+from app.redis_state.client import ConnectionCount, get_redis
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from app.broker.errors import Postpone
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Admitted, Crawl, FoundPage, Host, PageMessage
 from app.crawl.frontier.view import CrawlView
-from app.state.client import ConnectionCount, get_redis
 from tests.support.redis_proxy import RedisProxy, Trouble
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,7 @@ class World:
         self.redis.flushdb()
         self.host = Host(DOMAIN, 0, self.window)
         self.workers = [Frontier(self.redis, ttl=60) for _ in range(2)]
-        self.workers[0].begin(Crawl("c", DOMAIN, url(0), datetime.now(UTC), own=True))
+        self.workers[0].begin(Crawl("c", DOMAIN, url(0), datetime.now(UTC), recorded=True))
         self.publish(Admitted((PageMessage("page", url(0), 0, ""),)))
 
     def publish(self, admitted: Admitted) -> None:

@@ -11,7 +11,7 @@ from requests.auth import HTTPBasicAuth
 
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, ResponseTimeout
 from app.http.addresses import AddressPolicy
-from app.http.api import ApiClient
+from app.http.api_client import ApiClient
 from tests.servers import hazards
 from tests.servers.site import Answer, Site, redirect, reply
 

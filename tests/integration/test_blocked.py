@@ -17,7 +17,7 @@ from celery.exceptions import OperationalError
 from kombu import Queue, pools
 from typer.testing import CliRunner
 
-from app import services
+from app import private_services as services
 from app.broker.errors import PublishFailed, RequestTimedOut, Unroutable
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher, get_publisher

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import psycopg
 import pytest
+from app.redis_state.client import get_redis
 from pydantic import SecretStr
 from redis import Redis
 
@@ -25,7 +26,6 @@ from app.coverart.jobs import Delete, Index, Move
 from app.coverart.musicbrainz import connect, entity
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
 from app.errors import ArchiveError
-from app.state.client import get_redis
 from config.settings import ROOT, Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken
 from tests.servers.musicbrainz import changes
@@ -45,7 +45,7 @@ import sys
 from app.coverart.coordination import ItemLocks
 from app.coverart.project import COVER_ART
 from app.broker.errors import Postpone
-from app.state.client import get_redis
+from app.redis_state.client import get_redis
 
 try:
     with ItemLocks(get_redis(sys.argv[1]), COVER_ART, seconds={LEASE}).hold("{A}"):

@@ -44,7 +44,7 @@ def target(name: str, depth: int = 1) -> Target:
 @pytest.fixture
 def policy(process: Context) -> CrawlPolicy:
     """Return the policy of a crawl `c` that has begun, of at most 12 pages and two links from its start page."""
-    crawl = Crawl("c", DOMAIN, url(""), datetime.now(UTC), own=True)
+    crawl = Crawl("c", DOMAIN, url(""), datetime.now(UTC), recorded=True)
     process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, "c").message)
     policy = process.policies(DOMAIN)
     return replace(policy, settings=replace(policy.settings, max_pages=12, max_depth=2))

@@ -15,7 +15,7 @@ from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outcomes import OUTCOMES
 from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler, Original
 from tests.support.broker import Broker
@@ -50,7 +50,7 @@ def clock() -> HandTimer:
 @pytest.fixture
 def handler(broker: Broker, broker_url: str, clock: HandTimer) -> Iterator[FailureHandler]:
     publisher = Publisher(broker_url, timeout=5)
-    yield FailureHandler(policies=Policies({"mail": POLICY}, POLICY), publisher=publisher, timer=clock, worker="w")
+    yield FailureHandler(policies=RetryPolicies({"mail": POLICY}, POLICY), publisher=publisher, timer=clock, worker="w")
     publisher.close()
 
 

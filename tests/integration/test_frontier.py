@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from app.redis_state.client import get_raw_redis, get_redis
+from app.redis_state.lease import lease
 from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
@@ -33,8 +35,6 @@ from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skip
 from app.crawl.traps import TrapLimits, pattern_of
 from app.crawl.urls import Link
 from app.errors import ServerError
-from app.state.client import get_raw_redis, get_redis
-from app.state.lease import lease
 from app.storage.layout import Page
 from tests.support.waiting import eventually
 
@@ -48,7 +48,7 @@ WIDE = Host("a.gov", delay=0, concurrency=99)
 @pytest.fixture
 def frontier(redis_url: str) -> Frontier:
     frontier = Frontier(get_redis(redis_url), ttl=60)
-    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
     return frontier
 
 
@@ -119,7 +119,7 @@ def test_active_crawls_share_the_pages_that_may_be_admitted(redis_url: str) -> N
     frontier = Frontier(get_redis(redis_url), ttl=60, admission=4)
     wide = Host("a.gov", delay=0, concurrency=16)
     for crawl_id in ("c", "d", "e"):
-        frontier.begin(Crawl(crawl_id, "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+        frontier.begin(Crawl(crawl_id, "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
         links = [link(f"{crawl_id}{number}") for number in range(9)]
         enter(frontier, f"start-{crawl_id}", host=wide, crawl_id=crawl_id)
         completed = frontier.complete(crawl_id, "page", f"start-{crawl_id}", host=wide, links=links, max_pages=99)
@@ -277,7 +277,7 @@ def test_a_rebuilt_crawl_goes_on_where_its_record_ends_and_caches_of_lost_pages_
     complete(frontier, "page", "start", "1", "2", "3")
     get_redis(redis_url).flushdb()
     assert not enter(frontier, "1").crawl_found
-    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
     # The host is free: the first attempt has left no trace.
     assert enter(frontier, "1").fetch
     assert frontier.rebuild("c", [FetchedPage("start", True)], [link("1"), link("2"), link("3")]) == 2
@@ -289,7 +289,7 @@ def trapped(redis_url: str) -> Frontier:
     """Return the frontier of a crawl with small budgets, whose start page is done."""
     traps = TrapLimits(query_variants=2, pattern_pages=3, identical_texts=2)
     frontier = Frontier(get_redis(redis_url), ttl=60, traps=traps)
-    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
     enter(frontier, "start", host=WIDE)
     return frontier
 
@@ -425,7 +425,7 @@ def test_budgets_are_counted_again_when_a_crawl_is_rebuilt(redis_url: str) -> No
 
 def test_a_redelivered_start_keeps_the_time_at_which_the_crawl_started(frontier: Frontier) -> None:
     first = frontier.crawl("c")
-    again = frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+    again = frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
     assert again == first
 
 

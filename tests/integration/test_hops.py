@@ -21,7 +21,7 @@ from app.broker.policies.base import Postponed
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage, Host, PageMessage
 from app.messages.envelopes import delayed_message
-from app.topology.policies import site_policy
+from app.topology.retry_policies import site_policy
 from config.routes import PAGE
 from config.settings import Settings
 
@@ -66,7 +66,7 @@ class PoliteCrawl:
 
     def run(self) -> PoliteCrawl:
         """Crawl to the end."""
-        self._frontier.begin(Crawl("c", DOMAIN, url(0), datetime.now(UTC), own=True))
+        self._frontier.begin(Crawl("c", DOMAIN, url(0), datetime.now(UTC), recorded=True))
         self._at(0.0, "deliver", PageMessage("page", url(0), 0, ""))
         while self._events:
             self.redis.now, _, event, message = heapq.heappop(self._events)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pytest
+from app.redis_state.client import get_redis
 
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.traps import TrapLimits, text_hash
-from app.state.client import get_redis
 from tests.servers.site import in_letters
 
 pytestmark = pytest.mark.integration
@@ -32,7 +32,7 @@ def crawled(redis_url: str, site: Site, *, again: bool = False) -> list[str]:
     With `again`, the reply of each completion is lost once.
     """
     frontier = Frontier(get_redis(redis_url), ttl=60, traps=TrapLimits(identical_texts=LIMIT))
-    frontier.begin(Crawl("c", "a.gov", f"{BASE}/", datetime.now(UTC), own=True))
+    frontier.begin(Crawl("c", "a.gov", f"{BASE}/", datetime.now(UTC), recorded=True))
     frontier.rebuild("c", [], [FoundPage(f"{BASE}/", f"{BASE}/", 0)])
     [refill] = frontier.refill(stalled=60)
     waiting, requested = deque(refill.admitted.messages), []

@@ -165,7 +165,7 @@ KNOWN_BY: dict[str, Callable[[Context, str], object]] = {
     "client's timer": lambda process, domain: store_timer(process.store, StoredTimer(domain, 9, full_pack(domain))),
     "client's crawl": lambda process, domain: process.frontier.begin(Crawl("c", domain, "u", datetime.now(UTC))),
     "crawl by another site's move": lambda process, domain: process.frontier.begin(
-        Crawl("c", domain, "u", datetime.now(UTC), own=True, moved_from="c.gov")
+        Crawl("c", domain, "u", datetime.now(UTC), recorded=True, moved_from="c.gov")
     ),
     "removal": lambda process, domain: note_removed(process.store, domain, 1),
 }

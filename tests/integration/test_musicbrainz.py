@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
+from app.redis_state.client import get_redis
 from pydantic import SecretStr
 
 from app.broker.errors import Postpone
@@ -20,8 +21,7 @@ from app.coverart.jobs import EVENT, Index
 from app.coverart.musicbrainz import connect, count_gids, entities, entity, gids_of, homes
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 from app.errors import DatabaseFailed, DatabaseUnavailable
-from app.messages.event_reader import EventReader
-from app.state.client import get_redis
+from app.messages.art_event_reader import EventReader
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
 from tests.servers.musicbrainz import changes, database

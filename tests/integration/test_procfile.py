@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from app.private_services.process_states import ProcessId, ProcessState, UpState, identify
 
 from app.errors import ServicesError
-from app.services import process_states, procfile
-from app.services.process_states import ProcessId, ProcessState, UpState, identify
+from app.private_services import process_states, procfile
 from config.settings import ROOT
 from tests.support.waiting import eventually
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
-from app.services import process_states, supervisor
+from app.private_services import process_states, supervisor
 supervisor.KILL_WAIT, supervisor.FIRST_WAIT = 1, 0.05
 commands, data_dir = json.loads(sys.argv[1]), Path(sys.argv[2])
 ourselves = process_states.identify(os.getpid())

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import pytest
+from app.redis_state.client import get_raw_redis
 
 from app.crawl.frontier.values import Crawl
 from app.crawl.read.classify import Gone
@@ -14,7 +15,6 @@ from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import latest_entries, read_entries
 from app.crawl.urls import Link, Target
 from app.sites.sweep import Sweep
-from app.state.client import get_raw_redis
 from app.storage.layout import page_id
 from tasks.base import Context
 from tests.support.completing import complete_page
@@ -30,7 +30,7 @@ MENU = tuple(f"https://{DOMAIN}/{'x' * 200}/{number}" for number in range(5_000)
 
 @pytest.fixture
 def crawl(process: Context) -> Crawl:
-    start = Crawl("c", DOMAIN, f"https://{DOMAIN}/", datetime.now(UTC), own=True)
+    start = Crawl("c", DOMAIN, f"https://{DOMAIN}/", datetime.now(UTC), recorded=True)
     return process.records.begin(start, timer_timeout=30, callback={})
 
 

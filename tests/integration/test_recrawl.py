@@ -50,7 +50,7 @@ def site() -> Iterator[Site]:
 def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = False) -> list[Request]:
     """Crawl the site as workers do, without a broker. Return the requests for pages."""
     before = len(site.requests)
-    begun = Crawl(crawl_id, site.domain, site.url, datetime.now(UTC), own=True)
+    begun = Crawl(crawl_id, site.domain, site.url, datetime.now(UTC), recorded=True)
     callback = full_pack(site.domain, crawl_id).message
     process.records.begin(begun, timer_timeout=30, callback=callback, scheduled=scheduled)
     process.frontier.rebuild(crawl_id, [], [FoundPage(site.url, site.url, 0)])
@@ -335,7 +335,7 @@ def test_a_site_with_proper_errors_has_no_soft_404(
 def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(
     process: Context, soft_site: SoftSite
 ) -> None:
-    started = Crawl("one", soft_site.domain, soft_site.url, datetime.now(UTC), own=True)
+    started = Crawl("one", soft_site.domain, soft_site.url, datetime.now(UTC), recorded=True)
     process.records.begin(started, timer_timeout=30, callback={})
     url = soft_site.at("/perennial-probe-0")
     target = Target(url, soft_site.domain, url, "one", depth=1, role="probe")

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from app.redis_state.client import get_redis
 
 from app.broker.errors import Postpone
 from app.crawl.fetch.robots import RobotsRules
@@ -16,7 +17,6 @@ from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import Host
 from app.crawl.record.crawls import CrawlSettings
 from app.http.fetcher import Fetcher
-from app.state.client import get_redis
 from tests.servers.site import Request, Site, robots
 
 pytestmark = pytest.mark.integration

@@ -54,7 +54,7 @@ def add(process: Context, **fields: Any) -> Site:
 
 
 def begin(process: Context, crawl_id: str, at: datetime) -> Crawl:
-    crawl = Crawl(crawl_id, DOMAIN, f"https://{DOMAIN}/", at, own=True)
+    crawl = Crawl(crawl_id, DOMAIN, f"https://{DOMAIN}/", at, recorded=True)
     return process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
 
 

@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from app.redis_state.client import get_redis, load_script
 from redis import ResponseError
-
-from app.state.client import get_redis, load_script
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ import redis
 from kombu import Connection, Producer, Queue
 
 from app.errors import ServicesError
-from app.services import ServiceStatus, down, service, status, up
+from app.private_services import ServiceStatus, down, service, status, up
 from config.settings import Settings
 from tests.support.command import perennial
 

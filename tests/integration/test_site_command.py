@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.redis_state.client import get_redis
 from typer.testing import CliRunner
 
 from app.broker.errors import BrokerUnreachable
@@ -17,7 +18,6 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
 from app.sites.site import Site as Declared
 from app.sites.stored import add_site
-from app.state.client import get_redis
 from app.storage.open import open_store
 from app.timers.timers import Timers, full_pack
 from config.settings import get_settings
@@ -88,7 +88,7 @@ def test_a_crawl_says_how_long_its_pages_take_by_the_delay_of_the_site(
     assert shown["a.gov"].startswith("one request in 1 s, so 1,000 pages take at least 0:16:40; `perennial status")
     assert shown["b.gov"].startswith("one request in 2 s, so 1,000 pages take at least 0:33:20")
     frontier = Frontier(get_redis(settings.redis), ttl=60)
-    crawl = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True)
+    crawl = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
     frontier.begin(crawl)
     frontier.rebuild("c", (), [FoundPage(f"https://a.gov/{n}", f"https://a.gov/{n}", 1) for n in range(700)])
     get_redis(settings.redis).hset(crawl_key("c"), "delay", "1")

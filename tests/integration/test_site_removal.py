@@ -57,7 +57,7 @@ def fill(process: Context, broker: Broker, domain: str) -> None:
     add_site(process.store, Site.of(domain, {"schedule": "1d"}))
     write_start(process.store, domain, Start(datetime.now(UTC), "c"))
     add_to_report(process.store, domain, today(), SearchReport(searches=1))
-    crawl = Crawl(f"crawl of {domain}", domain, url, datetime.now(UTC), own=True)
+    crawl = Crawl(f"crawl of {domain}", domain, url, datetime.now(UTC), recorded=True)
     process.records.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl.id).message)
     process.frontier.note_published(crawl.id, [FoundPage(url, url, 1)])
     process.frontier.add_line(crawl.id, '{"url":"x"}')

@@ -42,7 +42,7 @@ def sweep(process: Context) -> Callable[..., list[str]]:
 
 
 def begin(process: Context, crawl_id: str = "c") -> Crawl:
-    crawl = Crawl(crawl_id, DOMAIN, url("start"), datetime.now(UTC), own=True)
+    crawl = Crawl(crawl_id, DOMAIN, url("start"), datetime.now(UTC), recorded=True)
     return process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
 
 
@@ -170,7 +170,7 @@ def test_a_page_of_a_crawl_that_redis_lost_restores_the_crawl_and_a_cancelled_on
     assert process.frontier.restored() == ["c"]
     restored = process.frontier.crawl("c")
     assert restored is not None
-    assert restored.own
+    assert restored.recorded
     perennial("cancel", DOMAIN)
     process.redis.flushdb()
     process.records.restore(target)

@@ -114,7 +114,7 @@ def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires
 def test_messages_that_vanished_are_published_again_and_after_three_times_the_crawl_ends_without_them(
     process: Context, broker: Broker
 ) -> None:
-    start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True)
+    start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
     process.records.begin(start, timer_timeout=1, callback={})
     process.frontier.note_published("c", [FoundPage("https://a.gov/k", "https://a.gov/k", 0)])
     process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
@@ -143,7 +143,7 @@ def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_recor
         line = UrlEntry(url=url, page_id=page_id(url), state="gone", at=1.0).to_line().decode()
         process.frontier.complete("c", "page", url, host=Host("a.gov", 0, 1), line=line)
 
-    start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True)
+    start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
     process.records.begin(start, timer_timeout=30, callback={})
     process.timers.start("a.gov", timeout=30, callback=full_pack("a.gov", "c"))
     complete(1)
@@ -178,7 +178,7 @@ def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_recor
 
 def test_a_crawl_whose_end_is_dead_lettered_holds_its_timer_back_no_longer(process: Context) -> None:
     process.records.begin(
-        Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True), timer_timeout=30, callback={}
+        Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True), timer_timeout=30, callback={}
     )
     process.frontier.complete("c", "page", "k", host=Host("a.gov", 0, 1))
     assert process.frontier.is_active("a.gov")

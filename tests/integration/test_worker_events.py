@@ -9,7 +9,7 @@ from celery import Celery
 from kombu import Connection
 
 from app.broker.policies.drop import DropAll
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.install import install
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 def test_a_heartbeat_whose_connection_was_closed_connects_again_and_is_sent_or_kept(broker_url: str) -> None:
     app = Celery("events", broker=broker_url)
-    install(app, Policies({}, default=DropAll()))
+    install(app, RetryPolicies({}, default=DropAll()))
     with closing(Proxy(broker_url)) as proxy, Connection(proxy.url) as connection:
         dispatcher = app.events.Dispatcher(connection, hostname="worker@here")
         dispatcher.send("worker-heartbeat", retry=True)

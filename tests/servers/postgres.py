@@ -25,7 +25,7 @@ import psutil
 import psycopg
 
 from app.errors import ServicesError
-from app.services import service
+from app.private_services import service
 from config.settings import ROOT
 from tests.support.programs import ensure_postgres, program
 

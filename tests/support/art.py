@@ -16,7 +16,7 @@ import redis
 import requests
 
 from app.coverart.project import COVER_ART, Project
-from app.services import Urls
+from app.private_services import Urls
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
 from tests.servers.musicbrainz import changes, database, relay
@@ -66,7 +66,7 @@ class ArtSystem:
     @contextmanager
     def reader(self, name: str = "reader") -> Iterator[Worker]:
         """Run the process that publishes the events of the database, for the block."""
-        running = start_module(self.environment, self.folder / f"{name}.log", "app.messages.event_reader")
+        running = start_module(self.environment, self.folder / f"{name}.log", "app.messages.art_event_reader")
         try:
             yield running
         finally:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import requests
 
 from app.errors import ServicesError
-from app.services import Urls
+from app.private_services import Urls
 from app.storage.open import create_store
 from config.settings import Settings
 

@@ -17,7 +17,7 @@ from app.broker.failure import Failure
 from app.broker.policies.base import Dead, Policy
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher
 from tests.support.decisions import carry_out_one
@@ -29,7 +29,7 @@ OF_QUEUE: dict[str, Policy] = {
     "art.index": FixedTtl("art", {"art.index": "index"}, retry_max=0, postpone_type="classic"),
     "orders": XDeath("orders", retry_max=0, queue_type="classic"),
 }
-POLICIES = Policies(OF_QUEUE, OF_QUEUE["mail"])
+POLICIES = RetryPolicies(OF_QUEUE, OF_QUEUE["mail"])
 
 #: The dead set of each work queue.
 DEAD_OF = {"mail": "post.dead", "art.index": "art.failed", "orders": "orders.error"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.private_services.procfile import procfile
 from kombu import Exchange, Queue
 
 from app.broker.outcomes import OUTCOMES
@@ -12,10 +13,8 @@ from app.broker.policies.base import Policy
 from app.broker.policies.x_death import XDeath
 from app.coverart.project import COVER_ART
 from app.doctor.consumer_timeout import worker_prefetches
-from app.services.procfile import procfile
 from app.topology.declare import all_queues
 from app.topology.model import bindings_of, exchanges_of
-from app.topology.policies import art_policy, subscriber_policy
 from app.topology.queues import (
     art_queues,
     events_exchange,
@@ -25,6 +24,7 @@ from app.topology.queues import (
     searcher_queue,
     site_exchange,
 )
+from app.topology.retry_policies import art_policy, subscriber_policy
 from config.routes import ALIASES, HEARTBEAT, ORCHESTRATOR, REQUEST_TYPES, SITE, SUBSCRIPTIONS
 from config.settings import Settings
 

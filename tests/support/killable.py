@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from app import services
+from app import private_services as services
 from config.settings import Settings
 from tests.support.kill import kill
 from tests.support.rabbitmqctl import rabbitmqctl

@@ -21,7 +21,7 @@ from celery import Celery
 from app.broker.errors import Postpone
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.failures import FailureHandler
 from app.broker.worker.install import install
@@ -30,7 +30,7 @@ from app.broker.worker.install import install
 MINUTE_MS = 60_000
 
 mail = DelayQueues("slow", timeout_ms=MINUTE_MS, retry_max=1)
-policies = Policies(
+policies = RetryPolicies(
     {
         "slow.mail": mail,
         "slow.labels.print": FixedTtl("slow.labels", {"slow.labels.print": "print"}, ttl_ms=MINUTE_MS, retry_max=1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from app.services import install, rabbitmq, state
+from app.private_services import install, rabbitmq, state
 from config.settings import Settings
 
 

@@ -8,7 +8,7 @@ from celery import Celery
 from kombu import Queue
 
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.install import install
 
 #: Seconds to wait for a confirm.
@@ -28,5 +28,5 @@ def application(broker_url: str, *, confirm: bool = True) -> Any:
     app.conf.task_ignore_result = True
     app.conf.broker_connection_timeout = TIMEOUT
     mail = DelayQueues("mail", timeout_ms=250, retry_max=3)
-    install(app, Policies({"mail": mail}, default=mail), publish_timeout=TIMEOUT, confirm=confirm)
+    install(app, RetryPolicies({"mail": mail}, default=mail), publish_timeout=TIMEOUT, confirm=confirm)
     return app.task(name="post.send")(post)

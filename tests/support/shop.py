@@ -17,14 +17,14 @@ from celery.exceptions import Reject, Retry
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
 
 # The broker is that of CELERY_BROKER_URL, which Celery itself reads.
 
 mail = DelayQueues("shop", timeout_ms=300, retry_max=2)
-policies = Policies(
+policies = RetryPolicies(
     {
         "mail": mail,
         "mail.classic": DelayQueues("old", timeout_ms=300, retry_max=2, queue_type="classic"),

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.redis_state.client import get_redis
+
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
 from app.errors import PackNotFound
@@ -19,7 +21,6 @@ from app.pack.manifest import Manifest, read_manifest
 from app.search.contract import Hit
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.state.client import get_redis
 from app.storage.open import open_store
 from config.settings import Settings
 from tests.support.broker import Broker

@@ -36,7 +36,7 @@ from kombu.resource import Resource
 
 from app.broker import amqp_internals
 from app.broker.policies.drop import DropAll
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY
 from app.broker.worker.install import install
 
@@ -156,7 +156,7 @@ def test_celery_sends_every_task_through_the_function_that_is_replaced() -> None
     app = Celery("post", broker="memory://", set_as_current=False)
     app.conf.task_queues = [Queue("mail", Exchange(""), routing_key="mail")]
     app.conf.task_default_queue = "mail"
-    install(app, Policies({}, default=DropAll()), confirm=False)
+    install(app, RetryPolicies({}, default=DropAll()), confirm=False)
     sent: list[str] = []
     app.amqp.__dict__["send_task_message"] = lambda _producer, name, _message, **_options: sent.append(name)
     app.send_task("post.send")

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.private_services.procfile import formation, procfile
 from dotenv import dotenv_values
 from pydantic import SecretStr
 from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
-from app.services.procfile import formation, procfile
 from app.topology.accounts import accounts
 from config.settings import ROOT, Settings
 
@@ -235,7 +235,7 @@ def test_every_process_can_be_imported_from_the_copied_files_alone(tmp_path: Pat
     script = (
         "import app.cli.main, app.web.__main__, app.cluster.searcher.__main__, config.flowerconfig\n"
         "from app.celery import app\n"
-        "from app.services.procfile import formation, procfile\n"
+        "from app.private_services.procfile import formation, procfile\n"
         "app.loader.import_default_modules()\n"
         "print(app.__module__ and __import__('app').__file__, *procfile())"
     )

@@ -17,12 +17,12 @@ from celery.exceptions import TaskRevokedError, Terminated
 from celery.worker import state
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
-from app.broker.worker import early_results, together
+from app.broker.worker import early_results, shared_process
 from app.broker.worker.celery_internals import TaskPool
 from app.broker.worker.dispatcher import Dispatcher
 from app.broker.worker.early_results import EarlyReports, EarlyResult, EarlyResults, report
 from app.broker.worker.request import Request
-from app.broker.worker.together import MOST, run_together
+from app.broker.worker.shared_process import MOST, run_together
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -311,7 +311,7 @@ def test_no_call_begins_after_its_job_failed_for_want_of_threads(monkeypatch: py
         threading.Event().wait(0.05)
         ran.append(number)
 
-    together._threads.cache_clear()
+    shared_process._threads.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start_two)
         with pytest.raises(RuntimeError, match="new thread"):

@@ -17,8 +17,8 @@ from app.broker.policies.x_death import XDeath
 from app.crawl.urls import parse_message_domain, parse_target
 from app.messages.envelopes import decode_envelope, route_of
 from app.timers.timers import callback_of, timeout_of
-from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
+from app.topology.retry_policies import site_policy, subscriber_policy
 from app.web.middleware import OPERATOR_PATHS
 from app.web.monitoring import Metrics
 from config.routes import (

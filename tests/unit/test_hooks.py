@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from app.broker.errors import Postpone
-from app.broker.worker.hooks import HookQueue
+from app.broker.worker.task_hooks import HookQueue
 from tests.support.clock import HandTimer
 
 pytestmark = pytest.mark.unit

@@ -27,7 +27,7 @@ from app.crawl.urls import Target, parse_message_domain, parse_target
 from app.errors import InvalidUrl, OutOfScope
 from app.messages.envelopes import call_of_envelope, decode_envelope, site_message, to_task_message
 from app.timers.timers import Callback, callback_of, timeout_of
-from app.topology.policies import retry_policies
+from app.topology.retry_policies import retry_policies
 from config.routes import ROUTE_BY_TYPE, ROUTES, callback_queue
 from config.settings import Settings
 from tests.support import raw

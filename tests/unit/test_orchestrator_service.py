@@ -25,7 +25,7 @@ from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.marker import create_marker
 from app.storage.store import ObjectStore
-from app.topology.policies import REQUEST_TTL_MS
+from app.topology.retry_policies import REQUEST_TTL_MS
 from config.routes import ORCHESTRATOR, REGISTER_AGAIN, REQUESTS, SEARCHER_QUEUE
 from tests.support.deliveries import delivery
 from tests.support.stores import folder_store

@@ -18,11 +18,11 @@ from app.broker.policies.delay_queues import DelayQueues, budget_of
 from app.broker.policies.delays import MAX_TTL_MS
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
 from app.messages.envelopes import queue_message, site_message
-from app.topology.policies import budgets
+from app.topology.retry_policies import budgets
 from config.routes import ROUTES
 from config.settings import Settings
 
@@ -41,7 +41,7 @@ def task() -> Any:
     app = Celery("post", broker="amqp://127.0.0.1:1//", set_as_current=False)
     app.conf.task_queues = [Queue(name, routing_key=name) for name in ("mail", "labels")]
     app.conf.task_default_queue = "mail"
-    install(app, Policies({"mail": MAIL, "labels": FixedTtl("labels")}, default=MAIL))
+    install(app, RetryPolicies({"mail": MAIL, "labels": FixedTtl("labels")}, default=MAIL))
     return app.task(name="post.send")(nothing)
 
 

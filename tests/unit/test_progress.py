@@ -16,7 +16,7 @@ from app.crawl.frontier.values import Crawl, Progress
 pytestmark = pytest.mark.unit
 
 BEGUN = Progress(
-    crawl=Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True),
+    crawl=Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True),
     seen=1, open=1, waiting=0, done=0, dead=0, indexed=0, idle=0.0, delay=1.0,
 )  # fmt: skip
 

@@ -19,11 +19,11 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.delays import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, rounded_up, two_digits
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.carry_out import replacement
-from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
+from app.topology.retry_policies import retry_policies
 from config.routes import ROUTES
 from config.settings import Settings
 from tests.support.deliveries import FAILURE, Life, delivery, live
@@ -360,7 +360,7 @@ def test_every_route_has_the_policy_that_it_names() -> None:
 
 def test_a_task_that_is_known_on_another_queue_is_answered_by_the_queue_that_it_came_from() -> None:
     index, other = DelayQueues("a"), DelayQueues("b")
-    both = Policies({"q": index, "other": other}, default=other, by_task={("q", "t"): replace(index, retry_max=9)})
+    both = RetryPolicies({"q": index, "other": other}, default=other, by_task={("q", "t"): replace(index, retry_max=9)})
     assert both.policy_for("q", "t") == replace(index, retry_max=9)
     assert both.policy_for("other", "t") == other
     assert both.policy_for("q", ["no", "name"]) == index

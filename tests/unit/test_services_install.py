@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import ServicesError
-from app.services import install, up
+from app.private_services import install, up
 from config.settings import ROOT, Settings
 from tests.support.programs import postgres_programs
 
@@ -62,7 +62,7 @@ def test_what_a_killed_installation_left_is_undone_by_the_next_command(
     if former:
         script(policy, former)
     killed_script = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom app.services import install\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom app.private_services import install\n"
         "with install.services_kept_off(Path(sys.argv[1]), []): os.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.run([sys.executable, "-c", killed_script, str(policy)], cwd=ROOT)

@@ -19,8 +19,8 @@ from app.cli import sites as command
 from app.crawl.fetch.clients import headers_for
 from app.crawl.path_rules import PathRules
 from app.errors import InvalidSite, SecretMissing, StoreError
+from app.sites.crawl_policies import SitePolicies, policy_of
 from app.sites.names import SiteNames
-from app.sites.policies import SitePolicies, policy_of
 from app.sites.schedule import Schedule, check_schedule
 from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site

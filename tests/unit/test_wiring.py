@@ -12,7 +12,7 @@ from celery import Task as CeleryTask
 
 from app.broker.errors import WorkerMisconfigured
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.consumer import require_retrying_tasks
 from app.broker.worker.install import install
 from config.settings import ROOT
@@ -31,7 +31,7 @@ def test_an_applications_own_configuration_does_not_undo_install(configured: str
         app.config_from_object(dict(THEIRS))
     if looked:
         assert app.conf.worker_consumer == "celery.worker.consumer:Consumer"
-    install(app, Policies({"mail": MAIL}, default=MAIL))
+    install(app, RetryPolicies({"mail": MAIL}, default=MAIL))
     if looked:
         assert app.conf.worker_consumer == "app.broker.worker.consumer:Consumer"
     if configured in ("after", "both"):
@@ -56,7 +56,7 @@ def nothing() -> None:
 )
 def test_a_task_whose_failures_would_be_lost_is_refused(options: dict[str, Any], why: str) -> None:
     app = Celery("post", set_as_current=False)
-    install(app, Policies({"mail": MAIL}, default=MAIL))
+    install(app, RetryPolicies({"mail": MAIL}, default=MAIL))
     # Not shared: Celery would give the task of one test to the application of the next.
     app.task(name="mine.post", shared=False, **options)(nothing)
     with pytest.raises(WorkerMisconfigured, match=f"task mine.post: {why}"):

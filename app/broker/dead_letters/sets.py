@@ -15,7 +15,7 @@ from ..errors import InvalidMessage
 from ..headers import ReplayBudget
 from ..outgoing import Outgoing
 from ..policies.base import Policy
-from ..policies.registry import Policies
+from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
 from .audit import Audit
 from .canary import Canary
@@ -161,10 +161,10 @@ class DeadSets:
 
     @classmethod
     def of(
-        cls, policies: Policies | Policy, broker: str, publisher: Publisher, *, audit: Audit | None = None
+        cls, policies: RetryPolicies | Policy, broker: str, publisher: Publisher, *, audit: Audit | None = None
     ) -> DeadSets:
         """Return the dead sets of one or more policies on the broker at a URL."""
-        with_dead_set = policies.dead_sets().values() if isinstance(policies, Policies) else [policies]
+        with_dead_set = policies.dead_sets().values() if isinstance(policies, RetryPolicies) else [policies]
         return cls(DeadSet(broker, policy, publisher, audit=audit) for policy in with_dead_set)
 
     def __iter__(self) -> Iterator[DeadSet]:

@@ -11,7 +11,7 @@ from .base import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Policies:
+class RetryPolicies:
     """The policies of an application. `by_task` is (queue, task) -> policy: its numbers may differ from its queue's."""
 
     by_queue: Mapping[str, Policy]

@@ -36,7 +36,7 @@ from ..nesting import may_be_deep, require_shallow
 from ..outcomes import OUTCOMES
 from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
-from ..policies.registry import Policies
+from ..policies.registry import RetryPolicies
 from ..publishing import get_publisher
 from .acknowledgements import Acknowledgements
 from .carry_out import Disposition
@@ -376,7 +376,7 @@ def require_retrying_tasks(tasks: Mapping[str, Any]) -> None:
             )
 
 
-def require_dead_lettered(queues: Mapping[str, Any], policies: Policies) -> None:
+def require_dead_lettered(queues: Mapping[str, Any], policies: RetryPolicies) -> None:
     """Raise WorkerMisconfigured for a queue whose policy rejects messages that the broker would then drop."""
     for name, queue in queues.items():
         policy = policies.policy_for(name)

@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 
 from .celery_internals import PoolCall, TaskPool, start_in_free_process
 from .early_results import EarlyReports
-from .together import MAX_HELD, MOST, PREFETCHED, run_together
+from .shared_process import MAX_HELD, MOST, PREFETCHED, run_together
 
 logger = get_logger(__name__)
 

@@ -18,10 +18,10 @@ from ..headers import DELIVERIES, DETOURS, dead_letter_headers, whole_number
 from ..outcomes import outcome_message
 from ..outgoing import Outgoing
 from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
-from ..policies.registry import Policies
+from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
 from .carry_out import Disposition, carry_out, message_of
-from .hooks import HookQueue
+from .task_hooks import HookQueue
 
 logger = get_logger(__name__)
 
@@ -83,7 +83,7 @@ class FailureHandler:
     worker's event loop tries it again. What is decided in the thread `loop_thread` waits for the next `flush`.
     """
 
-    def __init__(self, *, policies: Policies, publisher: Publisher, timer: Any, worker: str) -> None:
+    def __init__(self, *, policies: RetryPolicies, publisher: Publisher, timer: Any, worker: str) -> None:
         self.policies = policies
         self.publisher = publisher
         #: Calls the hooks of tasks.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import amqp_internals
-from ..policies.registry import Policies
+from ..policies.registry import RetryPolicies
 from .celery_internals import use_classes
 
 
@@ -17,14 +17,14 @@ class Retries:
     `publish_timeout` is in seconds; `confirm` says whether a client waits for the broker's confirm by default.
     """
 
-    policies: Policies
+    policies: RetryPolicies
     publish_timeout: float = 5.0
     confirm: bool = True
 
 
 def install(
     app: Any,
-    policies: Policies,
+    policies: RetryPolicies,
     *,
     publish_timeout: float = 5.0,
     confirm: bool = True,

@@ -45,8 +45,8 @@ from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import SITEMAP, canonical_key, host_of
-from app.state.client import PREFIX, connections_of, load_script
-from app.state.epoch import EPOCH
+from app.redis_state.client import PREFIX, connections_of, load_script
+from app.redis_state.epoch import EPOCH
 
 #: Seconds after its last page that Redis keeps a crawl: `status` shows it for a week, and late messages meet its end.
 CRAWL_TTL = 7 * 86_400
@@ -117,7 +117,7 @@ class Frontier(CrawlView):
             "start": crawl.start_url,
             "began": crawl.started.isoformat(),
             "moves": str(crawl.moves),
-            "own": str(int(crawl.own)),
+            "recorded": str(int(crawl.recorded)),
             "moved_from": crawl.moved_from,
             "state": "running",
             "born": uuid.uuid4().hex[:8],

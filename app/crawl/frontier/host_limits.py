@@ -9,14 +9,14 @@ from redis import Redis
 
 from app.crawl.frontier.values import LEASE, Host, host_keys
 from app.errors import FetchError, ServerError
-from app.state.client import load_script
+from app.redis_state.client import load_script
 
 
 class HostRateLimiter:
     """Spaces out the requests to each host, over all workers.
 
-    Reservations are kept in Redis, so that a message that has to wait occupies no worker: it is postponed. The pages of
-    our own crawls need none: their crawl admits as many as the host takes.
+    Reservations are kept in Redis, so that a message that has to wait occupies no worker: it is postponed. The `page`
+    messages of a recorded crawl need none, for it admits as many as the host takes; its start page and seeds do.
     """
 
     def __init__(self, redis: Redis) -> None:

@@ -19,8 +19,8 @@ from app.crawl.policy import product_token
 from app.crawl.record.crawls import CrawlSettings
 from app.crawl.urls import host_of
 from app.errors import RobotsUnavailable
-from app.state.client import PREFIX, load_script
-from app.state.lease import lease
+from app.redis_state.client import PREFIX, load_script
+from app.redis_state.lease import lease
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.values import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
 from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged
 from app.crawl.urls import Excluded, Link
-from app.state.client import load_script
-from app.state.lease import Renewer
+from app.redis_state.client import load_script
+from app.redis_state.lease import Renewer
 from app.storage.layout import page_from_fields, to_fields
 
 #: Seconds that the second message waits for the first one's result before it is postponed. A fast site responds

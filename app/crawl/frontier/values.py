@@ -16,7 +16,7 @@ from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import charges
 from app.crawl.urls import SITEMAP, canonical_key
-from app.state.client import PREFIX
+from app.redis_state.client import PREFIX
 from app.storage.layout import page_id
 
 ACTIVE_CRAWLS = f"{PREFIX}crawls:active"
@@ -28,7 +28,7 @@ HOST_PREFIX = f"{PREFIX}host:"
 #: Seconds after which a request that has not ended counts as lost. Then another message of its page may be fetched.
 LEASE = 150.0
 
-#: `page` is the one message of a page of our own crawls; a client's crawl has an `index` and a `crawl` for each page.
+#: `page` is the one message of a page of a recorded crawl; a client's crawl has an `index` and a `crawl` for each page.
 MessageKind = Literal["page", "index", "crawl"]
 _PREFIX_OF_KIND: dict[MessageKind, str] = {"page": "", "index": "i", "crawl": "c"}
 _KIND_OF_PREFIX: dict[str, MessageKind] = {"i": "index", "c": "crawl"}
@@ -56,7 +56,7 @@ class Crawl:
     #: How often the start page redirected to another host, and the crawl with it.
     moves: int = 0
     #: Whether it began with `index+crawl`: then its links are `page` messages, and it has a record in the store.
-    own: bool = False
+    recorded: bool = False
     #: The domain whose start page redirected the crawl here, empty for one that a message began.
     moved_from: str = ""
 
@@ -255,7 +255,7 @@ def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
         fields["start"],
         datetime.fromisoformat(fields["began"]),
         int(fields.get("moves", 0)),
-        fields.get("own") == "1",
+        fields.get("recorded") == "1",
         fields.get("moved_from", ""),
     )
 

@@ -212,7 +212,7 @@ def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple
 
 def _record_of(frontier: Frontier, store: ObjectStore, domain: str, crawl_id: str) -> CrawlRecord | None:
     latest = frontier.latest(domain)
-    if not crawl_id and (latest is None or not latest.own):
+    if not crawl_id and (latest is None or not latest.recorded):
         return latest_crawl(store, domain)
     return read_crawl(store, CrawlRef(domain, crawl_id or (latest.id if latest else "")))
 

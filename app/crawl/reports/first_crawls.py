@@ -11,7 +11,7 @@ from typing import Protocol
 from redis import RedisError
 
 from app.crawl.frontier.view import CrawlView
-from app.state.client import get_quick_redis
+from app.redis_state.client import get_quick_redis
 
 #: Crawls that a page names.
 MAX_SHOWN = 5

@@ -11,9 +11,9 @@ from typing import IO, Any, Literal
 from urllib.parse import urlsplit
 
 from app.errors import ServicesError
-from app.services import install, ports, rabbitmq, redis, state
-from app.services.service import Service, wait_until
-from app.services.state import ServicesState, Urls
+from app.private_services import install, ports, rabbitmq, redis, state
+from app.private_services.service import Service, wait_until
+from app.private_services.state import ServicesState, Urls
 from app.storage.open import create_store
 from config.settings import Settings
 

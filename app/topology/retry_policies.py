@@ -9,7 +9,7 @@ from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import DelayQueues, budget_of
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import Policies
+from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from config.routes import REQUESTS, ROUTES, SITE, SUBSCRIPTIONS, Route, art_routes
 from config.settings import Settings
@@ -22,7 +22,7 @@ Budgets = Mapping[str, Mapping[str, Any]]
 TICK_TTL_MS, REQUEST_TTL_MS = 1_000, 10_000
 
 
-def retry_policies(settings: Settings) -> Policies:
+def retry_policies(settings: Settings) -> RetryPolicies:
     """Return the retry policies of all queues that workers consume from."""
     by_queue: dict[str, Policy] = {route.queue: route_policy(settings, route, of_queue=True) for route in ROUTES}
     by_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}
@@ -30,7 +30,7 @@ def retry_policies(settings: Settings) -> Policies:
         by_queue |= {route.queue: art_policy(exchange, settings) for route in art_routes(exchange)}
     by_queue[REQUESTS] = request_policy(settings)
     by_task = {(route.queue, route.task): route_policy(settings, route) for route in ROUTES}
-    return Policies(by_queue, site_policy(settings), by_task)
+    return RetryPolicies(by_queue, site_policy(settings), by_task)
 
 
 def budgets(settings: Settings) -> Budgets:

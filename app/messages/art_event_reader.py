@@ -1,4 +1,4 @@
-"""`python -m app.messages.event_reader`: publish events of MusicBrainz's database as messages, until a signal."""
+"""`python -m app.messages.art_event_reader`: publish events of MusicBrainz's database as messages, until a signal."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.services.lifecycle import ServiceStatus, down, status, up
-from app.services.state import Urls
+from app.private_services.lifecycle import ServiceStatus, down, status, up
+from app.private_services.state import Urls
 
 __all__ = ["ServiceStatus", "Urls", "down", "status", "up"]

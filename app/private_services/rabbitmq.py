@@ -10,10 +10,10 @@ from pathlib import Path
 import amqp
 
 from app.errors import FetchError
-from app.http.api import ApiClient
-from app.services.ports import is_listening
-from app.services.service import Service, environment
-from app.services.state import USER, ServicesState, make_directory, write_private
+from app.http.api_client import ApiClient
+from app.private_services.ports import is_listening
+from app.private_services.service import Service, environment
+from app.private_services.state import USER, ServicesState, make_directory, write_private
 
 PORTS = ("amqp", "management", "dist")
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.errors import ServicesError
-from app.services.process_states import ProcessId, identify, is_running
-from app.services.service import wait_until
+from app.private_services.process_states import ProcessId, identify, is_running
+from app.private_services.service import wait_until
 
 log = logging.getLogger(__name__)
 

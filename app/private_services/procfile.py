@@ -14,11 +14,11 @@ from typing import IO
 from honcho.environ import parse_procfile
 
 from app.errors import ServicesError
-from app.services import process_states
-from app.services.lifecycle import locked
-from app.services.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
-from app.services.service import wait_until
-from app.services.supervisor import KILL_WAIT, POLL, ProcessSupervisor
+from app.private_services import process_states
+from app.private_services.lifecycle import locked
+from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
+from app.private_services.service import wait_until
+from app.private_services.supervisor import KILL_WAIT, POLL, ProcessSupervisor
 from config.settings import ROOT, Settings, get_settings
 
 #: The process that runs REPLICAS times, so that each copy of a pack has a searcher.

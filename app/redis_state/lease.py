@@ -12,7 +12,7 @@ from redis.exceptions import LockError, RedisError
 from redis.lock import Lock
 
 from app.broker.errors import Postpone
-from app.state.client import PREFIX
+from app.redis_state.client import PREFIX
 
 
 class Renewer:

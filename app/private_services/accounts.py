@@ -10,8 +10,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from app.broker.errors import ManagementFailed
 from app.errors import FetchError, ServicesError
-from app.http.api import ApiClient
-from app.services.state import make_directory, write_private
+from app.http.api_client import ApiClient
+from app.private_services.state import make_directory, write_private
 from app.topology.accounts import Account, accounts, pattern
 from app.topology.queues import events_exchange
 from config.settings import Settings

@@ -6,7 +6,7 @@ import uuid
 
 from redis import Redis
 
-from app.state.client import PREFIX
+from app.redis_state.client import PREFIX
 
 #: The run id of the server process that holds the keys.
 EPOCH = f"{PREFIX}epoch"

@@ -10,7 +10,7 @@ from pathlib import Path
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.state.client import PREFIX, load_script
+from app.redis_state.client import PREFIX, load_script
 
 #: Seconds after which another job may probe the service: the first one's process was killed, or it takes very long.
 PROBE_LEASE = 60.0
