@@ -131,9 +131,13 @@ class Settings(BaseSettings):
     host_concurrency: int = Field(
         8, ge=1, description="Requests to one host at the same time where it needs no delay; with a delay, one."
     )
-    crawl_delay_max: float = Field(30.0, ge=0, description="Seconds: a longer Crawl-delay is cut to this.")
+    crawl_delay_max: float = Field(
+        30.0, ge=0, description="Seconds: a longer Crawl-delay is cut to this, for its site would never be done."
+    )
     allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Hosts (`host` or `host:port`) or CIDR ranges that may have addresses that are not public."
+        (),
+        description="Hosts (`host` or `host:port`) or CIDR ranges that may have addresses that are not public: sites of your "
+        "own network.",
     )
     allow_ports: Annotated[tuple[int, ...], NoDecode] = Field(
         (), description="Ports that redirects may lead to, besides 80, 443 and the port of the start URL."
@@ -141,12 +145,12 @@ class Settings(BaseSettings):
     response_timeout: float = Field(
         30.0,
         gt=0,
-        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service.",
+        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service: a slow one must not hold a worker.",
     )
     max_body_bytes: int = Field(
         5_000_000,
         gt=0,
-        description="Bytes of a page after decompression; a larger page is not indexed, but its first links count.",
+        description="Bytes of a page after decompression, which its parser holds 40 times in memory. A larger page is not indexed, but its first links count.",
     )
     max_pages: int = Field(
         20_000, gt=0, description="Pages of one crawl: what a site without a limit of its own may cost."
@@ -175,9 +179,16 @@ class Settings(BaseSettings):
         le=LONGEST_DELAY_MS,
         description="Milliseconds that a failed art message waits. Must equal the TTL of an existing retry queue.",
     )
-    art_retry_max: int = Field(4, ge=0, description="Retries of an art message that carries no `mb-retries`.")
+    art_retry_max: int = Field(
+        4,
+        ge=0,
+        description="Retries of an art message that carries no `mb-retries`. With ART_RETRY_MS, it says how long an outage may last.",
+    )
     art_window: float = Field(
-        10.0, ge=0, le=3_600, description="Seconds in which equal art messages become one. 0: none do."
+        10.0,
+        ge=0,
+        le=3_600,
+        description="Seconds in which equal art messages become one, because one edit posts many. 0: none do.",
     )
     art_outage_pause: float = Field(
         30.0,
