@@ -136,8 +136,8 @@ class Settings(BaseSettings):
     )
     allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Hosts (`host` or `host:port`) or CIDR ranges that may have addresses that are not public: sites of your "
-        "own network.",
+        description="Hosts (`host` or `host:port`) or CIDR ranges of your own network, which may have addresses that "
+        "are not public.",
     )
     allow_ports: Annotated[tuple[int, ...], NoDecode] = Field(
         (), description="Ports that redirects may lead to, besides 80, 443 and the port of the start URL."
