@@ -145,12 +145,14 @@ class Settings(BaseSettings):
     response_timeout: float = Field(
         30.0,
         gt=0,
-        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service: a slow one must not hold a worker.",
+        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service: a slow one must "
+        "not hold a worker.",
     )
     max_body_bytes: int = Field(
         5_000_000,
         gt=0,
-        description="Bytes of a page after decompression, which its parser holds 40 times in memory. A larger page is not indexed, but its first links count.",
+        description="Bytes of a page after decompression, which its parser holds 40 times in memory. A larger page is "
+        "not indexed, but its first links count.",
     )
     max_pages: int = Field(
         20_000, gt=0, description="Pages of one crawl: what a site without a limit of its own may cost."
@@ -182,7 +184,8 @@ class Settings(BaseSettings):
     art_retry_max: int = Field(
         4,
         ge=0,
-        description="Retries of an art message that carries no `mb-retries`. With ART_RETRY_MS, it says how long an outage may last.",
+        description="Retries of an art message that carries no `mb-retries`. With ART_RETRY_MS, it says how long an "
+        "outage may last.",
     )
     art_window: float = Field(
         10.0,
