@@ -12,12 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Progress
 from app.private_services.procfile import procfile
 from app.private_services.service import tail, wait_until
 from app.redis_state.client import get_redis
-
-from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Progress
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_prefix, from_json
 from app.storage.open import create_store

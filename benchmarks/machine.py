@@ -10,9 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import psutil
-from app.redis_state.client import get_redis
 from kombu import Connection
 
+from app.redis_state.client import get_redis
 from benchmarks.sites import ensure_nginx
 from config.settings import ROOT, Settings
 

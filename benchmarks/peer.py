@@ -9,9 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from app.private_services.service import tail, wait_until
-
 from app.crawl.urls import canonical_key
+from app.private_services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
 from benchmarks.runs import CrawlRun
 from benchmarks.sites import ServedSites

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.private_services.service import wait_until
-
 from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict, verdict_below
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
 from benchmarks.plots import Plot

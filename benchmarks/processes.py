@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO
 
 from app.private_services.service import tail, wait_until
-
 from benchmarks.errors import BenchmarkError
 from config.settings import ROOT
 

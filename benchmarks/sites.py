@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import requests
-from app.private_services.service import tail, wait_until
 
 from app.private_services import ports
+from app.private_services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
 from tests.support.programs import program
 

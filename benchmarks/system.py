@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from app.private_services.procfile import procfile
-from app.private_services.service import tail, wait_until
-from app.redis_state.client import get_redis
 from kombu import Connection
 from pydantic import SecretStr
 from redis import Redis
@@ -26,6 +23,9 @@ from app.crawl.frontier.values import ACTIVE_CRAWLS, Progress
 from app.crawl.record.keys import plain_id
 from app.http.api_client import ApiClient
 from app.messages.envelopes import site_message
+from app.private_services.procfile import procfile
+from app.private_services.service import tail, wait_until
+from app.redis_state.client import get_redis
 from app.storage.open import create_store
 from app.topology.declare import client_queues
 from benchmarks.errors import BenchmarkError

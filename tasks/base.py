@@ -11,11 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from app.redis_state.circuit_breaker import CircuitBreaker
-from app.redis_state.client import get_quick_redis, get_raw_redis, get_redis
-from app.redis_state.epoch import Epoch
-from app.redis_state.outage import WITHOUT_REDIS
-from app.redis_state.outage import is_outage as is_redis_outage
 from celery import current_task
 from celery.utils.log import get_task_logger
 from redis import Redis, RedisError
@@ -35,6 +30,11 @@ from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import Steps, complete_dead
 from app.crawl.urls import PROBE, SITEMAP, TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
+from app.redis_state.circuit_breaker import CircuitBreaker
+from app.redis_state.client import get_quick_redis, get_raw_redis, get_redis
+from app.redis_state.epoch import Epoch
+from app.redis_state.outage import WITHOUT_REDIS
+from app.redis_state.outage import is_outage as is_redis_outage
 from app.sites.crawl_policies import SitePolicies
 from app.sites.scheduler import CrawlScheduler
 from app.storage.damage import DamageNotes, note_damaged

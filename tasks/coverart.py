@@ -6,14 +6,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.redis_state.client import get_quick_redis
-
 from app.broker.worker.task import Task
 from app.celery import app
 from app.coverart.coordination import CoalescingWindow
 from app.coverart.jobs import Job, job_of, message
 from app.coverart.project import served_project
 from app.errors import InvalidJob
+from app.redis_state.client import get_quick_redis
 from app.topology.queues import art_queues
 from config.routes import art_routes
 from config.settings import get_settings

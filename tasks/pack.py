@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.redis_state.lease import lease
 from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
@@ -21,6 +20,7 @@ from app.pack import packer
 from app.pack.manifest import is_announced, note_announced, read_manifest
 from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
+from app.redis_state.lease import lease
 from app.storage.layout import content_key, list_pages, may_be_page
 from app.storage.layout import page_id as page_id_of
 from tasks.base import DomainTask, context, domain_of, task

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from app.redis_state.client import PREFIX
 from celery.utils.log import get_task_logger
 
 from app.broker.connection import connection_to
@@ -17,6 +16,7 @@ from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.steps import complete_lost
 from app.messages.envelopes import queue_message, site_message
+from app.redis_state.client import PREFIX
 from app.sites.scheduler import START_LOST, DueCrawl
 from app.sites.sweep import Sweep
 from app.storage.damage import isolated

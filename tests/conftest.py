@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import hypothesis
 import pytest
 import redis
-from app.private_services.lifecycle import locked
 from pydantic import SecretStr
 
 from app import private_services as private
 from app.errors import ServicesError
 from app.private_services import Urls
+from app.private_services.lifecycle import locked
 from config.settings import Settings
 from tests.servers.musicbrainz import database
 from tests.servers.postgres import postgres

@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 import psutil
 import pytest
-from app.redis_state.client import get_redis
 from redis import Redis
 
 from app.crawl.frontier.frontier import Frontier
@@ -28,6 +27,7 @@ from app.crawl.record.segments import read_entries
 from app.crawl.reports.crawl_report import read_report
 from app.crawl.traps import MAX_REDIRECTS, TrapLimits, pattern_of
 from app.crawl.urls import canonical_key
+from app.redis_state.client import get_redis
 from app.sites.status import status
 from app.storage.open import open_store
 from app.timers.timers import MAX_TICK_PAUSE

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from app.redis_state.client import get_redis
 
 from app.private_services import Urls
+from app.redis_state.client import get_redis
 from app.storage.layout import pack_key
 from app.storage.open import open_store
 from app.timers.timers import Timers

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app.redis_state.client import get_redis
 
 from app.crawl.record.crawls import list_crawls
 from app.crawl.record.removed_sites import removed_key
 from app.private_services import Urls
+from app.redis_state.client import get_redis
 from app.storage.open import open_store
 from app.topology.queues import DEAD_SET
 from tests.servers.site import Site, page, redirect, reply, robots

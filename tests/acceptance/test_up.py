@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import requests
-from app.private_services.procfile import formation, left_out, procfile
 
+from app.private_services.procfile import formation, left_out, procfile
 from config.settings import ROOT, Settings
 from tests.support.waiting import eventually
 

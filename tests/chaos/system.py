@@ -17,12 +17,12 @@ from typing import Literal
 
 import psutil
 import requests
-from app.private_services.procfile import formation, procfile
-from app.private_services.service import MARK
-from app.redis_state.client import PREFIX
 from redis import Redis
 
 from app import private_services as services
+from app.private_services.procfile import formation, procfile
+from app.private_services.service import MARK
+from app.redis_state.client import PREFIX
 from app.storage.open import create_store, open_store
 from app.storage.store import ObjectStore
 from config.settings import Settings

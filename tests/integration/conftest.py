@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from app.redis_state.client import get_redis
 from kombu import Connection
 from redis import Redis
 
 from app.broker.delivery import Delivery
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
+from app.redis_state.client import get_redis
 from app.topology.declare import declare_all
 from config.settings import Settings
 from tasks.base import Context

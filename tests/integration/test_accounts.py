@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from amqp import Message
 from amqp.exceptions import AccessRefused
-from app.private_services.accounts import make_accounts
 from kombu import Connection
 
 from app.broker.connection import connected
@@ -21,6 +20,7 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler
 from app.messages.envelopes import event_message, site_message
+from app.private_services.accounts import make_accounts
 from app.topology.accounts import accounts
 from app.topology.queues import searcher_queue
 from app.topology.retry_policies import retry_policies, site_policy

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pytest
-from app.redis_state.client import ConnectionCount, get_redis
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from app.broker.errors import Postpone
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Admitted, Crawl, FoundPage, Host, PageMessage
 from app.crawl.frontier.view import CrawlView
+from app.redis_state.client import ConnectionCount, get_redis
 from tests.support.redis_proxy import RedisProxy, Trouble
 
 pytestmark = pytest.mark.integration

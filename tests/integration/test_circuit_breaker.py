@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from app.redis_state.circuit_breaker import CircuitBreaker
 from redis import Redis
 
 from app.broker.errors import Postpone
+from app.redis_state.circuit_breaker import CircuitBreaker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 import psycopg
 import pytest
-from app.redis_state.client import get_redis
 from pydantic import SecretStr
 from redis import Redis
 
@@ -26,6 +25,7 @@ from app.coverart.jobs import Delete, Index, Move
 from app.coverart.musicbrainz import connect, entity
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
 from app.errors import ArchiveError
+from app.redis_state.client import get_redis
 from config.settings import ROOT, Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken
 from tests.servers.musicbrainz import changes

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from amqp import spec
 from amqp.abstract_channel import AbstractChannel
-from app.redis_state.client import get_raw_redis, get_redis
-from app.redis_state.epoch import EPOCH
 from redis import Redis
 from redis.connection import AbstractConnection
 
@@ -22,6 +20,8 @@ from app.broker.errors import Postpone
 from app.cli.crawl import change_crawls
 from app.crawl.record.crawls import latest_crawl
 from app.pack.manifest import read_manifest
+from app.redis_state.client import get_raw_redis, get_redis
+from app.redis_state.epoch import EPOCH
 from app.storage.folder import FolderStore
 from app.topology.queues import DEAD_SET
 from config.settings import Settings

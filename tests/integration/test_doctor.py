@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from app.redis_state.client import get_redis
 from kombu import Connection, Consumer
 from pydantic import SecretStr
 from typer.testing import CliRunner
@@ -23,6 +22,7 @@ from app.coverart.outages import OUTAGE_ITEMS, Services
 from app.doctor.checks import CHECKS, WITHOUT_BROKER, run_checks
 from app.doctor.clocks import clock_readings
 from app.doctor.results import CheckResult
+from app.redis_state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import open_store
 from app.storage.outage import store_breaker

@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from app.redis_state.client import get_redis
 from pydantic import SecretStr, ValidationError
 
 from app.broker.errors import Postpone, PublishFailed
@@ -27,6 +26,7 @@ from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
 from app.coverart.project import COVER_ART, EVENT_ART
 from app.errors import ArchiveError, ArtNotServed, DatabaseUnavailable
 from app.messages.art_event_reader import EventReader
+from app.redis_state.client import get_redis
 from app.topology.queues import art_queues
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken

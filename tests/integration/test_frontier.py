@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from app.redis_state.client import get_raw_redis, get_redis
-from app.redis_state.lease import lease
 from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
@@ -35,6 +33,8 @@ from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skip
 from app.crawl.traps import TrapLimits, pattern_of
 from app.crawl.urls import Link
 from app.errors import ServerError
+from app.redis_state.client import get_raw_redis, get_redis
+from app.redis_state.lease import lease
 from app.storage.layout import Page
 from tests.support.waiting import eventually
 

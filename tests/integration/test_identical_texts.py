@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pytest
-from app.redis_state.client import get_redis
 
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.traps import TrapLimits, text_hash
+from app.redis_state.client import get_redis
 from tests.servers.site import in_letters
 
 pytestmark = pytest.mark.integration

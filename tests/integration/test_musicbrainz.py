@@ -10,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
-from app.redis_state.client import get_redis
 from pydantic import SecretStr
 
 from app.broker.errors import Postpone
@@ -22,6 +21,7 @@ from app.coverart.musicbrainz import connect, count_gids, entities, entity, gids
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 from app.errors import DatabaseFailed, DatabaseUnavailable
 from app.messages.art_event_reader import EventReader
+from app.redis_state.client import get_redis
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
 from tests.servers.musicbrainz import changes, database

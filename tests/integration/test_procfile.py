@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from app.private_services.process_states import ProcessId, ProcessState, UpState, identify
 
 from app.errors import ServicesError
 from app.private_services import process_states, procfile
+from app.private_services.process_states import ProcessId, ProcessState, UpState, identify
 from config.settings import ROOT
 from tests.support.waiting import eventually
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import pytest
-from app.redis_state.client import get_raw_redis
 
 from app.crawl.frontier.values import Crawl
 from app.crawl.read.classify import Gone
@@ -14,6 +13,7 @@ from app.crawl.record.entries import FIRST_LINKS, UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import latest_entries, read_entries
 from app.crawl.urls import Link, Target
+from app.redis_state.client import get_raw_redis
 from app.sites.sweep import Sweep
 from app.storage.layout import page_id
 from tasks.base import Context

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from app.redis_state.client import get_redis
 
 from app.broker.errors import Postpone
 from app.crawl.fetch.robots import RobotsRules
@@ -17,6 +16,7 @@ from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import Host
 from app.crawl.record.crawls import CrawlSettings
 from app.http.fetcher import Fetcher
+from app.redis_state.client import get_redis
 from tests.servers.site import Request, Site, robots
 
 pytestmark = pytest.mark.integration

@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from app.redis_state.client import get_redis, load_script
 from redis import ResponseError
+
+from app.redis_state.client import get_redis, load_script
 
 pytestmark = pytest.mark.integration
 

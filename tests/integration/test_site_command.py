@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.redis_state.client import get_redis
 from typer.testing import CliRunner
 
 from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
+from app.redis_state.client import get_redis
 from app.sites.site import Site as Declared
 from app.sites.stored import add_site
 from app.storage.open import open_store

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from app.redis_state.client import get_redis
 
+from app.redis_state.client import get_redis
 from app.timers.timers import Timer, Timers, full_pack, incremental_pack
 from tests.support.waiting import eventually
 

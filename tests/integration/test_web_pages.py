@@ -14,7 +14,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from app.redis_state.client import get_redis
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
@@ -24,6 +23,7 @@ from app.crawl.record.keys import plain_id
 from app.crawl.reports import first_crawls
 from app.crawl.reports.first_crawls import CrawlsInRedis
 from app.errors import NotPlaced, PackCorrupt, PackNotFound
+from app.redis_state.client import get_redis
 from app.storage.layout import Page
 from app.web.application import create_app
 from app.web.middleware import HEADERS

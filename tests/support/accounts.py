@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import requests
-from app.private_services.accounts import make_accounts
 from dotenv import dotenv_values
 
 from app.broker.connection import connected
+from app.private_services.accounts import make_accounts
 from app.topology.declare import declare_all
 from config.settings import Settings
 

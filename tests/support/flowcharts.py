@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.private_services.procfile import procfile
 from kombu import Exchange, Queue
 
 from app.broker.outcomes import OUTCOMES
@@ -13,6 +12,7 @@ from app.broker.policies.base import Policy
 from app.broker.policies.x_death import XDeath
 from app.coverart.project import COVER_ART
 from app.doctor.consumer_timeout import worker_prefetches
+from app.private_services.procfile import procfile
 from app.topology.declare import all_queues
 from app.topology.model import bindings_of, exchanges_of
 from app.topology.queues import (

@@ -6,9 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from app.private_services.install import add_packages
-
 from app.errors import ServicesError
+from app.private_services.install import add_packages
 
 
 def program(name: str, package: str) -> str:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import requests
-from app.private_services.service import Service
-from app.private_services.state import ServicesState
 
 from app.private_services import install, ports, rabbitmq, state
+from app.private_services.service import Service
+from app.private_services.state import ServicesState
 from tests.support.waiting import eventually
 
 _FORMATION = "cluster_formation.peer_discovery_backend = classic_config\ncluster_partition_handling = pause_minority\n"

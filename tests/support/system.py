@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.redis_state.client import get_redis
-
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
 from app.errors import PackNotFound
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest, read_manifest
+from app.redis_state.client import get_redis
 from app.search.contract import Hit
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse

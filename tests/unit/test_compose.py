@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.private_services.procfile import formation, procfile
 from dotenv import dotenv_values
 from pydantic import SecretStr
 from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
+from app.private_services.procfile import formation, procfile
 from app.topology.accounts import accounts
 from config.settings import ROOT, Settings
 

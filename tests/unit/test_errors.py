@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app.redis_state.outage import is_outage
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,
@@ -28,6 +27,7 @@ from app.cluster.protocol import error_of, problem_reply
 from app.errors import ConnectionFailed, PackError, StoreError, lacks_descriptors, lacks_space
 from app.http.fetcher import Fetcher
 from app.pack.database import create
+from app.redis_state.outage import is_outage
 from app.web.problems import PROBLEMS
 from config.settings import Settings
 from tasks import timers

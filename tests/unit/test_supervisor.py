@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, load, save
-from app.private_services.procfile import left_out
-from app.private_services.supervisor import RESTARTS, restart_wait
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from app.cli.main import cli
 from app.coverart.project import COVER_ART, EVENT_ART, settings_of
+from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, load, save
+from app.private_services.procfile import left_out
+from app.private_services.supervisor import RESTARTS, restart_wait
 from config.settings import Settings, get_settings
 
 pytestmark = pytest.mark.unit

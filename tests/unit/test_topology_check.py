@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.private_services.procfile import procfile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
+from app.private_services.procfile import procfile
 from app.topology.compare import APPLY, compare, former_delay_queues, harmful_settings
 from app.topology.declare import all_queues
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
