@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.errors import ServicesError
-from app.private_services.process_states import ProcessId, identify, is_running
 from app.private_services.service import wait_until
 
 log = logging.getLogger(__name__)
@@ -24,9 +23,9 @@ ALTERNATIVES = "Install it yourself, set BROKER_URL and REDIS_URL to servers tha
 #: The file that invoke-rc.d(8) runs before it starts a service; exit code 101 forbids the start.
 POLICY = Path("/usr/sbin/policy-rc.d")
 
-#: The line of our policy that names the process which wrote it, before its id and start time.
-_SIGNATURE = "# written by an installation of Perennial, by process "
-#: Seconds to wait for an installation of another checkout.
+#: The line by which our policy is known.
+_SIGNATURE = "# written by an installation of Perennial"
+#: Seconds to wait for an installation by another process.
 _OTHER_INSTALLATION = 600.0
 
 _SCRIPTS = ("lib/rabbitmq_server-*/sbin/rabbitmq-server", "bin/rabbitmq-server")
@@ -91,22 +90,23 @@ def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
     """Forbid packages to start, stop or restart system services within the block.
 
     Writes a file to `policy` that forbids it, and restores a former one afterwards. A policy that another program
-    writes within the block stays. `prefix` comes before each command, to run it as root.
+    writes within the block stays. `prefix` comes before each command, to run it as root. Other installations wait.
+    Raises ServicesError after _OTHER_INSTALLATION seconds of waiting for one.
     """
-    wait_until(lambda: not _writer_runs(policy), _OTHER_INSTALLATION)
-    remove_leftover_policy(policy, prefix)
-    if os.path.lexists(policy):
-        _run([*prefix, "mv", "-f", str(policy), str(_kept(policy))])
-    ourselves = identify(os.getpid()) or ProcessId(os.getpid(), 0)
-    text = f"#!/bin/sh\n{_SIGNATURE}{ourselves.pid} {ourselves.started}\nexit 101\n"
-    with tempfile.NamedTemporaryFile("w") as ours:
-        ours.write(text)
-        ours.flush()
-        _run([*prefix, "install", "-m", "755", ours.name, str(policy)])
-    try:
-        yield
-    finally:
-        _restore(policy, prefix)
+    with _locked(policy.parent, wait=_OTHER_INSTALLATION) as alone:
+        if not alone:
+            raise ServicesError(f"another installation has not ended within {_OTHER_INSTALLATION:g} s. {ALTERNATIVES}")
+        _undo_leftover(policy, prefix)
+        if os.path.lexists(policy):
+            _run([*prefix, "mv", "-f", str(policy), str(_kept(policy))])
+        with tempfile.NamedTemporaryFile("w") as ours:
+            ours.write(f"#!/bin/sh\n{_SIGNATURE}\nexit 101\n")
+            ours.flush()
+            _run([*prefix, "install", "-m", "755", ours.name, str(policy)])
+        try:
+            yield
+        finally:
+            _restore(policy, prefix)
 
 
 def remove_leftover_policy(policy: Path, prefix: Sequence[str] | None = None) -> None:
@@ -114,19 +114,53 @@ def remove_leftover_policy(policy: Path, prefix: Sequence[str] | None = None) ->
 
     Without `prefix` it is looked up how to run a command as root, but only if there is something to undo.
     """
-    was_moved_only = not os.path.lexists(policy) and os.path.lexists(_kept(policy))
-    if not was_moved_only and (_writer(policy) is None or _writer_runs(policy)):
+    if not _is_left_over(policy):
         return
-    prefix = _privilege() if prefix is None else prefix
-    if prefix is None:
-        log.warning("%s was left by an installation that was killed. It keeps services off: remove it as root", policy)
-    else:
+    with _locked(policy.parent, wait=0.0) as alone:
+        if not alone:
+            return  # An installation runs.
+        prefix = _privilege() if prefix is None else prefix
+        if prefix is None:
+            log.warning(
+                "%s was left by an installation that was killed. It keeps services off: remove it as root", policy
+            )
+        else:
+            _undo_leftover(policy, prefix)
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: float) -> Iterator[bool]:
+    """Yield whether this process got the lock of a folder within `wait` seconds. The kernel frees it with the process.
+
+    A folder can be locked by anyone who may read it, so that users of one machine share a lock.
+    """
+
+    def is_free() -> bool:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield wait_until(is_free, wait)
+    finally:
+        os.close(descriptor)
+
+
+def _is_left_over(policy: Path) -> bool:
+    """Return whether, without an installation under way, the policy is ours or one that we only moved aside."""
+    return _is_ours(policy) or (not os.path.lexists(policy) and os.path.lexists(_kept(policy)))
+
+
+def _undo_leftover(policy: Path, prefix: Sequence[str]) -> None:
+    if _is_left_over(policy):
         _restore(policy, prefix)
 
 
 def _restore(policy: Path, prefix: Sequence[str]) -> None:
     kept = _kept(policy)
-    if os.path.lexists(policy) and _writer(policy) is None:
+    if os.path.lexists(policy) and not _is_ours(policy):
         return
     _run([*prefix, "mv", "-f", str(kept), str(policy)] if os.path.lexists(kept) else [*prefix, "rm", "-f", str(policy)])
 
@@ -136,19 +170,12 @@ def _kept(policy: Path) -> Path:
     return policy.with_name(f"{policy.name}.before-perennial")
 
 
-def _writer_runs(policy: Path) -> bool:
-    writer = _writer(policy)
-    return writer is not None and is_running(writer)
-
-
-def _writer(policy: Path) -> ProcessId | None:
-    """Return the installer that wrote the policy, which may have ended; None for a policy of another program."""
+def _is_ours(policy: Path) -> bool:
+    """Return whether an installation of ours wrote the policy."""
     try:
-        text = policy.read_text()
+        return _SIGNATURE in policy.read_text().splitlines()
     except (OSError, UnicodeDecodeError):
-        return None
-    found = re.search(rf"^{_SIGNATURE}(\d+) (\d+)$", text, re.MULTILINE)
-    return ProcessId(int(found[1]), int(found[2])) if found else None
+        return False
 
 
 def _privilege() -> list[str] | None:

@@ -97,6 +97,20 @@ def test_the_policy_of_an_installation_that_runs_is_kept(policy: Path) -> None:
         assert subprocess.run([policy]).returncode == 101
 
 
+def test_installations_of_several_processes_wait_for_each_other(policy: Path) -> None:
+    script(policy, ALLOW)
+    install_once = (
+        "import subprocess, sys\nfrom pathlib import Path\nfrom app.private_services import install\n"
+        "for _ in range(20):\n"
+        "    with install.services_kept_off(Path(sys.argv[1]), []):\n"
+        "        assert subprocess.run([sys.argv[1]]).returncode == 101\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", install_once, str(policy)], cwd=ROOT) for _ in range(4)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 4
+    assert policy.read_text() == ALLOW
+    assert list(policy.parent.iterdir()) == [policy]
+
+
 def test_the_wrapper_that_changes_users_is_not_taken_for_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
