@@ -15,6 +15,7 @@ NOT_ALLOWED = ProblemType("not-allowed", 405, "This address only answers GET and
 TOO_LONG = ProblemType("too-long", 414, "The address is too long")
 WITH_BODY = ProblemType("with-body", 413, "This server reads no body")
 UNAUTHORIZED = ProblemType("unauthorized", 401, "This address is for operators only")
+FORBIDDEN = ProblemType("forbidden", 403, "This operator may not do this")
 LIMITED = ProblemType("limited", 429, "Too many searches from one address", retry_in=1)
 
 
@@ -156,6 +157,18 @@ class ResourceNotFound(ApplicationError, reason="not-found", problem=NOT_FOUND):
 
 class OperatorRequired(ApplicationError, reason="unauthorized", problem=UNAUTHORIZED):
     """Raised for a request without the operator's token, to an address that needs it."""
+
+
+class RoleRequired(ApplicationError, reason="role-required", permanent=True, problem=FORBIDDEN):
+    """Raised when an operator that may only read tries to act; names the act and the operator."""
+
+
+class RequestForged(ApplicationError, reason="request-forged", permanent=True, problem=FORBIDDEN):
+    """Raised for a form that another site sent, or that is not of this operator, or is too old."""
+
+
+class NoSuchCrawl(ApplicationError, reason="no-such-crawl", permanent=True, problem=INVALID):
+    """Raised when a domain has no crawl that an act is for; names the domain and the states."""
 
 
 class CrawlNotFound(ApplicationError, reason="crawl-not-found", problem=NEVER_INDEXED):

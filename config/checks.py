@@ -127,3 +127,18 @@ def exchange(name: str) -> str:
     if not name.isprintable() or len(name.encode(errors="replace")) > _MAX_EXCHANGE:
         raise ValueError(f"expected at most {_MAX_EXCHANGE} bytes of printable characters")
     return name
+
+
+def password_hash(value: SecretStr) -> SecretStr:
+    """Check that a password is hashed: nothing else may be in the environment of a process."""
+    text = value.get_secret_value()
+    if text and not re.fullmatch(r"\$argon2id\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+", text):
+        raise ValueError("expected a hash that `perennial password` prints, which begins with $argon2id$")
+    return value
+
+
+def field_name(value: str) -> str:
+    """Check the name of an HTTP field (RFC 9110, 5.1)."""
+    if value and not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", value):
+        raise ValueError(f"{value!r}: expected the name of an HTTP field, such as X-Forwarded-User")
+    return value

@@ -277,8 +277,24 @@ class Settings(BaseSettings):
     )
     web_operator_token: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
         SecretStr(""),
-        description="Token with which operators read the states of URLs by the JSON API: 16 characters or more. Empty: "
-        "these addresses answer 404.",
+        description="Token with which programs read and act by the operators' API: 16 characters or more. Empty: its "
+        "addresses answer 404.",
+    )
+    ops_password: Annotated[SecretStr, AfterValidator(checks.password_hash)] = Field(
+        SecretStr(""),
+        description="Hash, by `perennial password`, of the password of operators on `/ops`. Without a way to log in, "
+        "`/ops` answers 404.",
+    )
+    ops_read_password: Annotated[SecretStr, AfterValidator(checks.password_hash)] = Field(
+        SecretStr(""), description="Hash of a second password, for those who may read `/ops` and not act."
+    )
+    ops_user_header: Annotated[str, AfterValidator(checks.field_name)] = Field(
+        "",
+        description="HTTP field with the user's name that an authenticating proxy sets. Only proxies of "
+        "FORWARDED_ALLOW_IPS are believed.",
+    )
+    ops_actors: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Names in OPS_USER_HEADER that may act, or `*`. All others may read."
     )
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
@@ -299,7 +315,9 @@ class Settings(BaseSettings):
         named = {"PERENNIAL_DATA_DIR": values["data_dir"]} if "data_dir" in values else {}
         return {**values, **named}
 
-    @field_validator("allow_private_hosts", "allow_ports", "forwarded_allow_ips", "web_cors_origins", mode="before")
+    @field_validator(
+        "allow_private_hosts", "allow_ports", "forwarded_allow_ips", "web_cors_origins", "ops_actors", mode="before"
+    )
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

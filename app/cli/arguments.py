@@ -9,3 +9,4 @@ import typer
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for the audit.")]

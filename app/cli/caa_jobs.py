@@ -19,7 +19,7 @@ from rich.console import Console
 
 from app.broker.errors import ApplicationError
 from app.broker.publishing import Publisher
-from app.cli.context import client_publisher
+from app.cli.context import operations
 from app.cli.progress import Show, shown_progress
 from app.coverart import musicbrainz
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
@@ -135,7 +135,7 @@ class JobPublisher:
         if not jobs:
             return
         if self._publisher is None:
-            self._publisher = client_publisher(self.archive.settings)
+            self._publisher = operations().client_publisher()
         self._publisher.publish([message(job, self.archive.project.prefix, str(uuid.uuid4())) for job in jobs])
         self.published.update(map(kind_of, jobs))
 

@@ -1,13 +1,12 @@
-"""What the settings give to several commands: a publisher."""
+"""What the settings give to several commands: operations in the name of the user."""
 
 from __future__ import annotations
 
-from app.broker.publishing import Publisher, get_publisher
-from app.topology.declare import prepare_client
-from config.settings import Settings
+from app.operations.operations import Operations
+from app.operations.operators import command_operator
+from config.settings import get_settings
 
 
-def client_publisher(settings: Settings) -> Publisher:
-    """Return a publisher after declaring what a client needs; raises BrokerUnreachable."""
-    prepare_client(settings)
-    return get_publisher(settings.broker, timeout=settings.publish_timeout)
+def operations() -> Operations:
+    """Return what acts of this process's user work with."""
+    return Operations(get_settings(), command_operator())

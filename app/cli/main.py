@@ -92,6 +92,11 @@ COMMANDS = (
     LazyCommand("dead", "app.cli.dead", "Messages that spent their retries, or that nothing can be done with."),
     LazyCommand("caa", "app.cli.caa", "Cover art and event art: what the archive holds, and what it should."),
     LazyCommand("store", "app.cli.store", "The object store of STORE_URL."),
+    LazyCommand(
+        "password",
+        "app.cli.password",
+        "Print the hash of a password that is typed or read from standard input, for OPS_PASSWORD.",
+    ),
     LazyCommand("config", "app.cli.config", "The settings, which come from the environment."),
 )
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from app.cli.arguments import AsJson
-from app.cli.context import client_publisher
+from app.cli.arguments import AsJson, Why
+from app.cli.context import operations
 from app.cli.printing import print_result
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
 from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
 from app.errors import StoreError
-from app.messages.envelopes import site_message
+from app.operations import crawls
 from app.redis_state.client import get_redis
 from app.sites.status import status as status_of
 from app.sites.stored import read_site
 from app.storage.open import store_of
-from app.topology.retry_policies import budgets
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -33,6 +32,7 @@ def index(
     crawl: Annotated[bool, typer.Option("--crawl", help="Follow its links too, and pack the whole site.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="With --crawl: show the progress until the crawl ends.")] = False,
     now: Annotated[bool, typer.Option("--now", help="Pack a page as soon as it is stored.")] = False,
+    why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Index a page, or with --crawl the whole site from it."""
@@ -44,7 +44,7 @@ def index(
     page = _target(url)
     former = _progress(page.domain) if wait else None
     kind = "index+crawl" if crawl else "index"
-    _post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
+    crawls.index(operations(), page.url, crawl=crawl, now=now, why=why)
     posted = {"posted": kind, "url": page.url, "domain": page.domain}
     if not (wait and as_json):  # The status is the one document then.
         text = f"{kind} of {page.url} posted{note}" + (_duration_of_crawls(page.domain) if crawl and not wait else "")
@@ -59,12 +59,12 @@ def pack(
     domain: Annotated[str, typer.Argument(help="The site's domain.")],
     full: Annotated[bool, typer.Option("--full", help="Rebuild it from every stored page.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the pack even by a much smaller one.")] = False,
+    why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Pack a domain now."""
     name = parse_domain(domain)
-    kind = "pack_full" if full else "pack_incremental"
-    _post(kind, domain=name, **({"force": True} if force else {}))
+    kind = crawls.pack(operations(), name, full=full, force=force, why=why)
     print_result({"posted": kind, "domain": name}, f"{kind} of {name} posted", as_json=as_json)
 
 
@@ -150,8 +150,3 @@ def _with_scheme(url: str) -> tuple[str, str]:
 def _target(url: str) -> Target:
     settings = get_settings()
     return parse_target({"url": url}, scope=settings.scope)
-
-
-def _post(kind: str, **payload: Any) -> None:
-    settings = get_settings()
-    client_publisher(settings).publish([site_message(kind, budgets(settings), **payload)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,17 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from app.cli import site_removal
-from app.cli.arguments import AsJson, Domain, Yes
-from app.cli.crawl import change_crawls
+from app.cli.arguments import AsJson, Domain, Why, Yes
+from app.cli.context import operations
 from app.cli.printing import confirm, print_json, print_lines, print_result
-from app.crawl.urls import parse_domain
-from app.errors import InvalidSite, PreconditionFailed
-from app.sites.declared import changed_fields, declared_site, differences, read_declared
+from app.errors import InvalidSite
+from app.operations import sites
+from app.operations.removal import remove_sites
+from app.sites.declared import differences, read_declared
 from app.sites.site import Site
-from app.sites.stored import add_site, list_sites, read_site, read_start, update_site
-from app.storage.open import store_of
-from app.storage.store import ObjectStore
-from config.settings import get_settings
+from app.sites.stored import list_sites
 
 cli = typer.Typer(no_args_is_help=True, help="Sites: start URLs, schedule, limits, and what their requests need.")
 
@@ -36,22 +34,16 @@ Values = Annotated[
 
 
 @cli.command()
-def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
+def add(domain: Domain, values: Values = None, why: Why = "", as_json: AsJson = False) -> None:
     """Add a site. If it has a schedule, its first crawl starts."""
-    site = Site.of(domain, assigned(values or []))
-    site.check_scope(get_settings().scope)
-    try:
-        add_site(store_of(get_settings()), site)
-    except PreconditionFailed:
-        raise InvalidSite(f"{site.domain} is a site already: change it with `perennial site set`") from None
+    site = sites.add(operations(), domain, assigned(values or []), why=why)
     _print_site(site, f"{site.domain} added", as_json)
 
 
 @cli.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List all sites with their schedules. Exit 1 without a site."""
-    store = store_of(get_settings())
-    rows = (_row(store, site) for site in list_sites(store))
+    rows = sites.site_rows(operations())
     lines = (
         (row["domain"], row["state"], row["schedule"] or "no schedule", f"next {row['next_start'] or 'never'}")
         for row in rows
@@ -64,8 +56,9 @@ def list_(as_json: AsJson = False) -> None:
 @cli.command()
 def show(domain: Domain, as_json: AsJson = False) -> None:
     """Show a site: fields that differ from their defaults, last and next start."""
-    store, site = store_of(get_settings()), _required(domain)
-    row = {**site.fields(), **_row(store, site)}
+    ops = operations()
+    site = sites.required_site(ops, domain)
+    row = {**site.fields(), **sites.site_row(ops, site)}
     if as_json:
         typer.echo(json.dumps(row))
     else:
@@ -82,34 +75,26 @@ def set_(
         list[str],
         typer.Argument(metavar="FIELD=VALUE...", help="Fields, such as delay=2; an empty value is the default."),
     ],
+    why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Change fields of a site. Workers follow within ten seconds."""
-    former = _required(domain)
-
-    def change(site: Site) -> Site:
-        changed = site.changed(assigned(values, site))
-        changed.check_scope(get_settings().scope)
-        return changed
-
-    site = _changed(former.domain, change)
-    changes = "; ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed_fields(former, site).items())
+    site, changed = sites.change(operations(), domain, partial(assigned, values), why=why)
+    changes = "; ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
     _print_site(site, f"{site.domain}: {changes or 'nothing changes'}", as_json)
 
 
 @cli.command()
-def pause(domain: Domain, as_json: AsJson = False) -> None:
+def pause(domain: Domain, why: Why = "", as_json: AsJson = False) -> None:
     """Pause a site: its crawls and its schedule."""
-    site = _changed(_required(domain).domain, lambda former: former.changed({"state": "paused"}))
-    crawls = change_crawls(site.domain, "paused", frozenset({"running"}))
+    site, crawls = sites.pause(operations(), domain, why=why)
     _print_site(site, f"{site.domain} is paused, and {len(crawls)} crawls of it", as_json)
 
 
 @cli.command()
-def resume(domain: Domain, as_json: AsJson = False) -> None:
+def resume(domain: Domain, why: Why = "", as_json: AsJson = False) -> None:
     """Resume a paused site and its crawls. A crawl that was due meanwhile starts once."""
-    site = _changed(_required(domain).domain, lambda former: former.changed({"state": "active"}))
-    crawls = change_crawls(site.domain, "running", frozenset({"paused"}))
+    site, crawls = sites.resume(operations(), domain, why=why)
     _print_site(site, f"{site.domain} is active, and {len(crawls)} crawls of it go on", as_json)
 
 
@@ -119,24 +104,24 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Remove the sites that the file does not name.")] = False,
     yes: Yes = False,
+    why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Make the sites as a file declares them. Without --prune, those that it does not name stay."""
-    store = store_of(get_settings())
+    ops = operations()
     declared = read_declared(file)
-    found = differences(declared, list_sites(store))
+    found = differences(declared, list_sites(ops.store))
     for each in found:
         if each.site is not None and each.act != "remove":
-            each.site.check_scope(get_settings().scope)
+            each.site.check_scope(ops.settings.scope)
     removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
     if removed and not yes:
         question = f"Delete all of {', '.join(removed)}, their messages and dead letters?"
         confirm(question, without_terminal="without a terminal, add --yes")
     if removed:
-        site_removal.remove_sites(removed)
-    for each in found:
-        if each.act != "remove" and not dry_run:
-            update_site(store, each.domain, partial(declared_site, each.domain, declared[each.domain]))
+        remove_sites(ops, removed, why=why)
+    if not dry_run:
+        sites.apply(ops, found, declared, why=why)
     differing = [each for each in found if prune or each.act != "remove"]
     if as_json:
         print_json({"act": each.act, "domain": each.domain, "fields": dict(each.fields)} for each in differing)
@@ -178,36 +163,6 @@ def assigned(values: Sequence[str], former: Site | None = None) -> dict[str, Any
         else:
             fields[field] = value
     return fields
-
-
-def _changed(domain: str, change: Callable[[Site], Site]) -> Site:
-    def changed(former: Site | None) -> Site:
-        if former is None:
-            raise InvalidSite(f"{domain} is no site: add it with `perennial site add`")
-        return change(former)
-
-    return update_site(store_of(get_settings()), domain, changed)
-
-
-def _required(domain: str) -> Site:
-    name = parse_domain(domain)
-    site = read_site(store_of(get_settings()), name)
-    if site is None:
-        raise InvalidSite(f"{name} is no site: add it with `perennial site add`")
-    return site
-
-
-def _row(store: ObjectStore, site: Site) -> dict[str, Any]:
-    start = read_start(store, site.domain)
-    following = site.next_start(start.at if start else None)
-    return {
-        "domain": site.domain,
-        "name": site.name or site.domain,
-        "state": site.state,
-        "schedule": site.schedule,
-        "last_start": start.at.isoformat() if start else None,
-        "next_start": following.replace(microsecond=0).isoformat() if following else None,
-    }
 
 
 def _print_site(site: Site, text: str, as_json: bool) -> None:

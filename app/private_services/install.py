@@ -149,7 +149,7 @@ def _locked(folder: Path, *, wait: float) -> Iterator[bool]:
 
 
 def _is_left_over(policy: Path) -> bool:
-    """Return whether, without an installation under way, the policy is ours or one that we only moved aside."""
+    """Return whether, without an installation under way, it is our policy, or one that we only moved aside."""
     return _is_ours(policy) or (not os.path.lexists(policy) and os.path.lexists(_kept(policy)))
 
 
@@ -171,7 +171,7 @@ def _kept(policy: Path) -> Path:
 
 
 def _is_ours(policy: Path) -> bool:
-    """Return whether an installation of ours wrote the policy."""
+    """Return whether our installation wrote the policy."""
     try:
         return _SIGNATURE in policy.read_text().splitlines()
     except (OSError, UnicodeDecodeError):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from functools import cache, partial
 
 from app.cluster.client.cluster import ClusterSearchClient
 from app.crawl.reports.first_crawls import CrawlsInRedis
-from app.sites.crawl_reports import CrawlReports
 from app.sites.names import site_names
 from app.sites.search_counter import search_counter
 from app.timers.timers import packing_state
 from app.web.application import create_app
+from app.web.ops.access import Access
+from app.web.ops.visits import OpsState
 from app.web.server import create_server
 from config.logs import configure
 from config.settings import get_settings
@@ -34,8 +34,7 @@ def main() -> None:
         search_counter=counter,
         first_crawls=CrawlsInRedis(settings.redis),
         origins=settings.web_cors_origins,
-        operator_token=settings.web_operator_token.get_secret_value(),
-        crawl_reports=cache(partial(CrawlReports, settings)),
+        ops=OpsState(settings, Access.of(settings)),
     )
     server = create_server(app, host=settings.web_host, port=settings.web_port, proxies=settings.forwarded_allow_ips)
     listener = server.config.bind_socket()

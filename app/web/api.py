@@ -154,6 +154,7 @@ def describe_api(app: FastAPI) -> dict[str, Any]:
         schemas.pop("ValidationError", None)
         schemas["Problem"] = TypeAdapter(Problem).json_schema(ref_template=_REFERENCE, mode="serialization")
         for path in document["paths"].values():
-            path["get"]["responses"].pop("422", None)
+            for operation in path.values():
+                operation["responses"].pop("422", None)
         app.openapi_schema = document
     return app.openapi_schema

@@ -9,6 +9,7 @@ from functools import partial
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from redis import RedisError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
@@ -16,12 +17,14 @@ from starlette.types import Scope
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
 from app.crawl.reports.first_crawls import FirstCrawls, no_crawls
-from app.errors import MethodNotAllowed, ResourceNotFound
-from app.sites.crawl_reports import CrawlReports
+from app.errors import MethodNotAllowed, ResourceNotFound, SearchUnavailable
 from app.sites.search_counter import SearchCounter
-from app.web import api, monitoring, opensearch, operators, pages, problems
-from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware
+from app.web import api, monitoring, opensearch, pages, problems
+from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware, is_for_operators, is_ops_page
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
+from app.web.ops import art, audit, home, letters, login, queues, sites, waiting
+from app.web.ops.visits import OpsState, trouble
+from app.web.ops_api import crawls
 from app.web.static_files import VersionedFiles
 
 #: Searches and suggestions of one address.
@@ -31,6 +34,8 @@ _LEAST_COMPRESSED = 600
 _COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
+_ROUTERS = tuple(module.router for module in (api, pages, problems, opensearch, monitoring))
+_OPS_ROUTERS = tuple(module.router for module in (crawls, login, home, letters, waiting, sites, art, queues, audit))
 
 
 def create_app(
@@ -43,8 +48,7 @@ def create_app(
     first_crawls: FirstCrawls = no_crawls,
     origins: Collection[str] = (),
     search_counter: SearchCounter | None = None,
-    operator_token: str = "",
-    crawl_reports: Callable[[], CrawlReports] | None = None,
+    ops: OpsState | None = None,
 ) -> FastAPI:
     """Return the application that searches with `client`, and closes it when the application ends.
 
@@ -53,7 +57,7 @@ def create_app(
     `site_names` returns the display names of sites by domain. `first_crawls` returns how far the crawls of sites
     without a pack are. Pages of `origins` may read the API. `search_counter` counts searches and clicks; None counts
     nothing. It is closed with the application.
-    With an `operator_token`, operators read `crawl_reports`.
+    With `ops`, there are the operations page and the operators' API, as far as its access has ways to log in.
     """
     metrics = Metrics()
     metrics.registry.register(RoutesCollector(client, counts))
@@ -71,12 +75,11 @@ def create_app(
     app.state.metrics, app.state.packing = metrics, packing
     app.state.search_counter = search_counter
     app.state.site_names, app.state.first_crawls = site_names, first_crawls
-    app.state.operator_token = operator_token if crawl_reports else ""
-    app.state.crawl_reports = crawl_reports
-    for module in (api, operators, pages, problems, opensearch, monitoring):
-        app.include_router(module.router)
+    app.state.ops = ops
+    for router in (*_ROUTERS, *_OPS_ROUTERS):
+        app.include_router(router)
     app.mount("/static", VersionedFiles(), name="static")
-    for kind in (ApplicationError, RequestValidationError, HTTPException):
+    for kind in (ApplicationError, RequestValidationError, HTTPException, RedisError):
         app.add_exception_handler(kind, _answer_error)
     return app
 
@@ -107,14 +110,26 @@ def _fastapi(parts: Sequence[SearchClient | SearchCounter]) -> FastAPI:
 def _answer_error(request: Request, error: Exception) -> Response:
     """Answer an error of a route, invalid parameters, or an error of Starlette, such as one for an unknown path."""
     kind, detail = ApplicationError, ""
-    if isinstance(error, ApplicationError):
-        kind, detail = type(error), problems.public_detail(error)
+    if isinstance(error, RedisError):
+        kind, detail = SearchUnavailable, f"Redis: {error}"
+    elif isinstance(error, ApplicationError):
+        kind, detail = (
+            type(error),
+            str(error) if is_for_operators(request.scope["path"]) else problems.public_detail(error),
+        )
     elif isinstance(error, RequestValidationError):
         kind = InvalidMessage
         detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in error.errors())
     elif isinstance(error, HTTPException):
         kind = {404: ResourceNotFound, 405: MethodNotAllowed}.get(error.status_code, ApplicationError)
-    return _error_response(request.scope, kind, detail)
+    state: OpsState | None = request.app.state.ops
+    if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
+        response = trouble(request, state, kind, detail)
+    else:
+        response = _error_response(request.scope, kind, detail)
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)  # Of 405 the methods that the address has.
+    return response
 
 
 def _error_response(scope: Scope, error: type[ApplicationError], detail: str) -> Response:

@@ -46,8 +46,13 @@ ALLOWED = "GET, HEAD"
 MAX_TARGET = 8_192
 #: What pages of other origins may use: the JSON API by `fetch`, the search box script by an element.
 _API = "/api/v1/"
-#: The addresses for operators, which no page of another origin may read.
-OPERATOR_PATHS = frozenset({"/api/v1/explain", "/api/v1/status", "/api/v1/broken-links", "/api/v1/urls"})
+#: Addresses of the operations page and of the operators' API, which no page of another origin may read, begin so.
+OPS_PAGES, OPS_API = "/ops", "/api/v1/ops"
+#: Bytes of a form or document that an operator may send: an edited message.
+MAX_OPERATOR_BODY = 2_000_000
+#: The path to which the page sends a password, and what an attempt costs of an address's allowance.
+LOGIN_PATH = "/ops/login"
+_LOGIN_COST = 30
 SEARCH_BOX = "/static/search-box.js"
 #: Fields of an answer that such a page may read.
 _EXPOSED = "Retry-After, RateLimit, RateLimit-Policy"
@@ -55,14 +60,14 @@ _EXPOSED = "Retry-After, RateLimit, RateLimit-Policy"
 CLICKS_PATH = "/clicks"
 #: Paths that search, and paths that count against an address's rate limit; the search page only with a query or a site.
 SEARCH_PATHS = frozenset({"/", "/api/v1/search"})
-LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest", CLICKS_PATH} | OPERATOR_PATHS
+LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest", CLICKS_PATH}
 #: The key of a request's scope for a function that charges its cost once more, and returns whether that was granted.
 CHARGE_AGAIN = "perennial.charge_again"
 #: Words of a search that cost 1, and sites whose suggestions cost as much as the first one's.
 FREE_WORDS = 8
 SUGGESTED_SITES = 8
-#: Requests of operators that read a crawl's record at the same time, and that wait: a long record takes minutes.
-_OPERATORS_RUNNING, _OPERATORS_WAITING = 2, 8
+#: Requests of operators at the same time, and that wait: a long record takes minutes.
+_OPERATORS_RUNNING, _OPERATORS_WAITING = 6, 16
 
 #: Header fields as ASGI has them.
 _Fields = list[tuple[bytes, bytes]]
@@ -132,7 +137,11 @@ class WebMiddleware:
         if error := refusal(scope):
             await self._refuse(error, scope, receive, answer)
             return
-        cost = search_cost(scope["path"], QueryParams(scope["query_string"]), sites=self._metrics.sites)
+        of_operator = is_for_operators(scope["path"])
+        if of_operator:
+            cost = _LOGIN_COST if (scope["path"], scope["method"]) == (LOGIN_PATH, "POST") else 1
+        else:
+            cost = search_cost(scope["path"], QueryParams(scope["query_string"]), sites=self._metrics.sites)
         if not cost:
             await self._app(scope, receive, answer.send)
             return
@@ -151,7 +160,7 @@ class WebMiddleware:
             detail += f" (this one counts as {cost}, by its sites and words)" if cost > 1 else ""
             await self._refuse(TooManySearches, scope, receive, answer, detail=detail, retry_in=quota.reset)
             return
-        concurrency = self._operators if scope["path"] in OPERATOR_PATHS else self._concurrency
+        concurrency = self._operators if of_operator else self._concurrency
         async with concurrency.admit() as admitted:
             if admitted:
                 await self._app(scope, receive, answer.send)
@@ -204,7 +213,7 @@ def cors_headers(scope: Scope, origins: Collection[str]) -> Mapping[str, str]:
     A GET without header fields of its own needs no preflight, so no other method is answered.
     """
     path = scope["path"]
-    is_public = path == SEARCH_BOX or (path.startswith(_API) and path.rstrip("/") not in OPERATOR_PATHS)
+    is_public = path == SEARCH_BOX or (path.startswith(_API) and not is_for_operators(path))
     if not origins or not is_public:
         return {}
     fields = {"Cross-Origin-Resource-Policy": "cross-origin"}
@@ -216,8 +225,23 @@ def cors_headers(scope: Scope, origins: Collection[str]) -> Mapping[str, str]:
     return fields | {"Vary": "Origin"}
 
 
+def is_for_operators(path: str) -> bool:
+    """Return whether an address is one of the operations page or of the operators' API."""
+    return is_ops_page(path) or path == OPS_API or path.startswith(f"{OPS_API}/")
+
+
+def is_ops_page(path: str) -> bool:
+    """Return whether an address is one of the operations page."""
+    return path == OPS_PAGES or path.startswith(f"{OPS_PAGES}/")
+
+
 def refusal(scope: Scope) -> type[ApplicationError] | None:
     """Return why no route may see a request: its method, its length or its body. None if a route may."""
+    headers = Headers(scope=scope)
+    if is_for_operators(scope["path"]) and scope["method"] == "POST":
+        length = headers.get("content-length", "0")
+        is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
+        return None if is_given and int(length) <= MAX_OPERATOR_BODY else BodyRefused
     if scope["path"] == CLICKS_PATH:
         if scope["method"] != "POST":
             return ResourceNotFound
@@ -225,14 +249,13 @@ def refusal(scope: Scope) -> type[ApplicationError] | None:
         return MethodNotAllowed
     if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
         return UriTooLong
-    headers = Headers(scope=scope)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         return BodyRefused
     return None
 
 
 def search_cost(path: str, parameters: QueryParams, *, sites: int) -> int:
-    """Return what a request costs of its address's allowance; 0 unless it searches or is one of an operator.
+    """Return what a request costs of its address's allowance; 0 unless it searches.
 
     A search costs 1 for each site and every FREE_WORDS words, because each rare word is respelled on each site. Without
     `domain` all `sites` are searched. The search page with sites and without a query costs as much as a suggestion: it

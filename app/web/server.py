@@ -31,6 +31,9 @@ REQUEST_SECONDS = 10.0
 #: Bytes of a request's first line and header fields.
 MAX_HEAD = 32 * 1024
 
+#: The key of a request's scope for whether it came from a trusted proxy. X-Forwarded-For hides that from the routes.
+FROM_PROXY = "perennial.from_proxy"
+
 _END = b"content-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _END
 _TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\n" + _END
@@ -81,8 +84,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Start the time limit of a request."""
+        """Start the time limit of a request, and note whether a trusted proxy sent it."""
         super().on_message_begin()
+        peer = self.client[0] if self.client else ""
+        self.scope[FROM_PROXY] = is_trusted(peer, self.config.forwarded_allow_ips)  # type: ignore[literal-required]
         self._head = 0
         self._start_timer()
 

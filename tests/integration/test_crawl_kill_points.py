@@ -17,8 +17,9 @@ from redis import Redis
 from redis.connection import AbstractConnection
 
 from app.broker.errors import Postpone
-from app.cli.crawl import change_crawls
+from app.cli.context import operations
 from app.crawl.record.crawls import latest_crawl
+from app.operations.crawls import set_states
 from app.pack.manifest import read_manifest
 from app.redis_state.client import get_raw_redis, get_redis
 from app.redis_state.epoch import EPOCH
@@ -200,11 +201,11 @@ def crawl_with_stops(world: World, web: Site) -> None:
     world.begin(web)
     for _ in range(4):
         world.deliver()
-    world.run(lambda: change_crawls(web.domain, "paused", frozenset({"running"})), again=True)
+    world.run(lambda: set_states(operations(), web.domain, "paused"), again=True)
     while world.deliver():
         pass
     assert base.context().frontier.progress(web.domain).state == "paused"
-    world.run(lambda: change_crawls(web.domain, "running", frozenset({"paused"})), again=True)
+    world.run(lambda: set_states(operations(), web.domain, "running"), again=True)
     world.work()
 
 
@@ -305,7 +306,7 @@ def test_a_command_that_was_killed_between_store_and_redis_takes_effect_when_it_
             world.begin(web)
             world.deliver()
             world.left = operation
-            world.run(lambda: change_crawls(web.domain, state, frozenset({"running"})), again=True)
+            world.run(lambda: set_states(operations(), web.domain, state), again=True)
             world.messages.clear()
         assert base.context().frontier.progress(web.domain).state == state, operation
         if not world.kills:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import Gone
-from app.sites.crawl_reports import CrawlReports
 from app.web.application import create_app
-from app.web.middleware import OPERATOR_PATHS
+from app.web.ops.access import Access
+from app.web.ops.visits import OpsState
 from tasks.base import Context
 from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, run, url
 from tests.packs import page, write_pack
@@ -29,6 +30,15 @@ OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 ORIGIN = "https://other.example"
 
 
+PATHS = [f"/api/v1/ops/{name}" for name in ("explain", "status", "broken-links", "urls")]
+
+
+def ops(process: Context, **given: str) -> OpsState:
+    """Return the state of an application with these settings of operators."""
+    settings = process.settings.model_copy(update={name.lower(): SecretStr(value) for name, value in given.items()})
+    return OpsState(settings, Access.of(settings))
+
+
 @pytest.fixture
 def search_client(process: Context) -> ScriptedSearchClient:
     return ScriptedSearchClient([write_pack(process.settings.data_dir / "pack.sqlite", [page("/one", "One")])])
@@ -40,8 +50,7 @@ def client(process: Context, search_client: ScriptedSearchClient) -> Iterator[ht
     app = create_app(
         search_client,
         origins=["*"],
-        operator_token=TOKEN,
-        crawl_reports=lambda: CrawlReports(process.settings),
+        ops=ops(process, WEB_OPERATOR_TOKEN=TOKEN),
     )
     with served(app) as client:
         yield client
@@ -55,18 +64,18 @@ def test_an_operator_reads_the_documents_of_the_commands(
     complete(process, policy, "none", Gone(why="404", status=404))
     client.headers.update(OPERATOR)
     site = {"domain": DOMAIN}
-    explained = client.get("/api/v1/explain", params={"url": url("none")})
+    explained = client.get("/api/v1/ops/explain", params={"url": url("none")})
     assert explained.json() == json.loads(run("explain", url("none"), "--json"))
     assert explained.json()["reason"] == "404"
-    assert client.get("/api/v1/status", params=site).json()["reasons"] == {"indexed": 2, "404": 1}
-    broken = client.get("/api/v1/broken-links", params=site).json()
+    assert client.get("/api/v1/ops/status", params=site).json()["reasons"] == {"indexed": 2, "404": 1}
+    broken = client.get("/api/v1/ops/broken-links", params=site).json()
     assert broken == json.loads(run("broken-links", DOMAIN, "--json", code=1))
     assert [(each["url"], each["status"], each["pages"]) for each in broken] == [(url("none"), 404, [url("")])]
     for form, media_type in (("jsonl", "application/x-ndjson"), ("csv", "text/csv")):
-        export = client.get("/api/v1/urls", params={**site, "format": form})
+        export = client.get("/api/v1/ops/urls", params={**site, "format": form})
         assert export.headers["content-type"].startswith(media_type)
         assert export.text.splitlines() == run("urls", DOMAIN, "--format", form).splitlines()
-    only = client.get("/api/v1/urls", params={**site, "reason": "404"}).text
+    only = client.get("/api/v1/ops/urls", params={**site, "reason": "404"}).text
     assert [json.loads(line)["url"] for line in only.splitlines()] == [url("none")]
     described = client.get("/api/v1/openapi.json").json()["components"]["schemas"]
     assert set(described["ExplainedUrl"]["properties"]) == set(explained.json())
@@ -79,7 +88,7 @@ def test_nobody_else_reads_them(
     named = {"domain": DOMAIN, "url": url("")}
     credentials = (b"", f"Basic {TOKEN}".encode(), b"Bearer wrong", f"Bearer {TOKEN}\xe9".encode("latin-1"))
     wrong = [{b"Authorization": value} for value in credentials]
-    for path in OPERATOR_PATHS:
+    for path in PATHS:
         for fields in wrong:
             answer = client.get(path, params=named, headers=fields)
             assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unauthorized")
@@ -92,9 +101,9 @@ def test_nobody_else_reads_them(
         assert not [name for name in answer.headers if name.startswith("access-control")]
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert "ratelimit" in answer.headers
-    with served(create_app(search_client, crawl_reports=lambda: CrawlReports(process.settings))) as without:
+    with served(create_app(search_client, ops=ops(process))) as without:
         for headers in (OPERATOR, {"Authorization": "Bearer x"}, {}):
-            answer = without.get("/api/v1/status", params={"domain": DOMAIN}, headers=headers)
+            answer = without.get("/api/v1/ops/status", params={"domain": DOMAIN}, headers=headers)
             assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
 
 
@@ -102,11 +111,10 @@ def test_attempts_to_guess_the_token_are_limited_and_it_is_not_logged(
     process: Context, search_client: ScriptedSearchClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    reports = CrawlReports(process.settings)
-    app = create_app(search_client, rate_limit="5/hour", operator_token=TOKEN, crawl_reports=lambda: reports)
+    app = create_app(search_client, rate_limit="5/hour", ops=ops(process, WEB_OPERATOR_TOKEN=TOKEN))
     with served(app) as client:
         statuses = [
-            client.get("/api/v1/status", params={"domain": DOMAIN}, headers=headers).status_code
+            client.get("/api/v1/ops/status", params={"domain": DOMAIN}, headers=headers).status_code
             for headers in (*[{"Authorization": "Bearer guess"}] * 3, OPERATOR, OPERATOR, OPERATOR)
         ]
     assert statuses == [401, 401, 401, 200, 200, 429]
@@ -116,13 +124,13 @@ def test_attempts_to_guess_the_token_are_limited_and_it_is_not_logged(
 @pytest.mark.parametrize(
     ("path", "named", "status", "kind"),
     [
-        ("/api/v1/urls", {"domain": "b.gov"}, 404, "never-indexed"),
-        ("/api/v1/broken-links", {"domain": "b.gov"}, 404, "never-indexed"),
-        ("/api/v1/urls", {"domain": DOMAIN, "reason": "unheard-of"}, 400, "invalid"),
-        ("/api/v1/urls", {"domain": DOMAIN, "format": "xml"}, 400, "invalid"),
-        ("/api/v1/status", {"domain": "no host"}, 400, "invalid"),
-        ("/api/v1/explain", {"url": "https://"}, 400, "invalid"),
-        ("/api/v1/explain", {}, 400, "invalid"),
+        ("/api/v1/ops/urls", {"domain": "b.gov"}, 404, "never-indexed"),
+        ("/api/v1/ops/broken-links", {"domain": "b.gov"}, 404, "never-indexed"),
+        ("/api/v1/ops/urls", {"domain": DOMAIN, "reason": "unheard-of"}, 400, "invalid"),
+        ("/api/v1/ops/urls", {"domain": DOMAIN, "format": "xml"}, 400, "invalid"),
+        ("/api/v1/ops/status", {"domain": "no host"}, 400, "invalid"),
+        ("/api/v1/ops/explain", {"url": "https://"}, 400, "invalid"),
+        ("/api/v1/ops/explain", {}, 400, "invalid"),
     ],
 )
 def test_what_cannot_be_answered_is_a_problem(

@@ -15,6 +15,7 @@ from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
+from app.operations.operations import Operations
 from app.redis_state.client import get_redis
 from app.sites.site import Site as Declared
 from app.sites.stored import add_site
@@ -34,7 +35,7 @@ def posted(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list
         monkeypatch.setenv(name, value)
     get_settings.cache_clear()
     messages: list[dict[str, Any]] = []
-    monkeypatch.setattr(command, "_post", lambda kind, **payload: messages.append({"type": kind, **payload}))
+    monkeypatch.setattr(Operations, "post", lambda _self, kind, **payload: messages.append({"type": kind, **payload}))
     return messages
 
 

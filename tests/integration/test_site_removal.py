@@ -140,7 +140,7 @@ def test_removal_waits_for_a_request_that_has_not_ended(
         if len(waits) == 2:
             process.redis.delete(flight)
 
-    monkeypatch.setattr("app.cli.site_removal.time.sleep", sleep)
+    monkeypatch.setattr("app.operations.removal.time.sleep", sleep)
     perennial("site", "remove", DOMAIN, "--yes")
     assert len(waits) == 3
     assert leftovers(process, broker, DOMAIN) == []
@@ -162,7 +162,7 @@ def test_apply_with_prune_removes_what_a_file_does_not_name(process: Context, br
 def test_thirty_removals_are_no_delivery_of_the_messages_of_another_site(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.site_removal.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("app.operations.removal.time.sleep", lambda _seconds: None)
     urls = [f"https://{OTHER}/{number}" for number in range(3)]
     for url in urls:
         body = json.dumps({"type": "index", "url": url, "domain": OTHER}).encode()

@@ -14,6 +14,7 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 from starlette.datastructures import QueryParams
 from starlette.types import Message
 
@@ -21,11 +22,15 @@ from app.cluster.client.local import LocalSearchClient
 from app.crawl.reports.crawl_report import CrawlReport
 from app.crawl.reports.explanation import Explanation
 from app.errors import CrawlNotFound
+from app.operations.operations import Operations
 from app.search.contract import SearchRequest, SearchResult
 from app.sites.crawl_reports import CrawlReports
 from app.sites.status import Status
 from app.web.application import create_app
 from app.web.middleware import search_cost
+from app.web.ops.access import Access
+from app.web.ops.visits import OpsState
+from config.settings import Settings
 from tests.packs import page, write_pack
 from tests.support.web import served
 
@@ -52,7 +57,7 @@ expected-statuses = ["400", "404", "414", "422"]
 """
 
 
-class Never(CrawlReports):
+class NoCrawls(CrawlReports):
     """Reports of a system without crawls."""
 
     def __init__(self) -> None:
@@ -77,12 +82,12 @@ def search_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSea
 
 @pytest.fixture(scope="module")
 def client(search_client: LocalSearchClient) -> Iterator[httpx.Client]:
-    with served(
-        create_app(
-            search_client, rate_limit="1000000/second", operator_token="correct-horse-battery", crawl_reports=Never
-        )
-    ) as client:
-        yield client
+    settings = Settings(web_operator_token=SecretStr("correct-horse-battery"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Operations, "reports", NoCrawls())
+        ops = OpsState(settings, Access.of(settings))
+        with served(create_app(search_client, rate_limit="1000000/second", ops=ops)) as client:
+            yield client
 
 
 @pytest.mark.slow

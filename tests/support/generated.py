@@ -109,16 +109,18 @@ def http_page(text: str) -> str:
     paths = create_app(cast(Any, None)).openapi()["paths"]
     rows: dict[tuple[str, ...], list[str]] = {}
     for path, item in paths.items():
-        for each in item["get"].get("parameters", []):
-            parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
-            rows.setdefault(parameter, []).append(f"`{path}`")
+        for operation in item.values():
+            for each in operation.get("parameters", []):
+                parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
+                rows.setdefault(parameter, []).append(f"`{path}`")
     parameters = ((", ".join(addresses), *parameter) for parameter, addresses in rows.items())
     head = ("Address", "Parameter", "Type and limits", "Meaning")
     text = _with_table(text, "## Parameters", head, parameters)
     problems = {
         (f"`{name}`", status, title)
         for item in paths.values()
-        for status, response in item["get"]["responses"].items()
+        for operation in item.values()
+        for status, response in operation["responses"].items()
         for title, name in re.findall(r"(?:^|; )([^(]+) \(`(/problems/[\w-]+)`\)", response["description"])
     }
     types = sorted(problems, key=lambda row: (row[1], row[0]))

@@ -51,6 +51,8 @@ NEEDS = {
     **{key: {"worker", "packer", "orchestrator", "searcher", "web", "bucket", "operator"} for key in KEYS},
     "SITE_SECRETS": {"worker", "packer", "operator"},
     "WEB_OPERATOR_TOKEN": {"web"},
+    "OPS_PASSWORD": {"web"},
+    "OPS_READ_PASSWORD": {"web"},
     "FLOWER_BASIC_AUTH": {"flower"},
     "ARCHIVE_ACCESS_KEY": {*ART, "operator"},
     "ARCHIVE_SECRET_KEY": {*ART, "operator"},

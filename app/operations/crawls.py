@@ -1,0 +1,92 @@
+"""Acts on crawls: index and pack a site; pause, resume, cancel and repair its crawls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.crawl.crawl_records import CrawlRecords
+from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
+from app.crawl.urls import Target, parse_domain, parse_target
+from app.errors import NoSuchCrawl
+from app.operations.operations import Operations
+from app.sites.crawl_policies import SitePolicies
+from app.sites.sweep import Action, Sweep
+from app.storage.damage import DamageNotes
+from app.timers.timers import Timers
+
+#: The states that a crawl may have before it gets another one.
+FORMER_STATES: dict[CrawlState, frozenset[str]] = {
+    "paused": frozenset({"running"}),
+    "running": frozenset({"paused"}),
+    "cancelled": frozenset({"running", "paused"}),
+}
+_ACTS: dict[CrawlState, str] = {"paused": "pause", "running": "resume", "cancelled": "cancel"}
+
+
+def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, why: str = "") -> Target:
+    """Post the index of a page, or with `crawl` of the site from it; return the page.
+
+    With `now` the page is packed as soon as it is stored. Raises InvalidUrl and OutOfScope.
+    """
+    page = parse_target({"url": url}, scope=ops.settings.scope)
+    kind = "index+crawl" if crawl else "index"
+    with ops.act(kind, page.url, why=why):
+        ops.post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
+    return page
+
+
+def pack(ops: Operations, domain: str, *, full: bool = False, force: bool = False, why: str = "") -> str:
+    """Post the pack of a domain, with `full` of every stored page; return the type of the message.
+
+    With `force` it may replace a much larger pack. Raises InvalidUrl for an invalid domain.
+    """
+    name = parse_domain(domain)
+    kind = "pack_full" if full else "pack_incremental"
+    with ops.act(kind, name, why=why, **({"force": True} if force else {})):
+        ops.post(kind, domain=name, **({"force": True} if force else {}))
+    return kind
+
+
+def change_crawls(ops: Operations, domain: str, state: CrawlState, *, why: str = "") -> list[str]:
+    """Change the state of a domain's crawls that may get it, in the store, then in Redis; return their ids.
+
+    Crawls that a killed command had changed in the store alone are among them. Raises InvalidUrl for an invalid domain,
+    and NoSuchCrawl where no crawl may get the state.
+    """
+    name = parse_domain(domain)
+    with ops.act(_ACTS[state], name, why=why) as act:
+        changed = set_states(ops, name, state)
+        if not changed:
+            raise NoSuchCrawl(f"{name} has no crawl that is {' or '.join(sorted(FORMER_STATES[state]))}")
+        act.result = f"{len(changed)} crawls are {state}"
+        act.details["crawls"] = changed
+    return changed
+
+
+def set_states(ops: Operations, domain: str, state: CrawlState) -> list[str]:
+    """Change the state of a domain's crawls as `change_crawls` does, as a part of another act."""
+    former, frontier = FORMER_STATES[state], ops.frontier
+    changed = []
+    for record in list_crawls(ops.store, domain):
+        if record.state not in former and (record.state != state or frontier.state(record.id) in (state, None)):
+            continue
+
+        def change(present: CrawlRecord) -> CrawlRecord:
+            return replace(present, state=state) if present.state in former else present
+
+        update_crawl(ops.store, record.ref, change)
+        frontier.set_state(record.id, state)
+        changed.append(record.id)
+    return changed
+
+
+def repair(ops: Operations, domain: str = "", *, why: str = "") -> list[Action]:
+    """Compare the store with Redis, of one site or of all, and begin again what is missing; return what was done."""
+    name = parse_domain(domain) if domain else ""
+    with ops.act("repair", name or "all sites", why=why) as act:
+        ops.store.on_damage = DamageNotes(ops.redis).add
+        records = CrawlRecords(ops.frontier, ops.store, SitePolicies(ops.store, ops.settings))
+        sweep = Sweep(ops.store, ops.frontier, Timers(ops.redis), records, ops.settings.timer_timeout)
+        actions = list(sweep.run(name))
+        act.result = "; ".join(map(str, actions)) or "nothing was missing"
+    return actions

@@ -1,0 +1,102 @@
+"""One operator at work: the services of the settings, and the audit of each act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from redis import Redis
+
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher, get_publisher
+from app.crawl.frontier.frontier import Frontier
+from app.messages.envelopes import site_message
+from app.operations.audit import AuditLog
+from app.operations.operators import Operator, Origin
+from app.redis_state.client import get_redis
+from app.sites.crawl_reports import CrawlReports
+from app.storage.open import store_of
+from app.storage.store import ObjectStore
+from app.topology.declare import prepare_client
+from app.topology.retry_policies import budgets
+from config.settings import Settings
+
+
+class Act:
+    """An act under way. What is set as `result` and added to `details` is kept in the audit."""
+
+    def __init__(self, **details: Any) -> None:
+        self.result = "done"
+        self.details = details
+
+
+class Operations:
+    """What the functions of this package work with, for one operator. Making one contacts no service.
+
+    They raise RoleRequired for an operator that may read only, BrokerUnreachable, StoreError and redis's errors.
+    """
+
+    def __init__(self, settings: Settings, operator: Operator) -> None:
+        self.settings = settings
+        self.operator = operator
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The object store."""
+        return store_of(self.settings)
+
+    @property
+    def redis(self) -> Redis:
+        """The client of Redis."""
+        return get_redis(self.settings.redis)
+
+    @property
+    def frontier(self) -> Frontier:
+        """What all workers share of the crawls."""
+        return Frontier(self.redis)
+
+    @cached_property
+    def reports(self) -> CrawlReports:
+        """What there is to read of crawls."""
+        return CrawlReports(self.settings)
+
+    @property
+    def audit(self) -> AuditLog:
+        """The audit of the store."""
+        return AuditLog(self.store)
+
+    def client_publisher(self) -> Publisher:
+        """Return a publisher after declaring what a client needs; raises BrokerUnreachable."""
+        prepare_client(self.settings)
+        return get_publisher(self.settings.broker, timeout=self.settings.publish_timeout)
+
+    def post(self, kind: str, **payload: Any) -> None:
+        """Publish a message of the exchange `site`; raises BrokerUnreachable and PublishFailed."""
+        self.publish([site_message(kind, budgets(self.settings), **payload)])
+
+    def publish(self, messages: list[Outgoing]) -> None:
+        """Publish messages, confirmed; raises BrokerUnreachable and PublishFailed."""
+        self.client_publisher().publish(messages)
+
+    @contextmanager
+    def act(self, name: str, subject: str, *, why: str = "", **details: Any) -> Iterator[Act]:
+        """Yield an act on a subject, which the audit keeps when it has ended; raises RoleRequired.
+
+        A failed command is not kept while the store is away, too: its user reads the error.
+        """
+        try:
+            self.operator.require_act(name)
+        except Exception as refusal:
+            self.audit.write(self.operator, name, subject, why=why, result=f"refused: {refusal}", **details)
+            raise
+        act = Act(**details)
+        try:
+            yield act
+        except Exception as error:
+            quiet = self.operator.origin is Origin.COMMAND
+            result = f"failed: {str(error) or type(error).__name__}"
+            self.audit.write(self.operator, name, subject, why=why, result=result, quiet=quiet, **act.details)
+            raise
+        self.audit.write(self.operator, name, subject, why=why, result=act.result, **act.details)

@@ -1,0 +1,54 @@
+"""Operators: who acts, by which way, and what a role permits."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.errors import RoleRequired
+
+
+class Role(StrEnum):
+    """What an operator may do: `read` changes nothing."""
+
+    READ = "read"
+    ACT = "act"
+
+
+class Origin(StrEnum):
+    """The way by which an operator acts."""
+
+    COMMAND = "command"
+    PAGE = "page"
+    API = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator, by the name that the audit shows."""
+
+    name: str
+    role: Role
+    origin: Origin
+
+    @property
+    def may_act(self) -> bool:
+        """Whether the operator may change anything."""
+        return self.role is Role.ACT
+
+    def require_act(self, act: str) -> None:
+        """Raise RoleRequired unless the operator may change anything; names the act."""
+        if not self.may_act:
+            raise RoleRequired(f"{act}: {self.name} may read, and not act")
+
+
+def command_operator() -> Operator:
+    """Return the operator of a command: the user of this process on this host."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return Operator(f"{user}@{socket.gethostname()}", Role.ACT, Origin.COMMAND)

@@ -1,0 +1,128 @@
+"""Take a site, or one page of it, out of store, packs and searchers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+from app.broker.errors import ApplicationError, Postpone, PublishFailed
+from app.crawl.frontier.values import LEASE
+from app.crawl.urls import Target, parse_domain, parse_target
+from app.errors import InvalidSite
+from app.messages.dead_sets import dead_sets, domain_of
+from app.messages.envelopes import delayed_message, event_message, site_message
+from app.operations.operations import Operations
+from app.redis_state.lease import lease
+from app.sites.removal import Holdings, SiteRemoval
+from app.sites.site import Site
+from app.sites.stored import update_site
+from app.storage.layout import Tombstone, content_key, may_be_page, page_id, to_json
+from app.topology.queues import DEAD_SET
+from app.topology.retry_policies import budgets
+
+#: Seconds between two looks at the requests that have not ended, and at the lease of the pack.
+_PAUSE = 0.2
+#: Seconds to wait for a packer that is at work.
+_PACKER_WAIT = 1_600.0
+#: Seconds until a blocked page is deleted again, if a request that was in flight has stored it meanwhile.
+_AGAIN = 40.0
+
+
+def holdings(ops: Operations, domain: str) -> Holdings:
+    """Return what there is of a domain; raises InvalidUrl for an invalid one."""
+    return _removal(ops, parse_domain(domain)).holdings()
+
+
+def remove_sites(ops: Operations, domains: Collection[str], *, why: str = "") -> tuple[list[Holdings], int]:
+    """Delete all there is of these domains; return what there was, and the number of dead letters.
+
+    Work queues and delay queues are not read. Messages that were published before the deletion are dropped by the
+    workers that receive them; those that are published after this function has returned are not.
+    """
+    with ops.act("site remove", ", ".join(domains), why=why) as act:
+        deleted, letters = _remove(ops, domains)
+        act.result = "; ".join(f"{each.domain}: {each}" for each in deleted) + f"; {letters} dead letters"
+    return deleted, letters
+
+
+def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> tuple[Target, bool]:
+    """Remove one page from store, pack and searchers, and never request it again.
+
+    `site` is its domain, if that is not the host of the URL. Return the page, and whether it was stored.
+    """
+    page = _page(url, site)
+    with ops.act("block", page.url, why=why, domain=page.domain) as act:
+        _set_blocked(ops, page, blocked=True)
+        key = content_key(page.domain, page_id(page.canonical_key))
+        stored = may_be_page(ops.store, key)
+        if stored:
+            grave = Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="blocked")
+            ops.store.put(key, to_json(grave))
+        headers, publisher = budgets(ops.settings), ops.client_publisher()
+        publisher.publish([site_message("pack_incremental", headers, domain=page.domain)])
+        # Workers declare the delay queues: without one that ever ran, no request is in flight.
+        with suppress(PublishFailed):
+            publisher.publish([delayed_message("index", headers, _AGAIN, url=page.url, domain=page.domain, pack=True)])
+        act.result = "removed" if stored else "it was not stored"
+    return page, stored
+
+
+def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> Target:
+    """Allow a blocked page again; return it. The next crawl indexes it. Raises InvalidSite."""
+    page = _page(url, site)
+    with ops.act("unblock", page.url, why=why, domain=page.domain):
+        _set_blocked(ops, page, blocked=False)
+    return page
+
+
+def _remove(ops: Operations, domains: Collection[str]) -> tuple[list[Holdings], int]:
+    publisher = ops.client_publisher()
+    removals = [_removal(ops, domain) for domain in domains]
+    for removal in removals:
+        removal.stop(at=_next_second())
+    deadline = time.monotonic() + LEASE
+    while any(removal.requests_in_flight() for removal in removals) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    # Also what pages in work published until they ended.
+    at = _next_second()
+    deleted = [_delete(ops, removal, at=at) for removal in removals]
+    letters = dead_sets(ops.settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in domains)
+    # Times of messages are whole seconds: what is published from now on is no older than the removal.
+    time.sleep(max(0.0, at - time.time()))
+    publisher.publish([event_message("update", {"domain": domain}) for domain in domains])
+    return deleted, letters
+
+
+def _set_blocked(ops: Operations, page: Target, *, blocked: bool) -> None:
+    def change(former: Site | None) -> Site:
+        if former is None and not blocked:
+            raise InvalidSite(f"{page.domain} is no site, so nothing of it is blocked")
+        return (former or Site.of(page.domain, {})).with_blocked(page.url, blocked=blocked)
+
+    update_site(ops.store, page.domain, change)
+
+
+def _next_second() -> int:
+    return int(time.time()) + 1
+
+
+def _delete(ops: Operations, removal: SiteRemoval, *, at: int) -> Holdings:
+    """Delete objects and keys while no packer is at work on the domain."""
+    deadline = time.monotonic() + _PACKER_WAIT
+    while True:
+        try:
+            with lease(ops.redis, f"pack:{removal.domain}"):
+                return removal.delete(at=at)
+        except Postpone as busy:
+            if time.monotonic() > deadline:
+                raise ApplicationError(f"{removal.domain}: {busy}; run it again") from busy
+            time.sleep(_PAUSE)
+
+
+def _page(url: str, site: str) -> Target:
+    return parse_target({"url": url, **({"domain": site} if site else {})}, scope="suffix")
+
+
+def _removal(ops: Operations, domain: str) -> SiteRemoval:
+    return SiteRemoval(domain, ops.store, ops.redis)

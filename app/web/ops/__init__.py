@@ -1,0 +1,1 @@
+"""The operations page: what goes on, what failed, and forms to act on it."""

@@ -1,0 +1,49 @@
+"""Filters of the templates of operations: times and numbers for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+#: Units of a duration, with their seconds.
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
+
+
+def moment(value: float | str | datetime) -> datetime:
+    """Return a time in UTC, given as seconds since the epoch, as ISO 8601 or as itself; raises ValueError."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    if isinstance(value, str):
+        return datetime.fromisoformat(value).astimezone(UTC)
+    return datetime.fromtimestamp(value, UTC)
+
+
+def iso(value: float | str | datetime) -> str:
+    """Return a time as ISO 8601."""
+    return moment(value).isoformat(timespec="seconds")
+
+
+def utc(value: float | str | datetime) -> str:
+    """Return a time as `2026-11-25 10:00:00 UTC`."""
+    return f"{moment(value):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ago(value: float | str | datetime) -> str:
+    """Return how long ago a time was, or in how long it will be."""
+    seconds = (datetime.now(UTC) - moment(value)).total_seconds()
+    return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its largest unit, of which there are at least two: `90 min`, `3 h`, `12 s`."""
+    for unit, size in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def number(value: float) -> str:
+    """Return a number with commas between thousands."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number}

@@ -1,0 +1,179 @@
+"""One request of an operator: who sent it, its form, and the page or redirection that answers it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qs
+
+from fastapi import Depends, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from itsdangerous import BadSignature
+
+from app.broker.errors import ApplicationError, InvalidMessage
+from app.errors import ResourceNotFound
+from app.operations.operations import Operations
+from app.operations.operators import Operator, Origin, Role
+from app.web.middleware import OPS_PAGES
+from app.web.ops.access import Access
+from app.web.ops.filters import FILTERS
+from app.web.pages import templates
+from config.settings import Settings
+
+templates.filters.update(FILTERS)
+
+#: The cookie of the text that the next page shows once, and its longest duration in seconds.
+_NOTE: Final = "operations-note"
+_NOTE_SECONDS: Final = 60
+#: Seconds in which equal refusals of one address are one entry of the audit: guesses must not fill the store.
+REFUSAL_SECONDS: Final = 60.0
+_MAX_REFUSALS: Final = 1_000
+#: Fields of one form.
+_MAX_FIELDS: Final = 6_000
+
+
+@dataclass(slots=True)
+class OpsState:
+    """What all requests of operators share in one process."""
+
+    settings: Settings
+    access: Access
+    refusals: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def operations(self, operator: Operator) -> Operations:
+        """Return what acts of an operator work with."""
+        return Operations(self.settings, operator)
+
+    def note_refusal(self, request: Request, error: ApplicationError, *, name: str = "") -> None:
+        """Keep a refusal in the audit, equal ones of an address once in REFUSAL_SECONDS."""
+        address, now = (request.scope["client"] or ("unknown",))[0], time.monotonic()
+        self.refusals = {each: until for each, until in self.refusals.items() if until > now}
+        kind = (address, error.reason)
+        if kind in self.refusals or len(self.refusals) >= _MAX_REFUSALS:
+            return
+        self.refusals[kind] = now + REFUSAL_SECONDS
+        origin = Origin.PAGE if request.scope["path"].startswith(f"{OPS_PAGES}/") else Origin.API
+        operator = Operator(name or f"unknown at {address}", Role.READ, origin)
+        subject = f"{request.method} {request.scope['path']}"
+        self.operations(operator).audit.write(operator, "refused", subject, result=str(error), address=address)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request of an operator for a page; `form` has the values of its fields, by name."""
+
+    request: Request
+    state: OpsState
+    ops: Operations
+    form: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def value(self, name: str) -> str:
+        """Return the only value of a form's field, without spaces around it; empty if it is missing."""
+        return next(iter(self.form.get(name, ())), "").strip()
+
+    def number(self, name: str, *, default: float, least: float = 0.0) -> float:
+        """Return a number of the form; raises InvalidMessage, which names the field."""
+        text = self.value(name)
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = float("nan")
+        if not least <= value < float("inf"):
+            raise InvalidMessage(f"{name}: {text[:40]!r} is no number from {least:g}")
+        return value
+
+    def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+        """Return a page of `templates/ops/`, which gets these values, the operator, its form token and the note."""
+        note = self._note()
+        html = templates.get_template(f"ops/{template}").render(
+            operator=self.ops.operator,
+            form_token=self.state.access.form_token(self.ops.operator),
+            has_sessions=bool(self.state.access.passwords),
+            path=self.request.scope["path"],
+            now=datetime.now(UTC),
+            note=note,
+            **values,
+        )
+        response = HTMLResponse(html, status_code=status, headers={"Cache-Control": "no-store"})
+        self.state.access.renew(self.request, response)
+        if note:
+            response.delete_cookie(_NOTE, path=OPS_PAGES)
+        return response
+
+    def back(self, path: str, note: str = "") -> RedirectResponse:
+        """Return a redirection to a page, which shows `note` once (RFC 9110, 15.4.4: the form is not sent again)."""
+        response = RedirectResponse(path, status_code=303, headers={"Cache-Control": "no-store"})
+        if note:
+            text = str(self.state.access.serializer("note").dumps(note[:1_500]))
+            response.set_cookie(_NOTE, text, max_age=_NOTE_SECONDS, path=OPS_PAGES, httponly=True, samesite="lax")
+        return response
+
+    def _note(self) -> str:
+        try:
+            return str(
+                self.state.access.serializer("note").loads(self.request.cookies.get(_NOTE, ""), max_age=_NOTE_SECONDS)
+            )
+        except BadSignature:
+            return ""
+
+
+def ops_state(request: Request) -> OpsState:
+    """Return the state of the operations page; raises ResourceNotFound where the settings have no way to log in."""
+    state: OpsState | None = request.app.state.ops
+    if state is None or not state.access.has_pages:
+        raise ResourceNotFound("the operations page is off: set OPS_PASSWORD or OPS_USER_HEADER")
+    return state
+
+
+async def reading(request: Request, state: Annotated[OpsState, Depends(ops_state)]) -> Visit:
+    """Return a visit that reads; raises OperatorRequired."""
+    return Visit(request, state, state.operations(state.access.page_operator(request)))
+
+
+async def acting(request: Request, state: Annotated[OpsState, Depends(ops_state)]) -> Visit:
+    """Return a visit with a form of the operator's own page; raises OperatorRequired and RequestForged.
+
+    A refusal is kept in the audit.
+    """
+    name = ""
+    try:
+        form = await read_form(request)
+        operator = state.access.page_operator(request)
+        name = operator.name
+        state.access.require_own_form(request, operator, next(iter(form.get("form_token", ())), ""))
+    except ApplicationError as error:
+        state.note_refusal(request, error, name=name)
+        raise
+    return Visit(request, state, state.operations(operator), form)
+
+
+async def read_form(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a form; raises InvalidMessage for another body."""
+    media_type = request.headers.get("Content-Type", "").partition(";")[0].strip()
+    if media_type != "application/x-www-form-urlencoded":
+        raise InvalidMessage(f"expected a form (application/x-www-form-urlencoded), not {media_type or 'nothing'!r}")
+    try:
+        body = (await request.body()).decode()
+        return parse_qs(body, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
+    except ValueError as error:
+        raise InvalidMessage(f"the form cannot be read: {error}") from None
+
+
+Reading = Annotated[Visit, Depends(reading)]
+Acting = Annotated[Visit, Depends(acting)]
+
+
+def trouble(request: Request, state: OpsState, error: type[ApplicationError], detail: str) -> Response:
+    """Return the page for an error of a page; without a session, the way to log in."""
+    problem = error.problem
+    if problem.status == 401 and request.method == "GET":
+        return RedirectResponse(f"{OPS_PAGES}/login", status_code=303, headers={"Cache-Control": "no-store"})
+    try:
+        operator = state.access.page_operator(request)
+    except ApplicationError:
+        operator = Operator("", Role.READ, Origin.PAGE)
+    visit = Visit(request, state, state.operations(operator))
+    return visit.page("trouble.html", status=problem.status, title=problem.title, detail=detail)

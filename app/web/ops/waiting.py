@@ -1,0 +1,9 @@
+"""Pages of delay queues."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from app.web.middleware import OPS_PAGES
+
+router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)

@@ -1,0 +1,1 @@
+"""The operators' JSON API: what the operations page can do, a program can."""

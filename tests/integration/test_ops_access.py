@@ -1,0 +1,209 @@
+"""Access to the operations page, over real HTTP: passwords, sessions, roles, forms, a user header of a proxy."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from argon2 import PasswordHasher
+from pydantic import SecretStr
+
+from app.operations.audit import AuditEntry, AuditLog
+from app.storage.folder import FolderStore
+from app.storage.open import create_store
+from app.web.application import create_app
+from app.web.ops import access
+from app.web.ops.access import Access
+from app.web.ops.visits import OpsState
+from config.settings import Settings
+from tests.support.scripted import ScriptedSearchClient
+from tests.support.web import served
+
+pytestmark = pytest.mark.integration
+
+PASSWORD, READ_PASSWORD, TOKEN = "a password to act", "a password to read", "correct-horse-battery"
+QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+HASHES = {
+    "ops_password": SecretStr(QUICK.hash(PASSWORD)),
+    "ops_read_password": SecretStr(QUICK.hash(READ_PASSWORD)),
+    "web_operator_token": SecretStr(TOKEN),
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    found = Settings(data_dir=tmp_path, broker_url=SecretStr("amqp://127.0.0.1:1")).model_copy(update=HASHES)
+    create_store(found.store)
+    return found
+
+
+@contextmanager
+def page_of(settings: Settings, *, proxies: tuple[str, ...] = ()) -> Iterator[httpx.Client]:
+    app = create_app(ScriptedSearchClient([]), ops=OpsState(settings, Access.of(settings)))
+    with served(app, proxies=proxies) as client:
+        yield client
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[httpx.Client]:
+    with page_of(settings) as client:
+        yield client
+
+
+def log_in(client: httpx.Client, password: str = PASSWORD, name: str = "kim") -> httpx.Response:
+    return client.post("/ops/login", data={"name": name, "password": password})
+
+
+def form_token(client: httpx.Client) -> str:
+    found = re.search(r'name="form_token" value="([^"]+)"', client.get("/ops/audit").text)
+    assert found
+    return found[1]
+
+
+def audit(settings: Settings) -> list[AuditEntry]:
+    return list(AuditLog(FolderStore(settings.data_dir / "store")).entries())
+
+
+def test_without_a_way_to_log_in_there_is_no_page(tmp_path: Path) -> None:
+    with page_of(Settings(data_dir=tmp_path)) as client:
+        for path in ("/ops", "/ops/login", "/ops/audit"):
+            assert client.get(path).status_code == 404
+        assert client.post("/ops/logout").status_code == 404
+
+
+def test_a_password_opens_a_session_and_logging_out_ends_it(client: httpx.Client) -> None:
+    assert client.get("/ops/audit").headers["location"] == "/ops/login"
+    answer = log_in(client)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ops")
+    cookie = answer.headers["set-cookie"]
+    assert all(part in cookie for part in ("HttpOnly", "SameSite=lax", "Path=/ops"))
+    page = client.get("/ops/audit")
+    assert page.status_code == 200
+    assert page.headers["cache-control"] == "no-store"
+    assert "kim" in page.text
+    assert "may act" in page.text
+    kept = client.cookies[access.COOKIE]
+    assert client.post("/ops/logout", data={"form_token": form_token(client)}).status_code == 303
+    client.cookies.set(access.COOKIE, kept, path="/ops")
+    assert client.get("/ops/audit").status_code == 303
+
+
+def test_wrong_passwords_and_names_are_refused_audited_and_limited(settings: Settings, client: httpx.Client) -> None:
+    answer = log_in(client, "a wrong password")
+    assert answer.status_code == 401
+    assert "the password is wrong" in answer.text
+    assert access.COOKIE not in client.cookies
+    assert log_in(client, name="").status_code == 400
+    assert log_in(client, name="k\x1bm").status_code == 400
+    assert log_in(client, name="k" * 81).status_code == 400
+    refused = [entry for entry in audit(settings) if entry.act == "refused"]
+    assert {entry.result for entry in refused} >= {"the password is wrong"}
+    assert PASSWORD not in str(refused)
+    statuses = [log_in(client, "a wrong password").status_code for _ in range(20)]
+    assert statuses[-1] == 429
+    assert len([entry for entry in audit(settings) if entry.result == "the password is wrong"]) == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://other.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "null"},
+    ],
+)
+def test_a_form_of_another_site_is_refused_and_audited(
+    settings: Settings, client: httpx.Client, headers: dict[str, str]
+) -> None:
+    log_in(client)
+    token = form_token(client)
+    answer = client.post("/ops/logout", data={"form_token": token}, headers=headers)
+    assert answer.status_code == 403
+    assert client.get("/ops/audit").status_code == 200
+    assert audit(settings)[0].operator == "kim"
+    assert "another site" in audit(settings)[0].result
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "of another"])
+def test_a_form_without_the_token_of_its_operator_is_refused(
+    settings: Settings, client: httpx.Client, token: str
+) -> None:
+    log_in(client)
+    if token == "of another":
+        with page_of(settings) as other:
+            log_in(other, name="lee")
+            token = form_token(other)
+    assert client.post("/ops/logout", data={"form_token": token}).status_code == 403
+    assert client.post("/ops/logout", json={"form_token": token}).status_code == 400
+    assert client.get("/ops/audit").status_code == 200
+
+
+def test_a_session_ends_when_it_is_not_used_and_when_it_is_old(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_in(client)
+    began = time.time()
+    monkeypatch.setattr("app.web.ops.access.time.time", lambda: began + access.IDLE_SECONDS - 60)
+    assert client.get("/ops/audit").status_code == 200
+    monkeypatch.setattr("app.web.ops.access.time.time", lambda: began + 2 * access.IDLE_SECONDS - 180)
+    assert client.get("/ops/audit").status_code == 200
+    monkeypatch.setattr("app.web.ops.access.time.time", lambda: began + 4 * access.IDLE_SECONDS)
+    assert client.get("/ops/audit").status_code == 303
+
+
+def test_a_new_password_ends_all_sessions(settings: Settings, client: httpx.Client) -> None:
+    log_in(client)
+    other = settings.model_copy(update={"ops_password": SecretStr(QUICK.hash("another password"))})
+    with page_of(other) as changed:
+        changed.cookies.set(access.COOKIE, client.cookies[access.COOKIE], path="/ops")
+        assert changed.get("/ops/audit").status_code == 303
+
+
+def test_the_second_password_lets_read_only(client: httpx.Client) -> None:
+    log_in(client, READ_PASSWORD)
+    assert "may read" in client.get("/ops/audit").text
+
+
+def test_the_user_header_counts_from_a_trusted_proxy_only(settings: Settings) -> None:
+    own = settings.model_copy(update={"ops_user_header": "X-Forwarded-User", "ops_actors": ("kim",)})
+    kim, lee = {"X-Forwarded-User": "kim"}, {"X-Forwarded-User": "lee"}
+    with page_of(own, proxies=("127.0.0.1",)) as client:
+        assert "may act" in client.get("/ops/audit", headers=kim).text
+        assert "may read" in client.get("/ops/audit", headers={**lee, "X-Forwarded-For": "192.0.2.7"}).text
+        assert client.get("/ops/audit").status_code == 303
+        assert client.get("/api/v1/ops/status", headers=kim, params={"domain": "a.gov"}).status_code != 401
+    with page_of(own, proxies=("192.0.2.1",)) as client:
+        assert client.get("/ops/audit", headers=kim).status_code == 303
+        assert client.get("/ops/audit", headers={**kim, "X-Forwarded-For": "192.0.2.1"}).status_code == 303
+        assert client.get("/api/v1/ops/status", headers=kim, params={"domain": "a.gov"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"x" * 3_000_000, {"Content-Type": "application/x-www-form-urlencoded"}),
+        (iter([b"name=kim"]), {"Content-Type": "application/x-www-form-urlencoded"}),
+    ],
+)
+def test_a_body_that_is_too_long_or_of_unknown_length_is_refused(
+    client: httpx.Client, body: bytes | Iterator[bytes], headers: dict[str, str]
+) -> None:
+    try:
+        answer = client.post("/ops/login", content=body, headers=headers)
+    except httpx.HTTPError:
+        return  # The answer came before the rest of the body, and the connection was closed.
+    assert answer.status_code == 413
+
+
+def test_an_unreadable_form_is_a_page_that_says_why(client: httpx.Client) -> None:
+    log_in(client)
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = client.post("/ops/logout", content=b"form_token=%ff%fe", headers=headers)
+    assert answer.status_code == 400
+    assert "the form cannot be read" in answer.text
