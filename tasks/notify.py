@@ -14,7 +14,7 @@ from app.broker.errors import InvalidMessage, Postpone
 from app.broker.outgoing import Outgoing
 from app.broker.worker.task import Task
 from app.messages.envelopes import event_message, site_message
-from app.notifications.delivery import WAKE, EventDelivery
+from app.notifications.delivery import TURN, WAKE, EventDelivery
 from app.notifications.events import PublicEvent
 from app.notifications.receivers import receivers
 from app.notifications.watch import Watch
@@ -40,15 +40,16 @@ class NotifyTask(Task):
         return Postpone(4.0, "the time limit is over")
 
 
-@task("notify", NotifyTask)
-def notify(**message: Any) -> None:
+@task("notify", NotifyTask, bind=True)
+def notify(self: Any, **message: Any) -> None:
     """Deliver the events that wait for the `receiver`, which is the name of its queue."""
     process, name = context(), message.get("receiver")
     found = receivers(process.settings)
     if not isinstance(name, str):
         raise InvalidMessage(f"receiver {name!r}: expected the name of one")
+    turn = (self.request.headers or {}).get(TURN)
     if name in found:  # Otherwise it was removed from the settings.
-        EventDelivery.of(found[name], process.settings, process.redis, process.publisher).run()
+        EventDelivery.of(found[name], process.settings, process.redis, process.publisher).run(turn)
 
 
 @task("watch", Task, bind=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ logger = get_task_logger(__name__)
 
 #: While Redis has this key, events may wait in the queues of receivers.
 WAKE: Final = f"{PREFIX}notify:wake"
+#: The header of the one message that goes on after a failure.
+TURN: Final = "perennial-notify-turn"
 #: Seconds between two attempts at a receiver that fails, and for which its failures are remembered.
 _LONGEST_PAUSE: Final = 300.0
 _MEMORY: Final = 600.0
@@ -79,13 +82,15 @@ class EventDelivery:
             quiet=QuietPeriods(redis, receiver.name, settings.quiet_period),
         )
 
-    def run(self) -> None:
+    def run(self, turn: object = None) -> None:
         """Deliver events until the queue is empty; raises Postpone to go on later.
 
-        It does nothing while another process delivers, or while the receiver rests after a failure: then a message that
-        was postponed goes on later.
+        `turn` is the header TURN of the message that asks for it. Nothing is done while another process delivers. While
+        the receiver rests after a failure, only the message that met it is postponed, since its wait takes several hops.
         """
-        if self.breaker.seconds_open():
+        if pause := self.breaker.seconds_open():
+            if turn is not None and turn == self.redis.get(self._key("turn")):
+                raise Postpone(pause, f"{self.receiver.name} rests", headers={TURN: turn})
             return
         try:
             while self._deliver_all() and self._depth():
@@ -141,11 +146,13 @@ class EventDelivery:
         """Open the circuit breaker, and raise Postpone until it may be tried again."""
         pause, _ = self.breaker.fail(reason=str(error), retry_after=getattr(error, "retry_after", None))
         logger.warning("%s: events wait, next attempt in %.1f s: %s", self.receiver.name, pause, error)
-        raise Postpone(pause, f"{self.receiver.name} fails: {error}")
+        turn = uuid.uuid4().hex
+        self.redis.set(self._key("turn"), turn)
+        raise Postpone(pause, f"{self.receiver.name} fails: {error}", headers={TURN: turn})
 
     def _send(self, event: QueuedEvent) -> None:
         """Send an event unless it is quiet or was sent, and note it."""
-        last = f"{PREFIX}notify:{self.receiver.name}:last"
+        last = self._key("last")
         if self.redis.get(last) == event.id:
             return
         now, period = time.time(), self.quiet.period
@@ -167,6 +174,9 @@ class EventDelivery:
         [outcome] = carry_out([(decision, message_of(decision, delivery))], publisher=self.publisher)
         if isinstance(outcome, Exception):
             raise outcome
+
+    def _key(self, part: str) -> str:
+        return f"{PREFIX}notify:{self.receiver.name}:{part}"
 
     def _depth(self) -> int:
         with self._channel() as channel:

@@ -10,6 +10,7 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import EmailMessage
@@ -137,8 +138,13 @@ class Mail(Receiver):
     def send(self, event: QueuedEvent, suppressed: int) -> None:
         """Send a mail that some recipient is accepted for."""
         try:
-            with self._connected() as server:
+            server = self._connected()
+            try:
                 server.send_message(self._mail(event, suppressed), self._sender, self._recipients)
+                with suppress(OSError, smtplib.SMTPException):  # It has the mail, however it takes leave.
+                    server.quit()
+            finally:
+                server.close()
         except smtplib.SMTPRecipientsRefused as error:
             codes = {code for code, _ in error.recipients.values()}
             refused = NotificationRefused if min(codes) >= 500 else NotificationFailed

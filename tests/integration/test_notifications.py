@@ -23,12 +23,14 @@ from kombu import Connection
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.worker.task import Task
 from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.doctor.checks import quick_problems
 from app.errors import ConnectionFailed
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import event_message
 from app.notifications import receivers
-from app.notifications.delivery import WAKE, receiver_breaker
+from app.notifications.delivery import TURN, WAKE, EventDelivery, receiver_breaker
 from app.notifications.events import CrawlFailed, DoctorError, PublicEvent
+from app.redis_state.circuit_breaker import CircuitBreaker
 from app.topology.declare import declare_all
 from config.settings import Settings, get_settings
 from tasks.base import Context
@@ -115,6 +117,10 @@ def deliver(process: Context, broker: Broker, receiver: str = WEBHOOK) -> None:
     eventually(done, "every event is delivered")
 
 
+def breaker(process: Context) -> CircuitBreaker:
+    return receiver_breaker(process.redis, WEBHOOK, process.settings)
+
+
 def letters(broker: Broker) -> list[tuple[str, str]]:
     """Return the reason and the site of each dead letter."""
     found = broker.peek("site.dead")
@@ -133,6 +139,7 @@ def test_each_event_arrives_with_its_bytes_signed_and_those_behind_a_failing_one
     assert (ids(site), broker.depth(WEBHOOK)) == (sent[:3], 3)
     notify(receiver=WEBHOOK)  # The receiver rests, and the message that was postponed goes on.
     assert len(site.requests) == 3
+    eventually(lambda: not breaker(process).seconds_open(), "the pause is over")
     deliver(process, broker)
     assert ids(site) == [*sent[:3], sent[2], *sent[2:]]
     assert not process.redis.exists("perennial:outage:receiver:notify.webhook:count")
@@ -199,8 +206,22 @@ def test_an_event_that_is_refused_for_good_is_dead_lettered_at_once_and_may_be_r
 def test_a_receiver_that_asks_for_a_pause_gets_it(process: Context, site: Site) -> None:
     site.set("/hook", failure(503, retry_after="120"))
     published("a.gov")
-    waits()
-    assert receiver_breaker(process.redis, WEBHOOK, process.settings).seconds_open() > 100
+    with pytest.raises(Postpone) as first:
+        notify(receiver=WEBHOOK)
+    assert breaker(process).seconds_open() > 100
+    [problem] = quick_problems(process.settings, notify.app.conf)["circuit breakers"]
+    assert problem.startswith("the receiver notify.webhook is unavailable")
+    delivery = EventDelivery.of(
+        receivers.receivers(process.settings)[WEBHOOK], process.settings, process.redis, process.publisher
+    )
+    # The wait takes several hops, and the message of another wake has nothing to wait for.
+    turn = first.value.headers[TURN]
+    with pytest.raises(Postpone, match="rests") as again:
+        delivery.run(turn)
+    assert again.value.headers == {TURN: turn}
+    delivery.run("another")
+    delivery.run()
+    assert len(site.requests) == 1
 
 
 def test_events_that_waited_too_long_are_dead_letters_after_one_more_failure(
