@@ -86,7 +86,7 @@ class EventDelivery:
         """Deliver events until the queue is empty; raises Postpone to go on later.
 
         `turn` is the header TURN of the message that asks for it. Nothing is done while another process delivers. While
-        the receiver rests after a failure, only the message that met it is postponed, since its wait takes several hops.
+        the receiver rests after a failure, only the message that met it is postponed: its wait takes several hops.
         """
         if pause := self.breaker.seconds_open():
             if turn is not None and turn == self.redis.get(self._key("turn")):
