@@ -22,7 +22,9 @@ from kombu import Connection
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.worker.task import Task
-from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FoundPage, Host, MessageKind
+from app.crawl.steps import complete_dead
+from app.crawl.urls import parse_target
 from app.doctor.checks import quick_problems
 from app.errors import ConnectionFailed
 from app.messages.dead_sets import dead_sets
@@ -35,6 +37,7 @@ from app.topology.declare import declare_all
 from config.settings import Settings, get_settings
 from tasks.base import Context
 from tasks.notify import notify, publish_due_notifications, publish_events, watch
+from tasks.site import end_crawl, index_and_crawl
 from tests.servers import hazards
 from tests.servers.site import Answer, Site, failure, in_turn, redirect, reply
 from tests.support.broker import Broker
@@ -440,6 +443,26 @@ def test_a_look_publishes_what_is_new_and_not_what_was_published(
     assert events() == []
     assert process.redis.exists(WAKE)
     DoctorError.model_validate(problem)
+
+
+def test_a_crawl_whose_start_page_is_a_dead_letter_failed_and_its_end_may_be_published_again(
+    configure: Configure, events: Callable[[], list[dict[str, Any]]]
+) -> None:
+    process = configure()
+    index_and_crawl.push_request(id="c1", headers={})
+    index_and_crawl.run(url="https://a.gov/")
+    index_and_crawl.pop_request()
+    kinds: tuple[MessageKind, ...] = ("index", "crawl")
+    for kind in kinds:
+        page = parse_target({"url": "https://a.gov/", "crawl_id": "c1"}, scope="exact")
+        complete_dead(process.frontier, page, kind)
+    end_crawl(domain="a.gov", crawl_id="c1")
+    end_crawl(domain="a.gov", crawl_id="c1")
+    first, again = events()
+    assert (first["type"], first["site"], first["crawl_id"], first["dead"]) == ("crawl.failed", "a.gov", "c1", 2)
+    assert first["reasons"] == {"dead-lettered": 1}
+    assert first["id"] == again["id"]
+    CrawlFailed.model_validate(first)
 
 
 def test_a_site_is_unreachable_after_two_failed_requests_of_its_start_page(
