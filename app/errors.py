@@ -148,6 +148,17 @@ class SearchUnavailable(ApplicationError, reason="search-unavailable", problem=U
     """Raised when it is unknown which searcher has which pack: the orchestrator has not answered yet."""
 
 
+# Notifications
+
+
+class NotificationFailed(RetryAfterError, ApplicationError, reason="notification"):
+    """Raised when a receiver did not take an event, and may take it later; names its answer."""
+
+
+class NotificationRefused(NotificationFailed, reason="notification-refused", permanent=True):
+    """Raised when a receiver refuses an event for good; names its answer."""
+
+
 # Requests that the web application refuses
 
 
