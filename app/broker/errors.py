@@ -89,7 +89,7 @@ class Postpone(ApplicationError, reason="postponed"):
         self.headers = dict(headers)
 
 
-class PublishFailed(ApplicationError, reason="publish"):
+class PublishFailed(ApplicationError, reason="publish", problem=UNAVAILABLE):
     """Raised when the broker did not confirm a message in time, refused it or could not route it."""
 
 

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from redis import RedisError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Match
 from starlette.types import Scope
 
 from app.broker.errors import ApplicationError, InvalidMessage
@@ -25,6 +26,7 @@ from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.ops import art, audit, home, letters, login, queues, sites, waiting
 from app.web.ops.visits import OpsState, trouble
 from app.web.ops_api import crawls
+from app.web.ops_api import sites as site_acts
 from app.web.static_files import VersionedFiles
 
 #: Searches and suggestions of one address.
@@ -35,7 +37,8 @@ _COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _ROUTERS = tuple(module.router for module in (api, pages, problems, opensearch, monitoring))
-_OPS_ROUTERS = tuple(module.router for module in (crawls, login, home, letters, waiting, sites, art, queues, audit))
+_OPS_PAGES = (login, home, letters, waiting, sites, art, queues, audit)
+_OPS_ROUTERS = tuple(module.router for module in (crawls, site_acts, *_OPS_PAGES))
 
 
 def create_app(
@@ -121,15 +124,23 @@ def _answer_error(request: Request, error: Exception) -> Response:
         kind = InvalidMessage
         detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in error.errors())
     elif isinstance(error, HTTPException):
-        kind = {404: ResourceNotFound, 405: MethodNotAllowed}.get(error.status_code, ApplicationError)
+        kinds = {400: InvalidMessage, 404: ResourceNotFound, 405: MethodNotAllowed}
+        kind = kinds.get(error.status_code, ApplicationError)
+        detail = error.detail if kind is InvalidMessage else ""
     state: OpsState | None = request.app.state.ops
     if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
         response = trouble(request, state, kind, detail)
     else:
         response = _error_response(request.scope, kind, detail)
-    if isinstance(error, HTTPException) and error.headers:
-        response.headers.update(error.headers)  # Of 405 the methods that the address has.
+    if kind is MethodNotAllowed:
+        response.headers["Allow"] = ", ".join(sorted(_methods_of(request)))
     return response
+
+
+def _methods_of(request: Request) -> set[str]:
+    """Return the methods that an address has: each of its routes has only its own."""
+    at_address = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in at_address for method in getattr(route, "methods", None) or ()}
 
 
 def _error_response(scope: Scope, error: type[ApplicationError], detail: str) -> Response:

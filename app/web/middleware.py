@@ -238,16 +238,20 @@ def is_ops_page(path: str) -> bool:
 def refusal(scope: Scope) -> type[ApplicationError] | None:
     """Return why no route may see a request: its method, its length or its body. None if a route may."""
     headers = Headers(scope=scope)
-    if is_for_operators(scope["path"]) and scope["method"] == "POST":
+    is_too_long = len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET
+    if is_for_operators(scope["path"]):
+        # The routes know which methods their addresses have.
         length = headers.get("content-length", "0")
         is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
+        if is_too_long:
+            return UriTooLong
         return None if is_given and int(length) <= MAX_OPERATOR_BODY else BodyRefused
     if scope["path"] == CLICKS_PATH:
         if scope["method"] != "POST":
             return ResourceNotFound
     elif scope["method"] not in {"GET", "HEAD"}:
         return MethodNotAllowed
-    if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
+    if is_too_long:
         return UriTooLong
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         return BodyRefused

@@ -46,4 +46,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
-FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number}
+def plain(text: object) -> str:
+    """Return a text of others with a sign for each character that cannot be printed or turns the order of others."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(text))
+
+
+FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number, "plain": plain}
