@@ -117,6 +117,9 @@ class WebMiddleware:
         head = scope["method"] == "HEAD"
         request = {**scope, "method": "GET"} if head else scope
         answer = _Answer(send, cors_headers(scope, self._origins), without_body=head)
+        if is_ops_page(scope["path"]):
+            # With `no-referrer`, browsers send forms with `Origin: null` (Fetch, "append a request Origin header").
+            answer.headers["Referrer-Policy"] = "same-origin"
         try:
             await self._respond(request, receive, answer)
         except Exception:
