@@ -126,6 +126,8 @@ def _row(ops: Operations, domain: str, troubles: Sequence[str], *, is_packed: bo
     try:
         site = read_site(ops.store, domain)
     except ObjectDamaged as error:
+        # From now on it is known of the list as a whole.
+        DamageNotes(ops.redis).add(error)
         own.append(f"its settings cannot be read: {error}")
     return ListedSite(
         domain=domain,

@@ -28,7 +28,7 @@ class CrawlReports:
 
     def history(self, url: str, domain: str = "") -> list[PastEntry]:
         """Return what each recorded crawl says of one URL, the latest crawl first."""
-        return url_history(self._store, self._page(url, domain))
+        return url_history(self._frontier, self._store, self._page(url, domain))
 
     def status(self, domain: str) -> Status:
         """Return the status of a domain, with the totals of its latest crawl by reason."""

@@ -14,9 +14,11 @@ import pytest
 from pydantic import SecretStr
 
 from app.broker.connection import connected
+from app.crawl.frontier.values import Crawl
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import Gone
+from app.crawl.read.classify import Gone, Skipped
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl
+from app.crawl.record.reasons import Reason
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
@@ -27,6 +29,7 @@ from app.sites.stored import add_site, read_site
 from app.storage.folder import FolderStore
 from app.storage.layout import manifest_key
 from app.storage.store import StoredObject
+from app.timers.timers import full_pack
 from app.topology.declare import declare_all
 from app.web.application import create_app
 from app.web.ops.access import Access
@@ -203,9 +206,6 @@ def test_urls_are_listed_by_reason_and_one_is_explained_with_its_history(
     complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "none", "login", rel="nofollow"))
     complete(process, policy, "a", "<title>A</title>All about amber" + links("none"))
     complete(process, policy, "none", Gone(why="404", status=404))
-    crawl = process.frontier.crawl("c")
-    assert crawl is not None
-    process.records.flush(crawl)
     base = f"/ops/sites/{DOMAIN}"
     listed = text_of(client.get(f"{base}/urls"))
     assert "indexed 2" in listed
@@ -270,6 +270,33 @@ def test_the_last_crawls_are_compared_and_what_is_not_recorded_is_a_dash(
     process.store.put(f"sites/{DOMAIN}.json", b"{damaged")
     assert "The settings of the site cannot be read" in text_of(client.get(f"/ops/sites/{DOMAIN}"))
     assert "its settings cannot be read" in text_of(client.get("/ops/sites"))
+
+
+def test_a_crawl_that_ends_records_what_is_new_changed_and_gone(
+    process: Context, policy: CrawlPolicy, client: httpx.Client
+) -> None:
+    for name, text in {"": "Welcome", "a": "Amber", "b": "Birch", "c": "Cedar"}.items():
+        complete(process, policy, name, f"<title>T</title>{text}" + links("a", "b", "c"))
+    end(process, "c")
+    later = Crawl("d", DOMAIN, url(""), datetime.now(UTC), recorded=True)
+    process.records.begin(later, timer_timeout=30, callback=full_pack(DOMAIN, "d").message)
+    for name, text in {"": "Welcome", "a": "Agate", "e": "Elm"}.items():
+        complete(process, policy, name, f"<title>T</title>{text}" + links("a", "b", "c"), crawl_id="d")
+    complete(process, policy, "b", Gone(why="404", status=404), crawl_id="d")
+    complete(process, policy, "c", Skipped(why=Reason.TOO_LARGE), crawl_id="d")
+    end(process, "d")
+    crawls = client.get(f"/api/v1/ops/sites/{DOMAIN}", headers=BEARER).json()["crawls"]
+    names = ("id", "state", "new", "changed", "gone")
+    assert [tuple(crawl[name] for name in names) for crawl in crawls] == [
+        ("d", "done", 1, 1, 1), ("c", "done", None, None, None),
+    ]  # fmt: skip
+    assert all(crawl["seconds"] is not None for crawl in crawls)
+
+
+def end(process: Context, crawl_id: str) -> None:
+    crawl = process.frontier.crawl(crawl_id)
+    assert crawl is not None
+    assert process.records.end(crawl)
 
 
 def test_searches_are_reported_and_counting_that_is_off_is_said(process: Context, client: httpx.Client) -> None:

@@ -113,7 +113,7 @@ def http_page(text: str) -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for path, item in paths.items():
         for operation in item.values():
-            for each in operation.get("parameters", []):
+            for each in (found for found in operation.get("parameters", []) if found["in"] == "query"):
                 parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
                 rows.setdefault(parameter, []).append(f"`{path}`")
     parameters = ((", ".join(addresses), *parameter) for parameter, addresses in rows.items())

@@ -101,15 +101,17 @@ class PastEntry:
     entry: UrlEntry | None
 
 
-def url_history(store: ObjectStore, page: Target) -> list[PastEntry]:
+def url_history(frontier: Frontier, store: ObjectStore, page: Target) -> list[PastEntry]:
     """Return what the recorded crawls of its domain say of a page, the latest crawl first.
 
-    Reads these records from end to end. Entries that a crawl under way has not written yet are missing.
+    Reads these records from end to end.
     """
     own = {page_id(page.canonical_key), page_id(frontier_key(page.canonical_key, SITEMAP))}
     found = []
     for record in list_crawls(store, page.domain):
-        entries = chain(read_excluded(store, record.ref), read_entries(store, record.ref))
+        _, lines = frontier.buffered_lines(record.id, -1)
+        buffered = (UrlEntry.from_line(line.encode()) for line in lines)
+        entries = chain(read_excluded(store, record.ref), read_entries(store, record.ref), buffered)
         entry = None
         for each in entries:
             entry = each if each.page_id in own else entry

@@ -50,10 +50,8 @@ def form_fields(texts: Mapping[str, str], faults: Mapping[str, str]) -> list[For
         found.append(
             FormField(
                 name=name,
-                kind=_kind(name),
-                description=f"{description} {_HINTS.get(name, 'A line for each.')}"
-                if _kind(name) == "lines"
-                else description,
+                kind=kind,
+                description=description,
                 default=text_of(_default(name)) or "empty",
                 value="" if hidden else texts.get(name, ""),
                 fault=faults.get(name, "") + (" What was entered is not shown: it may be a secret." if hidden else ""),
