@@ -127,10 +127,13 @@ class DeadSet:
         """Return the letters that match each beginning of an id; if they are few, as whole ones."""
         found: dict[str, list[LetterSummary]] = {prefix: [] for prefix in prefixes}
         with self._opened() as dead_set:
-            for letter in dead_set.summaries():
-                for prefix, letters in found.items():
-                    if id_matches(letter.id, prefix):
-                        letters.append(letter)
+            # Most letters match none, as their first characters show.
+            beginnings = tuple(prefix.partition(".")[0] for prefix in found)
+            for letter in dead_set.summaries(beginnings=beginnings):
+                if letter.id.startswith(beginnings):
+                    for prefix, letters in found.items():
+                        if id_matches(letter.id, prefix):
+                            letters.append(letter)
             few = [letters for letters in found.values() if len(letters) <= _FEW]
             moved = {each.id for letters in few for each in letters if not isinstance(each, DeadLetter)}
             whole = {letter.id: letter for letter in dead_set.read(moved)}

@@ -208,17 +208,19 @@ class LetterGroup:
         self.count += 1
         self.queues[letter.queue] += 1
         self.message, self.example = cause.message, letter.id
-        times = (cause.first_failed_at, cause.failed_at)
-        self.first = min((time for time in (self.first, *times) if time is not None), default=None)
-        self.last = max((time for time in (self.last, *times) if time is not None), default=None)
+        for time in (cause.first_failed_at, cause.failed_at):
+            if time is not None:
+                self.first = time if self.first is None or time < self.first else self.first
+                self.last = time if self.last is None or time > self.last else self.last
 
 
 def group_letters(letters: Iterable[LetterSummary]) -> list[LetterGroup]:
     """Return the groups of the letters, the largest first."""
     groups: dict[str, LetterGroup] = {}
     for letter in letters:
-        if letter.group not in groups:
+        key = letter.group
+        if key not in groups:
             cause = letter.cause
-            groups[letter.group] = LetterGroup(letter.group, cause.reason, cause.exception, cause.location)
-        groups[letter.group].add(letter)
+            groups[key] = LetterGroup(key, cause.reason, cause.exception, cause.location)
+        groups[key].add(letter)
     return sorted(groups.values(), key=lambda group: -group.count)

@@ -46,7 +46,7 @@ def as_before_move(delivery: Delivery) -> Delivery:
 
 
 def fingerprint(delivery: Delivery) -> bytes | None:
-    """Return a hash of a letter's whole content, or None if nothing in it tells it from a letter with equal content.
+    """Return a hash of a letter's whole content, or None for one without any id: others may have equal content.
 
     Two letters with equal fingerprints are copies of one message.
     """

@@ -84,8 +84,8 @@ def carry_out_operation(
             try:
                 run.until_done()
             finally:
-                if run.departed and part.queue != dead_set.lease.name:
-                    dead_set.removed(part.queue, set(part.ids).intersection(result.done))
+                if run.departed:
+                    dead_set.note_removed(part, set(part.ids).intersection(result.done))
         operation.finish()
     except (OperationStopped, ApplicationError, *CONNECTION_ERRORS) as error:
         result.stopped = str(error) or type(error).__name__

@@ -77,7 +77,7 @@ class DeadSetLease:
         """Yield a reader of the letters in a queue of the set, by default the documented one, that are there now.
 
         Letters that are not removed keep their order. `ids` gives the letters their ids. At most `first` letters are
-        read, and `window` are unacknowledged at a time: only who removes them on the way may read more than that.
+        read, and `window` are unacknowledged at a time. To read more than `window`, remove letters on the way.
         """
         with connected(self._broker) as connection:
             reader = DeadSetReader(connection, queue or self.name, self.name, ids or LetterIds())
