@@ -11,12 +11,13 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from amqp.abstract_channel import AbstractChannel
 
-from app.broker.dead_letters import Retention, exports
+from app.broker.dead_letters import OperationResult, Retention, exports
 from app.broker.dead_letters.letters import LetterFilter
 from app.broker.publishing import Publisher
 from tests.support.dead import dead_sets, small_shards
@@ -46,7 +47,7 @@ def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
             small_shards()
         _kill_before(operation)
         dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit")).only("post.dead")
-        acts = {
+        acts: dict[str, Callable[[], OperationResult]] = {
             "replay": dead.replay,
             "drop": lambda: dead.drop(LetterFilter(), file),
             "tidy": lambda: dead.tidy(Retention(), file)[1],

@@ -138,7 +138,8 @@ class DeadSet:
             moved = {each.id for letters in few for each in letters if not isinstance(each, DeadLetter)}
             whole = {letter.id: letter for letter in dead_set.read(moved)}
         for letters in few:
-            letters[:] = [whole.get(letter.id, letter) for letter in letters]
+            whole_ones = (each if isinstance(each, DeadLetter) else whole.get(each.id) for each in letters)
+            letters[:] = [letter for letter in whole_ones if letter is not None]
         return found
 
     def read(self, ids: Sequence[str]) -> list[DeadLetter]:

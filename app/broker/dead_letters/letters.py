@@ -74,7 +74,7 @@ class DeadLetter(LetterSummary):
         return value[:2] if is_celery else value
 
 
-#: Finds labels in a whole letter, by which the application lists and filters its summary.
+#: Finds labels in a whole letter, by which the application lists and filters its summary. It never raises.
 Labels = Callable[[DeadLetter], Mapping[str, str]]
 
 

@@ -86,6 +86,8 @@ def carry_out_operation(
             finally:
                 if run.departed:
                     dead_set.note_removed(part, set(part.ids).intersection(result.done))
+            if run.remaining:
+                dead_set.note_missing(part)
         operation.finish()
     except (OperationStopped, ApplicationError, *CONNECTION_ERRORS) as error:
         result.stopped = str(error) or type(error).__name__

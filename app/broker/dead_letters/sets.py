@@ -116,8 +116,6 @@ class DeadSets:
             [letter] = letters
             for whole in [letter] if isinstance(letter, DeadLetter) else self[letter.set].read([letter.id]):
                 unique[whole.set, whole.id] = whole
-        if not unique and prefixes:
-            raise InvalidMessage(f"dead letters {', '.join(prefixes)}: they left their dead set just now")
         return list(unique.values())
 
     def iter_chosen(self, chosen: Chosen) -> Iterator[DeadLetter]:

@@ -107,6 +107,8 @@ class ShardedSet:
                         wanted.remove(letter.id)
                     if not wanted:
                         break
+            if wanted:
+                self.note_missing(part)
         return found
 
     def total(self) -> int:
@@ -179,7 +181,9 @@ class ShardedSet:
         if present:
             self.lease.wait_until_unused(self._index.name)
             self._read_index()
-        if thorough or present == 0 or (present is None and self._count(1) is not None):
+        # A set that was never long has neither an index nor a first shard.
+        is_lost = not self._entries and (present is not None or self._count(1) is not None)
+        if thorough or is_lost:
             self._find_unnamed()
         for entry in list(self._entries.values()):
             self._compare(entry)
@@ -324,15 +328,26 @@ class ShardedSet:
 
     def note_removed(self, part: Part, ids: Collection[str]) -> None:
         """Note in the index that letters of a part have left its shard; delete a shard that is empty."""
-        for entry in self._entries.values():
-            if shard_name(self.lease.name, entry.number) == part.queue:
-                letters = self._letters_of(entry)
-                pairs = zip(letters, LetterIds(part.before).numbered(letters), strict=True)
-                left = entry.with_letters([letter for letter, own in pairs if own.id not in ids])
-                self._write(left)
-                if not left.count:
-                    self.lease.delete_if_empty(part.queue)
-                return
+        entry = self._entry_of(part)
+        if entry is not None:
+            letters = self._letters_of(entry)
+            pairs = zip(letters, LetterIds(part.before).numbered(letters), strict=True)
+            left = entry.with_letters([letter for letter, own in pairs if own.id not in ids])
+            self._write(left)
+            if not left.count:
+                self.lease.delete_if_empty(part.queue)
+
+    def note_missing(self, part: Part) -> None:
+        """Read a shard again that lacks letters of its entry."""
+        entry = self._entry_of(part)
+        if entry is not None:
+            self._on_note(f"{part.queue}: letters that the index names are not there; it is read again")
+            self._read_again(entry)
+
+    def _entry_of(self, part: Part) -> ShardEntry | None:
+        """Return the entry of the shard of a part, or None for the documented queue."""
+        names = {shard_name(self.lease.name, number): entry for number, entry in self._entries.items()}
+        return names.get(part.queue)
 
     def _write(self, entry: ShardEntry) -> None:
         """Put an entry into the index. The next reader of the index removes the former one."""
