@@ -287,7 +287,7 @@ class ShardedSet:
             with self.lease.reading(first=shards * SHARD_LETTERS, window=2 * SHARD_LETTERS) as reader:
                 letters = iter(reader)
                 # What cannot be published stays, and is in the way of further letters.
-                while (taken := list(islice(letters, SHARD_LETTERS))) and kept <= SHARD_LETTERS:
+                while kept <= SHARD_LETTERS and (taken := list(islice(letters, SHARD_LETTERS))):
                     new = self._fill_one(reader, taken)
                     moved += new
                     kept += len(taken) - new
