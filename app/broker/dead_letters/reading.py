@@ -111,9 +111,12 @@ class DeadSetLease:
             queue(channel).declare()
 
     def delete_if_empty(self, queue: str) -> None:
-        """Delete a queue of the set, unless there are messages in it."""
+        """Delete a queue of the set, unless there are messages in it.
+
+        A consumer may hold some, which do not count as messages in the queue: one of a process that was just killed.
+        """
         with suppress(*CONNECTION_ERRORS), self._connection.channel() as channel:
-            channel.queue_delete(queue, if_empty=True)
+            channel.queue_delete(queue, if_unused=True, if_empty=True)
 
     def _wait(self, is_free: Callable[[], bool], queue: str) -> None:
         deadline = time.monotonic() + LEASE_TIMEOUT

@@ -208,6 +208,7 @@ class ShardedSet:
                     reader.remove(tag)
             for number, tag in tags.items():
                 if not self._entries[number].count and not self._entries[number].is_open and not self._count(number):
+                    self.lease.delete_if_empty(shard_name(self.lease.name, number))
                     reader.remove(tag)
                     del self._entries[number]
 
@@ -215,11 +216,12 @@ class ShardedSet:
         """Look for shards that the index does not name."""
         missing = 0
         for number in count(1):
-            if number in self._entries or self._count(number) is not None:
-                missing = 0
-                self._entries.setdefault(number, ShardEntry(number, filled_at=0.0, count=-1))
-            else:
-                missing += 1
+            found = None if number in self._entries else self._count(number)
+            missing = 0 if found is not None or number in self._entries else missing + 1
+            if found:
+                self._entries[number] = ShardEntry(number, filled_at=0.0, count=-1)
+            elif found is not None:
+                self.lease.delete_if_empty(shard_name(self.lease.name, number))
             if missing == _MISSING_IN_ROW:
                 return
 
@@ -259,6 +261,8 @@ class ShardedSet:
         except PublishFailed as error:
             # The next reader reads the shard again.
             self._on_note(f"{self._index.name}: the entry of {name} could not be written: {error}")
+        if not letters:
+            self.lease.delete_if_empty(name)
         return entry
 
     def _remove_copies(self, fingerprints: Collection[bytes | None]) -> None:
