@@ -46,4 +46,12 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
-FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number}
+def built(value: str) -> str:
+    """Return the time of a pack as `2026-11-25 10:00`, or a text that is no time as it is."""
+    try:
+        return f"{moment(value):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return value
+
+
+FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number, "built": built}
