@@ -104,7 +104,7 @@ class Moved:
     failure: str = ""
 
 
-def look(broker: str, queue: str, *, most: int = MAX_LOOK) -> list[Waiting]:
+def peek(broker: str, queue: str, *, most: int = MAX_LOOK) -> list[Waiting]:
     """Return the messages that leave a delay queue first, at most `most`. They are returned at once, in their order.
 
     A returned message keeps its expiry. A quorum queue counts the look as a delivery of each message; at its delivery

@@ -153,8 +153,8 @@ def _searchers(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _checks(snapshot: Snapshot) -> Iterator[Finding]:
     """Yield the findings of the doctor, without those that the overview makes itself, with newer results."""
-    services = {"broker": snapshot.queues, "redis": snapshot.redis, "store": snapshot.store}
-    away = {name for name, reading in services.items() if reading.value is None}
+    values = {"broker": snapshot.queues.value, "redis": snapshot.redis.value, "store": snapshot.store.value}
+    away = {name for name, value in values.items() if value is None}
     for line in snapshot.checks.value or ():
         is_known = line.check == "circuit breakers" or (line.check == "work queues" and line.status == "warning")
         if line.status != "ok" and line.check not in away and not is_known:

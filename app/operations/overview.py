@@ -193,7 +193,7 @@ class Overview:
 
 
 def as_json(snapshot: Snapshot) -> Mapping[str, object]:
-    """Return the figures of a snapshot for programs; unknown ones are None."""
+    """Return the figures of a snapshot for programs; None for unknown ones."""
     queues, redis, routes = snapshot.queues.value, snapshot.redis.value, snapshot.routes.value
     return {
         "ready": {kind: queues.total(kind) for kind in ("work", "delay", "dead")} if queues else None,

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """The last value of a part, and the seconds since it was gathered. `trouble` is why there is none now."""
+    """The last value of a part, and the seconds since it was gathered. `trouble` says why it is missing now."""
 
     value: T | None = None
     trouble: str = ""

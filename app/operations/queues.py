@@ -30,7 +30,7 @@ _SAMPLE_EVERY, _SAMPLES_KEPT = 15.0, 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFigures:
-    """One queue. Figures that are unknown are None: AMQP knows `ready` and `consumers`, the rest is of the API.
+    """One queue. A figure is None where it is unknown: AMQP knows `ready` and `consumers`, the rest is of the API.
 
     `growth` is messages a minute, since the first sample of the last ten minutes. `is_missing`: it is declared by the
     code, and the broker does not have it.
@@ -124,7 +124,7 @@ def _figures(
 
 
 class Growth:
-    """Remembers how many messages each queue had, in the memory of this process, and tells which queues grow."""
+    """Remembers how many messages each queue had, in the memory of this process, and reports which queues grow."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

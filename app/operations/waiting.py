@@ -14,7 +14,7 @@ from app.broker.errors import InvalidMessage
 from app.broker.failure import Failure
 from app.broker.headers import FIRST_FAILED, LAST_ERROR
 from app.broker.publishing import Publisher
-from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue, Moved, Waiting, look, move
+from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue, Moved, Waiting, move, peek
 from app.errors import ResourceNotFound
 from app.messages.dead_sets import domain_of, task_of
 from app.operations.operations import Operations
@@ -115,7 +115,7 @@ def read_waiting(ops: Operations, name: str) -> Looked:
     key = f"{broker} {name}"
     if kept := looks.get(key):
         return kept
-    found = [_described(queue, each) for each in look(broker, name, most=MAX_LOOK)]
+    found = [_described(queue, each) for each in peek(broker, name, most=MAX_LOOK)]
     looked = Looked(found, time.time())
     if max((each.looks for each in found), default=0) >= _MAX_LOOKS:
         refused = "these messages were read often: the broker counts it, and would send them on early"
