@@ -116,12 +116,11 @@ def read_waiting(ops: Operations, name: str) -> Looked:
     if kept := looks.get(key):
         return kept
     found = [_described(queue, each) for each in peek(broker, name, most=MAX_LOOK)]
-    looked = Looked(found, time.time())
+    looked, seconds = Looked(found, time.time()), _KEPT
     if max((each.looks for each in found), default=0) >= _MAX_LOOKS:
         refused = "these messages were read often: the broker counts it, and would send them on early"
-        looks.keep(key, Looked(found, looked.at, refused), max(_KEPT, queue.delay_ms / 1_000))
-    else:
-        looks.keep(key, looked, _KEPT)
+        looked, seconds = Looked(found, looked.at, refused), max(_KEPT, queue.delay_ms / 1_000)
+    looks.keep(key, looked, seconds)
     return looked
 
 
