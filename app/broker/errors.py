@@ -125,6 +125,10 @@ class ManagementFailed(ApplicationError, reason="management"):
     """Raised when the broker's management API does not answer, or refuses."""
 
 
+class ManagementRefused(ManagementFailed, reason="management-refused"):
+    """Raised when the account may use the management API, and lacks the tag for one address of it."""
+
+
 class TopologyDiffers(ApplicationError, reason="topology"):
     """Raised when the broker has an exchange or a queue with other arguments than declared; names it."""
 

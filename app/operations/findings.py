@@ -157,7 +157,7 @@ def _checks(snapshot: Snapshot) -> Iterator[Finding]:
     away = {name for name, value in values.items() if value is None}
     for line in snapshot.checks.value or ():
         is_known = line.check == "circuit breakers" or (line.check == "work queues" and line.status == "warning")
-        if line.status != "ok" and line.check not in away and not is_known:
+        if line.status in ("problem", "warning") and line.check not in away and not is_known:
             yield Finding("problem" if line.status == "problem" else "warning", f"{line.check}: {line.text}")
 
 

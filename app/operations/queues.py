@@ -30,7 +30,7 @@ _SAMPLE_EVERY, _SAMPLES_KEPT = 15.0, 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFigures:
-    """One queue. A figure is None where it is unknown: AMQP knows `ready` and `consumers`, the rest is of the API.
+    """One queue. A figure may be unknown (None): AMQP knows `ready` and `consumers`, the rest is of the API.
 
     `growth` is messages a minute, since the first sample of the last ten minutes. `is_missing`: it is declared by the
     code, and the broker does not have it.

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
-from app.broker.errors import ManagementFailed
+from app.broker.errors import ManagementFailed, ManagementRefused
 from app.errors import FetchError
 from app.http.api_client import ApiClient
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology
@@ -73,7 +73,10 @@ class ManagementApi:
             raise ManagementFailed("management API (BROKER_API_URL) answers without a date") from None
 
     def topology(self) -> Topology:
-        """Return the queues, bindings and exchanges of the vhost, the default exchange left out."""
+        """Return the queues, bindings and exchanges of the vhost, the default exchange left out.
+
+        Raises ManagementRefused for an account with the tag `monitoring`, which may not read the vhost.
+        """
         policies = {each["name"]: each["definition"] for each in self._get(f"policies/{self._vhost}")}
         exchanges = [
             ExchangeDefinition(
@@ -152,20 +155,23 @@ class ManagementApi:
 
     def _answer(self, path: str) -> tuple[Any, Mapping[str, str]]:
         """Return the JSON and the headers of the first node that answers."""
-        problem = ""
+        problem, kind = "", ManagementFailed
         for url in tuple(self._urls):
             try:
                 response = self._client.send("GET", f"{url}/{path}")
                 if response.ok:
                     return response.json(), response.headers
                 problem = f"answers {response.status}"
+                # Every account with a tag may read the overview, so its password is right.
+                if path != "overview" and response.status in (401, 403):
+                    kind = ManagementRefused
             except FetchError as error:
                 problem = f"does not answer: {error}"
             except ValueError:
                 problem = "answers with invalid JSON"
             # The next request begins with the next node.
             self._urls.append(self._urls.pop(0))
-        raise ManagementFailed(f"management API (BROKER_API_URL) {problem}: {REMEDY}")
+        raise kind(f"management API (BROKER_API_URL) {problem}: {REMEDY}")
 
 
 def _statistics(queue: Mapping[str, Any]) -> QueueStatistics:

@@ -237,9 +237,9 @@ def test_every_delay_queue_of_every_policy_is_known_and_no_other(settings: Setti
     served = settings.model_copy(update={"musicbrainz_url": SecretStr("postgresql://nowhere")})
     policies = retry_policies(served)
     queues = [queue for policy in policies for queue in policy.queues()]
-    known = {queue.name for queue in queues if "x-message-ttl" in (queue.queue_arguments or {})}
-    assert {"orchestrator.retry", "site.delay.5000", "cover-art-archive.retry"} <= known
-    assert all(DelayQueue.of(name, policies) for name in known)
+    delays = {queue.name for queue in queues if "x-message-ttl" in (queue.queue_arguments or {})}
+    assert {"orchestrator.retry", "site.delay.5000", "cover-art-archive.retry"} <= delays
+    assert all(DelayQueue.of(name, policies) for name in delays)
     names = ("site.page", "site.dead", "site.delay.", "site.delay.01", "site.delay.99999999999", "x.delay.5", "")
     assert [DelayQueue.of(name, policies) for name in names] == [None] * len(names)
     rejected = Delivery(
