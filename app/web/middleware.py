@@ -136,6 +136,10 @@ class WebMiddleware:
             self._metrics.count_answer(path, answer.status, time.perf_counter() - began)
 
     async def _respond(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        if is_ops_page(scope["path"]):
+            # With `no-referrer`, browsers name no origin of a form that they send (Fetch, "append a request `Origin`
+            # header"), and forms without their own origin are refused.
+            answer.headers["Referrer-Policy"] = "same-origin"
         if error := refusal(scope):
             await self._refuse(error, scope, receive, answer)
             return
