@@ -89,7 +89,7 @@ class Postpone(ApplicationError, reason="postponed"):
         self.headers = dict(headers)
 
 
-class PublishFailed(ApplicationError, reason="publish"):
+class PublishFailed(ApplicationError, reason="publish", problem=UNAVAILABLE):
     """Raised when the broker did not confirm a message in time, refused it or could not route it."""
 
 
@@ -113,7 +113,7 @@ class AlreadyRunning(ApplicationError, reason="already-running"):
     """Raised when a process starts of which only one may run, while another one runs; names it."""
 
 
-class DeadSetBusy(ApplicationError, reason="dead-set-busy"):
+class DeadSetBusy(ApplicationError, reason="dead-set-busy", problem=BUSY):
     """Raised when another operator works on a dead set; names it."""
 
 
@@ -121,7 +121,7 @@ class BrokerUnreachable(ApplicationError, reason="broker-unreachable", problem=U
     """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
 
 
-class ManagementFailed(ApplicationError, reason="management"):
+class ManagementFailed(ApplicationError, reason="management", problem=UNAVAILABLE):
     """Raised when the broker's management API does not answer, or refuses."""
 
 

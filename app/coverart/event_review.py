@@ -94,7 +94,7 @@ def failed_events(connection: Connection, *, limit: int) -> list[FailedEvent]:
 def queue_again(connection: Connection, ids: Sequence[int]) -> list[int]:
     """Queue failed events again with all their attempts; return which. Their descendants follow when they complete.
 
-    One with a failed parent stays failed, and so does one whose equal is queued.
+    One stays failed while a parent is failed, or an equal event is queued. They are queued in the given order.
     """
     queued = []
     for event in ids:

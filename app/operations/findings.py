@@ -67,7 +67,7 @@ def _services(snapshot: Snapshot) -> Iterator[Finding]:
         remedy = "check STORE_URL and the store's server; work waits in the broker"
         yield Finding("problem", f"the store is away: {snapshot.store.trouble}", remedy)
     elif not snapshot.store.value:
-        remedy = "is it mounted? `perennial store create` makes a new one"
+        remedy = "is it mounted? perennial store create makes a new one"
         yield Finding("problem", "the store has no marker: it is empty, or another place", remedy)
     for breaker in snapshot.breakers.value or ():
         if breaker.status != "ok":
@@ -96,7 +96,7 @@ def _queues(snapshot: Snapshot) -> Iterator[Finding]:
     missing = [queue.name for queue in report.queues if queue.is_missing and queue.kind in ("work", "dead")]
     if missing:
         text = f"the broker has no queue {_named(missing)}"
-        yield Finding("problem", text, "run `perennial topology apply`", "/ops/queues")
+        yield Finding("problem", text, "run perennial topology apply", "/ops/queues")
     work = [queue for queue in report.of_kind("work") if not queue.is_missing]
     idle = [queue for queue in work if not queue.consumers]
     busy = [queue for queue in idle if queue.ready]
@@ -155,10 +155,15 @@ def _checks(snapshot: Snapshot) -> Iterator[Finding]:
     """Yield the findings of the doctor, without those that the overview makes itself, with newer results."""
     values = {"broker": snapshot.queues.value, "redis": snapshot.redis.value, "store": snapshot.store.value}
     away = {name for name, value in values.items() if value is None}
+    by_check: dict[tuple[str, Level], list[str]] = {}
     for line in snapshot.checks.value or ():
         is_known = line.check == "circuit breakers" or (line.check == "work queues" and line.status == "warning")
         if line.status in ("problem", "warning") and line.check not in away and not is_known:
-            yield Finding("problem" if line.status == "problem" else "warning", f"{line.check}: {line.text}")
+            level: Level = "problem" if line.status == "problem" else "warning"
+            by_check.setdefault((line.check, level), []).append(line.text)
+    for (check, level), texts in by_check.items():
+        more = f"; and {len(texts) - 1} more below" if len(texts) > 1 else ""
+        yield Finding(level, f"{check}: {texts[0]}{more}")
 
 
 def _named(names: list[str]) -> str:

@@ -131,7 +131,9 @@ def _answer_error(request: Request, error: Exception) -> Response:
         kind = InvalidMessage
         detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in error.errors())
     elif isinstance(error, HTTPException):
-        kind = {404: ResourceNotFound, 405: MethodNotAllowed}.get(error.status_code, ApplicationError)
+        kind = {400: InvalidMessage, 404: ResourceNotFound, 405: MethodNotAllowed}.get(
+            error.status_code, ApplicationError
+        )
     state: OpsState | None = request.app.state.ops
     if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
         response = trouble(request, state, kind, detail)

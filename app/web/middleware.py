@@ -137,8 +137,8 @@ class WebMiddleware:
 
     async def _respond(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         if is_ops_page(scope["path"]):
-            # With `no-referrer`, browsers name no origin of a form that they send (Fetch, "append a request `Origin`
-            # header"), and forms without their own origin are refused.
+            # With `no-referrer` a browser sends `Origin: null` with a form, and such a form is refused. Source: Fetch,
+            # "append a request Origin header".
             answer.headers["Referrer-Policy"] = "same-origin"
         if error := refusal(scope):
             await self._refuse(error, scope, receive, answer)
@@ -248,16 +248,20 @@ def is_ops_page(path: str) -> bool:
 def refusal(scope: Scope) -> type[ApplicationError] | None:
     """Return why no route may see a request: its method, its length or its body. None if a route may."""
     headers = Headers(scope=scope)
-    if is_for_operators(scope["path"]) and scope["method"] == "POST":
+    is_too_long = len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET
+    if is_for_operators(scope["path"]):
+        # The router refuses a method that an address has not, and names those that it has.
         length = headers.get("content-length", "0")
         is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
-        return None if is_given and int(length) <= MAX_OPERATOR_BODY else BodyRefused
+        if not is_given or int(length[:20]) > MAX_OPERATOR_BODY:
+            return BodyRefused
+        return UriTooLong if is_too_long else None
     if scope["path"] == CLICKS_PATH:
         if scope["method"] != "POST":
             return ResourceNotFound
     elif scope["method"] not in {"GET", "HEAD"}:
         return MethodNotAllowed
-    if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
+    if is_too_long:
         return UriTooLong
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         return BodyRefused

@@ -80,9 +80,9 @@ def search_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSea
         yield client
 
 
-@pytest.fixture(scope="module")
-def client(search_client: LocalSearchClient) -> Iterator[httpx.Client]:
-    settings = Settings(web_operator_token=SecretStr("correct-horse-battery"))
+@pytest.fixture
+def client(search_client: LocalSearchClient, declared: Settings) -> Iterator[httpx.Client]:
+    settings = declared.model_copy(update={"web_operator_token": SecretStr("correct-horse-battery")})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Operations, "reports", NoCrawls())
         ops = OpsState(settings, Access.of(settings))
@@ -109,7 +109,7 @@ def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr
-    assert "7 selected / 7 total" in done.stdout
+    assert "17 selected / 17 total" in done.stdout
 
 
 #: Pieces that mean something to SQLite's FTS5, to SQL, to HTML, to a URL, or to our own query language.
