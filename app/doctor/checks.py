@@ -105,6 +105,25 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
         yield from _results(name, independent_check, settings)
 
 
+def quick_problems(settings: Settings, celery: Any) -> dict[str, list[str]]:
+    """Return the problems that the checks in QUICK find, by check: they publish and write nothing."""
+    results: list[CheckResult] = []
+    try:
+        with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+            context = CheckContext(settings, None, connection, Publisher(settings.broker), celery, {})
+            for name in CHECKS.keys() & QUICK:
+                results += _results(name, CHECKS[name], context)
+    except BrokerUnreachable as error:
+        results.append(CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker"))
+    for name in WITHOUT_BROKER.keys() & QUICK:
+        results += _results(name, WITHOUT_BROKER[name], settings)
+    problems: dict[str, list[str]] = {}
+    for each in results:
+        if each.status == "problem":
+            problems.setdefault(each.check, []).append(each.text)
+    return problems
+
+
 def _results(name: str, run: Callable[[Any], Iterator[CheckResult]], subject: Any) -> Iterator[CheckResult]:
     try:
         for result in run(subject):
@@ -396,6 +415,9 @@ CHECKS: Mapping[str, BrokerCheck] = {
 
 #: Those that read the broker's own report of its exchanges and queues.
 NEED_MANAGEMENT_API = frozenset({"topology", "at-least-once", "cluster", "dead sets"})
+
+#: Those that a worker makes every minute.
+QUICK = frozenset({"broker", "work queues", "redis", "circuit breakers", "damaged objects"})
 
 #: The checks that need no broker.
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {

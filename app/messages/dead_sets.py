@@ -55,7 +55,7 @@ def task_of(letter: DeadLetter) -> str:
 def domain_of(letter: DeadLetter) -> str:
     """Return the domain that a letter is about, empty if unknown."""
     payload = payload_of(letter)
-    text = payload.get("domain") or payload.get("host") or payload.get("url")
+    text = payload.get("domain") or payload.get("host") or payload.get("url") or payload.get("site")
     try:
         return parse_domain(text) if isinstance(text, str) else ""
     except InvalidMessage:

@@ -13,6 +13,7 @@ from config.routes import (
     CRAWL,
     HEARTBEAT,
     INDEX,
+    MAIL,
     ORCHESTRATOR,
     PACK,
     PAGE,
@@ -21,6 +22,7 @@ from config.routes import (
     SEARCHER,
     TICK,
     TIMER,
+    WEBHOOK,
 )
 from config.settings import Settings
 
@@ -93,13 +95,20 @@ _SEARCHERS = rf"{re.escape(SEARCHER)}\..*"
 
 #: The accounts that do not depend on the settings: all but those of cover art and of clients.
 _FIXED = (
-    _worker("worker", queues=(INDEX, CRAWL, PAGE, TIMER, TICK), delays=(_SITE_DELAYS,), write=(_SITE, _DEAD_SET)),
+    _worker(
+        "worker",
+        queues=(INDEX, CRAWL, PAGE, TIMER, TICK, WEBHOOK, MAIL),
+        delays=(_SITE_DELAYS,),
+        own=tuple(rf"{re.escape(receiver)}\.lease" for receiver in (WEBHOOK, MAIL)),
+        write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
+        events_written=(r"crawl\..*", r"site\..*", r"dead_set\..*", r"doctor\..*"),
+    ),
     _worker(
         "packer",
         queues=(PACK,),
         delays=(_SITE_DELAYS,),
         write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
-        events_written=("update",),
+        events_written=("update", r"pack\..*"),
     ),
     _worker(
         "orchestrator",

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from redis import RedisError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Match
 from starlette.types import Scope
 
 from app.broker.errors import ApplicationError, InvalidMessage
@@ -27,6 +28,7 @@ from app.web.ops.live import Streams
 from app.web.ops.overviews import overview_for
 from app.web.ops.visits import OpsState, trouble
 from app.web.ops_api import crawls, overview
+from app.web.ops_api import sites as site_acts
 from app.web.ops_api import waiting as waiting_api
 from app.web.static_files import VersionedFiles
 
@@ -38,12 +40,8 @@ _COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _ROUTERS = tuple(module.router for module in (api, pages, problems, opensearch, monitoring))
-_OPS_ROUTERS = tuple(
-    module.router
-    for module in (
-        *(crawls, overview, waiting_api, login, home, live, letters, waiting, sites, art, queues, searchers, audit),
-    )
-)
+_OPS_PAGES = (login, home, live, letters, waiting, sites, art, queues, searchers, audit)
+_OPS_ROUTERS = tuple(module.router for module in (crawls, overview, site_acts, waiting_api, *_OPS_PAGES))
 
 
 def create_app(
@@ -131,17 +129,23 @@ def _answer_error(request: Request, error: Exception) -> Response:
         kind = InvalidMessage
         detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in error.errors())
     elif isinstance(error, HTTPException):
-        kind = {400: InvalidMessage, 404: ResourceNotFound, 405: MethodNotAllowed}.get(
-            error.status_code, ApplicationError
-        )
+        kinds = {400: InvalidMessage, 404: ResourceNotFound, 405: MethodNotAllowed}
+        kind = kinds.get(error.status_code, ApplicationError)
+        detail = error.detail if kind is InvalidMessage else ""
     state: OpsState | None = request.app.state.ops
     if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
         response = trouble(request, state, kind, detail)
     else:
         response = _error_response(request.scope, kind, detail)
-    if isinstance(error, HTTPException) and error.headers:
-        response.headers.update(error.headers)  # Of 405 the methods that the address has.
+    if kind is MethodNotAllowed:
+        response.headers["Allow"] = ", ".join(sorted(_methods_of(request)))
     return response
+
+
+def _methods_of(request: Request) -> set[str]:
+    """Return the methods that an address has: each of its routes has only its own."""
+    at_address = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in at_address for method in getattr(route, "methods", None) or ()}
 
 
 def _error_response(scope: Scope, error: type[ApplicationError], detail: str) -> Response:

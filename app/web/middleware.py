@@ -119,6 +119,9 @@ class WebMiddleware:
         head = scope["method"] == "HEAD"
         request = {**scope, "method": "GET"} if head else scope
         answer = _Answer(send, cors_headers(scope, self._origins), without_body=head)
+        if is_ops_page(scope["path"]):
+            # With `no-referrer`, browsers send forms with `Origin: null` (Fetch, "append a request Origin header").
+            answer.headers["Referrer-Policy"] = "same-origin"
         try:
             await self._respond(request, receive, answer)
         except Exception:
@@ -136,10 +139,6 @@ class WebMiddleware:
             self._metrics.count_answer(path, answer.status, time.perf_counter() - began)
 
     async def _respond(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        if is_ops_page(scope["path"]):
-            # With `no-referrer` a browser sends `Origin: null` with a form, and such a form is refused. Source: Fetch,
-            # "append a request Origin header".
-            answer.headers["Referrer-Policy"] = "same-origin"
         if error := refusal(scope):
             await self._refuse(error, scope, receive, answer)
             return
@@ -250,12 +249,12 @@ def refusal(scope: Scope) -> type[ApplicationError] | None:
     headers = Headers(scope=scope)
     is_too_long = len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET
     if is_for_operators(scope["path"]):
-        # The router refuses a method that an address has not, and names those that it has.
+        # The routes know which methods their addresses have.
         length = headers.get("content-length", "0")
         is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
-        if not is_given or int(length[:20]) > MAX_OPERATOR_BODY:
-            return BodyRefused
-        return UriTooLong if is_too_long else None
+        if is_too_long:
+            return UriTooLong
+        return None if is_given and int(length) <= MAX_OPERATOR_BODY else BodyRefused
     if scope["path"] == CLICKS_PATH:
         if scope["method"] != "POST":
             return ResourceNotFound

@@ -113,6 +113,8 @@ def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(
 
 def test_each_account_publishes_its_own_events_only(environments: Environments) -> None:
     writers = {"update": "packer", "register_again": "orchestrator"}
+    writers |= {"pack.written": "packer"}
+    writers |= dict.fromkeys(("crawl.finished", "site.unreachable", "dead_set.grew", "doctor.error"), "worker")
     writers |= dict.fromkeys(("register", "heartbeat", "loaded", "unloaded", "failed"), "searcher")
     for event, writer in writers.items():
         message = event_message(event, {})
