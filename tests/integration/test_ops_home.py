@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from collections.abc import Iterator
 
@@ -114,6 +115,24 @@ def test_a_service_that_is_away_is_a_finding_and_no_page_waits_for_it(
             assert client.get(path).status_code == 200, path
             assert time.monotonic() - began < 3, path
         eventually(lambda: any(said in text for text in texts(client)), said, every=0.5)
+
+
+def test_services_that_accept_connections_and_say_nothing_delay_no_page(operable: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        urls = {
+            "broker_url": f"amqp://{place}",
+            "redis_url": f"redis://{place}",
+            "broker_api_url": f"http://{place}/api",
+        }
+        hanging = operable.model_copy(update={name: SecretStr(url) for name, url in urls.items()})
+        with operated(hanging) as client:
+            for _ in range(4):
+                began = time.monotonic()
+                page = client.get("/ops")
+                assert time.monotonic() - began < 3
+                assert "RabbitMQ is away" in page.text
+                assert "Redis is away" in page.text
 
 
 def test_an_orchestrator_that_is_away_is_a_finding(operable: Settings) -> None:
