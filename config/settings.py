@@ -105,6 +105,19 @@ class Settings(BaseSettings):
     )
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
 
+    dead_max_age: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds after which `perennial dead tidy` exports a dead letter and drops it. 0: never. For "
+        "installations in which dead letters are not worked on.",
+    )
+    dead_max_letters: int = Field(
+        0,
+        ge=0,
+        description="Dead letters of a dead set that `perennial dead tidy` keeps: it exports and drops the oldest "
+        "others. 0: all. For a broker with a small disk.",
+    )
+
     event_retry_ms: int = Field(
         5_000,
         ge=1,
@@ -187,6 +200,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Retries of an art message that carries no `mb-retries`. With ART_RETRY_MS, it says how long an "
         "outage may last.",
+    )
+    art_dead_shards: bool = Field(
+        False,
+        description="Whether art letters of a long dead set are moved to further queues. `true` where more than 5,000 "
+        "must be listed, and no other program consumes the `.failed` queue.",
     )
     art_window: float = Field(
         10.0,

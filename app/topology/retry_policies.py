@@ -99,4 +99,5 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
         retry_max=settings.art_retry_max,
         postpone_type=settings.queue_type,
         delivery_limit=settings.delivery_limit,
+        shards_dead_set=settings.art_dead_shards,
     )
