@@ -63,8 +63,12 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class DeadHistory:
-    """How many letters died in each of the last 24 hours, the latest last. `counts` is empty if they are too many."""
+    """How many letters died in each of the last 24 hours, the latest last. `counts` is empty if they are too many.
 
+    `total` has the letters of shards, too, which the broker's figures lack without the management API.
+    """
+
+    total: int
     counts: Sequence[int]
     oldest: float | None
 
@@ -176,14 +180,15 @@ class Overview:
         now = time.time()
         oldest, hours = None, Counter[int]()
         sets = dead_sets(self._settings)
-        if sets.depth() > _MAX_LETTERS:
-            return DeadHistory((), None)
+        total = sets.depth()
+        if total > _MAX_LETTERS:
+            return DeadHistory(total, (), None)
         for letter in sets.iter_letters():
             at = letter.cause.failed_at
             if at is not None:
                 oldest = at if oldest is None else min(oldest, at)
                 hours[int((now - at) // 3_600)] += 1
-        return DeadHistory([hours[_HOURS - 1 - hour] for hour in range(_HOURS)], oldest)
+        return DeadHistory(total, [hours[_HOURS - 1 - hour] for hour in range(_HOURS)], oldest)
 
     def _read_processes(self) -> Processes:
         folder, now = self._settings.heartbeat_dir, time.time()

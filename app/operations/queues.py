@@ -95,7 +95,8 @@ def _figures(
     names = [queue.name for queue in all_queues(settings)]
     for name in dict.fromkeys([*names, *(measured or ())]):
         of_api = (measured or {}).get(name)
-        kind: QueueKind = "dead" if name in dead else "work" if name in work else "other"
+        # The letters of a long dead set are in its shards.
+        kind: QueueKind = "dead" if name.partition(".shard.")[0] in dead else "work" if name in work else "other"
         if kind == "other" and (name in names or ".delay." in name):
             kind = "delay"
         now = None

@@ -152,12 +152,14 @@ def _web(settings: Settings, art: Patterns) -> Account:
     retries = (rf"{ORCHESTRATOR}\.retry", *(rf"{exchange}\.retry" for exchange in art))
     delays = (_SITE_DELAYS, *(rf"{prefix}\.delay\..*" for prefix in (ORCHESTRATOR, *art)))
     returns = (_SITE, rf"{ORCHESTRATOR}\.retry-requeue", *art)
+    # The right to a dead set is held by an exclusive queue, and the letters of a long one are in shards.
+    parts = tuple(rf"{name}\.(lease|index|shard\..*)" for name in dead)
     return replace(
         searches,
-        # The right to a dead set is held by an exclusive queue; a canary's outcomes come to a queue of its own.
-        configure=(*searches.configure, *(rf"{name}\.lease" for name in dead), outcomes),
-        write=(*searches.write, *returns, *dead, *delays, _OWN_QUEUES, _EVENTS_EXCHANGE),
-        read=(*searches.read, *dead, *delays, *retries, outcomes),
+        # A canary's outcomes come to a queue of its own.
+        configure=(*searches.configure, *parts, outcomes),
+        write=(*searches.write, *returns, *dead, *parts, *delays, _OWN_QUEUES, _EVENTS_EXCHANGE),
+        read=(*searches.read, *dead, *parts, *delays, *retries, outcomes),
         events_written=("update",),
         tags="monitoring",
     )
