@@ -255,7 +255,7 @@ class WebServiceUnavailable(WebServiceError, reason="web-service-unavailable"):
     """Raised when MusicBrainz's web service is unreachable, overloaded or failing."""
 
 
-class ArtNotServed(ApplicationError, reason="art-not-served", permanent=True):
+class ArtNotServed(ApplicationError, reason="art-not-served", permanent=True, problem=NOT_FOUND):
     """Raised when a command needs an archive that the settings do not name; names the missing setting."""
 
 
@@ -263,7 +263,7 @@ class EntityNotFound(ApplicationError, reason="entity-not-found"):
     """Raised when a command names an unknown release or event; names it."""
 
 
-class DatabaseFailed(RemoteError, reason="database"):
+class DatabaseFailed(RemoteError, reason="database", problem=UNAVAILABLE):
     """Raised when a read of MusicBrainz's database fails; names its host and its database."""
 
 

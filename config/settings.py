@@ -474,6 +474,12 @@ class Settings(BaseSettings):
         return EXAMPLE_CONTACT in self.user_agent
 
     @property
+    def has_operators(self) -> bool:
+        """Whether there is a way to use the operations page or the operators' API."""
+        secrets = (self.ops_password, self.ops_read_password, self.web_operator_token)
+        return bool(self.ops_user_header or any(secret.get_secret_value() for secret in secrets))
+
+    @property
     def services_file(self) -> Path:
         """Where `perennial services up` writes the URLs of the private services, as JSON."""
         return self.data_dir / "services" / "state.json"

@@ -113,7 +113,7 @@ class AlreadyRunning(ApplicationError, reason="already-running"):
     """Raised when a process starts of which only one may run, while another one runs; names it."""
 
 
-class DeadSetBusy(ApplicationError, reason="dead-set-busy"):
+class DeadSetBusy(ApplicationError, reason="dead-set-busy", problem=BUSY):
     """Raised when another operator works on a dead set; names it."""
 
 
@@ -121,8 +121,12 @@ class BrokerUnreachable(ApplicationError, reason="broker-unreachable", problem=U
     """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
 
 
-class ManagementFailed(ApplicationError, reason="management"):
+class ManagementFailed(ApplicationError, reason="management", problem=UNAVAILABLE):
     """Raised when the broker's management API does not answer, or refuses."""
+
+
+class ManagementRefused(ManagementFailed, reason="management-refused"):
+    """Raised when the account may use the management API, and lacks the tag for one address of it."""
 
 
 class TopologyDiffers(ApplicationError, reason="topology"):

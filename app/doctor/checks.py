@@ -7,14 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amqp.exceptions import ChannelError
+from amqp.exceptions import AccessRefused, ChannelError
 from celery.utils.imports import symbol_by_name
 from redis import RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.broker.connection import connected
-from app.broker.errors import ApplicationError, BrokerUnreachable, ManagementFailed
+from app.broker.errors import ApplicationError, BrokerUnreachable, ManagementFailed, ManagementRefused, PublishFailed
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
@@ -86,6 +86,8 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
         report = None
         try:
             report = check_topology(settings)
+        except ManagementRefused as error:
+            yield _unverified(error, "topology")
         except ManagementFailed as error:
             yield CheckResult("problem", str(error), "topology")
         publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
@@ -128,8 +130,17 @@ def _results(name: str, run: Callable[[Any], Iterator[CheckResult]], subject: An
             yield replace(result, check=name)
     except BrokerUnreachable:
         raise
+    except AccessRefused as error:
+        yield _unverified(error, name)
+    except PublishFailed as error:
+        refused = isinstance(error.__cause__, AccessRefused)
+        yield _unverified(error, name) if refused else CheckResult("problem", f"PublishFailed: {error}", name)
     except (ApplicationError, RedisError, OSError) as error:
         yield CheckResult("problem", f"{type(error).__name__}: {error}", name)
+
+
+def _unverified(error: Exception, name: str) -> CheckResult:
+    return CheckResult("unverified", f"this account may not try it, that of an administrator may: {error}", name)
 
 
 def broker(context: CheckContext) -> Iterator[CheckResult]:

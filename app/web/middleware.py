@@ -53,6 +53,8 @@ MAX_OPERATOR_BODY = 2_000_000
 #: The path to which the page sends a password, and what an attempt costs of an address's allowance.
 LOGIN_PATH = "/ops/login"
 _LOGIN_COST = 30
+#: The event stream of pages of operations.
+LIVE_PATH = "/ops/live"
 SEARCH_BOX = "/static/search-box.js"
 #: Fields of an answer that such a page may read.
 _EXPOSED = "Retry-After, RateLimit, RateLimit-Policy"
@@ -162,6 +164,10 @@ class WebMiddleware:
             detail = f"at most {quota.limit} searches in {quota.window} s; the next ones in {quota.reset} s"
             detail += f" (this one counts as {cost}, by its sites and words)" if cost > 1 else ""
             await self._refuse(TooManySearches, scope, receive, answer, detail=detail, retry_in=quota.reset)
+            return
+        if scope["path"] == LIVE_PATH:
+            # It lasts for minutes, and has a limit of its own.
+            await self._app(scope, receive, answer.send)
             return
         concurrency = self._operators if of_operator else self._concurrency
         async with concurrency.admit() as admitted:
