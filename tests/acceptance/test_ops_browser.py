@@ -1,4 +1,4 @@
-"""An incident in a browser: a site fails, its cause is found, one letter is tried, the others follow, and two are mended.
+"""An incident in a browser: a site fails, its cause is found, one letter is tried, and the others follow.
 
 Chromium with scripts off drives the operations page of a whole system: broker, Redis, worker, beat and web process.
 """
@@ -34,17 +34,17 @@ RETRIES = {"RETRY_MAX": "1", "RETRY_TIMEOUT_MS": "200", "HOST_DELAY": "0", "SOFT
 
 
 class FailingSite(Site):
-    """A start page with links to pages that answer 500 until they are mended, and one that fails for ever."""
+    """A start page with links to pages that answer 500 until they are repaired, and one that fails always."""
 
     def __init__(self, pages: int) -> None:
         super().__init__()
-        self.mended = False
+        self.repaired = False
         self._links = [f"/page/{number}" for number in range(pages)]
 
     def route(self, request: Request) -> Answer:
         if request.path == "/":
             return page("Home", "The start page.", links=self._links)
-        if request.path == "/wrong" or (request.path.startswith("/page/") and not self.mended):
+        if request.path == "/wrong" or (request.path.startswith("/page/") and not self.repaired):
             return failure(500)
         return page(f"Page {request.path}", f"The page at {request.path} is here.")
 
@@ -90,8 +90,9 @@ def log_in(tab: Page, base: str, password: str = PASSWORD) -> None:
 
 def ended_act(tab: Page) -> str:
     """Return what the page of an act says when it has ended; without scripts, the page reloads itself."""
-    expect(tab.get_by_role("status")).not_to_contain_text(re.compile("running|starting|waits", re.IGNORECASE), timeout=120_000)
-    return tab.get_by_role("status").inner_text()
+    status, at_work = tab.get_by_role("status"), re.compile("running|starting|waits", re.IGNORECASE)
+    expect(status).not_to_contain_text(at_work, timeout=120_000)
+    return status.inner_text()
 
 
 def letters(settings: Settings) -> int:
@@ -123,14 +124,14 @@ def test_an_operator_without_scripts_goes_through_an_incident(
         expect(tab.get_by_role("region", name="Arguments")).to_contain_text(site.domain)
         expect(tab.get_by_role("region", name="Attempts")).to_contain_text("2")
 
-        # The site is not mended: the canary dies again, and the others stay.
+        # The site is not repaired: the canary dies again, and the others stay.
         tab.go_back()
         replay(tab, rate="")
         assert "died again" in ended_act(tab)
         assert letters(settings) == pages
 
-        # It is mended: the others follow at a rate, while a new letter dies.
-        site.mended = True
+        # It is repaired: the others follow at a rate, while a new letter dies.
+        site.repaired = True
         tab.get_by_role("link", name="Dead letters").first.click()
         tab.get_by_role("region", name="Causes").get_by_role("link", name="server-error").click()
         replay(tab, rate="40")
@@ -139,12 +140,12 @@ def test_an_operator_without_scripts_goes_through_an_incident(
         expect(tab.get_by_text(f"{pages:,} of {pages:,}")).to_be_visible()
         eventually(lambda: letters(settings) == 1, "the new letter is there, and no other one", seconds=60)
 
-        mend_a_wrong_url(tab, site, settings)
+        repair_a_wrong_url(tab, site, settings)
         redirect_an_unroutable_message(tab, system, site)
         kept = [entry.act for entry in AuditLog(store_of(settings)).entries()]
         assert {"replay", "edit", "redirect", "log in"} <= set(kept)
         tab.get_by_role("link", name="Audit").click()
-        expect(tab.get_by_role("region", name="Entries")).to_contain_text("the site was mended")
+        expect(tab.get_by_role("region", name="Entries")).to_contain_text("the site was repaired")
 
 
 def replay(tab: Page, *, rate: str) -> None:
@@ -152,11 +153,11 @@ def replay(tab: Page, *, rate: str) -> None:
     tab.get_by_label(re.compile("^all .* that match")).check()
     tab.get_by_label("Canary").check()
     tab.get_by_label("Rate").fill(rate)
-    tab.get_by_label("Why").first.fill("the site was mended")
+    tab.get_by_label("Why").first.fill("the site was repaired")
     tab.get_by_role("button", name="Replay", exact=True).click()
 
 
-def mend_a_wrong_url(tab: Page, site: FailingSite, settings: Settings) -> None:
+def repair_a_wrong_url(tab: Page, site: FailingSite, settings: Settings) -> None:
     """Edit the arguments of the only letter, and replay it."""
     tab.get_by_role("link", name="Dead letters").first.click()
     tab.get_by_role("region", name="Letters").get_by_role("link").first.click()

@@ -78,7 +78,7 @@ def test_a_summary_in_the_index_is_that_of_the_letter(headers: dict[str, Any], b
     found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", LetterIds())
     summary = summary_of(found, labels_of)
     entry = ShardEntry(number=1, filled_at=0.0).with_letters([summary, summary])
-    read = ShardEntry.of(Delivery(entry.packed, entry.message("i").headers, {}, None, None, "site.dead.index"))
+    read = ShardEntry.of(Delivery(entry.packed, entry.message("e", "i").headers, {}, None, None, "site.dead.index"))
     assert read is not None
     assert read.letters("site.dead") == [summary, summary]
     assert read.may_have([found.id[:5]])
@@ -91,7 +91,7 @@ def test_a_summary_in_the_index_is_that_of_the_letter(headers: dict[str, Any], b
 def test_a_moved_letter_can_be_read_as_it_was_before(headers: dict[str, Any], body: bytes) -> None:
     given_ = {"correlation_id": "c", "priority": 3, "timestamp": 2**33, "expiration": "5", "user_id": "u"}
     before = replace(delivery("site.dead", body=body), headers=headers, properties=given_, exchange="e")
-    sent = moved_copy(before, "site.dead.shard.1")
+    sent = moved_copy(before, "site.dead.shards", "site.dead.shard.1")
     # As AMQP has them, which does not distinguish bytes from text.
     as_sent = loads("F", dumps("F", [dict(sent.headers)]), 0)[0][0]
     received = replace(before, headers=as_sent, properties=dict(sent.properties), exchange="", routing_key="x")

@@ -58,11 +58,11 @@ class ShardEntry:
             return True
         return any(f'["{beginning}'.encode(errors="replace") in text for beginning in beginnings)
 
-    def message(self, queue: str) -> Outgoing:
-        """Return the entry as a message for the index."""
+    def message(self, exchange: str, queue: str) -> Outgoing:
+        """Return the entry as a message for the index, a queue that is bound to the exchange by its name."""
         state = {"format": FORMAT, **{name: value for name, value in asdict(self).items() if name != "packed"}}
         return Outgoing(
-            exchange="",
+            exchange=exchange,
             routing_key=queue,
             body=self.packed,
             headers={SHARD: state},

@@ -16,14 +16,15 @@ from ..outgoing import Outgoing
 _EXCHANGE, _ROUTING_KEY, _PROPERTIES = "exchange", "routing-key", "properties"
 
 
-def moved_copy(delivery: Delivery, queue: str) -> Outgoing:
-    """Return a letter for a queue, with a header that holds what the move changes of the message."""
+def moved_copy(delivery: Delivery, exchange: str, queue: str) -> Outgoing:
+    """Return a letter for a queue that is bound to the exchange by its name. A header has what the move changes."""
     moved = {
         _EXCHANGE: delivery.exchange,
         _ROUTING_KEY: delivery.routing_key,
         _PROPERTIES: _own_properties(delivery.properties),
     }
-    return Outgoing.copy_of(delivery, exchange="", routing_key=queue, headers={**delivery.headers, MOVED_FROM: moved})
+    headers = {**delivery.headers, MOVED_FROM: moved}
+    return Outgoing.copy_of(delivery, exchange=exchange, routing_key=queue, headers=headers)
 
 
 def as_before_move(delivery: Delivery) -> Delivery:

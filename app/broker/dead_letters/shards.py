@@ -320,7 +320,9 @@ class ShardedSet:
 
         Raises PublishFailed if none is.
         """
-        failures = self._publisher.publish_each([moved_copy(letter.delivery, queue) for letter, _ in batch])
+        failures = self._publisher.publish_each(
+            [moved_copy(letter.delivery, self._index.exchange.name, queue) for letter, _ in batch]
+        )
         if len(failures) == len(batch):
             raise PublishFailed(str(failures[0])) from failures[0]
         moved = []
@@ -357,7 +359,7 @@ class ShardedSet:
         """Put an entry into the index. The next reader of the index removes the former one."""
         self._entries[entry.number] = entry
         self.lease.declare(self._index)
-        self._publisher.publish([entry.message(self._index.name)])
+        self._publisher.publish([entry.message(self._index.exchange.name, self._index.name)])
 
     def _count(self, number: int) -> int | None:
         return self.lease.count(shard_name(self.lease.name, number))
@@ -370,16 +372,18 @@ def shard_name(set_name: str, number: int) -> str:
 
 def shard_queue(set_name: str, number: int) -> Queue:
     """Return a shard: a classic queue as its dead set, whose messages RabbitMQ keeps on the disk."""
-    return _queue(shard_name(set_name, number))
+    return _queue(set_name, shard_name(set_name, number))
 
 
 def index_queue(set_name: str) -> Queue:
     """Return the queue of the index of a dead set."""
-    return _queue(f"{set_name}.index")
+    return _queue(set_name, f"{set_name}.index")
 
 
-def _queue(name: str) -> Queue:
+def _queue(set_name: str, name: str) -> Queue:
+    # An exchange of its own: an account may then fill the shards without the right to every queue of the broker.
+    exchange = Exchange(f"{set_name}.shards", type="direct", durable=True)
     # RabbitMQ 4 does all this without the arguments. On RabbitMQ 3.10 a lazy queue of version 1 keeps in memory what
     # was delivered and requeued: 250 MB for 100,000 letters.
     arguments = {"x-queue-type": "classic", "x-queue-mode": "lazy", "x-queue-version": 2}
-    return Queue(name, Exchange(""), routing_key=name, durable=True, queue_arguments=arguments)
+    return Queue(name, exchange, routing_key=name, durable=True, queue_arguments=arguments)
