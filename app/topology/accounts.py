@@ -152,7 +152,7 @@ def _web(settings: Settings, art: Patterns) -> Account:
     retries = (rf"{ORCHESTRATOR}\.retry", *(rf"{exchange}\.retry" for exchange in art))
     delays = (_SITE_DELAYS, *(rf"{prefix}\.delay\..*" for prefix in (ORCHESTRATOR, *art)))
     returns = (_SITE, rf"{ORCHESTRATOR}\.retry-requeue", *art)
-    # The right to a dead set is held by an exclusive queue. A long one has shards, an index, and an exchange to fill them.
+    # The right to a dead set is held by an exclusive queue. A long one has shards with an index, and their exchange.
     parts = tuple(rf"{name}\.(lease|index|shards|shard\..*)" for name in dead)
     return replace(
         searches,
