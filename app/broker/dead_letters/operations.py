@@ -13,7 +13,7 @@ from ..connection import CONNECTION_ERRORS
 from ..errors import ApplicationError
 from .letters import DeadLetter, LetterIds, base_id
 from .reading import DeadSetLease, DeadSetReader
-from .shards import Part, ShardedSet
+from .shards import SetPart, ShardedSet
 
 #: Seconds of one pass over a dead set. Then all letters are requeued and the set is read again. The broker closes a
 #: channel that holds unacknowledged messages for longer than `consumer_timeout`, 30 minutes by default.
@@ -103,7 +103,7 @@ class _OperationRun:
     """
 
     lease: DeadSetLease
-    part: Part
+    part: SetPart
     operation: Operation
     on_progress: Callable[[int], None]
     result: OperationResult

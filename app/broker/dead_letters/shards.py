@@ -44,7 +44,7 @@ class ShardRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SetPart:
     """Letters of one queue of a dead set: their ids, and by base id how many letters come before that queue's."""
 
     queue: str
@@ -85,15 +85,15 @@ class ShardedSet:
 
     # Reading
 
-    def parts(self, ids: Collection[str]) -> list[Part]:
+    def parts(self, ids: Collection[str]) -> list[SetPart]:
         """Return the queues that have the letters with these ids: the documented one, if no shard has them."""
-        numbers, left, parts = LetterIds(), dict.fromkeys(ids), list[Part]()
+        numbers, left, parts = LetterIds(), dict.fromkeys(ids), list[SetPart]()
         for queue, letters in self.shards(numbers, {letter_id.partition(".")[0] for letter_id in ids}):
             if found := [letter.id for letter in letters if letter.id in left]:
-                parts.append(Part(queue, found, seen_before(letters)))
+                parts.append(SetPart(queue, found, seen_before(letters)))
                 for letter_id in found:
                     del left[letter_id]
-        return [*parts, Part(self.lease.name, list(left), numbers.seen())] if left else parts
+        return [*parts, SetPart(self.lease.name, list(left), numbers.seen())] if left else parts
 
     def read(self, ids: Collection[str]) -> list[DeadLetter]:
         """Return the whole letters with these ids, in the order of the set, as far as they are there."""
@@ -332,7 +332,7 @@ class ShardedSet:
                 moved.append(summary_of(letter, self._rules.labels))
         return moved
 
-    def note_removed(self, part: Part, ids: Collection[str]) -> None:
+    def note_removed(self, part: SetPart, ids: Collection[str]) -> None:
         """Note in the index that letters of a part have left its shard; delete a shard that is empty."""
         entry = self._entry_of(part)
         if entry is not None:
@@ -343,14 +343,14 @@ class ShardedSet:
             if not left.count:
                 self.lease.delete_if_empty(part.queue)
 
-    def note_missing(self, part: Part) -> None:
+    def note_missing(self, part: SetPart) -> None:
         """Read a shard again that lacks letters of its entry."""
         entry = self._entry_of(part)
         if entry is not None:
             self._on_note(f"{part.queue}: letters that the index names are not there; it is read again")
             self._read_again(entry)
 
-    def _entry_of(self, part: Part) -> ShardEntry | None:
+    def _entry_of(self, part: SetPart) -> ShardEntry | None:
         """Return the entry of the shard of a part, or None for the documented queue."""
         names = {shard_name(self.lease.name, number): entry for number, entry in self._entries.items()}
         return names.get(part.queue)
