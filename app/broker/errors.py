@@ -113,7 +113,7 @@ class AlreadyRunning(ApplicationError, reason="already-running"):
     """Raised when a process starts of which only one may run, while another one runs; names it."""
 
 
-class DeadSetBusy(ApplicationError, reason="dead-set-busy"):
+class DeadSetBusy(ApplicationError, reason="dead-set-busy", problem=BUSY):
     """Raised when another operator works on a dead set; names it."""
 
 

@@ -22,7 +22,7 @@ from app.sites.search_counter import SearchCounter
 from app.web import api, monitoring, opensearch, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware, is_for_operators, is_ops_page
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
-from app.web.ops import art, audit, home, letters, login, queues, sites, waiting
+from app.web.ops import acts, art, audit, home, letter_page, letters, login, queues, sites, waiting
 from app.web.ops.visits import OpsState, trouble
 from app.web.ops_api import crawls
 from app.web.static_files import VersionedFiles
@@ -35,7 +35,9 @@ _COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _ROUTERS = tuple(module.router for module in (api, pages, problems, opensearch, monitoring))
-_OPS_ROUTERS = tuple(module.router for module in (crawls, login, home, letters, waiting, sites, art, queues, audit))
+_OPS_ROUTERS = tuple(
+    module.router for module in (crawls, login, home, letters, letter_page, acts, waiting, sites, art, queues, audit)
+)
 
 
 def create_app(

@@ -154,7 +154,7 @@ def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
         ):
             handler.report_outcome(replace(delivery("site.page"), headers=headers), "lived")
         canary.expect(["1d6a"])
-        canary.finish()
+        assert canary.wait_all(20)
     assert caplog.messages == []
     assert Broker(settings.broker).depths(["site.index", MAILBOX, "site.dead"]) == [0, 0, 0]
 

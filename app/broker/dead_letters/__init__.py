@@ -8,5 +8,6 @@ from .letters import DeadLetter as DeadLetter
 from .letters import LetterFilter as LetterFilter
 from .letters import LetterGroup as LetterGroup
 from .operations import OperationResult as OperationResult
+from .replay import ReplayChanges as ReplayChanges
 from .sets import Chosen as Chosen
 from .sets import DeadSets as DeadSets

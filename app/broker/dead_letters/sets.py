@@ -23,7 +23,7 @@ from .exports import ExportAndDrop
 from .letters import EVERYTHING, DeadLetter, LetterGroup, group_letters, id_matches
 from .operations import OperationResult, carry_out_operation
 from .reading import leased
-from .replay import Replay, ReturnedCopies
+from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReturnedCopies, never_halt
 
 Condition = Callable[[DeadLetter], bool]
 
@@ -80,12 +80,15 @@ class DeadSet:
         rate: float | None,
         canary: float | None,
         on_progress: OnProgress,
+        changes: ReplayChanges = UNCHANGED,
+        halt: Halt = never_halt,
     ) -> OperationResult:
         """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
 
         After a kill at any point, a letter is in the dead set, in its queue, or in both. `budget` defaults to the
         policy's; `rate` is letters per second. `canary` is the seconds to wait for the outcome of each letter. Then
         the others follow only if the first one succeeds, and the first failure stops the replay.
+        It also stops, between two batches, when `halt` returns why.
         """
         if rate is not None and rate <= 0:
             raise InvalidMessage(f"rate {rate:g}: expected more than 0 letters per second")
@@ -102,6 +105,8 @@ class DeadSet:
                 audit=self._audit,
                 rate=rate,
                 canary=Canary(stack.enter_context(connected(self._broker)), wait=canary) if canary else None,
+                changes=changes,
+                halt=halt,
             )
             return carry_out_operation(lease, ids, operation, on_progress=on_progress)
 
@@ -237,10 +242,12 @@ class DeadSets:
         limit: int | None = None,
         rate: float | None = None,
         canary: float | None = None,
+        changes: ReplayChanges = UNCHANGED,
+        halt: Halt = never_halt,
         on_progress: OnProgress = _ignore_progress,
     ) -> OperationResult:
         """Replay letters set by set, as `DeadSet.replay` does; stop at the first set whose replay stops."""
-        replay = partial(DeadSet.replay, budget=budget, rate=rate, canary=canary)
+        replay = partial(DeadSet.replay, budget=budget, rate=rate, canary=canary, changes=changes, halt=halt)
         return self._in_each_set(replay, chosen, limit, on_progress)
 
     def drop(

@@ -46,4 +46,14 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
-FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number}
+def visible(value: object) -> str:
+    """Return a text in which each invisible character but spaces and line ends is escaped: a message has any text.
+
+    Among them are control characters, those that change the direction of text, and halves of surrogate pairs.
+    """
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in str(value)
+    )
+
+
+FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number, "visible": visible}
