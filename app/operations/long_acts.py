@@ -47,7 +47,7 @@ MAX_LETTERS: Final = 200_000
 Phase = Literal["running", "paused", "cancelled", "interrupted", "stopped", "done"]
 Wanted = Literal["", "paused", "cancelled"]
 #: Phases in which an act can continue.
-RESUMABLE: Final[frozenset[Phase]] = frozenset({"paused", "interrupted", "stopped"})
+RESUMABLE: Final[frozenset[Phase]] = frozenset({"paused", "interrupted", "stopped", "done"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,8 @@ class LongAct:
     """A long act as kept in the store. Times are seconds since the epoch; counts are letters.
 
     `run` is the id of its present or last run, `wanted` what an operator requested. `left` of the `total` remain to
-    be done when it continues. `listed` has reasons by id of the first letters that stayed, or were no longer there.
+    be done when it continues, those that `stayed` in the last run among them. `listed` has reasons by id of the first
+    letters that stayed, or were no longer there.
     """
 
     id: str
@@ -148,7 +149,7 @@ class LongActs:
             def interrupted(former: LongAct) -> LongAct:
                 if not former.is_silent:
                     return former
-                done = max(former.done, former.total - former.stayed - former.missing - left)
+                done = max(former.done, former.total - former.missing - left)
                 return replace(former, phase="interrupted", wanted="", done=done, left=left, note="")
 
             self._write_ids(ident, chosen=self.ids(ident, chosen=True), left=present)
@@ -166,7 +167,7 @@ class LongActs:
         def steered(act: LongAct) -> LongAct:
             if act.is_running:
                 return replace(act, wanted=wanted)
-            if wanted == "cancelled" and act.phase in RESUMABLE:
+            if wanted == "cancelled" and act.can_resume and act.phase != "done":
                 return replace(act, phase="cancelled", wanted="")
             raise InvalidMessage(f"act {ident} is {act.phase}")
 
@@ -183,7 +184,7 @@ class LongActs:
         def resumed(act: LongAct) -> LongAct:
             if not act.can_resume:
                 raise InvalidMessage(f"act {ident} is {act.phase}, and {act.left:,} letters are left")
-            return replace(act, phase="running", wanted="", run=run, updated=time.time(), note="")
+            return replace(act, phase="running", wanted="", run=run, updated=time.time(), note="", stayed=0)
 
         with self._ops.act("resume act", ident, why=why) as audited:
             act = self.read(ident)
@@ -219,7 +220,7 @@ class LongActs:
 
     def end(self, act: LongAct, result: OperationResult, ids: IdsBySet) -> None:
         """Write how a run ended, and what it left."""
-        gone = {*result.done, *result.missing, *result.stayed}
+        gone = {*result.done, *result.missing}
         left = {name: kept for name, each in ids.items() if (kept := [ident for ident in each if ident not in gone])}
         count = sum(map(len, left.values()))
         missing = dict.fromkeys(result.missing, "it was no longer there")
@@ -237,9 +238,9 @@ class LongActs:
                 wanted="",
                 updated=time.time(),
                 done=act.done + len(result.done),
-                stayed=former.stayed + len(result.stayed),
+                stayed=len(result.stayed),
                 missing=former.missing + len(result.missing),
-                listed=former.listed | listed,
+                listed=listed,
                 left=count,
                 note=result.stopped if phase == "stopped" else "",
             )

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from kombu import Connection
 
+from app.broker.delivery import Delivery
 from app.broker.failure import Failure
+from app.broker.outcomes import outcome_message
 from app.broker.publishing import Publisher
 from app.operations.audit import AuditEntry, AuditLog
 from app.storage.open import store_of
+from app.topology.declare import declare_all
 from app.topology.queues import DEAD_SET
 from app.topology.retry_policies import site_policy
 from config.settings import Settings
 from tests.support.broker import Broker
+from tests.support.corner import environment_of
 from tests.support.dead import failed_delivery, failure
 from tests.support.decisions import carry_out_one
-from tests.support.operating import READ_PASSWORD, OperatorAtPage, operated, text_of
+from tests.support.forked import Forked
+from tests.support.killable import Killable
+from tests.support.operating import HASHES, READ_PASSWORD, OperatorAtPage, operated, text_of
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -69,23 +82,23 @@ def urls_in(broker: Broker, queue: str) -> list[str]:
 
 
 def test_letters_are_grouped_by_cause_filtered_and_paged(operator: OperatorAtPage, mortuary: Mortuary) -> None:
-    for number, page in enumerate(pages(60)):
-        mortuary.add([page], failed(f"https://a.gov/{number} answered 503", task="site.index", ago=3 * 3600))
+    for number, body in enumerate(pages(60)):
+        mortuary.add([body], failed(f"https://a.gov/{number} answered 503", task="site.index", ago=3 * 3600))
     [other] = mortuary.add(pages(1, "b.gov"), failed("no such field", line=9, task="site.crawl", worker="w2"))
     page = operator.open("/ops/dead")
-    causes, letters = page.find_all("table")
-    newest, oldest = (row.get_text(" ", strip=True) for row in causes.tbody.find_all("tr"))
+    causes, letters = page.select("table")
+    newest, oldest = (row.get_text(" ", strip=True) for row in causes.select("tbody tr"))
     assert "site.crawl" in newest
     assert "URL answered N" in oldest
     assert " 60 " in oldest
     assert "60 in 24 hours" in oldest
-    assert len(causes.find_all("svg", class_="spark")) == 2
-    rows = letters.tbody.find_all("tr")
+    assert len(causes.select("svg.spark")) == 2
+    rows = letters.select("tbody tr")
     assert len(rows) == 50
     assert other[:8] in rows[0].text
     assert "61 in all" in text_of(page)
-    older = operator.open(page.find("a", rel="next")["href"])
-    assert len(older.find_all("table")[1].tbody.find_all("tr")) == 11
+    older = operator.open(str(page.select("a[rel=next]")[0]["href"]))
+    assert len(older.select("table")[1].select("tbody tr")) == 11
     for query, total in (
         ("text=NO+SUCH+field", 1),
         ("text=a.gov/5", 11),
@@ -100,7 +113,7 @@ def test_letters_are_grouped_by_cause_filtered_and_paged(operator: OperatorAtPag
     ):
         found = text_of(operator.open(f"/ops/dead?{query}"))
         assert (f"{total} match," in found) if total else ("No dead letter matches" in found), query
-    group = causes.tbody.find_all("tr")[1].find("a")["href"]
+    group = str(causes.select("tbody tr a")[1]["href"])
     assert "60 match" in text_of(operator.open(group))
     assert "expected an age such as 2h" in text_of(operator.open("/ops/dead?after=soon", status=400))
     assert operator.client.get("/ops/dead?task_=x").status_code == 400
@@ -113,12 +126,12 @@ def test_a_letter_is_shown_with_its_attempts_and_its_notes(
     history = {"retry-timeout-ms": 5_000, "retry-max": 3, "current-iteration": 3, "perennial-first-failed-at": began}
     [ident] = mortuary.add(pages(1), failed("the site answered 503", task="site.index", worker="w1"), **history)
     page = operator.open(f"/ops/dead/letter/{ident}")
-    attempts = page.find("table").tbody.find_all("tr")
-    waits = [row.find_all("td")[1].text for row in attempts]
+    attempts = page.select("table")[0].select("tbody tr")
+    waits = [row.select("td")[1].text for row in attempts]
     assert waits == ["–", "5 s", "10 s", "20 s"]
     assert ["by its retry policy" in row.text for row in attempts] == [False, True, True, False]
-    assert len(page.find("svg", class_="attempts").find_all("circle")) == 4
-    assert page.find("a", href="/ops/sites/a.gov")
+    assert len(page.select("svg.attempts circle")) == 4
+    assert page.select("a[href='/ops/sites/a.gov']")
     found = text_of(page)
     assert 'File "/a/b/shop/till.py", line 7, in sell' in found
     assert "retry-timeout-ms 5000" in found
@@ -192,8 +205,8 @@ def test_celery_arguments_are_edited_and_what_celery_adds_stays(
 def test_unroutable_letters_are_redirected_to_known_queues_only(
     operator: OperatorAtPage, broker: Broker, settings: Settings
 ) -> None:
-    for page in pages(3):
-        broker.post(json.dumps(page).encode(), key="misspelt")
+    for body in pages(3):
+        broker.post(json.dumps(body).encode(), key="misspelt")
     query = {"scope": "all", "query": "reason=unroutable"}
     stays = operator.ended(operator.begin(verb="replay", **query))
     assert "0 of 3 replayed" in stays
@@ -210,7 +223,7 @@ def test_unroutable_letters_are_redirected_to_known_queues_only(
     assert broker.depth(DEAD_SET) == 3
     preview = operator.send("/ops/dead/acts", verb="dry-redirect", **query, queue="site.crawl").text
     assert "exchange site, key site.crawl" in preview
-    [first, *_] = [row["value"] for row in operator.open("/ops/dead").find_all("input", attrs={"name": "letter"})]
+    first = operator.open("/ops/dead").select("input[name=letter]")[0]["value"]
     operator.ended(operator.begin(verb="redirect", scope="marked", letter=first, exchange="site", routing_key="index"))
     operator.ended(operator.begin(verb="redirect", **query, queue="site.crawl"))
     assert broker.depths([DEAD_SET, "site.index", "site.crawl"]) == [0, 1, 2]
@@ -228,7 +241,7 @@ def test_a_drop_asks_first_exports_and_can_be_downloaded(
     act = operator.begin(verb="drop", scope="all", query="", confirmed="yes")
     operator.ended(act)
     assert broker.depth(DEAD_SET) == 0
-    export = operator.open(act).find("a", href=lambda href: href and "/exports/" in href)["href"]
+    [export] = (str(link["href"]) for link in operator.open(act).select("a[href*='/exports/']"))
     lines = operator.client.get(export).text.splitlines()
     assert [json.loads(line)["set"] for line in lines] == [DEAD_SET, DEAD_SET]
     for name in ("audit.jsonl", "..%2faudit.jsonl", "dropped-20260101T000000.000000Z.jsonl"):
@@ -241,8 +254,8 @@ def test_an_operator_that_may_read_sees_no_form_and_each_attempt_is_refused_and_
     [ident] = mortuary.add(pages(1))
     letter = f"{DEAD_SET}/{ident}"
     operator.log_in(READ_PASSWORD, "lee")
-    assert not operator.open("/ops/dead").find("form", action="/ops/dead/acts")
-    assert len(operator.open(f"/ops/dead/letter/{ident}").find_all("form", method="post")) == 1
+    assert not operator.open("/ops/dead").select("form[action='/ops/dead/acts']")
+    assert len(operator.open(f"/ops/dead/letter/{ident}").select("form[method=post]")) == 1
     for path, fields in (
         ("acts", {"verb": "replay", "scope": "marked", "letter": letter}),
         ("acts", {"verb": "redirect", "letter": letter, "queue": "site.crawl"}),
@@ -260,3 +273,175 @@ def test_an_operator_that_may_read_sees_no_form_and_each_attempt_is_refused_and_
         "note",
     }
     assert broker.depths([DEAD_SET, "site.index"]) == [1, 0]
+
+
+# Long acts
+
+
+class Workers:
+    """Takes messages of `site.index` in a thread, and reports each as a worker does: it lived, or it died again.
+
+    `dies` says which bodies die, `urls` has all that were taken.
+    """
+
+    def __init__(self, settings: Settings, dies: Callable[[Mapping[str, Any]], bool]) -> None:
+        self.urls: list[str] = []
+        self._settings, self._dies = settings, dies
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Workers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        publisher = Publisher(self._settings.broker)
+        with closing(publisher), Connection(self._settings.broker) as connection, connection.channel() as channel:
+            while not self._stop.wait(0.005):
+                if message := channel.basic_get("site.index", no_ack=True):
+                    self._report(Delivery.of(channel.message_to_python(message), "site.index"), publisher)
+
+    def _report(self, delivery: Delivery, publisher: Publisher) -> None:
+        body = json.loads(delivery.body)
+        self.urls.append(body["url"])
+        if self._dies(body):
+            decision = site_policy(self._settings).decide(delivery, failed("it failed again"))
+            carry_out_one(decision, delivery, publisher=publisher)
+        report = outcome_message(delivery, "died" if self._dies(body) else "lived", "it failed again")
+        publisher.publish([report] if report else [])
+
+
+def test_a_canary_and_a_rate_while_new_letters_die_and_deaths_after_the_replay_are_told_apart(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, declared: Settings
+) -> None:
+    mortuary.add(pages(30))
+    with Workers(declared, lambda body: body["url"].endswith("/29")) as workers:
+        began = time.monotonic()
+        act = operator.begin(verb="replay", scope="all", query="domain=a.gov", canary="yes", wait="20", rate="20")
+        mortuary.add(pages(10, "b.gov"))
+        mortuary.add(pages(3, "a.gov"))
+        ended = operator.ended(act)
+        assert time.monotonic() - began > 29 / 20
+    assert "stopped: 30 of 30 replayed" in ended
+    assert "died again: it failed again" in ended
+    assert sorted(workers.urls) == sorted(body["url"] for body in pages(30))
+    assert broker.depth(DEAD_SET) == 14
+    assert "Died again 1 of its letters" in ended
+    again = operator.open(f"/ops/dead?act={act.rpartition('/')[2]}")
+    assert "1 match," in text_of(again)
+    assert "it failed again" in text_of(again)
+    assert operator.client.get("/ops/dead?act=20260101T000000-00000000").status_code == 200
+
+
+def test_an_act_is_paused_continued_and_cancelled_after_its_present_letter(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker
+) -> None:
+    mortuary.add(pages(50))
+    act = operator.begin(verb="replay", scope="all", query="", rate="1")
+    eventually(lambda: broker.depth("site.index") >= 2, "some are replayed")
+    busy = operator.open("/ops/dead", status=503)
+    assert busy.select(f"a[href='{act}']")
+    assert operator.send(act, do="pause", why="wait for the site").is_redirect
+    paused = operator.ended(act)
+    done = broker.depth("site.index")
+    assert f"paused: {done} of 50 replayed; the others are in the dead set" in paused
+    assert f"{50 - done} in all" in text_of(operator.open("/ops/dead"))
+    assert operator.send(act, do="pause").status_code == 400
+    assert operator.send(act, do="resume").is_redirect
+    eventually(lambda: broker.depth("site.index") >= done + 2, "it continues")
+    assert operator.send(act, do="cancel").is_redirect
+    assert "cancelled: " in operator.ended(act)
+    assert operator.send(act, do="resume").status_code == 400
+    assert sum(broker.depths([DEAD_SET, "site.index"])) == 50
+    assert len(set(urls_in(broker, "site.index"))) == broker.depth("site.index") < 50
+
+
+def test_two_operators_at_once_replay_each_letter_once(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker
+) -> None:
+    refs = [f"{DEAD_SET}/{ident}" for ident in mortuary.add(pages(30))]
+    with httpx.Client(base_url=operator.client.base_url, timeout=30) as client:
+        other = OperatorAtPage(client)
+        other.log_in(name="lee")
+        acts = [
+            operator.begin(verb="replay", letter=refs, rate="10"),
+            other.begin(verb="replay", letter=[*refs, *refs]),
+        ]
+        ended = [operator.ended(act) for act in acts]
+    assert "30 of 30 replayed." in ended[0]
+    assert "0 of 30 replayed." in ended[1]
+    assert "No longer there 30" in ended[1]
+    assert broker.depths([DEAD_SET, "site.index"]) == [0, 30]
+
+
+@contextmanager
+def web_process(settings: Settings, folder: Path) -> Iterator[tuple[Forked, OperatorAtPage]]:
+    """Run `python -m app.web` with an operator that is logged in; kill it at the end."""
+    environment = environment_of(settings) | {
+        "OPS_PASSWORD": HASHES["ops_password"],
+        "WEB_PORT": "0",
+        "WEB_RATE_LIMIT": "1000000/second",
+    }
+    printed = folder / f"web-{time.monotonic()}"
+    process = Forked("app.web", environment=environment, stdout=printed, stderr=printed)
+    try:
+        address = eventually(lambda: re.search(r"http://\S+", printed.read_text()) if printed.exists() else None, "web")
+        assert address
+        with httpx.Client(base_url=address[0], timeout=30) as client:
+            operator = OperatorAtPage(client)
+            operator.log_in()
+            yield process, operator
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def test_after_a_killed_web_process_the_page_says_what_happened_and_the_act_continues(
+    declared: Settings, mortuary: Mortuary, broker: Broker, tmp_path: Path
+) -> None:
+    mortuary.add(pages(60))
+    with web_process(declared, tmp_path) as (process, operator):
+        act = operator.begin(verb="replay", scope="all", query="", rate="10")
+        eventually(lambda: broker.depth("site.index") >= 15, "some are replayed")
+        process.kill()
+        process.wait(30)
+    replayed, left = broker.depths(["site.index", DEAD_SET])
+    # One that was confirmed, and not yet removed, is in both.
+    assert replayed + left in (60, 61)
+    with web_process(declared, tmp_path) as (_, operator):
+        interrupted = eventually(
+            lambda: text if "interrupted" in (text := text_of(operator.open(act))) else "",
+            "the new process notices",
+        )
+        assert f"interrupted: {60 - left} of 60 replayed; the others are in the dead set" in interrupted
+        assert operator.send(act, do="resume").is_redirect
+        assert "60 of 60 replayed" in operator.ended(act)
+    assert broker.depth(DEAD_SET) == 0
+    urls = urls_in(broker, "site.index")
+    assert sorted(set(urls)) == sorted(body["url"] for body in pages(60))
+    assert len(urls) <= 61
+
+
+def test_after_a_restart_of_rabbitmq_a_replay_is_continued_and_no_letter_is_lost(killable: Killable) -> None:
+    settings = killable.settings
+    with Connection(settings.broker, connect_timeout=5) as connection:
+        assert not declare_all(connection, settings)
+    with closing(Publisher(settings.broker, timeout=60)) as publisher:
+        Mortuary(settings, publisher).add(pages(40))
+    broker = Broker(settings.broker)
+    with operated(settings) as operator:
+        act = operator.begin(verb="replay", scope="all", query="", rate="10")
+        eventually(lambda: broker.depth("site.index") >= 10, "some are replayed")
+        killable.restart()
+        left = broker.depth(DEAD_SET)
+        assert f"stopped: {40 - left} of 40 replayed; the others are in the dead set" in operator.ended(act)
+        assert operator.send(act, do="resume").is_redirect
+        assert "40 of 40 replayed" in operator.ended(act)
+    urls = urls_in(broker, "site.index")
+    assert sorted(set(urls)) == sorted(body["url"] for body in pages(40))
+    assert len(urls) <= 41
+    assert broker.depth(DEAD_SET) == 0

@@ -60,16 +60,18 @@ class OperatorAtPage:
         """Send a form that begins an act; return the address of the act's page."""
         answer = self.send(path, **fields)
         assert answer.status_code == 303, text_of(BeautifulSoup(answer.text, "html.parser"))
-        return answer.headers["location"]
+        return str(answer.headers["location"])
 
     def ended(self, act: str, *, seconds: float = 60) -> str:
         """Wait until an act does not run; return the text of its page."""
 
         def page() -> BeautifulSoup | None:
             found = self.open(act)
-            return None if found.find("meta", attrs={"http-equiv": "refresh"}) else found
+            return None if found.select("meta[http-equiv=refresh]") else found
 
-        return text_of(eventually(page, f"{act} ends", seconds=seconds))
+        found = eventually(page, f"{act} ends", seconds=seconds)
+        assert found is not None
+        return text_of(found)
 
     def api(self, method: str, path: str, *, status: int = 200, **options: Any) -> Any:
         """Call the JSON API."""

@@ -35,7 +35,9 @@ def leased(broker: str, queue: str) -> Iterator[DeadSetLease]:
         lease = DeadSetLease(broker, queue)
         lease.acquire(connection)
         yield lease
-        connection.connection.close()
+        # A connection that broke has ended the lease. What the operation did before must still be reported.
+        with suppress(*CONNECTION_ERRORS):
+            connection.connection.close()
 
 
 class DeadSetLease:

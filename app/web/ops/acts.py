@@ -88,7 +88,7 @@ def described(act: LongAct) -> str:
         case "running":
             return f"{done} so far" if not act.note else f"{done} so far; waiting: {act.note}"
         case "done":
-            return done
+            return f"{done}; {act.left:,} stayed in the dead set" if act.left else done
         case "stopped":
             return f"stopped: {done}; {others}. The reason: {act.note}"
         case "interrupted":
