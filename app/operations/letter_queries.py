@@ -145,6 +145,11 @@ class CauseGroup:
         """The most frequent error, without what varies."""
         return next((text for text, _ in self.errors.most_common(1)), "")
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for JSON, with the most frequent error as `error`."""
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "errors"}
+        return fields | {"queues": dict(self.queues), "error": self.error}
+
     def add(self, letter: DeadLetter, now: float) -> None:
         """Count a letter."""
         cause = letter.cause
@@ -195,7 +200,7 @@ def survey(letters: Iterable[DeadLetter], *, offset: int, limit: int) -> LetterS
         rank = (cause.failed_at or 0.0, total)
         if len(newest) < offset + limit:
             heapq.heappush(newest, (*rank, row_of(letter)))
-        elif rank > newest[0][:2]:
+        elif newest and rank > newest[0][:2]:
             heapq.heapreplace(newest, (*rank, row_of(letter)))
     rows = [row for _, _, row in sorted(newest, key=lambda each: each[:2], reverse=True)]
     newest_groups = sorted(groups.values(), key=lambda group: (group.last or 0.0, group.count), reverse=True)

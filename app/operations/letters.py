@@ -17,7 +17,7 @@ from app.broker.headers import ReplayBudget
 from app.broker.nesting import read_json
 from app.broker.policies.base import Address
 from app.errors import ObjectNotFound, ResourceNotFound
-from app.messages.dead_sets import dead_directory
+from app.messages.dead_sets import dead_directory, new_export
 from app.operations.operations import Operations
 from app.storage.reading import parsing
 from app.storage.store import StoredObject
@@ -95,7 +95,7 @@ def carry_out(
     order: LetterOrder,
     ids: IdsBySet,
     *,
-    export: Path,
+    export: Path | None,
     on_progress: Callable[[int], None],
     halt: Callable[[], str] = str,
 ) -> OperationResult:
@@ -120,7 +120,7 @@ def carry_out(
         if reason := halt():
             raise OperationStopped(reason)
 
-    return sets.drop(ids, export, on_progress=continue_unless_halted)
+    return sets.drop(ids, export or new_export(ops.settings), on_progress=continue_unless_halted)
 
 
 def summary(order: LetterOrder, result: OperationResult) -> str:
@@ -139,7 +139,7 @@ def act_on_letters(
     *,
     subject: str,
     why: str,
-    export: Path,
+    export: Path | None = None,
     on_progress: Callable[[int], None],
 ) -> OperationResult:
     """Carry an order out at once and audit it, as commands do. Raises as `carry_out` does, and RoleRequired."""

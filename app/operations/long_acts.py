@@ -8,13 +8,13 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from app.broker.dead_letters import OperationResult
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
@@ -312,7 +312,7 @@ class _Run:
 
     def _work(self) -> None:
         """Carry the order out set by set; a set on which another process works is waited for."""
-        export = dead_directory(self.ops.settings) / Path(self.act.export or "unused").name
+        export = dead_directory(self.ops.settings) / self.act.export if self.act.export else None
         for name, ids in self.ids.items():
             if self.result.stopped:
                 return
@@ -324,7 +324,7 @@ class _Run:
                 logger.exception("Act %s failed", self.act.id)
                 self.result.stopped = f"{type(error).__name__}: {error}"
 
-    def _in_set(self, name: str, ids: list[str] | Any, export: Path) -> OperationResult:
+    def _in_set(self, name: str, ids: Sequence[str], export: Path | None) -> OperationResult:
         before = self.count
 
         def progress(count: int) -> None:

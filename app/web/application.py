@@ -25,6 +25,7 @@ from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.ops import acts, art, audit, home, letter_page, letters, login, queues, sites, waiting
 from app.web.ops.visits import OpsState, trouble
 from app.web.ops_api import crawls
+from app.web.ops_api import letters as letters_api
 from app.web.static_files import VersionedFiles
 
 #: Searches and suggestions of one address.
@@ -36,7 +37,8 @@ _COMPRESSION = 5
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _ROUTERS = tuple(module.router for module in (api, pages, problems, opensearch, monitoring))
 _OPS_ROUTERS = tuple(
-    module.router for module in (crawls, login, home, letters, letter_page, acts, waiting, sites, art, queues, audit)
+    module.router
+    for module in (crawls, letters_api, login, home, letters, letter_page, acts, waiting, sites, art, queues, audit)
 )
 
 
@@ -123,7 +125,8 @@ def _answer_error(request: Request, error: Exception) -> Response:
         kind = InvalidMessage
         detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in error.errors())
     elif isinstance(error, HTTPException):
-        kind = {404: ResourceNotFound, 405: MethodNotAllowed}.get(error.status_code, ApplicationError)
+        kinds = {400: InvalidMessage, 404: ResourceNotFound, 405: MethodNotAllowed}
+        kind = kinds.get(error.status_code, ApplicationError)
     state: OpsState | None = request.app.state.ops
     if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
         response = trouble(request, state, kind, detail)

@@ -238,7 +238,7 @@ def is_ops_page(path: str) -> bool:
 def refusal(scope: Scope) -> type[ApplicationError] | None:
     """Return why no route may see a request: its method, its length or its body. None if a route may."""
     headers = Headers(scope=scope)
-    if is_for_operators(scope["path"]) and scope["method"] == "POST":
+    if is_for_operators(scope["path"]) and scope["method"] not in {"GET", "HEAD"}:
         length = headers.get("content-length", "0")
         is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
         return None if is_given and int(length) <= MAX_OPERATOR_BODY else BodyRefused

@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 import pytest
 from kombu import Connection
+from pydantic import SecretStr
 
 from app.broker.delivery import Delivery
 from app.broker.failure import Failure
 from app.broker.outcomes import outcome_message
 from app.broker.publishing import Publisher
 from app.operations.audit import AuditEntry, AuditLog
-from app.storage.open import store_of
+from app.storage.open import create_store, store_of
 from app.topology.declare import declare_all
 from app.topology.queues import DEAD_SET
 from app.topology.retry_policies import site_policy
@@ -273,6 +274,58 @@ def test_an_operator_that_may_read_sees_no_form_and_each_attempt_is_refused_and_
         "note",
     }
     assert broker.depths([DEAD_SET, "site.index"]) == [1, 0]
+
+
+def test_the_api_can_do_what_the_page_can(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, settings: Settings
+) -> None:
+    ids = mortuary.add(pages(6), failed("the site answered 503", task="site.index"))
+    api = operator.api
+    [group] = api("GET", "/dead/groups")
+    assert (group["count"], group["task"], group["error"]) == (6, "site.index", "the site answered N")
+    listed = api("GET", "/dead/letters", params={"group": group["group"], "limit": 2})
+    assert (listed["total"], len(listed["letters"])) == (6, 2)
+    assert api("GET", f"/dead/letters/{ids[0]}")["record"]["body"] == json.dumps(pages(1)[0])
+    dry = api("POST", "/dead/replay", json={"filters": {"task": "site.index"}, "dry_run": True})
+    assert (dry["total"], broker.depth(DEAD_SET)) == (6, 6)
+    for wrong in ({}, {"ids": ["x"], "filters": {}}, {"filters": {"tasks": "x"}}, {"filters": {}, "rate": 0}, {"x": 1}):
+        assert api("POST", "/dead/replay", json=wrong, status=400)["type"] == "/problems/invalid", wrong
+    act = api("POST", "/dead/replay", json={"ids": [f"{DEAD_SET}/{ids[0]}"], "budget": "fresh", "why": "repaired"})
+    assert act["total"] == 1
+    eventually(lambda: api("GET", f"/acts/{act['id']}")["phase"] == "done", "the act ends")
+    redirected = {"ids": [f"{DEAD_SET}/{ids[1]}"], "to": {"queue": "site.crawl"}}
+    eventually(lambda: api("POST", "/dead/redirect", json=redirected)["phase"] == "done", "it is redirected")
+    edit = {"arguments": json.dumps({"type": "index", "url": "https://a.gov/new"})}
+    api("POST", f"/dead/letters/{ids[2]}/edit", json=edit)
+    assert api("POST", f"/dead/letters/{ids[3]}/notes", json={"text": "ask"})[0]["text"] == "ask"
+    slow = api("POST", "/dead/replay", json={"filters": {}, "rate": 0.5})
+    api("POST", f"/acts/{slow['id']}/cancel", json={})
+    eventually(lambda: api("GET", f"/acts/{slow['id']}")["phase"] == "cancelled", "it is cancelled")
+    api("POST", f"/acts/{slow['id']}/resume", json={}, status=400)
+    left = broker.depth(DEAD_SET)
+    dropped = api("POST", "/dead/drop", json={"filters": {}})
+    assert (dropped["done"], dropped["total"]) == (left, left)
+    assert len((settings.data_dir / "dead" / dropped["export"]).read_text().splitlines()) == left
+    assert [each["id"] for each in api("GET", "/acts")][:2] == [dropped["id"], slow["id"]]
+    api("GET", "/acts/../audit", status=404)
+    api("GET", "/acts/20260101T000000-00000000", status=404)
+
+
+def test_without_a_broker_pages_and_api_say_so(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, broker_url=SecretStr("amqp://127.0.0.1:1"))
+    create_store(settings.store)
+    with operated(settings) as operator:
+        assert "amqp://127.0.0.1:1" in text_of(operator.open("/ops/dead", status=503))
+        assert operator.send("/ops/dead/acts", verb="replay", scope="all", query="").status_code == 503
+        for method, path, body in (
+            ("GET", "/dead/groups", None),
+            ("GET", "/dead/letters/1d6a0f0e", None),
+            ("POST", "/dead/replay", {"filters": {}}),
+        ):
+            problem = (
+                operator.api(method, path, json=body, status=503) if body else operator.api(method, path, status=503)
+            )
+            assert problem["type"] == "/problems/unavailable"
 
 
 # Long acts
