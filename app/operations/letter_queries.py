@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import re
 import time
@@ -41,8 +42,8 @@ _VARIABLE: Final = re.compile(
 class LetterQuery:
     """Filters of dead letters as texts; empty ones match all. `text` is looked for in error, names, id and body.
 
-    `after` and `before` are ages such as `2h`, or times in ISO 8601, which are in UTC without an offset. `act` is the
-    id of an act: its letters that died again.
+    `group` is the key of a group, also as `cause_key` returns it. `after` and `before` are ages such as `2h`, or times
+    in ISO 8601, which are in UTC without an offset. `act` is the id of an act: its letters that died again.
     """
 
     text: str = ""
@@ -78,7 +79,6 @@ class LetterQuery:
             domain=self.domain,
             reason=self.reason,
             exception=self.exception,
-            group=self.group,
             after=parse_time(self.after) if self.after else None,
             before=parse_time(self.before) if self.before else None,
         )
@@ -89,6 +89,7 @@ class LetterQuery:
                 self.set in ("", letter.set)
                 and self.queue in ("", letter.queue)
                 and self.worker in ("", letter.cause.worker)
+                and (not self.group or self.group in (letter.group, cause_key(letter)))
                 and matches(letter)
                 and (not self.act or not ids.isdisjoint(letter.replay_history))
                 and (not text or _contains(letter, text))
@@ -190,7 +191,7 @@ def survey(letters: Iterable[DeadLetter], *, offset: int, limit: int) -> LetterS
         task, cause = cut(task_of(letter), MAX_NAME), letter.cause
         if (task, letter.group) not in groups:
             groups[task, letter.group] = CauseGroup(
-                group=letter.group,
+                group=cause_key(letter),
                 task=task,
                 reason=cut(cause.reason, MAX_NAME),
                 exception=cut(cause.exception, MAX_NAME),
@@ -213,6 +214,12 @@ def survey(letters: Iterable[DeadLetter], *, offset: int, limit: int) -> LetterS
         tasks=sorted({group.task for group in groups.values() if group.task})[:MAX_GROUPS],
         reasons=sorted({group.reason for group in groups.values()})[:MAX_GROUPS],
     )
+
+
+def cause_key(letter: DeadLetter) -> str:
+    """Return the key of a letter's group, with four hex digits of its task: an address can hold them as they are."""
+    task = hashlib.blake2b(task_of(letter).encode(errors="replace"), digest_size=2).hexdigest()
+    return f"{letter.group}-{task}"
 
 
 def row_of(letter: DeadLetter) -> LetterRow:

@@ -169,7 +169,20 @@ def find_letter(sets: DeadSets, ident: str) -> DeadLetter:
 def editable(letter: DeadLetter) -> str:
     """Return what of a letter can be edited: Celery's [args, kwargs] or another JSON value, else the body as text."""
     arguments = letter.arguments()
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, indent=2, ensure_ascii=False)
+    if isinstance(arguments, str):
+        return arguments
+    text = json.dumps(arguments, indent=2, ensure_ascii=False)
+    # JSON can escape what a page or a terminal must not show as it is.
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+
+
+def is_editable(letter: DeadLetter) -> bool:
+    """Return whether a text field can hold the text to edit: text that is not JSON may have other characters."""
+    try:
+        letter.delivery.body.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(each.isprintable() or each in "\n\t" for each in editable(letter))
 
 
 def edited_body(letter: DeadLetter, text: str) -> str:

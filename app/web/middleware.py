@@ -237,21 +237,18 @@ def is_ops_page(path: str) -> bool:
 
 def refusal(scope: Scope) -> type[ApplicationError] | None:
     """Return why no route may see a request: its method, its length or its body. None if a route may."""
-    headers = Headers(scope=scope)
-    if is_for_operators(scope["path"]) and scope["method"] not in {"GET", "HEAD"}:
-        length = headers.get("content-length", "0")
-        is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
-        return None if is_given and int(length) <= MAX_OPERATOR_BODY else BodyRefused
+    headers, of_operator = Headers(scope=scope), is_for_operators(scope["path"])
     if scope["path"] == CLICKS_PATH:
         if scope["method"] != "POST":
             return ResourceNotFound
-    elif scope["method"] not in {"GET", "HEAD"}:
+    elif scope["method"] not in {"GET", "HEAD"} and not of_operator:
         return MethodNotAllowed
     if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
         return UriTooLong
-    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        return BodyRefused
-    return None
+    length = headers.get("content-length", "0")
+    is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
+    most = MAX_OPERATOR_BODY if of_operator else 0
+    return None if is_given and int(length) <= most else BodyRefused
 
 
 def search_cost(path: str, parameters: QueryParams, *, sites: int) -> int:

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from bs4 import BeautifulSoup
 from kombu import Connection
 from pydantic import SecretStr
 
@@ -498,3 +500,101 @@ def test_after_a_restart_of_rabbitmq_a_replay_is_continued_and_no_letter_is_lost
     assert sorted(set(urls)) == sorted(body["url"] for body in pages(40))
     assert len(urls) <= 41
     assert broker.depth(DEAD_SET) == 0
+
+
+# Hostile letters
+
+#: Texts that would change a page, a terminal or an address if they were more than text.
+HOSTILE = (
+    "</td></tr></table><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' autofocus onfocus='alert(1)",
+    "</textarea></pre><form action=//evil.example><button>",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202eright to left\u2066\u200f\u061c",
+    "nul \0 escape \x1b[31m bell \x07 line\r\nend \x85\u2028\ufeff",
+    "half a pair \ud83d",
+    "&lt;b&gt; &#x202e; &copy",
+    "javascript:alert(1)",
+    "<!--<![CDATA[",
+    "\u0301\u0489\u20e3" * 50,
+)
+#: A harmless text for each hostile one.
+HARMLESS = tuple(f"word {chr(97 + number)}" for number in range(len(HOSTILE)))
+
+
+def post_letters(broker: Broker, texts: Sequence[str], number: int) -> None:
+    """Publish messages to the dead set, with texts in every field that a sender can write."""
+    now = time.time()
+    for each in range(number):
+        text, other = texts[each % len(texts)], texts[(each + 5) % len(texts)]
+        raw = text.encode(errors="surrogatepass")
+        headers = {
+            "perennial-reason": text,
+            "perennial-queue": other,
+            "perennial-task": text,
+            "perennial-exception": other,
+            "perennial-message": text,
+            "perennial-traceback": f"Traceback\n{text}\n",
+            "perennial-worker": other,
+            "perennial-failed-at": now - each,
+            "perennial-first-failed-at": now - each - 100,
+            "perennial-attempts": 3,
+            "perennial-dead-id": text,
+            "perennial-replay-of": [text, other],
+            "perennial-replay-changes": [text],
+            "x-death": [{"queue": text, "reason": other, "count": 7, "exchange": text}],
+            "raw": raw + b"\xff\xfe",
+            "nested": {"a": [text, {"b": raw}], "large": text * 300},
+            text.replace("\0", "")[:40] or "empty": text,
+        }
+        body = [
+            json.dumps({"type": text, "url": text, "domain": other}).encode(),
+            raw + b"\xff\xc0",
+            json.dumps([[text], {"url": other}, {}]).encode(),
+            b"[" * 50,
+        ][each % 4]
+        broker.post(body, exchange=DEAD_SET, key=other[:40].encode(errors="replace").decode(), headers=headers)
+
+
+def skeleton(html: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the elements of a page, each with the names of its attributes."""
+    return [(each.name, tuple(sorted(each.attrs))) for each in BeautifulSoup(html, "html.parser").find_all(True)]
+
+
+def seen_pages(operator: OperatorAtPage) -> dict[str, list[str]]:
+    """Return the HTML of the list, of a preview and of letters, by kind."""
+    listed = [operator.client.get(f"/ops/dead?page={number}") for number in (1, 2)]
+    links = BeautifulSoup(listed[0].text, "html.parser").select("a[href^='/ops/dead/letter/']")
+    causes = BeautifulSoup(listed[0].text, "html.parser").select("a[href^='/ops/dead?group=']")
+    shown = [operator.client.get(str(link["href"])) for link in links[:24]]
+    filtered = [operator.client.get(str(link["href"])) for link in causes[:12]]
+    preview = operator.send("/ops/dead/acts", verb="dry-replay", scope="all", query="")
+    found = {"list": listed, "letter": shown, "cause": filtered, "preview": [preview]}
+    for answer in (each for answers in found.values() for each in answers):
+        assert answer.status_code == 200, answer.text
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]", answer.text)
+    return {kind: [answer.text for answer in answers] for kind, answers in found.items()}
+
+
+@pytest.mark.parametrize("number", [240, pytest.param(10_000, marks=pytest.mark.long)])
+def test_hostile_letters_change_nothing_on_the_pages_but_text(
+    operator: OperatorAtPage, broker: Broker, number: int
+) -> None:
+    skeletons = []
+    for texts in (HARMLESS, HOSTILE):
+        post_letters(broker, texts, number)
+        skeletons.append({kind: list(map(skeleton, html)) for kind, html in seen_pages(operator).items()})
+        listed = operator.api("GET", "/dead/letters", params={"limit": 1_000})
+        assert listed["total"] == number
+        for letter in listed["letters"][:24]:
+            operator.api("GET", f"/dead/letters/{letter['id']}")
+        if texts is HARMLESS:
+            assert len(broker.take(DEAD_SET)) == number
+    act = operator.begin(verb="drop", scope="all", query="", confirmed="yes")
+    assert f"{number:,} of {number:,} dropped" in operator.ended(act, seconds=300)
+    harmless, hostile = skeletons
+    for kind, pages_of_kind in harmless.items():
+        for one, other in zip(pages_of_kind, hostile[kind], strict=True):
+            assert not Counter(other) - Counter(one), kind
+            assert one == other, kind

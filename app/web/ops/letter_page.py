@@ -17,7 +17,7 @@ from app.broker.errors import ApplicationError
 from app.coverart.jobs import Move, parse
 from app.operations.letter_attempts import Attempt, attempts_of, broker_deaths
 from app.operations.letter_queries import row_of
-from app.operations.letters import add_note, editable, edited_body, find_letter, known_queues, notes_of
+from app.operations.letters import add_note, editable, edited_body, find_letter, is_editable, known_queues, notes_of
 from app.operations.long_acts import LongActs
 from app.web.middleware import OPS_PAGES
 from app.web.ops.letter_forms import order_by, parse_ref
@@ -53,7 +53,7 @@ def show_letter(visit: Reading, ident: str) -> HTMLResponse:
         properties=[(name, _shown(value)) for name, value in _properties(letter).items()],
         arguments=text[:_MAX_ARGUMENTS],
         is_cut=len(text) > _MAX_ARGUMENTS,
-        is_text=_is_utf8(letter.delivery.body),
+        is_editable=len(text) <= _MAX_ARGUMENTS and is_editable(letter),
         notes=notes_of(visit.ops, letter.id),
         known_queues=known_queues(settings),
     )
@@ -130,11 +130,3 @@ def _properties(letter: DeadLetter) -> Mapping[str, Any]:
 def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_HEADER else f"{text[:_MAX_HEADER]}… ({len(text):,} characters)"
-
-
-def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
