@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from app.broker.errors import INVALID, TIMEOUT, UNAVAILABLE, ApplicationError, InvalidMessage, ProblemType
+from app.broker.errors import BUSY, INVALID, TIMEOUT, UNAVAILABLE, ApplicationError, InvalidMessage, ProblemType
 
 BROKEN = ProblemType("broken", 503, "The site's index cannot be read", retry_in=30)
 NEVER_INDEXED = ProblemType("never-indexed", 404, "The site was never indexed")
 NOT_PLACED = ProblemType("not-placed", 503, "The site's index is on no searcher yet", retry_in=5)
 NOT_FOUND = ProblemType("not-found", 404, "There is nothing at this address")
-NOT_ALLOWED = ProblemType("not-allowed", 405, "This address only answers GET and HEAD")
+NOT_ALLOWED = ProblemType("not-allowed", 405, "This address does not answer requests of this method")
 TOO_LONG = ProblemType("too-long", 414, "The address is too long")
 WITH_BODY = ProblemType("with-body", 413, "This server reads no body")
 UNAUTHORIZED = ProblemType("unauthorized", 401, "This address is for operators only")
@@ -38,8 +38,19 @@ class OutOfScope(InvalidMessage, reason="out-of-scope"):
     """Raised for a URL outside the domain that a message names."""
 
 
-class InvalidSite(ApplicationError, reason="invalid-site", permanent=True):
-    """Raised for a site with an invalid field; names the site, the field and the reason."""
+class InvalidSite(ApplicationError, reason="invalid-site", permanent=True, problem=INVALID):
+    """Raised for a site with an invalid field; names the site, the field and the reason.
+
+    `faults` has the reason by field, as far as a field is at fault.
+    """
+
+    def __init__(self, message: str, faults: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.faults = dict(faults or {})
+
+
+class SiteBusy(ApplicationError, reason="site-busy", problem=BUSY):
+    """Raised when a packer is at work on a domain that is to be removed; names it."""
 
 
 class SecretMissing(ApplicationError, reason="secret-missing"):
@@ -148,6 +159,17 @@ class SearchUnavailable(ApplicationError, reason="search-unavailable", problem=U
     """Raised when it is unknown which searcher has which pack: the orchestrator has not answered yet."""
 
 
+# Notifications
+
+
+class NotificationFailed(RetryAfterError, ApplicationError, reason="notification"):
+    """Raised when a receiver did not take an event, and may take it later; names its answer."""
+
+
+class NotificationRefused(NotificationFailed, reason="notification-refused", permanent=True):
+    """Raised when a receiver refuses an event for good; names its answer."""
+
+
 # Requests that the web application refuses
 
 
@@ -176,7 +198,7 @@ class CrawlNotFound(ApplicationError, reason="crawl-not-found", problem=NEVER_IN
 
 
 class MethodNotAllowed(ApplicationError, reason="not-allowed", problem=NOT_ALLOWED):
-    """Raised for a request method other than GET and HEAD."""
+    """Raised for a request method that an address does not have."""
 
 
 class UriTooLong(ApplicationError, reason="too-long", problem=TOO_LONG):
@@ -233,7 +255,7 @@ class WebServiceUnavailable(WebServiceError, reason="web-service-unavailable"):
     """Raised when MusicBrainz's web service is unreachable, overloaded or failing."""
 
 
-class ArtNotServed(ApplicationError, reason="art-not-served", permanent=True):
+class ArtNotServed(ApplicationError, reason="art-not-served", permanent=True, problem=NOT_FOUND):
     """Raised when a command needs an archive that the settings do not name; names the missing setting."""
 
 
@@ -241,7 +263,7 @@ class EntityNotFound(ApplicationError, reason="entity-not-found"):
     """Raised when a command names an unknown release or event; names it."""
 
 
-class DatabaseFailed(RemoteError, reason="database"):
+class DatabaseFailed(RemoteError, reason="database", problem=UNAVAILABLE):
     """Raised when a read of MusicBrainz's database fails; names its host and its database."""
 
 

@@ -39,6 +39,24 @@ def url_of(*schemes: str) -> Callable[[_Url], _Url]:
     return check
 
 
+def smtp_url(value: SecretStr) -> SecretStr:
+    """Check a URL of a mail server, whose login is sent over TLS only."""
+    url = url_of("smtp", "smtp+starttls", "smtps")(value).get_secret_value()
+    scheme, _, rest = url.partition("://")
+    if ";" in url or rest.strip("/").endswith("@") or (url and not rest.strip("/")):
+        raise ValueError("expected one mail server, with a host")
+    if scheme == "smtp" and "@" in rest:
+        raise ValueError("a login needs TLS: expected smtps:// or smtp+starttls://")
+    return value
+
+
+def mail_address(text: str) -> str:
+    """Check an address of a mail, in ASCII and without a name."""
+    if text and not re.fullmatch(r"[!#-'*+/-9=?A-Z^-~.-]+@[A-Za-z0-9.\[\]:-]+", text):
+        raise ValueError("expected an address such as operator@site.example")
+    return text
+
+
 def postgresql_url(value: SecretStr) -> SecretStr:
     """Check a URL of PostgreSQL, which may name several hosts with commas between them, or none."""
     url = value.get_secret_value()

@@ -53,6 +53,8 @@ ROUTES: tuple[Route, ...] = (
     Route("reset_timer", "site.reset_timer", TIMER),
     # The next tick comes in a second: a tick is neither retried nor dead-lettered, and expires in its queue.
     Route("tick", "site.tick", TICK, policy="drop", time_limit=30),
+    Route("notify", "site.notify", TIMER),
+    Route("watch", "site.watch", TIMER),
     Route("pack_full", "site.pack_full", PACK, time_limit=1_500),
     Route("pack_incremental", "site.pack_incremental", PACK, time_limit=1_500),
     Route("sweep", "site.sweep", PACK, time_limit=1_500),
@@ -69,6 +71,10 @@ SUBSCRIPTIONS: tuple[Route, ...] = (
     Route("unloaded", "orchestrator.unloaded", ORCHESTRATOR, policy="x_death", time_limit=20),
     Route("failed", "orchestrator.failed", ORCHESTRATOR, policy="x_death", time_limit=20),
 )
+
+#: The queues of events for receivers that the operator names. No consumer takes from them: the task `site.notify` gets
+#: one event after the other, so that those behind one that fails wait for it.
+WEBHOOK, MAIL = "notify.webhook", "notify.mail"
 
 #: The orchestrator's queue of requests, and their types on the exchange `perennial.requests`. It answers them
 #: beside its tasks, and forwards `search` and `suggest` to a searcher that has the domain. A late request is worthless.

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from config import checks
 from config.flower_login import check_login, kept_login
+from config.routes import MAIL, WEBHOOK
 
 #: The checkout: the folder that holds `app/`, `config/` and `Procfile`.
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,6 +105,19 @@ class Settings(BaseSettings):
     )
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
 
+    dead_max_age: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds after which `perennial dead tidy` exports a dead letter and drops it. 0: never. For "
+        "installations in which dead letters are not worked on.",
+    )
+    dead_max_letters: int = Field(
+        0,
+        ge=0,
+        description="Dead letters of a dead set that `perennial dead tidy` keeps: it exports and drops the oldest "
+        "others. 0: all. For a broker with a small disk.",
+    )
+
     event_retry_ms: int = Field(
         5_000,
         ge=1,
@@ -187,6 +201,11 @@ class Settings(BaseSettings):
         description="Retries of an art message that carries no `mb-retries`. With ART_RETRY_MS, it says how long an "
         "outage may last.",
     )
+    art_dead_shards: bool = Field(
+        False,
+        description="Whether art letters of a long dead set are moved to further queues. `true` where more than 5,000 "
+        "must be listed, and no other program consumes the `.failed` queue.",
+    )
     art_window: float = Field(
         10.0,
         ge=0,
@@ -259,6 +278,38 @@ class Settings(BaseSettings):
         description="Queries that one searcher answers at the same time: as many as the machine's cores permit.",
     )
 
+    # Notifications
+    webhook_url: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
+        SecretStr(""),
+        description="URL of your own to which workers POST events; it may be in your network. Empty: none are sent.",
+    )
+    webhook_secret: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
+        SecretStr(""),
+        description="Key of the signature by which your server knows the events of WEBHOOK_URL: 16 characters or more.",
+    )
+    smtp_url: Annotated[SecretStr, AfterValidator(checks.smtp_url)] = Field(
+        SecretStr(""),
+        description="Mail server for events: `smtps://user:password@host`, `smtp+starttls://…`, or `smtp://host` "
+        "without TLS and login. Empty: no mails.",
+    )
+    mail_from: Annotated[str, AfterValidator(checks.mail_address)] = Field(
+        "", description="Sender of the mails about events, as your mail server accepts it."
+    )
+    mail_to: Annotated[tuple[Annotated[str, AfterValidator(checks.mail_address)], ...], NoDecode] = Field(
+        (), description="Recipients of the mails about events: the operators, with commas between them."
+    )
+    quiet_period: float = Field(
+        3_600.0,
+        ge=0,
+        description="Seconds in which a receiver gets one event of a type about a site; the next one has the number of "
+        "the others. More where a broken site is no emergency.",
+    )
+    event_expires: float = Field(
+        259_200.0,
+        gt=0,
+        description="Seconds that an event waits for a webhook or mail server that is away; then it is a dead letter.",
+    )
+
     # Web and Flower
     web_rate_limit: str = Field(
         "600/minute",
@@ -316,7 +367,13 @@ class Settings(BaseSettings):
         return {**values, **named}
 
     @field_validator(
-        "allow_private_hosts", "allow_ports", "forwarded_allow_ips", "web_cors_origins", "ops_actors", mode="before"
+        "allow_private_hosts",
+        "allow_ports",
+        "forwarded_allow_ips",
+        "web_cors_origins",
+        "ops_actors",
+        "mail_to",
+        mode="before",
     )
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
@@ -380,6 +437,14 @@ class Settings(BaseSettings):
         return value
 
     @model_validator(mode="after")
+    def _check_receivers(self) -> Settings:
+        if self.webhook_url.get_secret_value() and not self.webhook_secret.get_secret_value():
+            raise ValueError("WEBHOOK_URL without WEBHOOK_SECRET: the receiver could not tell events from forgeries")
+        if self.smtp_url.get_secret_value() and not (self.mail_from and self.mail_to):
+            raise ValueError("SMTP_URL without MAIL_FROM and MAIL_TO: expected the addresses of the mails")
+        return self
+
+    @model_validator(mode="after")
     def _check_longest_delay(self) -> Settings:
         # 31 doublings of one millisecond exceed the limit already.
         if self.retry_max and self.retry_timeout_ms << min(self.retry_max - 1, 31) > LONGEST_DELAY_MS:
@@ -407,6 +472,12 @@ class Settings(BaseSettings):
     def lacks_contact(self) -> bool:
         """Whether the User-Agent still names the example's contact."""
         return EXAMPLE_CONTACT in self.user_agent
+
+    @property
+    def has_operators(self) -> bool:
+        """Whether there is a way to use the operations page or the operators' API."""
+        secrets = (self.ops_password, self.ops_read_password, self.web_operator_token)
+        return bool(self.ops_user_header or any(secret.get_secret_value() for secret in secrets))
 
     @property
     def services_file(self) -> Path:
@@ -458,6 +529,12 @@ class Settings(BaseSettings):
         """Exchanges whose art messages are served; empty without MusicBrainz's database."""
         given = (self.cover_art_exchange, self.event_art_exchange) if self.musicbrainz_url.get_secret_value() else ()
         return tuple(exchange for exchange in given if exchange)
+
+    @property
+    def receivers(self) -> tuple[str, ...]:
+        """The names of the receivers that get events, which are those of their queues."""
+        given = {WEBHOOK: self.webhook_url, MAIL: self.smtp_url}
+        return tuple(name for name, url in given.items() if url.get_secret_value())
 
     @property
     def flower_login_file(self) -> Path:

@@ -18,11 +18,12 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from app import private_services as services
-from app.broker.dead_letters import DeadLetter, DeadSets
+from app.broker.dead_letters import DeadSets, LetterSummary
 from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
 from app.errors import DemoFailed, SearchUnavailable, StoreError
+from app.messages.dead_sets import domain_of, labels_of
 from app.messages.envelopes import site_message
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest
@@ -158,7 +159,7 @@ class DemoRun:
         Return the number of the domain's dead letters, and of those that were replayed and succeeded.
         """
         settings = self.plan.settings
-        dead_sets = DeadSets.of(site_policy(settings), settings.broker, self._publisher)
+        dead_sets = DeadSets.of(site_policy(settings), settings.broker, self._publisher, labels=labels_of)
         dead = dead_sets.letters(self._is_of_domain)
         if not dead or self.site is None:
             return len(dead), 0
@@ -249,8 +250,8 @@ class DemoRun:
                 raise KeyboardInterrupt
         self.display.show(now)
 
-    def _is_of_domain(self, letter: DeadLetter) -> bool:
-        return f'"{self.plan.start.domain}"'.encode() in letter.delivery.body
+    def _is_of_domain(self, letter: LetterSummary) -> bool:
+        return domain_of(letter) == self.plan.start.domain
 
 
 def await_services(plan: Plan, supervisor: Supervisor) -> None:

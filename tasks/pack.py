@@ -16,6 +16,7 @@ from app.crawl.record.crawls import list_crawls, update_crawl
 from app.crawl.urls import canonical_key
 from app.errors import PackError
 from app.messages.envelopes import event_message
+from app.notifications.events import pack_written
 from app.pack import packer
 from app.pack.manifest import is_announced, note_announced, read_manifest
 from app.pack.packer import PackResult
@@ -24,6 +25,7 @@ from app.redis_state.lease import lease
 from app.storage.layout import content_key, list_pages, may_be_page
 from app.storage.layout import page_id as page_id_of
 from tasks.base import DomainTask, context, domain_of, task
+from tasks.notify import publish_events
 
 logger = get_task_logger(__name__)
 
@@ -105,4 +107,5 @@ def _announce(result: PackResult) -> None:
     process = context()
     if result.generation and not is_announced(process.store, result.domain, result.sha256):
         process.publisher.publish([event_message("update", result.as_event())])
+        publish_events([pack_written(result)])
         note_announced(process.store, result.domain, result.sha256)

@@ -14,14 +14,18 @@ from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, Mes
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult, Redirected, links_of
 from app.crawl.read.cpu_limit import limit_was_exceeded
+from app.crawl.record.crawls import read_crawl
+from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import entry_of
 from app.crawl.urls import Link, Target, canonical_key, host_of
 from app.messages.envelopes import delayed_message, site_message
+from app.notifications.events import crawl_ended
 from app.sites.moves import may_move
 from app.sites.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, role_of, target_of, task
+from tasks.notify import publish_events
 
 __all__ = ["crawl", "end_crawl", "index", "index_and_crawl", "page", "status"]
 
@@ -131,6 +135,8 @@ def end_crawl(**message: Any) -> None:
     crawl = process.frontier.crawl_of(domain, crawl_id_of(message))
     if crawl is not None and process.records.end(crawl):
         reset_timer_of(domain)
+        if record := read_crawl(process.store, CrawlRef(domain, crawl.id)):
+            publish_events([crawl_ended(record)])
 
 
 def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> FetchResult | None:

@@ -24,6 +24,7 @@ from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
 from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import DomainTask, context, domain_of, task
+from tasks.notify import publish_due_notifications
 from tasks.site import page_messages, publish_end
 
 logger = get_task_logger(__name__)
@@ -88,6 +89,7 @@ def tick() -> None:
             _refill(refill)
     _sweep_what_was_lost()
     process.ticks.note()
+    publish_due_notifications()
     # Last: it reads the store, which may be slow or away.
     start_due_crawls()
 

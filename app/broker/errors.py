@@ -89,7 +89,7 @@ class Postpone(ApplicationError, reason="postponed"):
         self.headers = dict(headers)
 
 
-class PublishFailed(ApplicationError, reason="publish"):
+class PublishFailed(ApplicationError, reason="publish", problem=UNAVAILABLE):
     """Raised when the broker did not confirm a message in time, refused it or could not route it."""
 
 
@@ -121,8 +121,12 @@ class BrokerUnreachable(ApplicationError, reason="broker-unreachable", problem=U
     """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
 
 
-class ManagementFailed(ApplicationError, reason="management"):
+class ManagementFailed(ApplicationError, reason="management", problem=UNAVAILABLE):
     """Raised when the broker's management API does not answer, or refuses."""
+
+
+class ManagementRefused(ManagementFailed, reason="management-refused"):
+    """Raised when the account may use the management API, and lacks the tag for one address of it."""
 
 
 class TopologyDiffers(ApplicationError, reason="topology"):

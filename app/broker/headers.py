@@ -46,6 +46,11 @@ OUTCOME_TO = "perennial-outcome-to"
 #: How often a message waited elsewhere because the node of its dead set or retry queue was down.
 DETOURS = "perennial-detours"
 
+#: Where a dead letter was before it was moved to a shard of its dead set: exchange, routing key and properties.
+MOVED_FROM = "perennial-moved-from"
+#: What a message of the index of a dead set is about: number and state of a shard.
+SHARD = "perennial-shard"
+
 #: Unacknowledged deliveries of the message, as counted by workers: a classic queue does not count them.
 DELIVERIES = "perennial-deliveries"
 #: Headers in which a quorum queue counts them. RabbitMQ 4 has both, and sets the first for crashes only.

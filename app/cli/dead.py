@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -17,15 +16,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, read_export, to_record
+from app.broker.dead_letters import Chosen, DeadSets, LetterSummary, read_export, to_record
+from app.broker.dead_letters.letters import EVERYTHING
 from app.broker.errors import ApplicationError
 from app.broker.headers import ReplayBudget
 from app.cli import dead_changes
 from app.cli import dead_output as output
 from app.cli.arguments import AsJson, Why, Yes
 from app.cli.context import operations
-from app.cli.printing import confirm, print_result
-from app.messages.dead_sets import dead_sets, new_export, where
+from app.cli.printing import confirm, print_result, printable
+from app.messages.dead_sets import dead_sets, new_export, retention, where
 from app.operations.letters import LetterOrder, act_on_letters
 from config.settings import get_settings
 
@@ -71,11 +71,13 @@ class DeadFilters:
 
     def sets(self) -> DeadSets:
         """Return the dead sets to read. Raises InvalidMessage for an unknown one."""
-        sets = dead_sets()
+        sets = _sets()
         return sets.only(self.set_) if self.set_ else sets
 
-    def condition(self) -> Callable[[DeadLetter], bool]:
+    def condition(self) -> Callable[[LetterSummary], bool]:
         """Return the condition of the filters. Raises InvalidUrl, and a usage error for an invalid age."""
+        if self.match_everything:
+            return EVERYTHING
         now = time.time()
         return where(
             task=self.task,
@@ -159,15 +161,14 @@ def list_(filters: DeadFilters, limit: Limit = None, as_json: AsJson = False) ->
         output.print_groups(sets.groups(filters.condition())[:limit], as_json=as_json, empty=empty)
         return
     on_terminal = sys.stdout.isatty() and not as_json
-    # Without a filter, the broker need not deliver more than is shown.
+    # Without a filter, no more is read than is shown.
     shown = limit or (output.SCREENFUL if on_terminal else None)
-    first = shown if filters.match_everything else None
-    with closing(sets.iter_letters(filters.condition(), first=first)) as letters:
-        if on_terminal:
-            total = sets.depth() if filters.match_everything else None
-            output.print_table(letters, limit or output.SCREENFUL, empty=empty, total=total)
-        else:
-            output.print_letters(islice(letters, limit), as_json=as_json, empty=empty)
+    letters = sets.summaries(filters.condition(), limit=shown if filters.match_everything else None)
+    if on_terminal:
+        total = sets.depth() if filters.match_everything else len(letters)
+        output.print_table(letters[:shown], empty=empty, total=total)
+    else:
+        output.print_letters(letters[:limit], as_json=as_json, empty=empty)
 
 
 @cli.command()
@@ -175,7 +176,7 @@ def show(
     ident: Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")], as_json: AsJson = False
 ) -> None:
     """Show one dead letter: its arguments, error, headers and traceback."""
-    [letter] = dead_sets().find([ident])
+    [letter] = _sets().find([ident])
     print_result(output.details(letter), "\n".join(output.page(letter)), as_json=as_json)
 
 
@@ -267,8 +268,25 @@ def restore(
     file: Annotated[Path, typer.Argument(help="A file that `drop` or `export` wrote.")], as_json: AsJson = False
 ) -> None:
     """Put exported dead letters back into their dead sets; those that are there are skipped."""
-    restored = dead_sets().restore(read_export(file))
+    restored = _sets().restore(read_export(file))
     print_result({"restored": restored}, f"{len(restored):,} restored", as_json=as_json)
+
+
+@cli.command()
+def tidy(as_json: AsJson = False) -> None:
+    """Move the letters of long dead sets to shards, and drop what DEAD_MAX_AGE and DEAD_MAX_LETTERS do not keep."""
+    settings = get_settings()
+    path = new_export(settings)
+    moved, dropped = _sets().tidy(retention(settings), path)
+    details = {"in shards": ", ".join(f"{count:,} of {name}" for name, count in moved.items() if count) or "none"}
+    output.exit_with_result(
+        dropped, "dropped", as_json=as_json, **details, **({"file": str(path)} if dropped.done else {})
+    )
+
+
+def _sets() -> DeadSets:
+    """Return the dead sets; what an operator should know of them is printed on standard error."""
+    return dead_sets(on_note=lambda text: typer.echo(printable(text), err=True))
 
 
 for _command in (dead_changes.edit, dead_changes.redirect, dead_changes.note):
@@ -283,9 +301,9 @@ def _chosen(
     sets = filters.sets()
     if not dry_run:
         return sets.choose(chosen, limit=limit)
-    letters = islice(sets.iter_chosen(chosen), limit)
+    letters = list(islice(sets.iter_chosen_summaries(chosen), limit))
     if sys.stdout.isatty() and not as_json:
-        output.print_table(letters, output.SCREENFUL, empty="No letter is chosen.")
+        output.print_table(letters[: output.SCREENFUL], empty="No letter is chosen.", total=len(letters))
     else:
         output.print_letters(letters, as_json=as_json)
     raise typer.Exit

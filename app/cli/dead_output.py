@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, Literal, NoReturn
 
 import typer
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.broker.dead_letters import DeadLetter, LetterGroup, OperationResult
+from app.broker.dead_letters import DeadLetter, LetterGroup, LetterSummary, OperationResult
 from app.broker.dead_letters.exports import readable
 from app.broker.delivery import BROKER_HEADERS
 from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
@@ -41,7 +40,7 @@ _WHOLE = ("id", "group", "failed at", *_NUMBERS)
 # Printing
 
 
-def print_letters(letters: Iterable[DeadLetter], *, as_json: bool, empty: str = "") -> None:
+def print_letters(letters: Iterable[LetterSummary], *, as_json: bool, empty: str = "") -> None:
     """Print letters as JSON or as lines with tabs; without JSON print `empty` instead of no letters."""
     if as_json:
         print_json(map(fields, letters))
@@ -49,9 +48,9 @@ def print_letters(letters: Iterable[DeadLetter], *, as_json: bool, empty: str = 
         typer.echo(empty)
 
 
-def print_table(letters: Iterator[DeadLetter], limit: int, *, empty: str, total: int | None = None) -> None:
-    """Print at most `limit` letters as a table, and how many more there are; without `total` they are counted."""
-    terminal, shown = Console(highlight=False), list(islice(letters, limit))
+def print_table(shown: Sequence[LetterSummary], *, empty: str, total: int) -> None:
+    """Print letters as a table, and how many more of `total` there are."""
+    terminal = Console(highlight=False)
     if not shown:
         terminal.print(empty)
         return
@@ -62,7 +61,7 @@ def print_table(letters: Iterator[DeadLetter], limit: int, *, empty: str, total:
             "age": age(letter.cause.failed_at),
             **({"failed at": iso(letter.cause.failed_at).replace("+00:00", "Z")} if wide else {}),
             **({"set": letter.set} if several_sets else {}),
-            "task": task_of(letter) or letter.queue or letter.delivery.routing_key,
+            "task": task_of(letter) or letter.queue or letter.routing_key,
             **({"domain": domain_of(letter)} if wide else {}),
             "reason": letter.reason,
             "tries": str(letter.cause.attempts or ""),
@@ -71,9 +70,8 @@ def print_table(letters: Iterator[DeadLetter], limit: int, *, empty: str, total:
         for letter in shown
     ]
     terminal.print(_table(rows))
-    hidden = sum(1 for _ in letters) if total is None else total - len(shown)
-    if hidden:
-        terminal.print(f"{len(shown):,} of {len(shown) + hidden:,} shown; --limit shows more, --group counts causes.")
+    if total > len(shown):
+        terminal.print(f"{len(shown):,} of {total:,} shown; --limit shows more, --group counts causes.")
 
 
 def print_groups(groups: Sequence[LetterGroup], *, as_json: bool, empty: str) -> None:
@@ -133,7 +131,7 @@ def exit_with_result(result: OperationResult, verb: str, *, as_json: bool, **det
 # Values
 
 
-def fields(letter: DeadLetter) -> dict[str, Any]:
+def fields(letter: LetterSummary) -> dict[str, Any]:
     """Return the fields of a letter in a list: text, except for the number `attempts`."""
     cause = letter.cause
     return {

@@ -21,11 +21,11 @@ from app.crawl.record.crawls import (
     read_crawl,
     update_crawl,
 )
-from app.crawl.record.entries import UrlEntry
+from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.removed_sites import removed_at
 from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
-from app.crawl.reports.crawl_report import read_report
+from app.crawl.reports.crawl_report import CrawlReport, read_report
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import Target
 from app.errors import ObjectDamaged, PreconditionFailed, SecretMissing
@@ -262,13 +262,45 @@ class CrawlRecords:
         closed = tuple(sorted(self._frontier.closed_patterns(crawl.id)))
         report = read_report(self._frontier, self._store, crawl.domain, crawl_id=crawl.id)
         reasons = report.totals if report else {}
+        if report:
+            counts |= self._changes(report)
+        seconds = int((datetime.now(UTC) - crawl.started).total_seconds())
         if report and report.listed:
             write_excluded(self._store, report.record.ref, report.listed)
 
         def ended(record: CrawlRecord) -> CrawlRecord:
             state: CrawlState = "done" if record.state == "running" else record.state
-            return replace(record, state=state, counts=counts, reasons=reasons, closed=closed)
+            # The end may be handled twice, and the crawl has ended with the first one.
+            took = {"seconds": record.counts.get("seconds", seconds)}
+            return replace(record, state=state, counts={**counts, **took}, reasons=reasons, closed=closed)
 
         update_crawl(self._store, CrawlRef(crawl.domain, crawl.id), ended)
         prune(self._store, crawl.domain, keep=KEPT_RECORDS)
         return self._frontier.close(crawl.id)
+
+    def _changes(self, report: CrawlReport) -> dict[str, int]:
+        """Return the numbers of `new`, `changed` and `gone` pages against the former crawl that is done.
+
+        Empty without one, or where a part of either record cannot be read. A page that could not be fetched counts as
+        unchanged, and so does one that a cut crawl did not meet.
+        """
+        record, after = report.record, report.entries
+        earlier = (each for each in list_crawls(self._store, record.domain) if each.started < record.started)
+        former = next((each for each in earlier if each.state == "done"), None)
+        if former is None:
+            return {}
+        before = latest_entries(self._store, former.ref)
+        if not before.is_complete or not after.is_complete:
+            return {}
+        counted = dict.fromkeys(("new", "changed", "gone"), 0)
+        for page_id, entry in after.items():
+            if entry.state in STORED_STATES:
+                old = before.get(page_id)
+                counted["new"] += old is None or old.state not in MEMBER_STATES
+                counted["changed"] += old is not None and old.state in STORED_STATES and entry.hash != old.hash
+        is_cut = self._frontier.is_cut(record.id)
+        for page_id, old in before.items():
+            if old.state in STORED_STATES:
+                now = after.get(page_id)
+                counted["gone"] += not is_cut if now is None else now.state not in MEMBER_STATES
+        return counted

@@ -7,14 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amqp.exceptions import ChannelError
+from amqp.exceptions import AccessRefused, ChannelError
 from celery.utils.imports import symbol_by_name
 from redis import RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.broker.connection import connected
-from app.broker.errors import ApplicationError, BrokerUnreachable, ManagementFailed
+from app.broker.errors import ApplicationError, BrokerUnreachable, ManagementFailed, ManagementRefused, PublishFailed
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
@@ -86,6 +86,8 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
         report = None
         try:
             report = check_topology(settings)
+        except ManagementRefused as error:
+            yield _unverified(error, "topology")
         except ManagementFailed as error:
             yield CheckResult("problem", str(error), "topology")
         publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
@@ -103,14 +105,42 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
         yield from _results(name, independent_check, settings)
 
 
+def quick_problems(settings: Settings, celery: Any) -> dict[str, list[str]]:
+    """Return the problems that the checks in QUICK find, by check: they publish and write nothing."""
+    results: list[CheckResult] = []
+    try:
+        with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+            context = CheckContext(settings, None, connection, Publisher(settings.broker), celery, {})
+            for name in CHECKS.keys() & QUICK:
+                results += _results(name, CHECKS[name], context)
+    except BrokerUnreachable as error:
+        results.append(CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker"))
+    for name in WITHOUT_BROKER.keys() & QUICK:
+        results += _results(name, WITHOUT_BROKER[name], settings)
+    problems: dict[str, list[str]] = {}
+    for each in results:
+        if each.status == "problem":
+            problems.setdefault(each.check, []).append(each.text)
+    return problems
+
+
 def _results(name: str, run: Callable[[Any], Iterator[CheckResult]], subject: Any) -> Iterator[CheckResult]:
     try:
         for result in run(subject):
             yield replace(result, check=name)
     except BrokerUnreachable:
         raise
+    except AccessRefused as error:
+        yield _unverified(error, name)
+    except PublishFailed as error:
+        refused = isinstance(error.__cause__, AccessRefused)
+        yield _unverified(error, name) if refused else CheckResult("problem", f"PublishFailed: {error}", name)
     except (ApplicationError, RedisError, OSError) as error:
         yield CheckResult("problem", f"{type(error).__name__}: {error}", name)
+
+
+def _unverified(error: Exception, name: str) -> CheckResult:
+    return CheckResult("unverified", f"this account may not try it, that of an administrator may: {error}", name)
 
 
 def broker(context: CheckContext) -> Iterator[CheckResult]:
@@ -385,6 +415,9 @@ CHECKS: Mapping[str, BrokerCheck] = {
 
 #: Those that read the broker's own report of its exchanges and queues.
 NEED_MANAGEMENT_API = frozenset({"topology", "at-least-once", "cluster", "dead sets"})
+
+#: Those that a worker makes every minute.
+QUICK = frozenset({"broker", "work queues", "redis", "circuit breakers", "damaged objects"})
 
 #: The checks that need no broker.
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {

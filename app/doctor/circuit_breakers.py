@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from redis import Redis
 
 from app.coverart.outages import Services
+from app.notifications.delivery import receiver_breaker
 from app.storage.outage import store_breaker
 from config.settings import Settings
 
@@ -34,13 +35,14 @@ def redis_client(settings: Settings) -> Redis:
 
 
 def breaker_states(settings: Settings) -> list[BreakerState]:
-    """Return the state of each circuit breaker once: archives, database, web service, public reads, store.
+    """Return the state of each circuit breaker once: archives, database, web service, public reads, store, receivers.
 
     Raises RedisError.
     """
     with redis_client(settings) as redis:
         services = [Services.of(exchange, settings, redis) for exchange in settings.art_exchanges]
         of_art = [breaker for each in services for breaker in each.breakers]
+        of_receivers = [receiver_breaker(redis, name, settings) for name in settings.receivers]
         # All archives share some of them.
-        breakers = {each.name: each for each in (*of_art, store_breaker(redis))}
+        breakers = {each.name: each for each in (*of_art, store_breaker(redis), *of_receivers)}
         return [BreakerState(each.service, each.reason(), each.seconds_open()) for each in breakers.values()]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: `problem`: messages can be lost, or work cannot continue. `warning`: only in the case that the text names.
-Status = Literal["ok", "warning", "problem"]
+#: `unverified`: this process's account at the broker may not try it.
+Status = Literal["ok", "unverified", "warning", "problem"]
 
 
 @dataclass(frozen=True, slots=True)

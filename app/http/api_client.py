@@ -45,6 +45,8 @@ class ApiClient:
     connect_timeout: float = 10.0
     #: Seconds from the end of the request until the whole response must have arrived.
     response_timeout: float = 30.0
+    #: Whether the body of a response is read. If not, it is empty, and the status alone counts.
+    reads_body: bool = True
     #: Bytes of a body; a longer one is an error, since nothing can be concluded from a part.
     max_body_bytes: int = 16_000_000
     #: Whether GET and HEAD follow redirects. Never with `auth`, which would go to any server that a redirect names.
@@ -99,6 +101,8 @@ class ApiClient:
 
     def _whole(self, answer: requests.Response, url: str) -> Response:
         headers = {name.lower(): value for name, value in answer.headers.items()}
+        if not self.reads_body:
+            return Response(url=url, status=answer.status_code, headers=headers, body=b"")
         if coding := headers.get("content-encoding"):
             raise requests.RequestException(f"content coding {coding[:40]!r} was not requested")
         content, truncated = read_body(answer.raw, max_bytes=self.max_body_bytes)

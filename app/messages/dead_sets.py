@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter
+from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnNote, Retention
+from app.broker.dead_letters.dead_set import log_note
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import parse_domain
@@ -15,9 +16,14 @@ from app.topology.retry_policies import retry_policies
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 
+#: Names of labels in the summaries of letters.
+_TASK, _DOMAIN = "task", "domain"
 
-def dead_sets(settings: Settings | None = None) -> DeadSets:
+
+def dead_sets(settings: Settings | None = None, *, on_note: OnNote = log_note) -> DeadSets:
     """Return the dead sets of this process's broker. Every operation on them is audited.
+
+    `on_note` gets what an operator should know, such as letters that were not read. By default it is logged.
 
     In `celery -A app shell` or any Python:
 
@@ -29,7 +35,14 @@ def dead_sets(settings: Settings | None = None) -> DeadSets:
     settings = settings or get_settings()
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
     audit = Audit(dead_directory(settings) / "audit.jsonl")
-    return DeadSets.of(retry_policies(settings), settings.broker, publisher, audit=audit)
+    return DeadSets.of(
+        retry_policies(settings), settings.broker, publisher, audit=audit, labels=labels_of, on_note=on_note
+    )
+
+
+def retention(settings: Settings) -> Retention:
+    """Return how long dead letters are kept."""
+    return Retention(settings.dead_max_age, settings.dead_max_letters)
 
 
 def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
@@ -39,27 +52,49 @@ def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
     """
     name = parse_domain(domain) if domain else ""
 
-    def also(letter: DeadLetter) -> bool:
+    def also(letter: LetterSummary) -> bool:
         return task in ("", task_of(letter)) and name in ("", domain_of(letter))
 
     return LetterFilter(also=also if task or name else None, **fields)
 
 
-def task_of(letter: DeadLetter) -> str:
+def task_of(letter: LetterSummary) -> str:
     """Return the name of the task that a letter is for, empty if unknown."""
+    return _label(letter, _TASK)
+
+
+def domain_of(letter: LetterSummary) -> str:
+    """Return the domain that a letter is about, empty if unknown."""
+    return _label(letter, _DOMAIN)
+
+
+def labels_of(letter: DeadLetter) -> Mapping[str, str]:
+    """Return the labels of a whole letter that its summary in a shard's index keeps: its task and its domain."""
+    return {_TASK: _find_task(letter), _DOMAIN: _find_domain(letter)}
+
+
+def _label(letter: LetterSummary, name: str) -> str:
+    if isinstance(letter, DeadLetter):
+        return _LABELS[name](letter)
+    return letter.labels.get(name, "")
+
+
+def _find_task(letter: DeadLetter) -> str:
     kind = payload_of(letter).get("type")
     route = ROUTE_BY_TYPE.get(kind) if isinstance(kind, str) else None
     return letter.cause.task or (route.task if route else "")
 
 
-def domain_of(letter: DeadLetter) -> str:
-    """Return the domain that a letter is about, empty if unknown."""
+def _find_domain(letter: DeadLetter) -> str:
     payload = payload_of(letter)
-    text = payload.get("domain") or payload.get("host") or payload.get("url")
+    text = payload.get("domain") or payload.get("host") or payload.get("url") or payload.get("site")
     try:
         return parse_domain(text) if isinstance(text, str) else ""
     except InvalidMessage:
         return ""
+
+
+_LABELS = {_TASK: _find_task, _DOMAIN: _find_domain}
 
 
 def payload_of(letter: DeadLetter) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.broker.errors import InvalidMessage
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
 from app.crawl.urls import Target, parse_domain, parse_target
@@ -26,8 +27,10 @@ _ACTS: dict[CrawlState, str] = {"paused": "pause", "running": "resume", "cancell
 def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, why: str = "") -> Target:
     """Post the index of a page, or with `crawl` of the site from it; return the page.
 
-    With `now` the page is packed as soon as it is stored. Raises InvalidUrl and OutOfScope.
+    With `now` the page is packed as soon as it is stored. Raises InvalidUrl, OutOfScope, and InvalidMessage for both.
     """
+    if crawl and now:
+        raise InvalidMessage("crawl and now do not go together: a crawl is packed when it has ended")
     page = parse_target({"url": url}, scope=ops.settings.scope)
     kind = "index+crawl" if crawl else "index"
     with ops.act(kind, page.url, why=why):

@@ -7,13 +7,14 @@ import heapq
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from app.broker.dead_letters import DeadLetter
+from app.broker.dead_letters import DeadLetter, DeadSets, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.messages.dead_sets import domain_of, task_of, where
 
@@ -72,8 +73,8 @@ class LetterQuery:
         query = urlencode(self.given() | {name: value for name, value in others.items() if value}, errors="replace")
         return f"{path}?{query}" if query else path
 
-    def condition(self, *, of_act: Collection[str] = ()) -> Callable[[DeadLetter], bool]:
-        """Return the condition; `of_act` are the ids of the act's letters. Raises InvalidMessage and InvalidUrl."""
+    def condition(self) -> Callable[[LetterSummary], bool]:
+        """Return the condition of all filters but `text` and `act`. Raises InvalidMessage and InvalidUrl."""
         matches = where(
             task=self.task,
             domain=self.domain,
@@ -82,20 +83,33 @@ class LetterQuery:
             after=parse_time(self.after) if self.after else None,
             before=parse_time(self.before) if self.before else None,
         )
-        text, ids = self.text.casefold(), frozenset(of_act)
 
-        def condition(letter: DeadLetter) -> bool:
+        def condition(letter: LetterSummary) -> bool:
             return (
                 self.set in ("", letter.set)
                 and self.queue in ("", letter.queue)
                 and self.worker in ("", letter.cause.worker)
                 and (not self.group or self.group in (letter.group, cause_key(letter)))
                 and matches(letter)
-                and (not self.act or not ids.isdisjoint(letter.replay_history))
-                and (not text or _contains(letter, text))
             )
 
         return condition
+
+    def matching(self, sets: DeadSets, *, of_act: Collection[str] = ()) -> Iterator[LetterSummary]:
+        """Yield what matches, oldest first; `of_act` are the ids of the act's letters. Raises as `condition` does.
+
+        Whole messages are read only for the filters that need them.
+        """
+        if not self.text and not self.act:
+            with closing(sets.iter_summaries(self.condition())) as summaries:
+                yield from summaries
+            return
+        text, ids = self.text.casefold(), frozenset(of_act)
+        with closing(sets.iter_letters(self.condition())) as letters:
+            for letter in letters:
+                is_of_act = not self.act or not ids.isdisjoint(letter.replay_history)
+                if is_of_act and (not text or _contains(letter, text)):
+                    yield letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +165,7 @@ class CauseGroup:
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "errors"}
         return fields | {"queues": dict(self.queues), "error": self.error}
 
-    def add(self, letter: DeadLetter, now: float) -> None:
+    def add(self, letter: LetterSummary, now: float) -> None:
         """Count a letter."""
         cause = letter.cause
         self.count += 1
@@ -180,7 +194,7 @@ class LetterSurvey:
     reasons: list[str]
 
 
-def survey(letters: Iterable[DeadLetter], *, offset: int, limit: int) -> LetterSurvey:
+def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> LetterSurvey:
     """Return what there is to list of letters: `limit` rows after `offset`, the newest first. Each is read once."""
     now = time.time()
     groups: dict[tuple[str, str], CauseGroup] = {}
@@ -216,13 +230,13 @@ def survey(letters: Iterable[DeadLetter], *, offset: int, limit: int) -> LetterS
     )
 
 
-def cause_key(letter: DeadLetter) -> str:
+def cause_key(letter: LetterSummary) -> str:
     """Return the key of a letter's group, with four hex digits of its task: an address can hold them as they are."""
     task = hashlib.blake2b(task_of(letter).encode(errors="replace"), digest_size=2).hexdigest()
     return f"{letter.group}-{task}"
 
 
-def row_of(letter: DeadLetter) -> LetterRow:
+def row_of(letter: LetterSummary) -> LetterRow:
     """Return what a list shows of a letter."""
     cause = letter.cause
     return LetterRow(

@@ -271,7 +271,7 @@ class LongActs:
         found = {}
         for name, listed in ids.items():
             wanted = set(listed)
-            found[name] = [letter.id for letter in sets[name].iter_letters() if letter.id in wanted]
+            found[name] = [letter.id for letter in sets.only(name).iter_summaries() if letter.id in wanted]
         return found
 
     def _write_ids(self, ident: str, *, chosen: IdsBySet, left: IdsBySet) -> None:

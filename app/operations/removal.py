@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-from app.broker.errors import ApplicationError, Postpone, PublishFailed
+from app.broker.errors import Postpone, PublishFailed
 from app.crawl.frontier.values import LEASE
 from app.crawl.urls import Target, parse_domain, parse_target
-from app.errors import InvalidSite
+from app.errors import InvalidSite, SiteBusy
 from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
 from app.operations.operations import Operations
@@ -34,14 +34,17 @@ def holdings(ops: Operations, domain: str) -> Holdings:
     return _removal(ops, parse_domain(domain)).holdings()
 
 
-def remove_sites(ops: Operations, domains: Collection[str], *, why: str = "") -> tuple[list[Holdings], int]:
+def remove_sites(
+    ops: Operations, domains: Collection[str], *, why: str = "", packer_wait: float = _PACKER_WAIT
+) -> tuple[list[Holdings], int]:
     """Delete all there is of these domains; return what there was, and the number of dead letters.
 
-    Work queues and delay queues are not read. Messages that were published before the deletion are dropped by the
-    workers that receive them; those that are published after this function has returned are not.
+    Waits up to `packer_wait` seconds for a packer at work on each, and raises SiteBusy after them. Work queues and
+    delay queues are not read. Messages that were published before the deletion are dropped by the workers that receive
+    them; those that are published after this function has returned are not.
     """
     with ops.act("site remove", ", ".join(domains), why=why) as act:
-        deleted, letters = _remove(ops, domains)
+        deleted, letters = _remove(ops, domains, packer_wait)
         act.result = "; ".join(f"{each.domain}: {each}" for each in deleted) + f"; {letters} dead letters"
     return deleted, letters
 
@@ -76,7 +79,7 @@ def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> Targ
     return page
 
 
-def _remove(ops: Operations, domains: Collection[str]) -> tuple[list[Holdings], int]:
+def _remove(ops: Operations, domains: Collection[str], packer_wait: float) -> tuple[list[Holdings], int]:
     publisher = ops.client_publisher()
     removals = [_removal(ops, domain) for domain in domains]
     for removal in removals:
@@ -86,7 +89,7 @@ def _remove(ops: Operations, domains: Collection[str]) -> tuple[list[Holdings], 
         time.sleep(_PAUSE)
     # Also what pages in work published until they ended.
     at = _next_second()
-    deleted = [_delete(ops, removal, at=at) for removal in removals]
+    deleted = [_delete(ops, removal, packer_wait, at=at) for removal in removals]
     letters = dead_sets(ops.settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in domains)
     # Times of messages are whole seconds: what is published from now on is no older than the removal.
     time.sleep(max(0.0, at - time.time()))
@@ -107,16 +110,16 @@ def _next_second() -> int:
     return int(time.time()) + 1
 
 
-def _delete(ops: Operations, removal: SiteRemoval, *, at: int) -> Holdings:
+def _delete(ops: Operations, removal: SiteRemoval, packer_wait: float, *, at: int) -> Holdings:
     """Delete objects and keys while no packer is at work on the domain."""
-    deadline = time.monotonic() + _PACKER_WAIT
+    deadline = time.monotonic() + packer_wait
     while True:
         try:
             with lease(ops.redis, f"pack:{removal.domain}"):
                 return removal.delete(at=at)
         except Postpone as busy:
             if time.monotonic() > deadline:
-                raise ApplicationError(f"{removal.domain}: {busy}; run it again") from busy
+                raise SiteBusy(f"{removal.domain}: {busy}; run it again") from busy
             time.sleep(_PAUSE)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.reports.crawl_report import BrokenLink, CrawlReport, broken_links, read_report
-from app.crawl.reports.explanation import Explanation, explain_url
-from app.crawl.urls import parse_domain, parse_target
+from app.crawl.reports.explanation import Explanation, PastEntry, explain_url, url_history
+from app.crawl.urls import Target, parse_domain, parse_target
 from app.errors import CrawlNotFound
 from app.redis_state.client import get_redis
 from app.sites.status import Status, status
@@ -21,11 +21,14 @@ class CrawlReports:
         self._store = store_of(settings)
         self._frontier = Frontier(get_redis(settings.redis))
 
-    def explain(self, url: str) -> Explanation:
-        """Return the state of one URL."""
-        settings = self._settings
-        page = parse_target({"url": url}, scope=settings.scope)
-        return explain_url(self._frontier, self._store, page, retry_ms=settings.retry_timeout_ms)
+    def explain(self, url: str, domain: str = "") -> Explanation:
+        """Return the state of one URL; `domain` is its site, if that is not its host."""
+        page = self._page(url, domain)
+        return explain_url(self._frontier, self._store, page, retry_ms=self._settings.retry_timeout_ms)
+
+    def history(self, url: str, domain: str = "") -> list[PastEntry]:
+        """Return what each recorded crawl says of one URL, the latest crawl first."""
+        return url_history(self._frontier, self._store, self._page(url, domain))
 
     def status(self, domain: str) -> Status:
         """Return the status of a domain, with the totals of its latest crawl by reason."""
@@ -42,3 +45,8 @@ class CrawlReports:
     def broken_links(self, report: CrawlReport) -> list[BrokenLink]:
         """Return the broken links of a crawl. Reads the crawl's stored pages."""
         return broken_links(report, self._store)
+
+    def _page(self, url: str, domain: str) -> Target:
+        # The scope of a site may be wider than that of the settings.
+        scope = "suffix" if domain else self._settings.scope
+        return parse_target({"url": url, "domain": domain or None}, scope=scope)

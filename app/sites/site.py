@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -172,7 +172,9 @@ class Site(BaseModel):
         try:
             return cls(**{**fields, "domain": name})
         except ValidationError as error:
-            raise InvalidSite(f"{name}: {'; '.join(_texts(error))}") from None
+            texts = _texts(error)
+            text = "; ".join(f"{field}: {reason}" if field else reason for field, reason in texts)
+            raise InvalidSite(f"{name}: {text}", _by_field(texts)) from None
 
     def changed(self, fields: Mapping[str, Any]) -> Site:
         """Return the site with other values of these fields; raises InvalidSite."""
@@ -185,7 +187,8 @@ class Site(BaseModel):
         named += [("best_bets", best_bet.url) for best_bet in self.best_bets]
         for field, url in named:
             if not Scope(self.domain, mode=mode).contains(url):
-                raise InvalidSite(f"{self.domain}: {field}: {url} is not in the scope {mode!r} of the domain")
+                reason = f"{url} is not in the scope {mode!r} of the domain"
+                raise InvalidSite(f"{self.domain}: {field}: {reason}", {field: reason})
 
     def fields(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, but not the domain, as values of JSON."""
@@ -230,8 +233,8 @@ class Site(BaseModel):
             return cls(**fields)
 
 
-def _texts(error: ValidationError) -> list[str]:
-    """Return a text for each wrong field, without its value: it may be a password in the wrong place."""
+def _texts(error: ValidationError) -> list[tuple[str, str]]:
+    """Return field and reason of each fault, without the value: it may be a password in the wrong place."""
     texts = []
     for wrong in error.errors(include_input=False):
         field = ".".join(str(part) for part in wrong["loc"])
@@ -239,5 +242,14 @@ def _texts(error: ValidationError) -> list[str]:
         if wrong["type"] == "extra_forbidden":
             fields = [each for each in Site.model_fields if each != "domain"]
             reason = f"unknown field; the fields are {', '.join(fields)}" if len(wrong["loc"]) == 1 else "unknown field"
-        texts.append(f"{field}: {reason}" if field else reason)
+        texts.append((field, reason))
     return texts
+
+
+def _by_field(texts: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the reasons by field; that of an element begins with its place: `2: it is empty`."""
+    found: dict[str, list[str]] = {}
+    for path, reason in texts:
+        field, _, element = path.partition(".")
+        found.setdefault(field, []).append(f"{element}: {reason}" if element else reason)
+    return {field: "; ".join(reasons) for field, reasons in found.items() if field}

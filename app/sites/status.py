@@ -9,11 +9,12 @@ from typing import Any, Final
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.reports.crawl_report import reason_totals
 from app.crawl.urls import parse_domain
-from app.errors import PackNotFound
+from app.errors import ObjectDamaged, PackCorrupt, PackNotFound
 from app.pack.manifest import read_manifest
 from app.redis_state.client import get_redis
 from app.sites.crawl_policies import spent_budgets
-from app.storage.damage import DamageNotes
+from app.storage.damage import DamageNotes, note_damaged
+from app.storage.layout import manifest_key
 from app.storage.open import store_of
 from app.timers.timers import Timers
 from config.settings import Settings, get_settings
@@ -91,10 +92,14 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
     timer = Timers(redis).running(name)
     store, notes = store_of(settings), DamageNotes(redis)
     store.on_damage = notes.add
+    pack = None
     try:
         pack = asdict(read_manifest(store, name))
     except PackNotFound:
-        pack = None
+        pass
+    except PackCorrupt as error:
+        key = manifest_key(name)
+        note_damaged(store, ObjectDamaged(str(error), key, store.stat(key).etag))
     left = (progress.open + progress.waiting) * progress.delay if progress.state == "running" else 0.0
     totals = reason_totals(frontier, store, name) if reasons else {}
     return Status(

@@ -139,6 +139,34 @@ class Timers:
         seconds, micros = self._redis.time()
         return RunningTimer(float(deadline) - seconds - micros / 1e6, Callback(str(queue), json.loads(message)))
 
+    def first(self, number: int) -> list[tuple[str, RunningTimer]]:
+        """Return the domains and timers that are due first, at most `number`."""
+        due: Any = self._redis.zrange(_DEADLINES, 0, number - 1, withscores=True)
+        pipe = self._redis.pipeline(transaction=False)
+        for domain, _ in due:
+            pipe.hmget(_TIMER + str(domain), ["queue", "message"])
+        pipe.time()
+        *fields, (seconds, micros) = pipe.execute()
+        now = seconds + micros / 1e6
+        return [
+            (str(domain), RunningTimer(float(deadline) - now, Callback(str(queue), json.loads(message))))
+            for (domain, deadline), (queue, message) in zip(due, fields, strict=True)
+            if queue is not None and message is not None
+        ]
+
+    def count(self) -> int:
+        """Return the number of timers."""
+        return int(self._redis.zcard(_DEADLINES))
+
+    def make_due(self, domain: str) -> bool:
+        """Let a domain's timer be due now; return whether there is one. Its timeout and its callback stay."""
+        seconds, micros = self._redis.time()
+        if self._redis.zscore(_DEADLINES, domain) is None:
+            return False
+        # `xx`: the timer may just have been removed.
+        self._redis.zadd(_DEADLINES, {domain: seconds + micros / 1e6}, xx=True)
+        return True
+
 
 def _keys(domain: str) -> list[str]:
     return [_DEADLINES, _TIMER + domain, _VERSION]

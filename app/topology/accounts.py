@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.broker.outcomes import OUTCOMES
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
@@ -13,6 +13,7 @@ from config.routes import (
     CRAWL,
     HEARTBEAT,
     INDEX,
+    MAIL,
     ORCHESTRATOR,
     PACK,
     PAGE,
@@ -21,6 +22,7 @@ from config.routes import (
     SEARCHER,
     TICK,
     TIMER,
+    WEBHOOK,
 )
 from config.settings import Settings
 
@@ -93,13 +95,20 @@ _SEARCHERS = rf"{re.escape(SEARCHER)}\..*"
 
 #: The accounts that do not depend on the settings: all but those of cover art and of clients.
 _FIXED = (
-    _worker("worker", queues=(INDEX, CRAWL, PAGE, TIMER, TICK), delays=(_SITE_DELAYS,), write=(_SITE, _DEAD_SET)),
+    _worker(
+        "worker",
+        queues=(INDEX, CRAWL, PAGE, TIMER, TICK, WEBHOOK, MAIL),
+        delays=(_SITE_DELAYS,),
+        own=tuple(rf"{re.escape(receiver)}\.lease" for receiver in (WEBHOOK, MAIL)),
+        write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
+        events_written=(r"crawl\..*", r"site\..*", r"dead_set\..*", r"doctor\..*"),
+    ),
     _worker(
         "packer",
         queues=(PACK,),
         delays=(_SITE_DELAYS,),
         write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
-        events_written=("update",),
+        events_written=("update", r"pack\..*"),
     ),
     _worker(
         "orchestrator",
@@ -118,7 +127,6 @@ _FIXED = (
         events_read=(REGISTER_AGAIN,),
     ),
     Account(name="beat", write=(_SITE,)),
-    Account(name="web", configure=(_OWN_QUEUES,), write=(_REQUESTS_EXCHANGE, _QUERIES_EXCHANGE), read=(_OWN_QUEUES,)),
     Account(
         name="flower",
         configure=(_CONTROL, _REPLIES, _EVENTS, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
@@ -129,12 +137,41 @@ _FIXED = (
 )
 
 
+def _web(settings: Settings, art: Patterns) -> Account:
+    """Return the account of the web process. For operators it reads and empties dead sets and delay queues, too.
+
+    It has no right to the default exchange, so it reaches neither remote control nor the queues of searchers.
+    """
+    searches = Account(
+        name="web", configure=(_OWN_QUEUES,), write=(_REQUESTS_EXCHANGE, _QUERIES_EXCHANGE), read=(_OWN_QUEUES,)
+    )
+    if not settings.has_operators:
+        return searches
+    outcomes = re.escape(OUTCOMES.name)
+    dead = (_DEAD_SET, rf"{ORCHESTRATOR}\.error", *(rf"{exchange}\.failed" for exchange in art))
+    retries = (rf"{ORCHESTRATOR}\.retry", *(rf"{exchange}\.retry" for exchange in art))
+    delays = (_SITE_DELAYS, *(rf"{prefix}\.delay\..*" for prefix in (ORCHESTRATOR, *art)))
+    returns = (_SITE, rf"{ORCHESTRATOR}\.retry-requeue", *art)
+    # The right to a dead set is held by an exclusive queue, and the letters of a long one are in shards.
+    parts = tuple(rf"{name}\.(lease|index|shard\..*)" for name in dead)
+    return replace(
+        searches,
+        # A canary's outcomes come to a queue of its own.
+        configure=(*searches.configure, *parts, outcomes),
+        write=(*searches.write, *returns, *dead, *parts, *delays, _OWN_QUEUES, _EVENTS_EXCHANGE),
+        read=(*searches.read, *dead, *parts, *delays, *retries, outcomes),
+        events_written=("update",),
+        tags="monitoring",
+    )
+
+
 def accounts(settings: Settings) -> Sequence[Account]:
     """Return the accounts of all processes and of clients that publish work; an operator keeps the administrator's."""
     art = [exchange for exchange in (settings.cover_art_exchange, settings.event_art_exchange) if exchange]
     art_exchanges = tuple(re.escape(exchange) for exchange in art)
     return (
         *_FIXED,
+        _web(settings, art_exchanges),
         _art_worker("coverart", settings.cover_art_exchange),
         _art_worker("eventart", settings.event_art_exchange),
         Account(name="eventreader", write=art_exchanges),

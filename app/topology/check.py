@@ -15,7 +15,7 @@ from app.broker.errors import ManagementFailed
 from app.broker.outcomes import OUTCOMES
 from app.topology.compare import TopologyFinding, compare, former_delay_queues
 from app.topology.declare import all_queues
-from app.topology.management_api import REMEDY, ManagementApi
+from app.topology.management_api import QUICK, REMEDY, UNHURRIED, ManagementApi
 from app.topology.model import Topology, declared_topology
 from app.topology.queues import events_exchange, queries_exchange
 from config.settings import Settings
@@ -60,11 +60,14 @@ def check_topology(settings: Settings) -> TopologyReport:
         return TopologyReport(ours, findings, found, server_version(connection))
 
 
-def management_api(settings: Settings, connection: Any) -> ManagementApi:
-    """Return the management API of the broker that a connection leads to. Raises ManagementFailed without one."""
+def management_api(settings: Settings, connection: Any, *, quick: bool = False) -> ManagementApi:
+    """Return the management API of the broker that a connection leads to. Raises ManagementFailed without one.
+
+    A `quick` one fails within seconds, for a page.
+    """
     if not settings.broker_api:
         raise ManagementFailed(f"BROKER_API_URL is not set: {REMEDY}")
-    api = ManagementApi(settings.broker_api, connection.virtual_host)
+    api = ManagementApi(settings.broker_api, connection.virtual_host, client=QUICK if quick else UNHURRIED)
     expected, answering = str(server_properties(connection).get("cluster_name", "")), api.cluster_name()
     if expected and expected != answering:
         raise ManagementFailed(f"BROKER_API_URL is of another broker ({answering}) than BROKER_URL ({expected})")

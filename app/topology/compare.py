@@ -25,6 +25,9 @@ _START_NODE = "start the node; never delete the queue to declare it elsewhere, a
 #: Names of delay queues: namespace and milliseconds.
 _DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
 
+#: Names of the further queues of a dead set, which are declared when it is long.
+_OF_DEAD_SET = re.compile(r"(.+)\.(shard\.\d+|index)")
+
 #: Keys of which RabbitMQ applies the lower value, of the policy or of the queue's argument.
 _LIMITS = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
 
@@ -48,7 +51,8 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
     waiting = {name for name, queue in found.queues.items() if queue.replicas.members and not queue.replicas.online}
     found = replace(found, bindings=found.bindings | {each for each in ours.bindings if each.destination in waiting})
     findings = [*_missing_or_different(ours, found), *_unbound_targets(ours, found)]
-    for name in sorted(ours.queues.keys() & found.queues.keys()):
+    further = (match[0] for match in map(_OF_DEAD_SET.fullmatch, found.queues) if match and match[1] in ours.queues)
+    for name in sorted({*further, *(ours.queues.keys() & found.queues.keys())}):
         for setting, consequence, remedy in harmful_settings(found.queues[name]):
             problem = f"{setting} {consequence}"
             findings.append(TopologyFinding(subject=f"queue {name}", problem=problem, remedy=remedy))

@@ -12,7 +12,7 @@ from app.broker.connection import connected
 from app.broker.declaring import RefusedDeclaration, declare_queues
 from app.broker.outcomes import OUTCOMES
 from app.broker.policies.delays import delay_queue
-from app.topology.queues import events_exchange, queries_exchange, requests_exchange, task_queues
+from app.topology.queues import events_exchange, notification_queues, queries_exchange, requests_exchange, task_queues
 from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS, TICK
 from config.settings import Settings
@@ -27,7 +27,7 @@ def all_queues(settings: Settings) -> list[Queue]:
     """Return every queue that `perennial topology apply` declares, each once: those of clients, then delay queues."""
     of_clients = client_queues(settings)
     names = {queue.name for queue in of_clients}
-    others = [*retry_policies(settings).queues(), *coalescing_queues(settings)]
+    others = [*retry_policies(settings).queues(), *coalescing_queues(settings), *notification_queues(settings)]
     return [*of_clients, *{queue.name: queue for queue in others if queue.name not in names}.values()]
 
 

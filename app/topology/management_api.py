@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
-from app.broker.errors import ManagementFailed
+from app.broker.errors import ManagementFailed, ManagementRefused
 from app.errors import FetchError
 from app.http.api_client import ApiClient
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology
@@ -16,7 +17,37 @@ from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Rep
 REMEDY = "enable the plugin rabbitmq_management, and set BROKER_API_URL to http://user:password@host:15672/api"
 
 #: The response timeout is in seconds. A list of queues with statistics has 1 to 2 kB for each.
-_CLIENT = ApiClient(response_timeout=10.0, max_body_bytes=100_000_000)
+UNHURRIED = ApiClient(response_timeout=10.0, max_body_bytes=100_000_000)
+#: For a page, which a person waits for.
+QUICK = ApiClient(connect_timeout=1.0, response_timeout=2.0, max_body_bytes=100_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatistics:
+    """What the API measured of a queue some seconds ago. Rates are messages a second; None where it has no figure.
+
+    `oldest` is the time of the oldest message in seconds since the epoch, which few brokers know.
+    """
+
+    name: str
+    type: str
+    ready: int
+    unacknowledged: int
+    consumers: int
+    arrival_rate: float | None
+    acknowledgement_rate: float | None
+    oldest: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatistics:
+    """One consumer: its queue, prefetch, and its process as `host:port`."""
+
+    queue: str
+    tag: str
+    prefetch: int
+    peer: str
+    is_active: bool
 
 
 class ManagementApi:
@@ -25,7 +56,8 @@ class ManagementApi:
     `url` may name several nodes of a cluster, separated by semicolons: the first one that answers is used.
     """
 
-    def __init__(self, url: str, vhost: str) -> None:
+    def __init__(self, url: str, vhost: str, *, client: ApiClient = UNHURRIED) -> None:
+        self._client = client
         self._urls = [each.rstrip("/") for each in url.split(";")]
         self._vhost = quote(vhost, safe="")
 
@@ -41,7 +73,10 @@ class ManagementApi:
             raise ManagementFailed("management API (BROKER_API_URL) answers without a date") from None
 
     def topology(self) -> Topology:
-        """Return the queues, bindings and exchanges of the vhost, the default exchange left out."""
+        """Return the queues, bindings and exchanges of the vhost, the default exchange left out.
+
+        Raises ManagementRefused for an account with the tag `monitoring`, which may not read the vhost.
+        """
         policies = {each["name"]: each["definition"] for each in self._get(f"policies/{self._vhost}")}
         exchanges = [
             ExchangeDefinition(
@@ -98,25 +133,69 @@ class ManagementApi:
         statistics = self._get(f"queues/{self._vhost}/{quote(queue, safe='')}")
         return int(statistics.get("messages", 0)), int(statistics.get("messages_unacknowledged", 0))
 
+    def statistics(self) -> list[QueueStatistics]:
+        """Return the statistics of all queues of the vhost."""
+        return [_statistics(each) for each in self._get(f"queues/{self._vhost}")]
+
+    def consumers(self) -> list[ConsumerStatistics]:
+        """Return the consumers of all queues of the vhost."""
+        return [
+            ConsumerStatistics(
+                queue=str(each["queue"]["name"]),
+                tag=str(each.get("consumer_tag", "")),
+                prefetch=int(each.get("prefetch_count") or 0),
+                peer=_peer(each.get("channel_details")),
+                is_active=bool(each.get("active", True)),
+            )
+            for each in self._get(f"consumers/{self._vhost}")
+        ]
+
     def _get(self, path: str) -> Any:
         return self._answer(path)[0]
 
     def _answer(self, path: str) -> tuple[Any, Mapping[str, str]]:
         """Return the JSON and the headers of the first node that answers."""
-        problem = ""
+        problem, kind = "", ManagementFailed
         for url in tuple(self._urls):
             try:
-                response = _CLIENT.send("GET", f"{url}/{path}")
+                response = self._client.send("GET", f"{url}/{path}")
                 if response.ok:
                     return response.json(), response.headers
                 problem = f"answers {response.status}"
+                # Every account with a tag may read the overview, so its password is right.
+                if path != "overview" and response.status in (401, 403):
+                    kind = ManagementRefused
             except FetchError as error:
                 problem = f"does not answer: {error}"
             except ValueError:
                 problem = "answers with invalid JSON"
             # The next request begins with the next node.
             self._urls.append(self._urls.pop(0))
-        raise ManagementFailed(f"management API (BROKER_API_URL) {problem}: {REMEDY}")
+        raise kind(f"management API (BROKER_API_URL) {problem}: {REMEDY}")
+
+
+def _statistics(queue: Mapping[str, Any]) -> QueueStatistics:
+    measured = queue.get("message_stats") or {}
+    oldest = queue.get("head_message_timestamp")
+    return QueueStatistics(
+        name=queue["name"],
+        type=str(queue.get("type", "classic")),
+        ready=int(queue.get("messages_ready", 0)),
+        unacknowledged=int(queue.get("messages_unacknowledged", 0)),
+        consumers=int(queue.get("consumers", 0)),
+        arrival_rate=_rate(measured.get("publish_details")),
+        acknowledgement_rate=_rate(measured.get("ack_details")),
+        oldest=float(oldest) if isinstance(oldest, int | float) and oldest > 0 else None,
+    )
+
+
+def _rate(details: Any) -> float | None:
+    return float(details["rate"]) if isinstance(details, Mapping) and "rate" in details else None
+
+
+def _peer(channel: Any) -> str:
+    """Return the process of a channel; the API writes an empty list in place of missing details."""
+    return f"{channel.get('peer_host')}:{channel.get('peer_port')}" if isinstance(channel, Mapping) else ""
 
 
 def _policy_names(queue: Mapping[str, Any], policies: Mapping[str, Any]) -> dict[str, str]:

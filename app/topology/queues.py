@@ -5,7 +5,14 @@ from __future__ import annotations
 from kombu import Exchange, Queue, binding
 
 from app.broker.policies.base import Policy
-from app.topology.retry_policies import art_policy, request_policy, site_policy, subscriber_policy, tick_policy
+from app.topology.retry_policies import (
+    art_policy,
+    notification_policy,
+    request_policy,
+    site_policy,
+    subscriber_policy,
+    tick_policy,
+)
 from config.routes import (
     ALIASES,
     HEARTBEAT,
@@ -103,6 +110,25 @@ def searcher_queue(searcher_id: str) -> Queue:
         # Unanswered requests are deleted with the queue anyway, so acknowledgements would have no effect.
         no_ack=True,
     )
+
+
+def notification_queues(settings: Settings) -> list[Queue]:
+    """Return the queue of each receiver, bound to the events that it gets, and to `site` by its name for replays."""
+    keys = ("crawl.*", "pack.*", "site.*", "dead_set.*", "doctor.*")
+    policy = notification_policy(settings)
+    return [
+        Queue(
+            name,
+            routing_key=name,
+            bindings=[
+                *(binding(events_exchange, routing_key=key) for key in keys),
+                binding(site_exchange, routing_key=name),
+            ],
+            queue_arguments=policy.work_arguments(name),
+            durable=True,
+        )
+        for name in settings.receivers
+    ]
 
 
 def orchestrator_queues(settings: Settings) -> list[Queue]:

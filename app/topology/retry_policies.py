@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.broker.policies.base import Policy
@@ -10,7 +11,7 @@ from app.broker.policies.delay_queues import DelayQueues, budget_of
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
-from app.broker.policies.x_death import XDeath
+from app.broker.policies.x_death import NO_LIMIT, XDeath
 from config.routes import REQUESTS, ROUTES, SITE, SUBSCRIPTIONS, Route, art_routes
 from config.settings import Settings
 
@@ -28,6 +29,7 @@ def retry_policies(settings: Settings) -> RetryPolicies:
     by_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}
     for exchange in settings.art_exchanges:
         by_queue |= {route.queue: art_policy(exchange, settings) for route in art_routes(exchange)}
+    by_queue |= dict.fromkeys(settings.receivers, notification_policy(settings))
     by_queue[REQUESTS] = request_policy(settings)
     by_task = {(route.queue, route.task): route_policy(settings, route) for route in ROUTES}
     return RetryPolicies(by_queue, site_policy(settings), by_task)
@@ -80,6 +82,14 @@ def subscriber_policy(queue: str, settings: Settings) -> XDeath:
     )
 
 
+def notification_policy(settings: Settings) -> DelayQueues:
+    """Return the policy of events that wait for a receiver: that of `site`, without a delivery limit.
+
+    Each failed attempt puts the event back, which counts as a delivery. It may wait for days.
+    """
+    return replace(site_policy(settings), delivery_limit=NO_LIMIT)
+
+
 def art_policy(exchange: str, settings: Settings) -> FixedTtl:
     """Return the policy of an art archive, whose queues the Cover Art Archive's document specifies."""
     return FixedTtl(
@@ -89,4 +99,5 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
         retry_max=settings.art_retry_max,
         postpone_type=settings.queue_type,
         delivery_limit=settings.delivery_limit,
+        shards_dead_set=settings.art_dead_shards,
     )

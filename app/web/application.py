@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from redis import RedisError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Match
 from starlette.types import Scope
 
 from app.broker.errors import ApplicationError, InvalidMessage
@@ -22,10 +23,14 @@ from app.sites.search_counter import SearchCounter
 from app.web import api, monitoring, opensearch, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware, is_for_operators, is_ops_page
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
-from app.web.ops import acts, art, audit, home, letter_page, letters, login, queues, sites, waiting
+from app.web.ops import acts, art, audit, home, letter_page, letters, live, login, queues, searchers, sites, waiting
+from app.web.ops.live import Streams
+from app.web.ops.overviews import overview_for
 from app.web.ops.visits import OpsState, trouble
-from app.web.ops_api import crawls
+from app.web.ops_api import crawls, overview
 from app.web.ops_api import letters as letters_api
+from app.web.ops_api import sites as site_acts
+from app.web.ops_api import waiting as waiting_api
 from app.web.static_files import VersionedFiles
 
 #: Searches and suggestions of one address.
@@ -36,10 +41,8 @@ _COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _ROUTERS = tuple(module.router for module in (api, pages, problems, opensearch, monitoring))
-_OPS_ROUTERS = tuple(
-    module.router
-    for module in (crawls, letters_api, login, home, letters, letter_page, acts, waiting, sites, art, queues, audit)
-)
+_OPS_PAGES = (login, home, live, letters, letter_page, acts, waiting, sites, art, queues, searchers, audit)
+_OPS_ROUTERS = tuple(module.router for module in (crawls, letters_api, overview, site_acts, waiting_api, *_OPS_PAGES))
 
 
 def create_app(
@@ -80,6 +83,8 @@ def create_app(
     app.state.search_counter = search_counter
     app.state.site_names, app.state.first_crawls = site_names, first_crawls
     app.state.ops = ops
+    app.state.overview = overview_for(ops.settings, client.routes) if ops else None
+    app.state.streams = Streams()
     for router in (*_ROUTERS, *_OPS_ROUTERS):
         app.include_router(router)
     app.mount("/static", VersionedFiles(), name="static")
@@ -127,14 +132,21 @@ def _answer_error(request: Request, error: Exception) -> Response:
     elif isinstance(error, HTTPException):
         kinds = {400: InvalidMessage, 404: ResourceNotFound, 405: MethodNotAllowed}
         kind = kinds.get(error.status_code, ApplicationError)
+        detail = error.detail if kind is InvalidMessage else ""
     state: OpsState | None = request.app.state.ops
     if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
         response = trouble(request, state, kind, detail)
     else:
         response = _error_response(request.scope, kind, detail)
-    if isinstance(error, HTTPException) and error.headers:
-        response.headers.update(error.headers)  # Of 405 the methods that the address has.
+    if kind is MethodNotAllowed:
+        response.headers["Allow"] = ", ".join(sorted(_methods_of(request)))
     return response
+
+
+def _methods_of(request: Request) -> set[str]:
+    """Return the methods that an address has: each of its routes has only its own."""
+    at_address = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in at_address for method in getattr(route, "methods", None) or ()}
 
 
 def _error_response(scope: Scope, error: type[ApplicationError], detail: str) -> Response:

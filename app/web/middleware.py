@@ -53,6 +53,8 @@ MAX_OPERATOR_BODY = 2_000_000
 #: The path to which the page sends a password, and what an attempt costs of an address's allowance.
 LOGIN_PATH = "/ops/login"
 _LOGIN_COST = 30
+#: The event stream of pages of operations.
+LIVE_PATH = "/ops/live"
 SEARCH_BOX = "/static/search-box.js"
 #: Fields of an answer that such a page may read.
 _EXPOSED = "Retry-After, RateLimit, RateLimit-Policy"
@@ -117,6 +119,9 @@ class WebMiddleware:
         head = scope["method"] == "HEAD"
         request = {**scope, "method": "GET"} if head else scope
         answer = _Answer(send, cors_headers(scope, self._origins), without_body=head)
+        if is_ops_page(scope["path"]):
+            # With `no-referrer`, browsers send forms with `Origin: null` (Fetch, "append a request Origin header").
+            answer.headers["Referrer-Policy"] = "same-origin"
         try:
             await self._respond(request, receive, answer)
         except Exception:
@@ -159,6 +164,10 @@ class WebMiddleware:
             detail = f"at most {quota.limit} searches in {quota.window} s; the next ones in {quota.reset} s"
             detail += f" (this one counts as {cost}, by its sites and words)" if cost > 1 else ""
             await self._refuse(TooManySearches, scope, receive, answer, detail=detail, retry_in=quota.reset)
+            return
+        if scope["path"] == LIVE_PATH:
+            # It lasts for minutes, and has a limit of its own.
+            await self._app(scope, receive, answer.send)
             return
         concurrency = self._operators if of_operator else self._concurrency
         async with concurrency.admit() as admitted:
@@ -237,18 +246,25 @@ def is_ops_page(path: str) -> bool:
 
 def refusal(scope: Scope) -> type[ApplicationError] | None:
     """Return why no route may see a request: its method, its length or its body. None if a route may."""
-    headers, of_operator = Headers(scope=scope), is_for_operators(scope["path"])
+    headers = Headers(scope=scope)
+    is_too_long = len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET
+    if is_for_operators(scope["path"]):
+        # The routes know which methods their addresses have.
+        length = headers.get("content-length", "0")
+        is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
+        if is_too_long:
+            return UriTooLong
+        return None if is_given and int(length) <= MAX_OPERATOR_BODY else BodyRefused
     if scope["path"] == CLICKS_PATH:
         if scope["method"] != "POST":
             return ResourceNotFound
-    elif scope["method"] not in {"GET", "HEAD"} and not of_operator:
+    elif scope["method"] not in {"GET", "HEAD"}:
         return MethodNotAllowed
-    if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
+    if is_too_long:
         return UriTooLong
-    length = headers.get("content-length", "0")
-    is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
-    most = MAX_OPERATOR_BODY if of_operator else 0
-    return None if is_given and int(length) <= most else BodyRefused
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        return BodyRefused
+    return None
 
 
 def search_cost(path: str, parameters: QueryParams, *, sites: int) -> int:

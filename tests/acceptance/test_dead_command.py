@@ -199,3 +199,16 @@ def test_letters_are_edited_redirected_and_noted_and_each_act_is_audited(
         ("redirect letters", f"{second}, {third}", "", "2 redirected"),
         ("edit letters", first, "a wrong scheme", "1 edited and replayed"),
     ]
+
+
+def test_tidy_exports_and_drops_what_the_settings_do_not_keep(
+    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
+) -> None:
+    dead_letter(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "abc"))
+    assert perennial(environment, "tidy") == "0 dropped; in shards: none\n"
+    tidied = json.loads(perennial({**environment, "DEAD_MAX_LETTERS": "2"}, "tidy", "--json"))
+    assert (len(tidied["dropped"]), broker.depth(DEAD_SET)) == (1, 2)
+    assert perennial(environment, "restore", tidied["file"]) == "1 restored\n"
+    old = {**environment, "DEAD_MAX_AGE": "3600"}
+    assert "3 dropped" in perennial(old, "tidy")
+    assert broker.depth(DEAD_SET) == 0

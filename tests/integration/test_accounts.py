@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from amqp import Message
 from amqp.exceptions import AccessRefused
 from kombu import Connection
+from pydantic import SecretStr
 
 from app.broker.connection import connected
 from app.broker.dead_letters.canary import Canary
@@ -19,6 +21,7 @@ from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler
+from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import event_message, site_message
 from app.private_services.accounts import make_accounts
 from app.topology.accounts import accounts
@@ -29,6 +32,8 @@ from tests.support.accounts import accounts_of
 from tests.support.broker import Broker
 from tests.support.clock import HandTimer
 from tests.support.deliveries import delivery
+from tests.support.operators import api_headers, operated, with_operators
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -108,6 +113,8 @@ def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(
 
 def test_each_account_publishes_its_own_events_only(environments: Environments) -> None:
     writers = {"update": "packer", "register_again": "orchestrator"}
+    writers |= {"pack.written": "packer"}
+    writers |= dict.fromkeys(("crawl.finished", "site.unreachable", "dead_set.grew", "doctor.error"), "worker")
     writers |= dict.fromkeys(("register", "heartbeat", "loaded", "unloaded", "failed"), "searcher")
     for event, writer in writers.items():
         message = event_message(event, {})
@@ -173,3 +180,56 @@ def test_passwords_are_kept_from_run_to_run_and_only_their_owner_can_read_them(
     changed = {file.name for file in folder.iterdir() if file.read_text() != before[file.name]}
     assert changed == {"web.env", "beat.env"}
     assert f"amqp://{prefix}-web:p%2Fw@" in (folder / "web.env").read_text()
+
+
+def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
+    settings: Settings, tmp_path: Path
+) -> None:
+    policy, operable = site_policy(settings), with_operators(settings)
+    waits = policy.delay_queue(600_000)
+    publisher = Publisher(settings.broker)
+    with closing(publisher), accounts_of(settings, tmp_path / "accounts") as environments:
+        publisher.declare([waits])
+        for number in range(2):
+            sent = site_message("index", url=f"https://site.example/{number}")
+            message = Outgoing(exchange=waits.exchange.name, routing_key="site.index", body=sent.body)
+            publisher.publish([message])
+        url = environments["web"]["BROKER_URL"]
+        for queue in ("site.dead", waits.name):
+            assert refused(url, lambda channel, queue=queue: channel.basic_get(queue)), queue
+    with accounts_of(operable, tmp_path / "operators") as environments:
+        found = {name: SecretStr(environments["web"][name]) for name in ("BROKER_URL", "BROKER_API_URL")}
+        own = {name.lower(): url for name, url in found.items()}
+        with operated(operable.model_copy(update={**own, "declare_topology": False})) as client:
+
+            def moved(act: str) -> dict[str, object]:
+                body = {"queue": waits.name, "act": act, "most": 1}
+                answer = client.post("/api/v1/ops/waiting/end", json=body, headers=api_headers())
+                found: dict[str, object] = answer.json()
+                return found
+
+            assert [moved("send"), moved("dead")] == [
+                {"moved": 1, "left": 1, "failure": ""},
+                {"moved": 1, "left": 0, "failure": ""},
+            ]
+            dead = dead_sets(operable.model_copy(update={**own, "declare_topology": False}))
+            assert dead.depth() == 1
+            chosen = dead.choose(lambda _letter: True)
+            assert len(dead.replay(chosen, budget="fresh").done) == 1
+            with connected(environments["web"]["BROKER_URL"]) as connection:
+                assert Canary(connection, wait=1).wait_all(1)
+            assert Broker(settings.broker).depths(["site.index", "site.dead", waits.name]) == [2, 0, 0]
+            wait_for_checks(client)
+            overview = client.get("/api/v1/ops/overview", headers=api_headers()).json()
+            assert [each["level"] for each in overview["findings"]] == ["problem"], overview
+            assert "no worker consumes" in overview["findings"][0]["text"]
+        url = environments["web"]["BROKER_URL"]
+        for exchange, key in (("", MAILBOX), ("", "site.index"), ("celery.pidbox", ""), ("perennial.events", "loaded")):
+            assert refused(url, lambda channel, to=(exchange, key): publish(channel, *to)), (exchange, key)
+        for queue in QUEUES:
+            assert refused(url, lambda channel, queue=queue: channel.queue_delete(queue)), queue
+
+
+def wait_for_checks(client: httpx.Client) -> None:
+    """Wait until the checks of the home page have run."""
+    eventually(lambda: "are well" in client.get("/ops").text, "the checks have run", every=0.5)

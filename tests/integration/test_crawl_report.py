@@ -50,14 +50,16 @@ def policy(process: Context) -> CrawlPolicy:
     return replace(policy, settings=replace(policy.settings, max_pages=12, max_depth=2))
 
 
-def complete(process: Context, policy: CrawlPolicy, name: str, given: str | FetchResult, *, depth: int = 1) -> None:
+def complete(
+    process: Context, policy: CrawlPolicy, name: str, given: str | FetchResult, *, depth: int = 1, crawl_id: str = "c"
+) -> None:
     """Store and complete a page, given by its HTML or its result, as a worker does, without a request."""
     if isinstance(given, str):
         response = Response(url(name), 200, {"content-type": "text/html"}, given.encode())
         result = classify(response, scope=Scope(DOMAIN), extractor=extractor("lexbor"), limits=Limits())
     else:
         result = given
-    page = target(name, depth)
+    page = replace(target(name, depth), crawl_id=crawl_id)
     member = process.pages.store(page, result)
     complete_page(process, page, result, member=bool(member), policy=policy)
 

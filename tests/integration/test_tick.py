@@ -73,9 +73,9 @@ def test_a_timer_that_is_reset_while_another_one_of_its_claim_fires_is_due_later
 
     def publish_and_reset(messages: Sequence[Outgoing]) -> None:
         publish(messages)
-        fired = json.loads(messages[0].body)["domain"]
+        fired = json.loads(messages[0].body).get("domain")
         for domain in domains:
-            if domain != fired:
+            if fired and domain != fired:
                 process.timers.reset(domain, timeout=30, callback=full_pack(domain))
 
     def due(domain: str) -> bool:

@@ -18,22 +18,18 @@ from pydantic import SecretStr
 from starlette.datastructures import QueryParams
 from starlette.types import Message
 
-from app.broker.dead_letters import DeadSets
+from app.broker.connection import connected
 from app.cluster.client.local import LocalSearchClient
-from app.crawl.reports.crawl_report import CrawlReport
-from app.crawl.reports.explanation import Explanation
-from app.errors import CrawlNotFound
-from app.operations.operations import Operations
+from app.private_services import Urls
 from app.search.contract import SearchRequest, SearchResult
-from app.sites.crawl_reports import CrawlReports
-from app.sites.status import Status
 from app.storage.open import create_store
+from app.topology.declare import declare_all
 from app.web.application import create_app
 from app.web.middleware import search_cost
 from app.web.ops.access import Access
 from app.web.ops.visits import OpsState
-from config.settings import Settings
 from tests.packs import page, write_pack
+from tests.support.corner import own_vhost, settings_for
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
@@ -59,22 +55,6 @@ expected-statuses = ["400", "404", "414", "422"]
 """
 
 
-class NoCrawls(CrawlReports):
-    """Reports of a system without crawls."""
-
-    def __init__(self) -> None:
-        pass
-
-    def explain(self, url: str) -> Explanation:
-        raise CrawlNotFound(url)
-
-    def status(self, domain: str) -> Status:
-        raise CrawlNotFound(domain)
-
-    def latest(self, domain: str) -> CrawlReport:
-        raise CrawlNotFound(domain)
-
-
 @pytest.fixture(scope="module")
 def search_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSearchClient]:
     pack = write_pack(tmp_path_factory.mktemp("pack") / "pack.sqlite", PAGES, domain=DOMAIN)
@@ -83,16 +63,19 @@ def search_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSea
 
 
 @pytest.fixture(scope="module")
-def client(search_client: LocalSearchClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    folder = tmp_path_factory.mktemp("operations")
-    settings = Settings(data_dir=folder, web_operator_token=SecretStr("correct-horse-battery"))
-    create_store(settings.store)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Operations, "reports", NoCrawls())
-        # Without dead sets no broker is needed, and no request can begin an act.
-        patch.setattr(Operations, "dead_sets", DeadSets([]))
-        ops = OpsState(settings, Access.of(settings))
-        with served(create_app(search_client, rate_limit="1000000/second", ops=ops)) as client:
+def client(
+    search_client: LocalSearchClient, services: Urls, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
+    """Serve the application with real services: then no answer to bad input may have a status from 500 on."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    with own_vhost(services) as broker_url:
+        own = settings_for(folder, broker_url, services.redis_url, services.broker_api_url)
+        own = own.model_copy(update={"web_operator_token": SecretStr("correct-horse-battery")})
+        create_store(own.store)
+        with connected(own.broker) as connection:
+            assert not declare_all(connection, own)
+        app = create_app(search_client, rate_limit="1000000/second", ops=OpsState(own, Access.of(own)))
+        with served(app) as client:
             yield client
 
 
@@ -115,7 +98,7 @@ def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr
-    assert "18 selected / 18 total" in done.stdout
+    assert "44 selected / 44 total" in done.stdout
 
 
 #: Pieces that mean something to SQLite's FTS5, to SQL, to HTML, to a URL, or to our own query language.

@@ -267,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
             wire.close()
         self.close_connection = self.close_connection or not wire.keep_alive
 
-    do_HEAD = do_PUT = do_DELETE = do_GET  # noqa: N815 - The names that http.server calls.
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - The names that http.server calls.
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):

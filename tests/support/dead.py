@@ -10,6 +10,7 @@ from typing import Any
 
 from kombu import Connection
 
+from app.broker.dead_letters import shards
 from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.delivery import Delivery
@@ -44,9 +45,14 @@ def declare(broker: str) -> None:
             queue(channel).declare()
 
 
-def dead_sets(broker: str, publisher: Publisher, audit: Path | None = None) -> DeadSets:
+def dead_sets(broker: str, publisher: Publisher, audit: Path | None = None, **options: Any) -> DeadSets:
     """Return the dead sets of these policies."""
-    return DeadSets.of(POLICIES, broker, publisher, audit=Audit(audit) if audit else None)
+    return DeadSets.of(POLICIES, broker, publisher, audit=Audit(audit) if audit else None, **options)
+
+
+def small_shards() -> None:
+    """Let shards have four letters, and be filled from seven letters on, in steps of two."""
+    shards.SHARD_LETTERS, shards.MOVE_ABOVE, shards._BATCH = 4, 6, 2
 
 
 def failure(line: int = 7, *, at: float = 1_000.0, **fields: Any) -> Failure:

@@ -1,6 +1,7 @@
 """A replay or drop that is killed before a chosen operation, in a process forked from this one.
 
-It reads lines of JSON, [act, broker, operation, file], and answers each with whether its operator was killed.
+It reads lines of JSON, [act, broker, operation, file], and answers each with whether its operator was killed. An act
+such as "replay in shards" is done with shards of few letters.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from amqp.abstract_channel import AbstractChannel
 
-from app.broker.dead_letters import exports
+from app.broker.dead_letters import OperationResult, Retention, exports
 from app.broker.dead_letters.letters import LetterFilter
 from app.broker.publishing import Publisher
-from tests.support.dead import dead_sets
+from tests.support.dead import dead_sets, small_shards
 
 #: The function that writes to the file of an export.
 _APPEND = "append_lines"
@@ -40,10 +42,17 @@ def main() -> None:
 def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
     status = 1
     try:
+        act, _, shards = act.partition(" ")
+        if shards:
+            small_shards()
         _kill_before(operation)
         dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit")).only("post.dead")
-        result = dead.replay() if act == "replay" else dead.drop(LetterFilter(), file)
-        status = 0 if result.complete else 1
+        acts: dict[str, Callable[[], OperationResult]] = {
+            "replay": dead.replay,
+            "drop": lambda: dead.drop(LetterFilter(), file),
+            "tidy": lambda: dead.tidy(Retention(), file)[1],
+        }
+        status = 0 if acts[act]().complete else 1
     except BaseException:  # noqa: BLE001 - The child must never return to the loop of its parent.
         traceback.print_exc()
     finally:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import typer.main
 
 from app.cli.main import LazyCommand, cli
+from app.notifications.events import EVENTS, PublicEvent
 from app.topology.declare import all_queues
 from app.web.application import create_app
 from config.settings import ROOT, Settings
@@ -110,7 +113,7 @@ def http_page(text: str) -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for path, item in paths.items():
         for operation in item.values():
-            for each in operation.get("parameters", []):
+            for each in (found for found in operation.get("parameters", []) if found["in"] == "query"):
                 parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
                 rows.setdefault(parameter, []).append(f"`{path}`")
     parameters = ((", ".join(addresses), *parameter) for parameter, addresses in rows.items())
@@ -125,6 +128,34 @@ def http_page(text: str) -> str:
     }
     types = sorted(problems, key=lambda row: (row[1], row[0]))
     return _with_table(text, "## Errors", ("Type", "Status", "Title"), types)
+
+
+def events_page(text: str) -> str:
+    """Return the reference of the events: what each says, and its own fields."""
+    common = PublicEvent.model_fields
+    rows = (
+        (
+            f"[`{kind}`](schemas/{kind}.v1.json)",
+            " ".join((event.__doc__ or "").split()),
+            ", ".join(f"`{name}`" for name in event.model_fields if name not in common),
+        )
+        for kind, event in EVENTS.items()
+    )
+    text = _with_table(text, "## Types", ("Type and schema", "Meaning", "Its own fields"), rows)
+    meanings: dict[tuple[str, str], list[str]] = {}
+    for kind, event in EVENTS.items():
+        for name, field in event.model_fields.items():
+            if field.description:
+                of = "all" if name in common else f"`{kind}`"
+                meanings.setdefault((name, field.description), []).append(of)
+    fields = ((f"`{name}`", ", ".join(dict.fromkeys(kinds)), text) for (name, text), kinds in meanings.items())
+    return _with_table(text, "## Fields", ("Field", "Of", "Meaning"), fields)
+
+
+def event_schema(kind: str, _text: str) -> str:
+    """Return the JSON schema of an event."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps(head | EVENTS[kind].model_json_schema(mode="serialization"), indent=2) + "\n"
 
 
 def decisions_page(text: str) -> str:
@@ -151,6 +182,8 @@ DOCUMENTS: dict[str, Callable[[str], str]] = {
     "docs/reference/commands.md": commands_page,
     "docs/reference/topology.md": topology_page,
     "docs/reference/http-api.md": http_page,
+    "docs/reference/events.md": events_page,
+    **{f"docs/reference/schemas/{kind}.v1.json": partial(event_schema, kind) for kind in EVENTS},
 }
 
 

@@ -45,14 +45,14 @@ ART = {"coverart", "eventart"}
 
 #: Which services get a secret besides their own account at the broker.
 NEEDS = {
-    "BROKER_API_URL": {"flower", "accounts", "operator"},
+    "BROKER_API_URL": {"flower", "web", "accounts", "operator"},
     "ACCOUNT_PASSWORDS": {"accounts", "operator"},
     "REDIS_URL": {*TASKS, "web", "operator"},
     **{key: {"worker", "packer", "orchestrator", "searcher", "web", "bucket", "operator"} for key in KEYS},
     "SITE_SECRETS": {"worker", "packer", "operator"},
-    "WEB_OPERATOR_TOKEN": {"web"},
-    "OPS_PASSWORD": {"web"},
-    "OPS_READ_PASSWORD": {"web"},
+    "WEB_OPERATOR_TOKEN": {"web", "accounts"},
+    "OPS_PASSWORD": {"web", "accounts"},
+    "OPS_READ_PASSWORD": {"web", "accounts"},
     "FLOWER_BASIC_AUTH": {"flower"},
     "ARCHIVE_ACCESS_KEY": {*ART, "operator"},
     "ARCHIVE_SECRET_KEY": {*ART, "operator"},
@@ -60,6 +60,7 @@ NEEDS = {
     "EVENT_ARCHIVE_SECRET_KEY": {"eventart", "operator"},
     "MUSICBRAINZ_URL": {*ART, "eventreader", "accounts", "operator"},
     "EVENT_QUEUE_URL": {*ART, "eventreader", "operator"},
+    **{key: {"worker", "accounts", "operator"} for key in ("WEBHOOK_URL", "WEBHOOK_SECRET", "SMTP_URL")},
 }
 
 

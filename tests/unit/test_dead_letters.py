@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer
-from amqp.serialization import dumps
+from amqp.serialization import dumps, loads
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -21,13 +22,16 @@ from app.broker.amqp_internals import LateTimestamp, UndecodableText
 from app.broker.dead_letters.audit import append_lines
 from app.broker.dead_letters.causes import Cause, cause_of
 from app.broker.dead_letters.exports import from_record, read_export, to_record
+from app.broker.dead_letters.index import ShardEntry, summary_of
 from app.broker.dead_letters.letters import DeadLetter, LetterFilter, LetterIds, group_letters, id_matches, letter_of
+from app.broker.dead_letters.moved import as_before_move, fingerprint, moved_copy
+from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, TooDeep
 from app.broker.nesting import MAX_NESTING, may_be_deep, read_json, require_shallow
 from app.cli.dead import age_seconds, cli
 from app.cli.dead_output import age
 from app.cli.printing import short
-from app.messages.dead_sets import domain_of, task_of, where
+from app.messages.dead_sets import domain_of, labels_of, task_of, where
 from tests.support.deliveries import delivery
 
 pytestmark = pytest.mark.unit
@@ -67,6 +71,46 @@ def test_an_export_holds_the_complete_message(headers: dict[str, Any], body: byt
     assert (again.id, again.set, again.delivery.body) == (found.id, found.set, body)
     # AMQP does not distinguish bytes from text.
     assert dumps("F", [again.delivery.headers]) == dumps("F", [headers])
+
+
+@given(HEADERS, st.binary(max_size=20))
+def test_a_summary_in_the_index_is_that_of_the_letter(headers: dict[str, Any], body: bytes) -> None:
+    found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", LetterIds())
+    summary = summary_of(found, labels_of)
+    entry = ShardEntry(number=1, filled_at=0.0).with_letters([summary, summary])
+    read = ShardEntry.of(Delivery(entry.packed, entry.message("i").headers, {}, None, None, "site.dead.index"))
+    assert read is not None
+    assert read.letters("site.dead") == [summary, summary]
+    assert read.may_have([found.id[:5]])
+    assert not read.may_have(["no-such-id"])
+    assert (summary.group, summary.queue, summary.cause.error) == (found.group, found.queue, found.cause.error)
+    assert (task_of(summary), domain_of(summary)) == (task_of(found), domain_of(found))
+
+
+@given(HEADERS, st.binary(max_size=20))
+def test_a_moved_letter_can_be_read_as_it_was_before(headers: dict[str, Any], body: bytes) -> None:
+    given_ = {"correlation_id": "c", "priority": 3, "timestamp": 2**33, "expiration": "5", "user_id": "u"}
+    before = replace(delivery("site.dead", body=body), headers=headers, properties=given_, exchange="e")
+    sent = moved_copy(before, "site.dead.shard.1")
+    # As AMQP has them, which does not distinguish bytes from text.
+    as_sent = loads("F", dumps("F", [dict(sent.headers)]), 0)[0][0]
+    received = replace(before, headers=as_sent, properties=dict(sent.properties), exchange="", routing_key="x")
+    after = as_before_move(received)
+    assert dumps("F", [dict(after.headers)]) == dumps("F", [headers])
+    assert {name: after.properties[name] for name in given_} == given_
+    assert (after.exchange, after.routing_key, after.body) == ("e", before.routing_key, body)
+    assert fingerprint(after) == fingerprint(before)
+
+
+@pytest.mark.parametrize("state", [None, {}, {"format": 0}, {"format": 1, "number": "x"}, {"format": 1, "number": [1]}])
+def test_a_message_that_is_no_entry_of_an_index_is_recognised(state: Any) -> None:
+    assert ShardEntry.of(replace(delivery("site.dead.index"), headers={"perennial-shard": state})) is None
+
+
+def test_a_damaged_entry_of_an_index_is_an_error_that_names_the_shard() -> None:
+    for packed in (b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"causes": [], "labels": [], "letters": [[1]]}')):
+        with pytest.raises(InvalidMessage, match=r"damaged index of shard 7 of site\.dead"):
+            ShardEntry(number=7, filled_at=0.0, count=1, packed=packed).letters("site.dead")
 
 
 def test_an_export_holds_values_that_json_cannot() -> None:

@@ -229,6 +229,13 @@ def test_a_client_queue_with_its_own_ttl_makes_a_loop() -> None:
     assert {"client", "client.retry"} <= set(loop.problem.replace(":", " ").split())
 
 
+def test_a_policy_that_deletes_letters_of_a_shard_or_the_index_of_a_dead_set_is_an_error() -> None:
+    names = ("site.dead.shard.7", "site.dead.index", "others.dead.shard.1")
+    queues = [QueueDefinition(name, broker_policy={"max-length": 10}) for name in names]
+    found = [finding.subject for finding in compare(OURS, plus(OURS, *queues)) if finding.severity == "error"]
+    assert found == ["queue site.dead.index", "queue site.dead.shard.7"]
+
+
 def test_former_delay_queues_are_recognised_and_their_bindings_are_no_finding() -> None:
     former = declared_topology(all_queues(Settings(retry_timeout_ms=3_000)))
     both = plus(OURS, *former.exchanges.values(), *former.queues.values(), bindings=sorted(former.bindings))

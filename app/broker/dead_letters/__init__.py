@@ -1,13 +1,16 @@
 """Dead sets: list and group dead letters, replay, drop, export and restore them."""
 
 from .audit import Audit as Audit
+from .dead_set import Retention as Retention
 from .exports import from_record as from_record
 from .exports import read_export as read_export
 from .exports import to_record as to_record
 from .letters import DeadLetter as DeadLetter
 from .letters import LetterFilter as LetterFilter
 from .letters import LetterGroup as LetterGroup
+from .letters import LetterSummary as LetterSummary
 from .operations import OperationResult as OperationResult
 from .replay import ReplayChanges as ReplayChanges
 from .sets import Chosen as Chosen
 from .sets import DeadSets as DeadSets
+from .shards import OnNote as OnNote

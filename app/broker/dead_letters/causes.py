@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,6 +54,8 @@ class Cause:
     exception: str = ""
     message: str = ""
     traceback: str = ""
+    #: `folder/file:line in function` of the traceback's last frame, independent of the path of the checkout.
+    location: str = ""
     attempts: int = 0
     worker: str = ""
     first_failed_at: float | None = None
@@ -64,18 +66,18 @@ class Cause:
         """Exception and message as one text."""
         return f"{self.exception}: {self.message}".strip(": ")
 
-    @property
-    def location(self) -> str:
-        """`folder/file:line in function` of the traceback's last frame, independent of the path of the checkout."""
-        frames = _FRAME.findall(self.traceback)
-        if not frames:
-            return ""
-        path, line, function = frames[-1]
-        return f"{'/'.join(path.replace(chr(92), '/').split('/')[-2:])}:{line} in {function}"
-
 
 def cause_of(delivery: Delivery) -> Cause:
     """Return why a message is in a dead set. Never raises, whatever its headers hold."""
+    cause = _from_headers(delivery)
+    frames = _FRAME.findall(cause.traceback)
+    if not frames:
+        return cause
+    path, line, function = frames[-1]
+    return replace(cause, location=f"{'/'.join(path.replace(chr(92), '/').split('/')[-2:])}:{line} in {function}")
+
+
+def _from_headers(delivery: Delivery) -> Cause:
     headers = delivery.headers
     if REASON in headers:
         return Cause(

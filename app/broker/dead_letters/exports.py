@@ -81,7 +81,13 @@ def from_record(record: Any) -> DeadLetter:
             exchange=record["exchange"],
         )
         _require_publishable(delivery)
-        return DeadLetter(id=str(record["id"]), set=delivery.queue, delivery=delivery, cause=cause_of(delivery))
+        return DeadLetter(
+            id=str(record["id"]),
+            set=delivery.queue,
+            cause=cause_of(delivery),
+            routing_key=delivery.routing_key,
+            delivery=delivery,
+        )
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, FrameSyntaxError, struct.error) as error:
         raise InvalidMessage(f"invalid export of a dead letter: {error!r}: {str(record)[:80]!r}") from error
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from ..delivery import Delivery
@@ -18,18 +19,23 @@ from .causes import Cause, cause_of
 _DEAD_ID = re.compile(r"[0-9A-Za-z-]{8,64}")
 
 
+_NO_LABELS: Mapping[str, str] = {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """A message of the dead set `set`.
+class LetterSummary:
+    """What lists, groups and filters need of a message of the dead set `set`.
 
     `id` is its header `perennial-dead-id`, or a hash of its content where that header is missing or invalid. Letters
-    with the same id are numbered in the order of the set: `id`, `id.2`, `id.3`.
+    with the same id are numbered in the order of the set: `id`, `id.2`, `id.3`. `labels` is what the application
+    found in the message when it was moved to a shard; the traceback of `cause` is empty there.
     """
 
     id: str
     set: str
-    delivery: Delivery
     cause: Cause
+    routing_key: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
 
     @property
     def queue(self) -> str:
@@ -44,8 +50,14 @@ class DeadLetter:
     @property
     def group(self) -> str:
         """Eight hex digits of reason, exception and location: the same for letters with the same cause."""
-        cause = "\0".join((self.cause.reason, self.cause.exception, self.cause.location))
-        return hashlib.blake2b(cause.encode(errors="replace"), digest_size=4).hexdigest()
+        return _group_key(self.cause.reason, self.cause.exception, self.cause.location)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter(LetterSummary):
+    """A whole message of a dead set."""
+
+    delivery: Delivery
 
     @property
     def replay_history(self) -> tuple[str, ...]:
@@ -67,20 +79,53 @@ class DeadLetter:
         return value[:2] if is_celery else value
 
 
+#: Finds labels in a whole letter, by which the application lists and filters its summary. It never raises.
+Labels = Callable[[DeadLetter], Mapping[str, str]]
+
+
+@lru_cache(maxsize=1_000)
+def _group_key(*cause: str) -> str:
+    return hashlib.blake2b("\0".join(cause).encode(errors="replace"), digest_size=4).hexdigest()
+
+
 class LetterIds:
     """Gives the letters of a dead set their ids, in the order of the set.
 
-    `departed` counts, by base id, letters that left the set: those that remain keep their numbers.
+    `before` counts, by base id, letters that come before the next one, or that left the set: those that remain keep
+    their numbers.
     """
 
-    def __init__(self, departed: Counter[str] | None = None) -> None:
-        self._seen: Counter[str] = Counter(departed or {})
+    def __init__(self, before: Counter[str] | None = None) -> None:
+        self._seen: Counter[str] = Counter(before or {})
 
     def next_id(self, set_name: str, delivery: Delivery) -> str:
         """Return the id of the next letter."""
-        base = base_id(set_name, delivery)
+        return self._number(base_id(set_name, delivery))
+
+    def numbered(self, summaries: Iterable[LetterSummary]) -> list[LetterSummary]:
+        """Return the next letters, whose ids have no numbers yet, with their ids."""
+        found = []
+        for summary in summaries:
+            letter_id = self._number(summary.id)
+            found.append(summary if letter_id == summary.id else replace(summary, id=letter_id))
+        return found
+
+    def seen(self) -> Counter[str]:
+        """Return how many letters had each base id."""
+        return self._seen.copy()
+
+    def _number(self, base: str) -> str:
         self._seen[base] += 1
         return base if self._seen[base] == 1 else f"{base}.{self._seen[base]}"
+
+
+def seen_before(letters: Iterable[LetterSummary]) -> Counter[str]:
+    """Return, by base id, how many letters came before those of one queue, which have their numbers."""
+    before: Counter[str] = Counter()
+    for letter in letters:
+        base, _, number = letter.id.partition(".")
+        before.setdefault(base, int(number or 1) - 1)
+    return before
 
 
 def base_id(set_name: str, delivery: Delivery) -> str:
@@ -96,7 +141,13 @@ def base_id(set_name: str, delivery: Delivery) -> str:
 
 def letter_of(delivery: Delivery, set_name: str, ids: LetterIds) -> DeadLetter:
     """Return a delivery from a dead set as a dead letter."""
-    return DeadLetter(id=ids.next_id(set_name, delivery), set=set_name, delivery=delivery, cause=cause_of(delivery))
+    return DeadLetter(
+        id=ids.next_id(set_name, delivery),
+        set=set_name,
+        cause=cause_of(delivery),
+        routing_key=delivery.routing_key,
+        delivery=delivery,
+    )
 
 
 def id_matches(letter_id: str, prefix: str) -> bool:
@@ -120,9 +171,9 @@ class LetterFilter:
     group: str = ""
     before: float | None = None
     after: float | None = None
-    also: Callable[[DeadLetter], bool] | None = None
+    also: Callable[[LetterSummary], bool] | None = None
 
-    def __call__(self, letter: DeadLetter) -> bool:
+    def __call__(self, letter: LetterSummary) -> bool:
         """Return whether the letter matches."""
         cause = letter.cause
         return (
@@ -156,23 +207,25 @@ class LetterGroup:
     message: str = ""
     example: str = ""
 
-    def add(self, letter: DeadLetter) -> None:
+    def add(self, letter: LetterSummary) -> None:
         """Count a letter."""
         cause = letter.cause
         self.count += 1
         self.queues[letter.queue] += 1
         self.message, self.example = cause.message, letter.id
-        times = (cause.first_failed_at, cause.failed_at)
-        self.first = min((time for time in (self.first, *times) if time is not None), default=None)
-        self.last = max((time for time in (self.last, *times) if time is not None), default=None)
+        for time in (cause.first_failed_at, cause.failed_at):
+            if time is not None:
+                self.first = time if self.first is None or time < self.first else self.first
+                self.last = time if self.last is None or time > self.last else self.last
 
 
-def group_letters(letters: Iterable[DeadLetter]) -> list[LetterGroup]:
+def group_letters(letters: Iterable[LetterSummary]) -> list[LetterGroup]:
     """Return the groups of the letters, the largest first."""
     groups: dict[str, LetterGroup] = {}
     for letter in letters:
-        if letter.group not in groups:
+        key = letter.group
+        if key not in groups:
             cause = letter.cause
-            groups[letter.group] = LetterGroup(letter.group, cause.reason, cause.exception, cause.location)
-        groups[letter.group].add(letter)
+            groups[key] = LetterGroup(key, cause.reason, cause.exception, cause.location)
+        groups[key].add(letter)
     return sorted(groups.values(), key=lambda group: -group.count)

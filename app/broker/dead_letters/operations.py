@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from ..connection import CONNECTION_ERRORS
 from ..errors import ApplicationError
-from .letters import DeadLetter, base_id
+from .letters import DeadLetter, LetterIds, base_id
 from .reading import DeadSetLease, DeadSetReader
+from .shards import Part, ShardedSet
 
 #: Seconds of one pass over a dead set. Then all letters are requeued and the set is read again. The broker closes a
 #: channel that holds unacknowledged messages for longer than `consumer_timeout`, 30 minutes by default.
@@ -38,7 +39,7 @@ class Operation(ABC):
         del timeout
         return True
 
-    def remove_copies(self, reader: DeadSetReader) -> None:  # noqa: B027 - Most operations make no copies.
+    def remove_copies(self, lease: DeadSetLease) -> None:  # noqa: B027 - Most operations make no copies.
         """Remove copies that the operation itself brought to the dead set."""
 
     def finish(self) -> None:  # noqa: B027 - Most operations have no outcome to wait for.
@@ -70,47 +71,67 @@ class OperationResult:
 
 
 def carry_out_operation(
-    lease: DeadSetLease, ids: Iterable[str], operation: Operation, *, on_progress: Callable[[int], None]
+    dead_set: ShardedSet, ids: Sequence[str], operation: Operation, *, on_progress: Callable[[int], None]
 ) -> OperationResult:
     """Apply an operation to the letters with these ids, in the order of the set, and remove those that it took.
 
     `on_progress` is called with the number of letters done so far.
     """
-    run = _OperationRun(lease, dict.fromkeys(ids), operation, on_progress)
+    result = OperationResult()
     try:
-        while run.remaining:
-            operation.wait_ready(float("inf"))
-            if not run.one_pass():
-                break
+        for part in dead_set.parts(ids):
+            run = _OperationRun(dead_set.lease, part, operation, on_progress, result)
+            try:
+                run.until_done()
+            finally:
+                if run.departed:
+                    dead_set.note_removed(part, set(part.ids).intersection(result.done))
+            if run.remaining:
+                dead_set.note_missing(part)
         operation.finish()
     except (OperationStopped, ApplicationError, *CONNECTION_ERRORS) as error:
-        run.result.stopped = str(error) or type(error).__name__
-    else:
-        run.result.missing = list(run.remaining)
-    return run.result
+        result.stopped = str(error) or type(error).__name__
+        result.missing = []
+    return result
 
 
 @dataclass(slots=True)
 class _OperationRun:
-    """An operation under way. `departed` counts removed letters by base id, so that equal ones keep their ids."""
+    """An operation under way on the letters of one queue.
+
+    `departed` counts removed letters by base id, so that equal ones keep their ids.
+    """
 
     lease: DeadSetLease
-    remaining: dict[str, None]
+    part: Part
     operation: Operation
     on_progress: Callable[[int], None]
-    result: OperationResult = field(default_factory=OperationResult)
+    result: OperationResult
+    remaining: dict[str, None] = field(init=False)
     departed: Counter[str] = field(default_factory=Counter)
 
-    def one_pass(self) -> bool:
-        """Read the dead set for at most PASS_SECONDS and apply the operation; return whether a letter was found."""
-        with self.lease.reading(self.departed.copy()) as reader, closing(self._batches(reader)) as batches:
+    def __post_init__(self) -> None:
+        self.remaining = dict.fromkeys(self.part.ids)
+
+    def until_done(self) -> None:
+        """Read the queue in passes until all letters are done or none is found. Raises OperationStopped."""
+        while self.remaining:
+            self.operation.wait_ready(float("inf"))
             try:
-                found = self._apply(batches, reader)
+                found = self._one_pass()
             except OperationStopped:
-                self.operation.remove_copies(reader)
+                self.operation.remove_copies(self.lease)
                 raise
-            self.operation.remove_copies(reader)
-        return found
+            self.operation.remove_copies(self.lease)
+            if not found:
+                break
+        self.result.missing += self.remaining
+
+    def _one_pass(self) -> bool:
+        """Read the queue for at most PASS_SECONDS and apply the operation; return whether a letter was found."""
+        ids = LetterIds(self.part.before + self.departed)
+        with self.lease.reading(self.part.queue, ids=ids) as reader, closing(self._batches(reader)) as batches:
+            return self._apply(batches, reader)
 
     def _apply(self, batches: Iterable[list[tuple[DeadLetter, int]]], reader: DeadSetReader) -> bool:
         """Apply the operation and remove what it took; return whether there was a batch."""

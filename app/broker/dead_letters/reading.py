@@ -1,39 +1,41 @@
-"""Read a dead set without changing it, by an exclusive consumer: closing its connection requeues all in order."""
+"""Read the queues of a dead set without changing them, by an exclusive consumer whose end requeues all in order."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from amqp.exceptions import AccessRefused, NotFound, ResourceLocked
+from kombu import Queue
 
 from ..connection import CONNECTION_ERRORS, connected
 from ..declaring import node_down
 from ..delivery import Delivery
 from ..errors import DeadSetBusy, QueueUnavailable
 from .letters import DeadLetter, LetterIds, letter_of
+from .moved import as_before_move
+
+#: Letters that one reading holds unacknowledged at most: RabbitMQ keeps them in memory, and requeues them one by one.
+MAX_READ = 5_000
 
 #: Seconds to wait until another reader of the dead set has finished.
-LEASE_TIMEOUT = 5.0
+LEASE_TIMEOUT = 10.0
 #: Seconds between two attempts to get the lease.
 _LEASE_INTERVAL = 0.1
 
 #: Seconds to wait for a message that the queue's count announced.
 _MESSAGE_TIMEOUT = 1.0
 
-#: AMQP's prefetch count has 16 bits, and 0 means no limit.
-_MAX_PREFETCH = 65_535
-
 
 @contextmanager
 def leased(broker: str, queue: str) -> Iterator[DeadSetLease]:
     """Yield a lease on a dead set. Raises DeadSetBusy while another process has it, and BrokerUnreachable."""
     with connected(broker) as connection:
-        lease = DeadSetLease(broker, queue)
-        lease.acquire(connection)
+        lease = DeadSetLease(broker, queue, connection)
+        lease.acquire()
         yield lease
         # A connection that broke has ended the lease. What the operation did before must still be reported.
         with suppress(*CONNECTION_ERRORS):
@@ -41,37 +43,47 @@ def leased(broker: str, queue: str) -> Iterator[DeadSetLease]:
 
 
 class DeadSetLease:
-    """The right to read a dead set: an exclusive queue, deleted with its connection by the broker.
+    """The right to read and move the letters of a dead set, by an exclusive queue that ends with its connection.
 
-    An exclusive consumer alone is not enough. Between counting and consuming, another process could begin and end. The
-    messages that it held would not be counted.
+    `name` is the documented queue of the set. An exclusive consumer of it alone is not enough. Between counting and
+    consuming, another process could begin and end. The messages that it held would not be counted.
     """
 
-    def __init__(self, broker: str, queue: str) -> None:
+    def __init__(self, broker: str, name: str, connection: Any) -> None:
+        self.name = name
         self._broker = broker
-        self._queue = queue
+        self._connection = connection
 
-    def acquire(self, connection: Any) -> None:
-        """Declare the lease queue on a connection. Raises DeadSetBusy after LEASE_TIMEOUT seconds."""
-        deadline = time.monotonic() + LEASE_TIMEOUT
-        lease = f"{self._queue}.lease"
-        while not (
-            _granted(lambda: connection.channel().queue_declare(lease, exclusive=True)) and self._has_no_consumer()
-        ):
-            if time.monotonic() > deadline:
-                raise DeadSetBusy(f"another process works on the dead set {self._queue}; try again when it has ended")
-            time.sleep(_LEASE_INTERVAL)
+    def acquire(self) -> None:
+        """Declare the lease queue. Raises DeadSetBusy after LEASE_TIMEOUT seconds."""
+        lease = f"{self.name}.lease"
+        self._wait(
+            lambda: (
+                _granted(lambda: self._connection.channel().queue_declare(lease, exclusive=True))
+                and self._is_unused(self.name)
+            ),
+            self.name,
+        )
+
+    def wait_until_unused(self, queue: str) -> None:
+        """Wait until no other consumer has a queue: the process that had the lease may have been killed just now.
+
+        The messages that it held are in the queue again then. Raises DeadSetBusy after LEASE_TIMEOUT seconds.
+        """
+        self._wait(lambda: self._is_unused(queue), queue)
 
     @contextmanager
-    def reading(self, departed: Counter[str] | None = None, *, first: int | None = None) -> Iterator[DeadSetReader]:
-        """Yield a reader of the letters that are there now. Letters that are not removed keep their order.
+    def reading(
+        self, queue: str = "", *, ids: LetterIds | None = None, first: int = MAX_READ, window: int = MAX_READ
+    ) -> Iterator[DeadSetReader]:
+        """Yield a reader of the letters in a queue of the set, by default the documented one, that are there now.
 
-        `departed` counts, by base id, letters that left since the others got their ids. With `first`, the broker
-        delivers at most that many: requeueing 100,000 messages keeps it busy for seconds.
+        Letters that are not removed keep their order. `ids` gives the letters their ids. At most `first` letters are
+        read, and `window` are unacknowledged at a time. To read more than `window`, remove letters on the way.
         """
         with connected(self._broker) as connection:
-            reader = DeadSetReader(connection, self._queue, LetterIds(departed))
-            reader.start(first)
+            reader = DeadSetReader(connection, queue or self.name, self.name, ids or LetterIds())
+            reader.start(first, window)
             try:
                 yield reader
             except BaseException:
@@ -83,73 +95,95 @@ class DeadSetLease:
             connection.connection.close()
 
     def depth(self) -> int:
-        """Return the number of letters."""
-        with connected(self._broker) as connection:
-            try:
-                return int(connection.channel().queue_declare(self._queue, passive=True).message_count)
-            except NotFound as error:
-                _require_missing(self._queue, error)
-                return 0
+        """Return the number of letters in the documented queue."""
+        return self.count(self.name) or 0
 
-    def _has_no_consumer(self) -> bool:
+    def count(self, queue: str) -> int | None:
+        """Return the number of messages in a queue of the set, None where it does not exist."""
+        try:
+            with self._connection.channel() as channel:
+                return int(channel.queue_declare(queue, passive=True).message_count)
+        except NotFound as error:
+            _require_missing(queue, error)
+            return None
+
+    def declare(self, queue: Queue) -> None:
+        """Declare a queue of the set."""
+        with self._connection.channel() as channel:
+            queue(channel).declare()
+
+    def delete_if_empty(self, queue: str) -> None:
+        """Delete a queue of the set, unless there are messages in it.
+
+        A consumer may hold some, which do not count as messages in the queue: one of a process that was just killed.
+        """
+        with suppress(*CONNECTION_ERRORS), self._connection.channel() as channel:
+            channel.queue_delete(queue, if_unused=True, if_empty=True)
+
+    def _wait(self, is_free: Callable[[], bool], queue: str) -> None:
+        deadline = time.monotonic() + LEASE_TIMEOUT
+        while not is_free():
+            if time.monotonic() > deadline:
+                raise DeadSetBusy(f"another process works on the dead set {queue}; try again when it has ended")
+            time.sleep(_LEASE_INTERVAL)
+
+    def _is_unused(self, queue: str) -> bool:
         """Return whether an exclusive consumer is granted. A killed process may still have one for a moment."""
         with connected(self._broker) as connection:
             channel = connection.channel()
             channel.basic_qos(0, 1, False)
             granted = True
             try:
-                granted = _granted(
-                    lambda: channel.basic_consume(self._queue, callback=lambda _message: None, exclusive=True)
-                )
+                granted = _granted(lambda: channel.basic_consume(queue, callback=lambda _message: None, exclusive=True))
             except NotFound as error:
-                _require_missing(self._queue, error)
+                _require_missing(queue, error)
             connection.connection.close()
             return granted
 
 
 class DeadSetReader:
-    """The letters of a dead set, each unacknowledged. `depth` is how many there were at the start."""
+    """The letters of one queue of a dead set, each unacknowledged.
 
-    def __init__(self, connection: Any, queue: str, ids: LetterIds) -> None:
+    `depth` is how many are read, and `total` how many there were at the start.
+    """
+
+    def __init__(self, connection: Any, queue: str, set_name: str, ids: LetterIds) -> None:
         self._connection = connection
         self._channel = connection.channel()
         self._queue = queue
+        self._set_name = set_name
         self._ids = ids
         self._arrived: deque[Any] = deque()
-        self.depth = 0
+        self.depth = self.total = 0
 
-    def start(self, first: int | None) -> None:
-        """Count, then consume. A queue that does not exist has no letters."""
+    def start(self, first: int, window: int) -> None:
+        """Count, then consume at most `first` messages. A queue that does not exist has none."""
         try:
-            self.depth = self._message_count()
+            self.total = self._message_count()
         except NotFound as error:
             _require_missing(self._queue, error)
             return
-        if first is not None and first <= _MAX_PREFETCH:
-            self._channel.basic_qos(0, first, False)
-            self.depth = min(self.depth, first)
-        self._channel.basic_consume(self._queue, callback=self._arrived.append, exclusive=True)
+        self.depth = min(self.total, first)
+        if self.depth:
+            self._channel.basic_qos(0, min(self.depth, window), False)
+            self._channel.basic_consume(self._queue, callback=self._arrived.append, exclusive=True)
 
     def __iter__(self) -> Iterator[tuple[DeadLetter, int]]:
         """Yield the letters with their delivery tags, oldest first, and keep none in memory."""
+        for delivery, delivery_tag in self.deliveries():
+            yield letter_of(delivery, self._set_name, self._ids), delivery_tag
+
+    def deliveries(self) -> Iterator[tuple[Delivery, int]]:
+        """Yield the messages with their delivery tags, each as it was before it was moved to a shard."""
         for _ in range(self.depth):
             message = self._next_message()
             if message is None:
                 return
-            delivery, delivery_tag = message
-            yield letter_of(delivery, self._queue, self._ids), delivery_tag
+            yield message
 
     def remove(self, delivery_tag: int) -> None:
-        """Remove a letter from the dead set."""
+        """Remove a message from the queue."""
         self._channel.basic_ack(delivery_tag)
-
-    def remove_arrivals(self, matches: Callable[[Delivery], bool], count: int) -> None:
-        """Remove `count` matching messages that arrived after the start; stop early if no more messages come."""
-        while count and (message := self._next_message()) is not None:
-            delivery, delivery_tag = message
-            if matches(delivery):
-                self.remove(delivery_tag)
-                count -= 1
 
     def _next_message(self) -> tuple[Delivery, int] | None:
         """Return the next message with its delivery tag, or None if no more come."""
@@ -161,7 +195,7 @@ class DeadSetReader:
                 if not self._message_count() and not self._message_count() and not self._arrived:
                     return None
         message = self._channel.message_to_python(self._arrived.popleft())
-        return Delivery.of(message, self._queue), message.delivery_tag
+        return as_before_move(Delivery.of(message, self._set_name)), message.delivery_tag
 
     def _message_count(self) -> int:
         return int(self._channel.queue_declare(self._queue, passive=True).message_count)

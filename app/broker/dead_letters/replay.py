@@ -20,7 +20,7 @@ from .audit import Audit
 from .canary import Canary
 from .letters import DeadLetter
 from .operations import Operation, OperationStopped
-from .reading import DeadSetReader
+from .reading import DeadSetLease
 
 #: Publishes that fail in a row before the replay stops: then the broker is the cause, not a message.
 _MAX_FAILURES = 3
@@ -149,9 +149,9 @@ class Replay(Operation):
         self._next_at = max(self._next_at, time.monotonic()) + self._interval
         return stayed
 
-    def remove_copies(self, reader: DeadSetReader) -> None:
+    def remove_copies(self, lease: DeadSetLease) -> None:
         """Remove the copies that came back to the dead set: their originals are still there."""
-        self._returned.remove(reader)
+        self._returned.remove(lease)
 
     def finish(self) -> None:
         """Wait for the outcomes of the last letters. Raises OperationStopped."""
@@ -273,9 +273,14 @@ class ReturnedCopies:
                 return True
         return False
 
-    def remove(self, reader: DeadSetReader) -> None:
-        """Remove the copies from the dead set."""
-        reader.remove_arrivals(lambda delivery: _is_unprocessed_replay(delivery, self._ids), len(self._ids))
+    def remove(self, lease: DeadSetLease) -> None:
+        """Remove the copies from the dead set, which came to the end of its documented queue."""
+        if not self._ids:
+            return
+        with lease.reading() as reader:
+            for delivery, delivery_tag in reader.deliveries():
+                if _is_unprocessed_replay(delivery, self._ids):
+                    reader.remove(delivery_tag)
         self._ids.clear()
 
 

@@ -37,7 +37,8 @@ class FixedTtl(Policy):
 
     Work queues are bound to the direct exchange `prefix` by `keys` (queue -> routing key). A failed message waits in
     `<prefix>.retry`, whose TTL returns it with its routing key, and ends in `<prefix>.failed`. Every argument is that
-    of the document, since a broker may have these queues already.
+    of the document, since a broker may have these queues already. Other programs may consume the failed messages, so
+    these are moved to shards only with `shards_dead_set`.
     """
 
     prefix: str
@@ -46,6 +47,7 @@ class FixedTtl(Policy):
     retry_max: int = 4
     postpone_type: QueueType = "quorum"
     delivery_limit: int = 50
+    shards_dead_set: bool = False
 
     name: ClassVar[str] = "fixed_ttl"
     retries_permanent: ClassVar[bool] = True

@@ -200,6 +200,16 @@ class Failures:
 
 
 @dataclass(frozen=True, slots=True)
+class FailingCrawl:
+    """A running crawl whose requests fail since its last progress: `failing` pages, the last one with `error`."""
+
+    crawl_id: str
+    domain: str
+    failing: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refill:
     """A crawl that needs something: pages to publish, its end, or attention after `idle` seconds without progress.
 

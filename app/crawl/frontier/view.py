@@ -18,6 +18,7 @@ from app.crawl.frontier.values import (
     Completed,
     Crawl,
     ExcludedUrls,
+    FailingCrawl,
     Failures,
     FoundPage,
     MessageKind,
@@ -33,6 +34,10 @@ from app.crawl.frontier.values import (
 )
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import EXCLUDED
+
+#: How the errors of a site that does not answer begin, and the failing pages without progress that show it.
+_OUTAGES = ("ConnectionFailed", "ResponseTimeout", "ServerError", "RobotsUnavailable")
+_MANY = 3
 
 
 class CrawlView:
@@ -72,6 +77,18 @@ class CrawlView:
         crawls = map(self.crawl, sorted(str(crawl_id) for crawl_id in self._redis.smembers(ACTIVE_CRAWLS)))
         return [crawl for crawl in crawls if crawl is not None]
 
+    def active_figures(self) -> dict[str, tuple[str, int]]:
+        """Return the state, and the number of dead messages, of the crawls that `active` returns, by domain.
+
+        Of several crawls of a domain, that of the largest id. One round trip after the ids, however many crawls.
+        """
+        ids = sorted(str(crawl_id) for crawl_id in self._redis.smembers(ACTIVE_CRAWLS))
+        pipe = self._redis.pipeline(transaction=False)
+        for crawl_id in ids:
+            pipe.hmget(crawl_key(crawl_id), ["domain", "state", "dead"])
+        rows = pipe.execute()
+        return {str(domain): (str(state or "running"), int(dead or 0)) for domain, state, dead in rows if domain}
+
     def open_page_messages(self, crawl_id: str) -> tuple[PageMessage, ...]:
         """Return the messages of a crawl that are published and not completed, also those that wait for a retry."""
         key = crawl_key(crawl_id)
@@ -107,10 +124,27 @@ class CrawlView:
     def failures(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Failures | None:
         """Return the failures of a message since it was published, or None without any."""
         found = self._redis.hget(f"{crawl_key(crawl_id)}:failures", message_name(kind, canonical_key))
-        if not found:
-            return None
-        number, at, error = str(found).split(" ", 2)
-        return Failures(int(number), float(at), error)
+        return _failures_of(found) if found else None
+
+    def unreachable(self) -> list[FailingCrawl]:
+        """Return the running crawls whose site does not answer.
+
+        That is so after two failed attempts at a page of a crawl without any content, or at three pages without
+        progress since. A failure is a failed connection, a response that is too late, or a server error.
+        """
+        found = []
+        for crawl in self.active():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hmget(crawl_key(crawl.id), "state", "last", "indexed")
+            pipe.hvals(f"{crawl_key(crawl.id)}:failures")
+            (state, last, indexed), noted = pipe.execute()
+            failures = [_failures_of(each) for each in noted]
+            recent = [each for each in failures if each.at >= int(float(last or 0)) and each.error.startswith(_OUTAGES)]
+            is_many = len(recent) >= (_MANY if int(indexed or 0) else 1)
+            if (state or "running") == "running" and is_many and any(each.number > 1 for each in recent):
+                latest = max(recent, key=lambda each: each.at)
+                found.append(FailingCrawl(crawl.id, crawl.domain, len(recent), latest.error))
+        return found
 
     def buffered_lines(self, crawl_id: str, limit: int) -> tuple[int, list[str]]:
         """Return the offset of the first line of the record that is not in the store, and up to `limit` such lines.
@@ -215,3 +249,8 @@ class CrawlView:
         return [
             (admitted + retrying, waiting) for admitted, retrying, waiting in zip(counts, counts, counts, strict=True)
         ]
+
+
+def _failures_of(text: object) -> Failures:
+    number, at, error = str(text).split(" ", 2)
+    return Failures(int(number), float(at), error)

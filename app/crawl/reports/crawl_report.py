@@ -44,7 +44,7 @@ class CrawlReport:
     """
 
     record: CrawlRecord
-    entries: Mapping[str, UrlEntry]
+    entries: LatestEntries
     excluded: Mapping[str, int]
     listed: tuple[UrlEntry, ...]
     waiting: int

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Failures, MessageKind, frontier_key
+from app.crawl.record.crawls import list_crawls
 from app.crawl.record.entries import UrlEntry
+from app.crawl.record.segments import read_entries, read_excluded
 from app.crawl.reports.crawl_report import read_report
 from app.crawl.urls import SITEMAP, Target
 from app.errors import ObjectDamaged
@@ -86,6 +89,34 @@ def explain_url(frontier: Frontier, store: ObjectStore, page: Target, *, retry_m
         next_attempt=next_attempt,
         stored=_stored(store, page.domain, page_id(page.canonical_key)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PastEntry:
+    """What one crawl recorded of a URL. `started` is ISO 8601, `state` that of the crawl; no `entry`: nothing."""
+
+    crawl_id: str
+    started: str
+    state: str
+    entry: UrlEntry | None
+
+
+def url_history(frontier: Frontier, store: ObjectStore, page: Target) -> list[PastEntry]:
+    """Return what the recorded crawls of its domain say of a page, the latest crawl first.
+
+    Reads these records from end to end.
+    """
+    own = {page_id(page.canonical_key), page_id(frontier_key(page.canonical_key, SITEMAP))}
+    found = []
+    for record in list_crawls(store, page.domain):
+        _, lines = frontier.buffered_lines(record.id, -1)
+        buffered = (UrlEntry.from_line(line.encode()) for line in lines)
+        entries = chain(read_excluded(store, record.ref), read_entries(store, record.ref), buffered)
+        entry = None
+        for each in entries:
+            entry = each if each.page_id in own else entry
+        found.append(PastEntry(record.id, record.started.isoformat(), record.state, entry))
+    return found
 
 
 def _crawled(

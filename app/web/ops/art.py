@@ -1,9 +1,57 @@
-"""Pages of cover art."""
+"""The page of cover art: events and jobs by state, failures with their reasons, and forms to try again."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import time
 
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from app.broker.errors import InvalidMessage
+from app.operations import art
+from app.operations.overview import PATIENCE
 from app.web.middleware import OPS_PAGES
+from app.web.ops.overviews import overview_of
+from app.web.ops.visits import Acting, Reading
 
 router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+
+
+@router.get("/art", response_class=HTMLResponse)
+def show_art(visit: Reading) -> HTMLResponse:
+    """Show events and jobs, or that cover art is not served here."""
+    overview = overview_of(visit.request)
+    until = time.monotonic() + PATIENCE
+    overview.breakers.start()
+    exchanges = art.archives(visit.ops)
+    queues = overview.queues.read(until)
+    found = queues.value.queues if queues.value else ()
+    by_archive = {name: [queue for queue in found if queue.name.startswith(f"{name}.")] for name in exchanges}
+    return visit.page(
+        "art.html",
+        archives=by_archive,
+        queues=queues,
+        events=art.read_events(visit.ops) if exchanges else None,
+        breakers=overview.breakers.read(until),
+        most_gids=art.MAX_GIDS,
+    )
+
+
+@router.post("/art/requeue")
+def requeue(visit: Acting) -> RedirectResponse:
+    """Queue chosen events again."""
+    given = visit.form.get("event", ())
+    if not all(each.isascii() and each.isdigit() and len(each) < 19 for each in given):
+        raise InvalidMessage("event: expected the number of an event")
+    queued = art.requeue_events(visit.ops, [int(each) for each in given], why=visit.value("why"))
+    note = f"{len(queued)} of {len(given)} events are queued again."
+    if len(queued) < len(given):
+        note += " The others depend on a failed event, or an equal one is queued."
+    return visit.back(f"{OPS_PAGES}/art", note)
+
+
+@router.post("/art/reindex")
+def reindex(visit: Acting) -> RedirectResponse:
+    """Index items again."""
+    gids = art.reindex(visit.ops, visit.value("archive"), visit.value("gids").split(), why=visit.value("why"))
+    return visit.back(f"{OPS_PAGES}/art", f"index of {len(gids)} items enqueued.")

@@ -56,4 +56,26 @@ def visible(value: object) -> str:
     )
 
 
-FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number, "visible": visible}
+def built(value: str) -> str:
+    """Return the time of a pack as `2026-11-25 10:00`, or a text that is no time as it is."""
+    try:
+        return f"{moment(value):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return value
+
+
+def plain(text: object) -> str:
+    """Return a text of others with a sign for each character that cannot be printed or turns the order of others."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(text))
+
+
+FILTERS = {
+    "iso": iso,
+    "utc": utc,
+    "ago": ago,
+    "duration": duration,
+    "number": number,
+    "plain": plain,
+    "visible": visible,
+    "built": built,
+}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, get_args
 from urllib.parse import parse_qsl
 
 from pydantic import Field, ValidationError
 
-from app.broker.dead_letters import DeadLetter, DeadSets
+from app.broker.dead_letters import DeadSets, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.operations.letter_queries import LetterQuery
@@ -64,29 +64,28 @@ class ChosenLetters:
 
     def by_set(self, ops: Operations) -> IdsBySet:
         """Return the ids. Of a query they are read from the dead sets; raises DeadSetBusy and BrokerUnreachable."""
-        sets = ops.dead_sets
-        if not self.refs:
-            return sets.choose(condition_of(ops, self.query))
         ids: dict[str, list[str]] = {}
+        if not self.refs:
+            for letter in matching(ops, self.query):
+                ids.setdefault(letter.set, []).append(letter.id)
+            return ids
         for ref in self.refs:
-            name, ident = parse_ref(ref, sets)
+            name, ident = parse_ref(ref, ops.dead_sets)
             ids.setdefault(name, []).append(ident)
         return ids
 
-    def condition(self, ops: Operations) -> Callable[[DeadLetter], bool]:
-        """Return the condition that the letters meet."""
+    def letters(self, ops: Operations) -> Iterator[LetterSummary]:
+        """Yield those of the letters that are there."""
         if not self.refs:
-            return condition_of(ops, self.query)
+            return matching(ops, self.query)
         ids = {(name, ident) for name, listed in self.by_set(ops).items() for ident in listed}
-        return lambda letter: (letter.set, letter.id) in ids
+        return ops.dead_sets.iter_summaries(lambda letter: (letter.set, letter.id) in ids)
 
 
-def condition_of(ops: Operations, query: LetterQuery) -> Callable[[DeadLetter], bool]:
-    """Return the condition of a query. Raises InvalidMessage, and ResourceNotFound for an unknown act."""
-    if not query.act:
-        return query.condition()
-    chosen = LongActs(ops).ids(query.act, chosen=True)
-    return query.condition(of_act={ident for ids in chosen.values() for ident in ids})
+def matching(ops: Operations, query: LetterQuery) -> Iterator[LetterSummary]:
+    """Yield what matches a query. Raises InvalidMessage, DeadSetBusy and BrokerUnreachable."""
+    chosen = LongActs(ops).ids(query.act, chosen=True) if query.act else {}
+    return query.matching(ops.dead_sets, of_act={ident for ids in chosen.values() for ident in ids})
 
 
 def parse_ref(ref: str, sets: DeadSets) -> tuple[str, str]:

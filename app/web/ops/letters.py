@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from functools import partial
 from typing import Annotated, Final
 from urllib.parse import urlencode
@@ -13,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from app.broker.dead_letters import DeadLetter
+from app.broker.dead_letters import LetterSummary
 from app.broker.errors import DeadSetBusy
 from app.broker.policies.registry import RetryPolicies
 from app.operations.letter_queries import survey
@@ -21,7 +20,7 @@ from app.operations.letters import LetterOrder, known_queues
 from app.operations.long_acts import LongActs
 from app.topology.retry_policies import retry_policies
 from app.web.middleware import OPS_PAGES
-from app.web.ops.letter_forms import ChosenLetters, LetterParameters, chosen_by, condition_of, order_by
+from app.web.ops.letter_forms import ChosenLetters, LetterParameters, chosen_by, matching, order_by
 from app.web.ops.visits import Acting, Reading, Visit
 
 router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
@@ -33,21 +32,20 @@ _LAST_PAGE: Final = 2_000
 _FIELDS: Final = ("budget", "canary", "wait", "rate", "queue", "exchange", "routing_key", "why", "scope", "query")
 
 
-class ListParameters(LetterParameters):
+class PagedLetters(LetterParameters):
     """Query parameters of the list."""
 
     page: int = Field(1, ge=1, le=_LAST_PAGE, description="The page of the list.")
 
 
 @router.get("/dead", response_class=HTMLResponse)
-def list_letters(visit: Reading, parameters: Annotated[ListParameters, Query()]) -> HTMLResponse:
+def list_letters(visit: Reading, parameters: Annotated[PagedLetters, Query()]) -> HTMLResponse:
     """Show the groups and the newest letters that match."""
     query, page = parameters.query(), parameters.page
     sets = visit.ops.dead_sets
     acts = LongActs(visit.ops).recent(5)
     try:
-        with closing(sets.iter_letters(condition_of(visit.ops, query))) as letters:
-            found = survey(letters, offset=(page - 1) * PER_PAGE, limit=PER_PAGE)
+        found = survey(matching(visit.ops, query), offset=(page - 1) * PER_PAGE, limit=PER_PAGE)
     except DeadSetBusy as error:
         return visit.page("dead_busy.html", status=503, detail=str(error), acts=acts)
     return visit.page(
@@ -82,8 +80,7 @@ def _preview(visit: Visit, order: LetterOrder, chosen: ChosenLetters) -> HTMLRes
     """Show which letters an order would be for, and where each would go. It changes nothing."""
     targets: Counter[str] = Counter()
     address_of = partial(replay_address, retry_policies(visit.ops.settings), order)
-    with closing(visit.ops.dead_sets.iter_letters(chosen.condition(visit.ops))) as letters:
-        found = survey(counted(letters, address_of, targets), offset=0, limit=PER_PAGE)
+    found = survey(counted(chosen.letters(visit.ops), address_of, targets), offset=0, limit=PER_PAGE)
     return visit.page(
         "dead_preview.html",
         order=order,
@@ -95,16 +92,16 @@ def _preview(visit: Visit, order: LetterOrder, chosen: ChosenLetters) -> HTMLRes
 
 
 def counted(
-    letters: Iterable[DeadLetter], name: Callable[[DeadLetter], str], counts: Counter[str]
-) -> Iterator[DeadLetter]:
+    letters: Iterable[LetterSummary], name: Callable[[LetterSummary], str], counts: Counter[str]
+) -> Iterator[LetterSummary]:
     """Yield letters, and count the names of those that were yielded."""
     for letter in letters:
         counts[name(letter)] += 1
         yield letter
 
 
-def replay_address(policies: RetryPolicies, order: LetterOrder, letter: DeadLetter) -> str:
+def replay_address(policies: RetryPolicies, order: LetterOrder, letter: LetterSummary) -> str:
     """Return in words where an order sends a letter."""
-    key = letter.delivery.routing_key
+    key = letter.routing_key
     address = order.changes.address or policies.policy_for(letter.queue).replay_address(letter.queue or key, key)
     return f"exchange {address.exchange or '(default)'}, key {address.routing_key}"

@@ -1,9 +1,39 @@
-"""Pages of queues, workers, searchers and timers."""
+"""The page of queues, the workers that consume from them, and the timers."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import time
 
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from app.operations import timers
+from app.operations.overview import PATIENCE
 from app.web.middleware import OPS_PAGES
+from app.web.ops.overviews import overview_of
+from app.web.ops.visits import Acting, Reading
 
 router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+
+
+@router.get("/queues", response_class=HTMLResponse)
+def queues(visit: Reading) -> HTMLResponse:
+    """Show the queues, workers and timers."""
+    overview = overview_of(visit.request)
+    until = time.monotonic() + PATIENCE
+    for part in (overview.redis, overview.processes):
+        part.start()
+    return visit.page(
+        "queues.html",
+        queues=overview.queues.read(until),
+        redis=overview.redis.read(until),
+        processes=overview.processes.read(until),
+    )
+
+
+@router.post("/timers/fire")
+def fire(visit: Acting) -> RedirectResponse:
+    """Let a timer be due now."""
+    domain = timers.fire(visit.ops, visit.value("domain"), why=visit.value("why"))
+    overview_of(visit.request).redis.forget()
+    return visit.back(f"{OPS_PAGES}/queues#timers", f"The timer of {domain} is due now.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
@@ -40,7 +39,7 @@ from app.operations.long_acts import LongAct, LongActs
 from app.operations.operations import Operations
 from app.web.api import describe_errors
 from app.web.middleware import OPS_API
-from app.web.ops.letter_forms import ChosenLetters, LetterParameters, condition_of
+from app.web.ops.letter_forms import ChosenLetters, LetterParameters, matching
 from app.web.ops_api.callers import Calling, answer
 from config.settings import Settings
 
@@ -150,8 +149,7 @@ async def list_groups(ops: Calling, parameters: Annotated[LetterParameters, Quer
     """List the causes of dead letters, the newest first, each with a count by hour of the last day."""
 
     def found() -> list[_Json]:
-        with closing(ops.dead_sets.iter_letters(condition_of(ops, parameters.query()))) as letters:
-            return [group.as_json() for group in survey(letters, offset=0, limit=0).groups]
+        return [group.as_json() for group in survey(matching(ops, parameters.query()), offset=0, limit=0).groups]
 
     return await answer(found)
 
@@ -161,8 +159,7 @@ async def list_letters(ops: Calling, parameters: Annotated[LettersParameters, Qu
     """List dead letters, the newest first."""
 
     def found() -> _Json:
-        with closing(ops.dead_sets.iter_letters(condition_of(ops, parameters.query()))) as letters:
-            listed = survey(letters, offset=parameters.offset, limit=parameters.limit)
+        listed = survey(matching(ops, parameters.query()), offset=parameters.offset, limit=parameters.limit)
         return {"total": listed.total, "letters": [asdict(row) for row in listed.rows]}
 
     return await answer(found)
@@ -265,8 +262,7 @@ def described(act: LongAct) -> _Json:
 def _begin(ops: Operations, request: LetterChoice, order: LetterOrder) -> _Json:
     chosen = request.chosen()
     if request.dry_run:
-        with closing(ops.dead_sets.iter_letters(chosen.condition(ops))) as letters:
-            found = survey(letters, offset=0, limit=_MAX_LIMIT)
+        found = survey(chosen.letters(ops), offset=0, limit=_MAX_LIMIT)
         return {"dry_run": True, "total": found.total, "letters": [asdict(row) for row in found.rows]}
     act = LongActs(ops).begin(order, chosen.by_set(ops), subject=str(chosen), why=request.why)
     return described(act)

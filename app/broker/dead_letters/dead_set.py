@@ -1,0 +1,240 @@
+"""The dead set of one retry policy: read, replay, drop, forget and restore its letters."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kombu import Queue
+
+from ..connection import connected
+from ..errors import InvalidMessage
+from ..headers import ReplayBudget
+from ..outgoing import Outgoing
+from ..policies.base import Policy
+from ..publishing import Publisher
+from .audit import Audit
+from .canary import Canary
+from .exports import ExportAndDrop
+from .letters import DeadLetter, Labels, LetterSummary, id_matches
+from .operations import Operation, OperationResult, carry_out_operation
+from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReturnedCopies, never_halt
+from .shards import OnNote, ShardedSet, ShardRules, opened
+
+logger = logging.getLogger(__name__)
+
+Condition = Callable[[LetterSummary], bool]
+
+#: Called with the number of letters done so far.
+OnProgress = Callable[[int], None]
+
+#: Letters that a search by the beginnings of ids returns as whole ones: an error names no more than that.
+_FEW = 5
+
+
+def ignore_progress(_count: int) -> None:
+    """Do nothing."""
+
+
+def log_note(text: str) -> None:
+    """Log what the operator should know of a dead set."""
+    logger.warning("%s", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long letters are kept: `max_age` seconds after their failure, and at most `max_letters` of them in a set.
+
+    0 is no limit. A letter whose time of failure is unknown is not too old.
+    """
+
+    max_age: float = 0.0
+    max_letters: int = 0
+
+    def surplus(self, letters: Iterable[LetterSummary], total: int) -> list[str]:
+        """Return the ids of the letters that are not kept; `letters` are the oldest of `total`, in their order."""
+        too_many = total - self.max_letters if self.max_letters else 0
+        oldest = time.time() - self.max_age if self.max_age else 0.0
+        return [
+            letter.id
+            for position, letter in enumerate(letters)
+            if position < too_many or (letter.cause.failed_at is not None and letter.cause.failed_at < oldest)
+        ]
+
+
+class _Forget(Operation):
+    """Removes letters for good."""
+
+    def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
+        """Return that none must stay."""
+        del letters
+        return {}
+
+
+class DeadSet:
+    """The dead set of one policy, for `DeadSets`. Each method opens connections of its own and closes them again.
+
+    All methods raise DeadSetBusy while another process works on the set for long, and BrokerUnreachable. Several
+    threads may call them: they wait for each other as processes do. `on_note` gets what an operator should know: a
+    wrong index, an interrupted move, or letters that were not read.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        policy: Policy,
+        publisher: Publisher,
+        *,
+        audit: Audit | None = None,
+        labels: Labels | None = None,
+        on_note: OnNote = log_note,
+    ) -> None:
+        if policy.dead is None:
+            raise InvalidMessage(f"policy {policy.name} has no dead set")
+        self.queue: Queue = policy.dead
+        self.name: str = policy.dead.name
+        self.policy = policy
+        self._broker = broker
+        self._publisher = publisher
+        self._audit = audit
+        self._rules = ShardRules(policy.shards_dead_set, labels)
+        self._on_note = on_note
+
+    def depth(self) -> int:
+        """Return the number of letters."""
+        with self._opened() as dead_set:
+            return dead_set.total()
+
+    def iter_summaries(self, *, first: int | None = None) -> Generator[LetterSummary, None, None]:
+        """Yield what lists and filters need of the letters, or of the `first` of them, oldest first.
+
+        Close the generator or exhaust it: it has the lease. Of a set without shards at most 5,000 are read. Letters
+        that arrive meanwhile are not included.
+        """
+        with self._opened() as dead_set:
+            yield from dead_set.summaries(first)
+
+    def iter_letters(self, condition: Condition, *, first: int | None = None) -> Generator[DeadLetter, None, None]:
+        """Yield the matching whole letters, as `iter_summaries` does."""
+        with self._opened() as dead_set:
+            yield from dead_set.letters(condition, first)
+
+    def find(self, prefixes: Iterable[str]) -> dict[str, list[LetterSummary]]:
+        """Return the letters that match each beginning of an id; if they are few, as whole ones."""
+        found: dict[str, list[LetterSummary]] = {prefix: [] for prefix in prefixes}
+        with self._opened() as dead_set:
+            # Most letters match none, as their first characters show.
+            beginnings = tuple(prefix.partition(".")[0] for prefix in found)
+            for letter in dead_set.summaries(beginnings=beginnings):
+                if letter.id.startswith(beginnings):
+                    for prefix, letters in found.items():
+                        if id_matches(letter.id, prefix):
+                            letters.append(letter)
+            few = [letters for letters in found.values() if len(letters) <= _FEW]
+            moved = {each.id for letters in few for each in letters if not isinstance(each, DeadLetter)}
+            whole = {letter.id: letter for letter in dead_set.read(moved)}
+        for letters in few:
+            whole_ones = (each if isinstance(each, DeadLetter) else whole.get(each.id) for each in letters)
+            letters[:] = [letter for letter in whole_ones if letter is not None]
+        return found
+
+    def read(self, ids: Sequence[str]) -> list[DeadLetter]:
+        """Return the whole letters with these ids, as far as they are there."""
+        with self._opened() as dead_set:
+            return dead_set.read(ids)
+
+    def replay(
+        self,
+        ids: Sequence[str],
+        *,
+        budget: ReplayBudget | None,
+        rate: float | None,
+        canary: float | None,
+        on_progress: OnProgress,
+        changes: ReplayChanges = UNCHANGED,
+        halt: Halt = never_halt,
+    ) -> OperationResult:
+        """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
+
+        After a kill at any point, a letter is in the dead set, in its queue, or in both. `budget` defaults to the
+        policy's; `rate` is letters per second. `canary` is the seconds to wait for the outcome of each letter. Then
+        the others follow only if the first one succeeds, and the first failure stops the replay.
+        It also stops, between two batches, when `halt` returns why.
+        """
+        if rate is not None and rate <= 0:
+            raise InvalidMessage(f"rate {rate:g}: expected more than 0 letters per second")
+        if self._audit:
+            self._audit.require_writable()
+        with ExitStack() as stack:
+            dead_set = stack.enter_context(self._opened())
+            connection = stack.enter_context(connected(self._broker))
+            operation = Replay(
+                self.policy,
+                self._publisher,
+                returned=ReturnedCopies(connection, self.queue.exchange.name),
+                budget=budget or self.policy.replay_budget,
+                audit=self._audit,
+                rate=rate,
+                canary=Canary(stack.enter_context(connected(self._broker)), wait=canary) if canary else None,
+                changes=changes,
+                halt=halt,
+            )
+            return carry_out_operation(dead_set, ids, operation, on_progress=on_progress)
+
+    def drop(self, ids: Sequence[str], export: Path, *, on_progress: OnProgress = ignore_progress) -> OperationResult:
+        """Append letters to the file `export`, then remove them from the dead set.
+
+        After a kill at any point, a letter is in the file, in the dead set, or in both.
+        """
+        with self._opened() as dead_set:
+            return carry_out_operation(dead_set, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
+
+    def tidy(self, retention: Retention, export: Path) -> tuple[int, OperationResult]:
+        """Move letters to shards, look for shards without an entry in the index, and drop what is not kept.
+
+        Return the number of letters in shards, and the result of the drop, which is as that of `drop`.
+        """
+        result = OperationResult()
+        with self._opened(thorough=True) as dead_set:
+            while ids := retention.surplus(dead_set.summaries(), dead_set.total()):
+                operation = ExportAndDrop(export, self._audit)
+                part = carry_out_operation(dead_set, ids, operation, on_progress=ignore_progress)
+                result += part
+                # Without shards the next of the oldest letters can be read only now.
+                if not part.complete or self._rules.sharded:
+                    break
+            return dead_set.moved_count, result
+
+    def forget(self, condition: Condition) -> int:
+        """Remove matching letters; return their number."""
+        with self._opened() as dead_set:
+            ids = [letter.id for letter in dead_set.summaries() if condition(letter)]
+            return len(carry_out_operation(dead_set, ids, _Forget(), on_progress=ignore_progress).done)
+
+    def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
+        """Publish exported letters to the dead set, each confirmed, unless they are there; return their ids."""
+        if self._audit:
+            self._audit.require_writable()
+        present = {letter.id for letter in self.iter_summaries()}
+        restored = []
+        for letter in letters:
+            if letter.id in present:
+                continue
+            key, headers = letter.delivery.routing_key, letter.delivery.headers
+            message = Outgoing.copy_of(
+                letter.delivery, exchange=self.queue.exchange.name, routing_key=key, headers=headers
+            )
+            self._publisher.declare([self.queue])
+            self._publisher.publish([message])
+            if self._audit:
+                self._audit.write("restore", [(letter, "restored")])
+            restored.append(letter.id)
+            present.add(letter.id)
+        return restored
+
+    def _opened(self, *, thorough: bool = False) -> AbstractContextManager[ShardedSet]:
+        return opened(self._broker, self.name, self._publisher, self._rules, self._on_note, thorough=thorough)

@@ -1,0 +1,127 @@
+"""The index of a dead set: one message for each shard, with the summaries of the letters in it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..delivery import Delivery
+from ..errors import InvalidMessage
+from ..headers import SHARD
+from ..outgoing import Outgoing
+from .causes import Cause
+from .letters import DeadLetter, Labels, LetterSummary, base_id
+
+#: Of another format is an index of another release: the shard is read again.
+FORMAT = 1
+
+#: Fields of a cause that many letters have in common.
+_COMMON = ("reason", "queue", "task", "exception", "location", "attempts", "worker")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """What the index says of a shard: the summaries of its letters, oldest first, in packed form.
+
+    `revision` grows with each change of the entry. `filled_at` orders the shards. An open entry is of a shard that is
+    being filled.
+    """
+
+    number: int
+    filled_at: float
+    revision: int = 0
+    is_open: bool = False
+    count: int = 0
+    packed: bytes = b""
+
+    def with_letters(self, letters: Sequence[LetterSummary]) -> ShardEntry:
+        """Return the next revision, which has these letters and is closed. Their ids have no numbers."""
+        return replace(self, revision=self.revision + 1, is_open=False, count=len(letters), packed=_pack(letters))
+
+    def letters(self, set_name: str) -> list[LetterSummary]:
+        """Return the summaries, whose ids have no numbers. Raises InvalidMessage for a damaged entry."""
+        if not self.count:
+            return []
+        try:
+            return list(_unpack(self.packed, set_name))
+        except (zlib.error, ValueError, TypeError, KeyError, IndexError) as error:
+            raise InvalidMessage(f"damaged index of shard {self.number} of {set_name}: {error!r}") from error
+
+    def may_have(self, beginnings: Sequence[str]) -> bool:
+        """Return whether there may be a letter whose id begins so: without unpacking, which takes ten times longer."""
+        try:
+            text = zlib.decompress(self.packed) if self.count else b""
+        except zlib.error:
+            return True
+        return any(f'["{beginning}'.encode(errors="replace") in text for beginning in beginnings)
+
+    def message(self, queue: str) -> Outgoing:
+        """Return the entry as a message for the index."""
+        state = {"format": FORMAT, **{name: value for name, value in asdict(self).items() if name != "packed"}}
+        return Outgoing(
+            exchange="",
+            routing_key=queue,
+            body=self.packed,
+            headers={SHARD: state},
+            content_type="application/zlib",
+            content_encoding="binary",
+        )
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> ShardEntry | None:
+        """Return the entry in a message of the index, or None for any other message."""
+        state = delivery.headers.get(SHARD)
+        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+            return None
+        try:
+            return cls(
+                number=int(state["number"]),
+                filled_at=float(state["filled_at"]),
+                revision=int(state["revision"]),
+                is_open=bool(state["is_open"]),
+                count=int(state["count"]),
+                packed=delivery.body,
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+def summary_of(letter: DeadLetter, labels: Labels | None) -> LetterSummary:
+    """Return the summary of a letter for the index: its id without a number, and no traceback."""
+    return LetterSummary(
+        id=base_id(letter.set, letter.delivery),
+        set=letter.set,
+        cause=replace(letter.cause, traceback=""),
+        routing_key=letter.routing_key,
+        labels=labels(letter) if labels else {},
+    )
+
+
+def _pack(letters: Iterable[LetterSummary]) -> bytes:
+    """Return summaries as compressed JSON: what letters have in common once, then a row for each letter."""
+    causes, labels, rows = dict[str, int](), dict[str, int](), []
+    for letter in letters:
+        cause = letter.cause
+        common = json.dumps([letter.routing_key, *(getattr(cause, name) for name in _COMMON)])
+        own = json.dumps(dict(letter.labels))
+        position = causes.setdefault(common, len(causes)), labels.setdefault(own, len(labels))
+        rows.append([letter.id, *position, cause.message, cause.first_failed_at, cause.failed_at])
+    text = f'{{"causes": [{", ".join(causes)}], "labels": [{", ".join(labels)}], "letters": {json.dumps(rows)}}}'
+    return zlib.compress(text.encode(), 6)
+
+
+def _unpack(packed: bytes, set_name: str) -> Iterable[LetterSummary]:
+    found: dict[str, Any] = json.loads(zlib.decompress(packed))
+    causes = [(key, dict(zip(_COMMON, values, strict=True))) for key, *values in found["causes"]]
+    for letter_id, cause, labels, message, first_failed_at, failed_at in found["letters"]:
+        key, common = causes[cause]
+        yield LetterSummary(
+            id=letter_id,
+            set=set_name,
+            cause=Cause(message=message, first_failed_at=first_failed_at, failed_at=failed_at, **common),
+            routing_key=key,
+            labels=found["labels"][labels],
+        )

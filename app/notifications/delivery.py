@@ -1,0 +1,190 @@
+"""Deliver the events of a receiver's queue in order, one at a time, until it is empty or the receiver fails."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from amqp.exceptions import ResourceLocked
+from celery.utils.log import get_task_logger
+from redis import Redis
+
+from app.broker.connection import CONNECTION_ERRORS, connection_to
+from app.broker.delivery import Delivery
+from app.broker.errors import ApplicationError, Postpone, PublishFailed, Undecodable
+from app.broker.policies.base import Policy
+from app.broker.publishing import Publisher
+from app.broker.worker.carry_out import carry_out, message_of
+from app.broker.worker.failures import failure_of
+from app.notifications.quiet import QuietPeriods, QuietState
+from app.notifications.receivers import QueuedEvent, Receiver
+from app.redis_state.circuit_breaker import CircuitBreaker
+from app.redis_state.client import PREFIX
+from app.topology.retry_policies import notification_policy
+from config.settings import Settings
+
+logger = get_task_logger(__name__)
+
+#: While Redis has this key, events may wait in the queues of receivers.
+WAKE: Final = f"{PREFIX}notify:wake"
+#: The header of the one message that goes on after a failure.
+TURN: Final = "perennial-notify-turn"
+#: Seconds between two attempts at a receiver that fails, and for which its failures are remembered.
+_LONGEST_PAUSE: Final = 300.0
+_MEMORY: Final = 600.0
+#: Seconds after which a run leaves the rest to the next one; shorter than its time limit by more than one request.
+_LONGEST_RUN: Final = 45.0
+#: Seconds between two heartbeats of the connection. The broker closes it after two that are missing, so that the events
+#: of a machine that vanished are delivered by another one. Each step of a run takes less.
+_HEARTBEAT: Final = 60.0
+
+
+def receiver_breaker(redis: Redis, receiver: str, settings: Settings) -> CircuitBreaker:
+    """Return the circuit breaker of a receiver: while it is open, nothing is sent."""
+    first = min(settings.retry_timeout_ms / 1_000, _LONGEST_PAUSE)
+    name = f"receiver:{receiver}"
+    return CircuitBreaker(
+        redis, name, f"receiver {receiver}", first_pause=first, longest_pause=_LONGEST_PAUSE, memory=_MEMORY
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventDelivery:
+    """Delivers the events of one receiver.
+
+    One process at a time does: it holds an exclusive queue, which the broker deletes with its connection. It holds one
+    event at most, which the broker then puts back to the head: a killed process costs neither an event nor the order.
+    An event that was sent and not acknowledged is skipped, if Redis has its id. Otherwise it is sent again.
+    """
+
+    receiver: Receiver
+    settings: Settings
+    redis: Redis
+    publisher: Publisher
+    policy: Policy
+    breaker: CircuitBreaker
+    quiet: QuietPeriods
+
+    @classmethod
+    def of(cls, receiver: Receiver, settings: Settings, redis: Redis, publisher: Publisher) -> EventDelivery:
+        """Return the delivery to a receiver of the settings."""
+        return cls(
+            receiver=receiver,
+            settings=settings,
+            redis=redis,
+            publisher=publisher,
+            policy=notification_policy(settings),
+            breaker=receiver_breaker(redis, receiver.name, settings),
+            quiet=QuietPeriods(redis, receiver.name, settings.quiet_period),
+        )
+
+    def run(self, turn: object = None) -> None:
+        """Deliver events until the queue is empty; raises Postpone to go on later.
+
+        `turn` is the header TURN of the message that asks for it. Nothing is done while another process delivers. While
+        the receiver rests after a failure, only the message that met it is postponed: its wait takes several hops.
+        """
+        if pause := self.breaker.seconds_open():
+            if turn is not None and turn == self.redis.get(self._key("turn")):
+                raise Postpone(pause, f"{self.receiver.name} rests", headers={TURN: turn})
+            return
+        try:
+            while self._deliver_all() and self._depth():
+                # An event arrived when this process held the lease and had seen the empty queue.
+                continue
+        except (*CONNECTION_ERRORS, PublishFailed) as error:
+            self._pause(error)
+
+    def _deliver_all(self) -> bool:
+        """Deliver what waits; return false where another process does."""
+        until, failed = time.monotonic() + _LONGEST_RUN, None
+        with self._channel() as channel:
+            try:
+                channel.queue_declare(f"{self.receiver.name}.lease", exclusive=True)
+            except ResourceLocked:
+                return False
+            for message in iter(lambda: channel.basic_get(self.receiver.name), None):
+                delivery = Delivery.of(channel.message_to_python(message), self.receiver.name)
+                failed = self._handle(delivery, failed)
+                channel.basic_ack(message.delivery_tag)
+                if time.monotonic() > until:
+                    raise Postpone(0.25, "other messages have their turn")
+        return True
+
+    def _handle(self, delivery: Delivery, failed: ApplicationError | None) -> ApplicationError | None:
+        """Send an event, or dead-letter it. Return the error of a receiver that failed before or now.
+
+        After a failure, only events that are too old to wait any longer are handled; raises Postpone for others.
+        """
+        try:
+            event = QueuedEvent.of(delivery)
+        except Undecodable as undecodable:
+            self._dead_letter(delivery, undecodable)
+            return failed
+        error = failed or self._attempt(event)
+        if error is None:
+            return None
+        if not error.permanent and time.time() < event.at + self.settings.event_expires:
+            self._pause(error)
+        self._dead_letter(delivery, error)
+        return None if error.permanent else error
+
+    def _attempt(self, event: QueuedEvent) -> ApplicationError | None:
+        """Send an event; return the error of the receiver if it fails."""
+        try:
+            self._send(event)
+        except ApplicationError as error:
+            return error
+        self.breaker.succeed()
+        return None
+
+    def _pause(self, error: Exception) -> NoReturn:
+        """Open the circuit breaker, and raise Postpone until it may be tried again."""
+        pause, _ = self.breaker.fail(reason=str(error), retry_after=getattr(error, "retry_after", None))
+        logger.warning("%s: events wait, next attempt in %.1f s: %s", self.receiver.name, pause, error)
+        turn = uuid.uuid4().hex
+        self.redis.set(self._key("turn"), turn)
+        raise Postpone(pause, f"{self.receiver.name} fails: {error}", headers={TURN: turn})
+
+    def _send(self, event: QueuedEvent) -> None:
+        """Send an event unless it is quiet or was sent, and note it."""
+        last = self._key("last")
+        if self.redis.get(last) == event.id:
+            return
+        now, period = time.time(), self.quiet.period
+        is_loud = event.type in self.receiver.never_quiet
+        state = QuietState() if is_loud else self.quiet.state(event.type, event.subject)
+        if state.is_quiet(now, period):
+            logger.info("%s of %s suppressed for %s", event.type, event.subject, self.receiver.name)
+        else:
+            self.receiver.send(event, state.suppressed)
+            logger.info("%s of %s sent to %s", event.type, event.subject, self.receiver.name)
+        self.redis.set(last, event.id)
+        if not is_loud:
+            self.quiet.note(event.type, event.subject, state.after(now, period))
+
+    def _dead_letter(self, delivery: Delivery, error: ApplicationError) -> None:
+        """Publish an event to the dead set, confirmed; raises the error of a failed attempt."""
+        decision = self.policy.end(delivery, failure_of(error, task="site.notify"), attempts=1)
+        logger.error("Dead-lettered an event of %s: %s", self.receiver.name, error)
+        [outcome] = carry_out([(decision, message_of(decision, delivery))], publisher=self.publisher)
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    def _key(self, part: str) -> str:
+        return f"{PREFIX}notify:{self.receiver.name}:{part}"
+
+    def _depth(self) -> int:
+        with self._channel() as channel:
+            return int(channel.queue_declare(self.receiver.name, passive=True).message_count)
+
+    @contextmanager
+    def _channel(self) -> Iterator[Any]:
+        """Yield a channel. Its connection is closed at the end, and gives back what was not acknowledged."""
+        timeout = self.settings.publish_timeout
+        with connection_to(self.settings.broker, timeout=timeout, heartbeat=_HEARTBEAT) as connection:
+            yield connection.channel()

@@ -1,0 +1,84 @@
+"""Acts on cover art and event art: index items again, and queue failed events again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.broker.errors import InvalidMessage
+from app.coverart import event_record
+from app.coverart.event_review import EventCount, FailedEvent, count_events, failed_events, queue_again
+from app.coverart.jobs import Index, canonical_gid, message
+from app.coverart.project import served
+from app.errors import ArtNotServed, DatabaseFailed, InvalidJob
+from app.operations.operations import Operations
+
+#: Failed events that are listed, and gids of one act.
+MAX_FAILED: Final = 50
+MAX_GIDS: Final = 200
+#: Seconds to wait for the database; libpq takes no less than two.
+_PATIENCE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class EventReport:
+    """The event queue: its events by state, and those that failed last. `trouble` is why they are unknown."""
+
+    counts: Sequence[EventCount] = ()
+    failed: Sequence[FailedEvent] = ()
+    trouble: str = ""
+
+
+def archives(ops: Operations) -> list[str]:
+    """Return the exchanges of the archives that are served; none without cover art."""
+    return list(served(ops.settings))
+
+
+def read_events(ops: Operations) -> EventReport | None:
+    """Return the state of the event queue, or None without EVENT_QUEUE_URL."""
+    url = ops.settings.event_queue_url.get_secret_value()
+    if not url:
+        return None
+    try:
+        with event_record.connect(url, timeout=_PATIENCE) as connection:
+            return EventReport(count_events(connection), failed_events(connection, limit=MAX_FAILED))
+    except DatabaseFailed as error:
+        return EventReport(trouble=str(error))
+
+
+def requeue_events(ops: Operations, ids: Sequence[int], *, why: str = "") -> list[int]:
+    """Queue failed events again; return those that are queued now.
+
+    Raises ArtNotServed without EVENT_QUEUE_URL, InvalidMessage without an event, and DatabaseFailed.
+    """
+    url = ops.settings.event_queue_url.get_secret_value()
+    if not url:
+        raise ArtNotServed("events are not served here: EVENT_QUEUE_URL is empty")
+    if not ids:
+        raise InvalidMessage("choose at least one event")
+    with ops.act("art requeue", "events", why=why, events=list(ids)) as act:
+        with event_record.connect(url) as connection:
+            queued = queue_again(connection, ids)
+        act.result = f"{len(queued)} of {len(ids)} queued again"
+    return queued
+
+
+def reindex(ops: Operations, exchange: str, gids: Sequence[str], *, why: str = "") -> list[str]:
+    """Enqueue `index` of entities, which writes their listing and metadata again; return their gids.
+
+    Raises InvalidJob for an invalid gid, ArtNotServed for an exchange that is not served, and InvalidMessage for no
+    gid or too many.
+    """
+    if exchange not in served(ops.settings):
+        raise ArtNotServed(f"{exchange[:80]!r} is not served here")
+    if not 1 <= len(gids) <= MAX_GIDS:
+        raise InvalidMessage(f"gids: expected 1 to {MAX_GIDS}, not {len(gids)}")
+    try:
+        wanted = list(dict.fromkeys(canonical_gid(gid) for gid in gids))
+    except InvalidJob as error:
+        raise InvalidMessage(str(error)) from error
+    with ops.act("art reindex", exchange, why=why, gids=wanted):
+        ops.publish([message(Index(gid), exchange, str(uuid.uuid4())) for gid in wanted])
+    return wanted

@@ -1,0 +1,211 @@
+"""The overview: what every part of the system does now, gathered so that a service that is away delays no page."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.cluster.protocol import Routes
+from app.crawl.frontier.values import Progress
+from app.crawl.frontier.view import CrawlView
+from app.crawl.record.crawls import latest_crawl
+from app.crawl.record.keys import CRAWLS_PREFIX
+from app.errors import PackNotFound
+from app.messages.dead_sets import dead_sets
+from app.operations.parts import Part, Reading
+from app.operations.queues import Growth, QueueReport, read_queues
+from app.pack.manifest import read_manifest
+from app.private_services.process_states import ProcessState, current_states
+from app.redis_state.client import get_quick_redis
+from app.storage.marker import read_marker
+from app.storage.open import store_of
+from app.timers.timers import RunningTimer, TickWatch, Timers
+from config.settings import Settings
+
+#: Seconds that a page waits for all parts together.
+PATIENCE: Final = 2.0
+#: Seconds for which the parts are kept.
+_QUICK, _STORE, _CHECKS, _SLOW = 2.0, 10.0, 60.0, 300.0
+#: Crawls and timers that are read, domains whose packs are compared, and dead letters whose times are read.
+_MAX_CRAWLS, _MAX_TIMERS, _MAX_DOMAINS, _MAX_LETTERS = 20, 100, 500, 2_000
+_HOURS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class RedisReport:
+    """What Redis says: crawls that are under way by domain, timers that are due first, and why no site is packed."""
+
+    crawls: Sequence[tuple[str, Progress]]
+    more_crawls: int
+    timers: Sequence[tuple[str, RunningTimer]]
+    timer_count: int
+    packing_trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFile:
+    """The file that a worker of this machine touches every two seconds; `age` is the seconds since then."""
+
+    name: str
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of `perennial up`, where it runs here, and the workers that share this data folder."""
+
+    states: Sequence[ProcessState]
+    workers: Sequence[WorkerFile]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadHistory:
+    """How many letters died in each of the last 24 hours, the latest last. `counts` is empty if they are too many.
+
+    `total` has the letters of shards, too, which the broker's figures lack without the management API.
+    """
+
+    total: int
+    counts: Sequence[int]
+    oldest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLine:
+    """A result of the checks of `perennial doctor`, or an open circuit breaker."""
+
+    status: str
+    check: str
+    text: str
+
+
+Lines = Callable[[], Sequence[CheckLine]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The readings of all parts at one time."""
+
+    queues: Reading[QueueReport]
+    redis: Reading[RedisReport]
+    routes: Reading[Routes]
+    store: Reading[str]
+    packs: Reading[Sequence[str]]
+    dead: Reading[DeadHistory]
+    processes: Reading[Processes]
+    breakers: Reading[Sequence[CheckLine]]
+    checks: Reading[Sequence[CheckLine]]
+
+
+class Overview:
+    """Gathers the parts for all pages of one web process, only while they are read.
+
+    `routes` asks the orchestrator. `checks` runs the checks of `perennial doctor`, `breakers` reads the circuit
+    breakers: they are above this package.
+    """
+
+    def __init__(self, settings: Settings, *, routes: Callable[[], Routes], checks: Lines, breakers: Lines) -> None:
+        self._settings = settings
+        self._growth = Growth()
+        self._ticks: TickWatch | None = None
+        self.queues = Part("queues", lambda: self._growth.compared(read_queues(settings)), every=_QUICK)
+        self.redis = Part("redis", self._read_redis, every=_QUICK)
+        self.routes = Part("routes", routes, every=_QUICK)
+        self.store = Part("store", lambda: read_marker(store_of(settings)), every=_STORE)
+        self.packs = Part("packs", self._domains_without_pack, every=_SLOW)
+        self.dead = Part("dead", self._read_deaths, every=_CHECKS)
+        self.processes = Part("processes", self._read_processes, every=_QUICK)
+        self.breakers = Part("breakers", breakers, every=_QUICK)
+        self.checks = Part("checks", checks, every=_CHECKS)
+
+    def read(self, *, patience: float = PATIENCE) -> Snapshot:
+        """Return all parts, after at most `patience` seconds. The checks take longer: their last results are taken."""
+        until = time.monotonic() + patience
+        parts: Sequence[Part[object]] = (  # type: ignore[assignment]
+            *(self.checks, self.dead, self.packs, self.queues, self.redis),
+            *(self.routes, self.store, self.processes, self.breakers),
+        )
+        for part in parts:
+            part.start()
+        return Snapshot(
+            queues=self.queues.read(until),
+            redis=self.redis.read(until),
+            routes=self.routes.read(until),
+            store=self.store.read(until),
+            processes=self.processes.read(until),
+            breakers=self.breakers.read(until),
+            packs=self.packs.read(until, fresh=False),
+            dead=self.dead.read(until, fresh=False),
+            checks=self.checks.read(until, fresh=False),
+        )
+
+    def _read_redis(self) -> RedisReport:
+        redis = get_quick_redis(self._settings.redis)
+        view, timers = CrawlView(redis), Timers(redis)
+        if self._ticks is None:
+            self._ticks = TickWatch(redis)
+        domains = view.active_domains()
+        return RedisReport(
+            crawls=[(domain, view.progress(domain)) for domain in domains[:_MAX_CRAWLS]],
+            more_crawls=max(0, len(domains) - _MAX_CRAWLS),
+            timers=timers.first(_MAX_TIMERS),
+            timer_count=timers.count(),
+            packing_trouble="no tick ran for a minute, so no site is packed" if self._ticks.is_overdue() else "",
+        )
+
+    def _domains_without_pack(self) -> Sequence[str]:
+        """Return the domains whose latest crawl ended, and has no pack, while no timer and no message will make one.
+
+        A message may wait for a retry all the same: such a pack is late, too.
+        """
+        store, timers = store_of(self._settings), Timers(get_quick_redis(self._settings.redis))
+        late = []
+        for domain in sorted(store.list_folders(CRAWLS_PREFIX))[:_MAX_DOMAINS]:
+            crawl = latest_crawl(store, domain)
+            if crawl is None or crawl.state != "done" or crawl.packed or timers.running(domain):
+                continue
+            try:
+                packed = read_manifest(store, domain).crawl_id
+            except PackNotFound:
+                packed = ""
+            if packed != crawl.id:
+                late.append(domain)
+        return late
+
+    def _read_deaths(self) -> DeadHistory:
+        """Read the times of the dead letters. Dead sets are classic queues: this changes nothing."""
+        now = time.time()
+        oldest, hours = None, Counter[int]()
+        sets = dead_sets(self._settings)
+        total = sets.depth()
+        if total > _MAX_LETTERS:
+            return DeadHistory(total, (), None)
+        for letter in sets.iter_letters():
+            at = letter.cause.failed_at
+            if at is not None:
+                oldest = at if oldest is None else min(oldest, at)
+                hours[int((now - at) // 3_600)] += 1
+        return DeadHistory(total, [hours[_HOURS - 1 - hour] for hour in range(_HOURS)], oldest)
+
+    def _read_processes(self) -> Processes:
+        folder, now = self._settings.heartbeat_dir, time.time()
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        workers = [WorkerFile(file.name, max(0.0, now - file.stat().st_mtime)) for file in files]
+        return Processes(current_states(self._settings.data_dir), workers)
+
+
+def as_json(snapshot: Snapshot) -> Mapping[str, object]:
+    """Return the figures of a snapshot for programs; None for unknown ones."""
+    queues, redis, routes = snapshot.queues.value, snapshot.redis.value, snapshot.routes.value
+    return {
+        "ready": {kind: queues.total(kind) for kind in ("work", "delay", "dead")} if queues else None,
+        "crawls": len(redis.crawls) + redis.more_crawls if redis else None,
+        "timers": redis.timer_count if redis else None,
+        "searchers": len(routes.searchers) if routes else None,
+        "packs": len(routes.routes) if routes else None,
+        "dead_by_hour": list(snapshot.dead.value.counts) if snapshot.dead.value else None,
+        "checked_seconds_ago": round(snapshot.checks.age, 1) if snapshot.checks.value is not None else None,
+    }

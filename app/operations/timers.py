@@ -1,0 +1,25 @@
+"""Timers of domains: which are due, and the act that lets one be due now."""
+
+from __future__ import annotations
+
+from app.crawl.urls import parse_domain
+from app.errors import ResourceNotFound
+from app.operations.operations import Operations
+from app.timers.timers import RunningTimer, Timers
+
+
+def read_timers(ops: Operations, *, limit: int = 200) -> list[tuple[str, RunningTimer]]:
+    """Return the domains and timers that are due first; raises redis's errors."""
+    return Timers(ops.redis).first(limit)
+
+
+def fire(ops: Operations, domain: str, *, why: str = "") -> str:
+    """Let a domain's timer be due now: the next tick publishes its callback. Return the domain.
+
+    Raises InvalidUrl, and ResourceNotFound for a domain without a timer.
+    """
+    name = parse_domain(domain)
+    with ops.act("timer fire", name, why=why):
+        if not Timers(ops.redis).make_due(name):
+            raise ResourceNotFound(f"{name} has no timer")
+    return name

@@ -1,0 +1,191 @@
+"""Messages that wait in delay queues: what waits and why, and acts that end a wait early."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from app.broker.dead_letters.causes import cause_of
+from app.broker.dead_letters.letters import DeadLetter
+from app.broker.errors import InvalidMessage
+from app.broker.failure import Failure
+from app.broker.headers import FIRST_FAILED, LAST_ERROR
+from app.broker.publishing import Publisher
+from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue, Moved, Waiting, move, peek
+from app.errors import ResourceNotFound
+from app.messages.dead_sets import domain_of, task_of
+from app.operations.operations import Operations
+from app.topology.declare import coalescing_queues
+from app.topology.retry_policies import retry_policies
+from config.settings import Settings
+
+WaitingAct = Literal["send", "dead"]
+
+#: The names of the acts in the audit.
+ACTS: Final[dict[WaitingAct, str]] = {"send": "waiting send now", "dead": "waiting to dead set"}
+#: Reason code of a message that an operator dead-letters.
+REASON: Final = "by-operator"
+#: Seconds for which a look is kept, so that opening a page again does not read the queue again.
+_KEPT: Final = 30.0
+#: Looks at a message of a quorum queue, after which its queue is not read: RabbitMQ 4 ends a wait after 20.
+_MAX_LOOKS: Final = 10
+_MAX_TEXT: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingMessage:
+    """A message that waits, for people: `error` is why, `attempt` the failed runs so far, of `attempts` in all.
+
+    `first_failed` is in seconds since the epoch. The broker does not say when a message came: it waits at most the
+    `delay_seconds` of its queue.
+    """
+
+    id: str
+    queue: str
+    work_queue: str
+    task: str
+    domain: str
+    subject: str
+    error: str
+    attempt: int
+    attempts: int
+    first_failed: float | None
+    delay_seconds: float
+    looks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look found, and when, in seconds since the epoch. `refused` is why the queue was not read now."""
+
+    messages: Sequence[WaitingMessage]
+    at: float
+    refused: str = ""
+
+
+@dataclass
+class Looks:
+    """The last looks of this process, by queue. A look at a quorum queue is counted, so it is not made too often."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    kept: dict[str, tuple[float, Looked]] = field(default_factory=dict)
+
+    def get(self, queue: str) -> Looked | None:
+        """Return a look that is still good."""
+        with self.lock:
+            until, looked = self.kept.get(queue, (0.0, None))
+            return looked if time.monotonic() < until else None
+
+    def keep(self, queue: str, looked: Looked, seconds: float) -> None:
+        """Keep a look for a time, and forget old ones."""
+        now = time.monotonic()
+        with self.lock:
+            self.kept = {name: each for name, each in self.kept.items() if each[0] > now}
+            self.kept[queue] = (now + seconds, looked)
+
+    def forget(self, queue: str) -> None:
+        """Forget a look after an act changed the queue, unless the queue must not be read."""
+        with self.lock:
+            if queue in self.kept and not self.kept[queue][1].refused:
+                del self.kept[queue]
+
+
+looks = Looks()
+
+
+def delay_queue_named(settings: Settings, name: str) -> DelayQueue:
+    """Return a delay queue of this application; raises ResourceNotFound for any other name."""
+    policies = retry_policies(settings)
+    found = DelayQueue.of(name, policies) if len(name) < 256 else None
+    if found is None:
+        raise ResourceNotFound(f"{name[:80]!r} is no delay queue")
+    return found
+
+
+def read_waiting(ops: Operations, name: str) -> Looked:
+    """Return the messages that leave a delay queue first, at most MAX_LOOK, not older than half a minute.
+
+    Raises ResourceNotFound, BrokerUnreachable and QueueUnavailable.
+    """
+    queue = delay_queue_named(ops.settings, name)
+    broker = ops.settings.broker
+    key = f"{broker} {name}"
+    if kept := looks.get(key):
+        return kept
+    found = [_described(queue, each) for each in peek(broker, name, most=MAX_LOOK)]
+    looked, seconds = Looked(found, time.time()), _KEPT
+    if max((each.looks for each in found), default=0) >= _MAX_LOOKS:
+        refused = "these messages were read often: the broker counts it, and would send them on early"
+        looked, seconds = Looked(found, looked.at, refused), max(_KEPT, queue.delay_ms / 1_000)
+    looks.keep(key, looked, seconds)
+    return looked
+
+
+def end_wait(
+    ops: Operations, name: str, act: WaitingAct, *, ids: Sequence[str] | None, most: int = MAX_MOVED, why: str = ""
+) -> Moved:
+    """Send waiting messages to their work queues now, or to the dead set; None as `ids` means all, at most `most`.
+
+    Each replacement is confirmed before the original is acknowledged. Raises ResourceNotFound, InvalidMessage without
+    any id, RoleRequired, BrokerUnreachable, QueueUnavailable and PublishFailed.
+    """
+    queue = delay_queue_named(ops.settings, name)
+    if ids is not None and not ids:
+        raise InvalidMessage("choose at least one message")
+    with ops.act(ACTS[act], name, why=why, ids=list(ids)[:MAX_LOOK] if ids is not None else "all") as kept:
+        failure = Failure(reason=REASON, exception="", message=_reason_text(ops, why), at=time.time())
+
+        def convert(delivery: Any) -> Any:
+            return queue.sent_now(delivery) if act == "send" else queue.dead_lettered(delivery, failure)
+
+        publisher: Publisher = ops.client_publisher()
+        dead = queue.policy.dead
+        if act == "dead" and dead is not None:
+            publisher.declare([dead])
+        moved = move(ops.settings.broker, name, publisher, convert, ids=ids, most=most)
+        looks.forget(f"{ops.settings.broker} {name}")
+        kept.result = f"{moved.moved} moved, {moved.left} left" + (f"; {moved.failure}" if moved.failure else "")
+    return moved
+
+
+def is_coalescing(settings: Settings, name: str) -> bool:
+    """Return whether messages wait in a queue because equal ones become one, and not after a failure."""
+    return name in {queue.name for queue in coalescing_queues(settings)}
+
+
+def _described(queue: DelayQueue, waiting: Waiting) -> WaitingMessage:
+    delivery = waiting.delivery
+    letter = DeadLetter(id=waiting.id, set=queue.name, delivery=delivery, cause=cause_of(delivery))
+    first = delivery.headers.get(FIRST_FAILED)
+    return WaitingMessage(
+        id=waiting.id,
+        queue=queue.name,
+        work_queue=queue.work_queue(delivery),
+        task=task_of(letter),
+        domain=domain_of(letter),
+        subject=_subject(letter),
+        error=str(delivery.headers.get(LAST_ERROR, ""))[:_MAX_TEXT],
+        attempt=queue.policy.attempts(delivery),
+        attempts=queue.policy.retries(delivery) + 1,
+        first_failed=float(first) if isinstance(first, int | float) and 0 < first < 1e11 else None,
+        delay_seconds=queue.delay_ms / 1_000,
+        looks=waiting.looks,
+    )
+
+
+def _subject(letter: DeadLetter) -> str:
+    """Return what a message is about: its URL or domain, or else the beginning of its arguments."""
+    arguments = letter.arguments()
+    match arguments:
+        case [[*_], {"url": str(subject)}] | {"url": str(subject)} | [[str(subject), *_], _]:
+            return subject[:_MAX_TEXT]
+        case [[*_], {"domain": str(subject)}] | {"domain": str(subject)}:
+            return subject[:_MAX_TEXT]
+    return str(arguments)[:120]
+
+
+def _reason_text(ops: Operations, why: str) -> str:
+    return f"{ops.operator.name} ended its wait" + (f": {why}" if why else "")

@@ -1,0 +1,37 @@
+"""The page of searchers: their disks, and the packs that each one serves."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from app.operations.overview import PATIENCE
+from app.web.middleware import OPS_PAGES
+from app.web.ops.overviews import overview_of
+from app.web.ops.visits import Reading
+
+router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+
+#: Packs of one page.
+_PER_PAGE = 100
+
+
+@router.get("/searchers", response_class=HTMLResponse)
+def searchers(visit: Reading, domain: str = "", after: str = "") -> HTMLResponse:
+    """Show the searchers, and the packs whose domain contains `domain`, those with a fault first."""
+    reading = overview_of(visit.request).routes.read(time.monotonic() + PATIENCE)
+    packs = []
+    if reading.value is not None:
+        found = (route for route in reading.value.routes if domain.strip().lower() in route.domain)
+        packs = sorted(found, key=lambda route: (bool(route.searchers), not route.missing, route.domain))
+    start = next((place + 1 for place, route in enumerate(packs) if route.domain == after), 0)
+    return visit.page(
+        "searchers.html",
+        reading=reading,
+        packs=packs[start : start + _PER_PAGE],
+        total=len(packs),
+        next_after=packs[start + _PER_PAGE - 1].domain if len(packs) > start + _PER_PAGE else "",
+        domain=domain,
+    )

@@ -1,0 +1,135 @@
+"""The form of a site: each field as a text, its description and default, and what a sent form says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.errors import InvalidSite
+from app.sites.search_fields import SiteBestBet
+from app.sites.site import Site
+
+#: Fields that have acts of their own, or never change.
+_APART: Final = frozenset({"domain", "state", "blocked", "created"})
+#: Names of the fields that the form has, in the order of the model.
+FIELDS: Final = tuple(name for name in Site.model_fields if name not in _APART)
+#: Fields whose values name secrets, or are near them: what was refused there may be a secret, and is not shown again.
+_NEAR_SECRETS: Final = frozenset({"headers", "cookies", "proxy", "proxy_login"})
+#: Fields of a form with one element on each line, and what a line looks like.
+_HINTS: Final = {
+    "headers": "A line for each: Name: name-of-a-secret",
+    "cookies": "A line for each: name: name-of-a-secret",
+    "field_weights": "A line for each: title: 2",
+    "best_bets": "A line of JSON for each.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    """A field as the form shows it. `kind` is `text`, `lines`, `flag` or `choice`; `fault` is why it was refused."""
+
+    name: str
+    kind: str
+    description: str
+    default: str
+    value: str
+    fault: str
+    choices: tuple[str, ...] = ()
+
+
+def form_fields(texts: Mapping[str, str], faults: Mapping[str, str]) -> list[FormField]:
+    """Return all fields with these texts; a text that was refused near secrets is left out."""
+    found = []
+    for name in FIELDS:
+        kind, description = _kind(name), str(Site.model_fields[name].description)
+        if kind == "lines":
+            description += f" {_HINTS.get(name, 'A line for each.')}"
+        hidden = name in _NEAR_SECRETS and name in faults
+        found.append(
+            FormField(
+                name=name,
+                kind=kind,
+                description=description,
+                default=text_of(_default(name)) or "empty",
+                value="" if hidden else texts.get(name, ""),
+                fault=faults.get(name, "") + (" What was entered is not shown: it may be a secret." if hidden else ""),
+                choices=("", "exact", "suffix") if name == "scope" else (),
+            )
+        )
+    return found
+
+
+def texts_of(site: Site) -> dict[str, str]:
+    """Return the fields of a site as the form has them."""
+    return {name: text_of(getattr(site, name)) for name in FIELDS}
+
+
+def text_of(value: Any) -> str:
+    """Return a value as a text: elements on lines of their own, and an empty text for none."""
+    if isinstance(value, bool):
+        return "on" if value else ""
+    if isinstance(value, tuple):
+        return "\n".join(_element(each) for each in value)
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {text_of(each)}" for name, each in value.items())
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "" if value is None else str(value)
+
+
+def values_of(texts: Mapping[str, str], former: Site) -> dict[str, Any]:
+    """Return the values of the fields whose texts differ from those of the former site; raises InvalidSite."""
+    present = texts_of(former)
+    values, faults = {}, {}
+    for name in FIELDS:
+        text = texts.get(name, "").replace("\r\n", "\n").strip()
+        if text == present[name].strip():
+            continue
+        try:
+            values[name] = _value(name, text)
+        except ValueError as error:
+            faults[name] = str(error)
+    if faults:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
+        raise InvalidSite(f"{former.domain}: {listed}", faults)
+    return values
+
+
+def _kind(name: str) -> str:
+    default = _default(name)
+    if isinstance(default, bool):
+        return "flag"
+    if name == "scope":
+        return "choice"
+    return "lines" if isinstance(default, tuple | dict) else "text"
+
+
+def _default(name: str) -> Any:
+    return Site.model_fields[name].get_default(call_default_factory=True)
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, SiteBestBet):
+        return json.dumps(value.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
+    return str(value)
+
+
+def _value(name: str, text: str) -> Any:
+    """Return what a text says; the model checks it. Raises ValueError for a line without a name."""
+    default = _default(name)
+    if isinstance(default, bool):
+        return text == "on"
+    if not text:
+        return default
+    lines = tuple(stripped for line in text.splitlines() if (stripped := line.strip()))
+    if isinstance(default, tuple):
+        return lines
+    if isinstance(default, dict):
+        pairs = [line.partition(":") for line in lines]
+        for number, (_, colon, _) in enumerate(pairs, start=1):
+            if not colon:
+                raise ValueError(f"line {number}: expected a name, a colon and a value")
+        return {key.strip(): value.strip() for key, _, value in pairs}
+    return text

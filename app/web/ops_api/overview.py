@@ -1,0 +1,214 @@
+"""The operators' API: whether everything is well, queues, searchers, timers, cover art and the audit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from app.broker.errors import ApplicationError, BrokerUnreachable, InvalidMessage, Overloaded
+from app.cluster.protocol import Routes
+from app.errors import (
+    BodyRefused,
+    OperatorRequired,
+    ResourceNotFound,
+    RoleRequired,
+    SearchUnavailable,
+    StoreError,
+    TooManySearches,
+    UriTooLong,
+)
+from app.operations import art, timers
+from app.operations.audit import AuditEntry
+from app.operations.findings import findings, sentence
+from app.operations.overview import PATIENCE, as_json
+from app.operations.queues import QueueFigures
+from app.web.api import describe_errors
+from app.web.middleware import OPS_API
+from app.web.models import MAX_DOMAIN, StrictParameters
+from app.web.ops.overviews import overview_of
+from app.web.ops_api.callers import Calling, answer
+
+#: Characters of the reason of an act.
+MAX_WHY = 500
+#: What any of these addresses may answer besides its result.
+OPS_ERRORS = describe_errors(
+    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, RoleRequired, ResourceNotFound, TooManySearches),
+    *(ApplicationError, Overloaded, SearchUnavailable, BrokerUnreachable, StoreError),
+)
+
+
+class StrictBody(BaseModel):
+    """The body of an act. An unknown field is refused: it may be a mistyped one."""
+
+    model_config = {"extra": "forbid"}
+
+    why: str = Field("", max_length=MAX_WHY, description="The reason, for the audit.")
+
+
+class AuditParameters(StrictParameters):
+    """Query parameters of the audit."""
+
+    before: str = Field("", max_length=200, description="The `key` of the last entry that was read.")
+    limit: int = Field(50, ge=1, le=500, description="Entries to answer with, at most.")
+
+
+class TimerParameters(StrictParameters):
+    """Query parameters of timers."""
+
+    limit: int = Field(100, ge=1, le=1_000, description="Timers to answer with, at most, those that are due first.")
+
+
+class FireBody(StrictBody):
+    """A timer that is to be due now."""
+
+    domain: str = Field(min_length=1, max_length=MAX_DOMAIN, examples=["docs.example.org"])
+
+
+class RequeueBody(StrictBody):
+    """Failed events of the event queue that are to be queued again."""
+
+    events: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(min_length=1, max_length=200)
+
+
+class ReindexBody(StrictBody):
+    """Entities whose items are to be indexed again."""
+
+    archive: str = Field(min_length=1, max_length=200, description="The exchange of the archive.")
+    gids: list[Annotated[str, Field(max_length=36)]] = Field(min_length=1, max_length=art.MAX_GIDS)
+
+
+class FindingAnswer(BaseModel):
+    """One thing that needs an operator."""
+
+    level: str = Field(description="`problem` or `warning`.")
+    text: str
+    remedy: str
+    page: str = Field(description="The path of the page that helps, or empty.")
+
+
+class OverviewAnswer(BaseModel):
+    """Whether everything is well. A service that is away is a finding, and its figures are null."""
+
+    well: bool
+    sentence: str
+    findings: Sequence[FindingAnswer]
+    figures: dict[str, Any]
+
+
+class QueuesAnswer(BaseModel):
+    """All queues; `trouble` is why figures of the management API are missing."""
+
+    queues: Sequence[QueueFigures]
+    trouble: str
+
+
+class TimerAnswer(BaseModel):
+    """A domain's timer."""
+
+    domain: str
+    due_in: float = Field(description="Seconds; negative when it is overdue.")
+    queue: str
+    message: dict[str, Any] = Field(description="What it publishes.")
+
+
+class DoneAnswer(BaseModel):
+    """What an act did."""
+
+    done: Sequence[str]
+
+
+router = APIRouter(prefix=OPS_API, responses=OPS_ERRORS)
+
+
+@router.get("/overview", response_model=OverviewAnswer, operation_id="overview")
+async def overview(request: Request, ops: Calling) -> Response:
+    """Say whether everything is well, and what needs an operator."""
+    del ops
+
+    def found() -> dict[str, Any]:
+        snapshot = overview_of(request).read()
+        needed = findings(snapshot)
+        return {
+            "well": not needed,
+            "sentence": sentence(needed),
+            "findings": [asdict(each) for each in needed],
+            "figures": as_json(snapshot),
+        }
+
+    return await answer(found)
+
+
+@router.get("/queues", response_model=QueuesAnswer, operation_id="queues")
+async def queues(request: Request, ops: Calling) -> Response:
+    """List all queues with their figures."""
+    del ops
+
+    def found() -> dict[str, Any]:
+        reading = overview_of(request).queues.read(time.monotonic() + PATIENCE)
+        if reading.value is None:
+            raise BrokerUnreachable(reading.trouble)
+        return {"queues": [asdict(each) for each in reading.value.queues], "trouble": reading.value.trouble}
+
+    return await answer(found)
+
+
+@router.get("/searchers", response_model=Routes, operation_id="searchers")
+async def searchers(request: Request, ops: Calling) -> Response:
+    """List the searchers, and the packs with the searchers that serve them."""
+    del ops
+
+    def found() -> dict[str, Any]:
+        reading = overview_of(request).routes.read(time.monotonic() + PATIENCE)
+        if reading.value is None:
+            raise SearchUnavailable(reading.trouble)
+        return asdict(reading.value)
+
+    return await answer(found)
+
+
+@router.get("/timers", response_model=list[TimerAnswer], operation_id="timers")
+async def list_timers(ops: Calling, parameters: Annotated[TimerParameters, Query()]) -> Response:
+    """List the timers that are due first."""
+    return await answer(
+        lambda: [
+            {
+                "domain": domain,
+                "due_in": timer.remaining,
+                "queue": timer.callback.queue,
+                "message": timer.callback.message,
+            }
+            for domain, timer in timers.read_timers(ops, limit=parameters.limit)
+        ]
+    )
+
+
+@router.post("/timers/fire", response_model=DoneAnswer, operation_id="fire_timer")
+async def fire_timer(ops: Calling, body: FireBody) -> Response:
+    """Let a domain's timer be due now."""
+    return await answer(lambda: {"done": [timers.fire(ops, body.domain, why=body.why)]})
+
+
+@router.post("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")
+async def requeue_events(ops: Calling, body: RequeueBody) -> Response:
+    """Queue failed events of cover art again; `done` has those that are queued now."""
+    return await answer(lambda: {"done": [str(each) for each in art.requeue_events(ops, body.events, why=body.why)]})
+
+
+@router.post("/art/reindex", response_model=DoneAnswer, operation_id="reindex_art")
+async def reindex_art(ops: Calling, body: ReindexBody) -> Response:
+    """Enqueue `index` of entities, which writes their listing and metadata again."""
+    return await answer(lambda: {"done": art.reindex(ops, body.archive, body.gids, why=body.why)})
+
+
+@router.get("/audit", response_model=list[AuditEntry], operation_id="audit")
+async def audit(ops: Calling, parameters: Annotated[AuditParameters, Query()]) -> Response:
+    """List the acts of operators and the refusals, the latest first."""
+    return await answer(
+        lambda: [asdict(each) for each in islice(ops.audit.entries(before=parameters.before), parameters.limit)]
+    )

@@ -1,0 +1,374 @@
+"""The operators' API: list, show, add, change and remove sites, and act on their crawls, packs and pages."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
+from app.crawl.urls import parse_domain
+from app.errors import (
+    BodyRefused,
+    CrawlNotFound,
+    OperatorRequired,
+    ResourceNotFound,
+    RoleRequired,
+    SearchUnavailable,
+    StoreError,
+    TooManySearches,
+    UriTooLong,
+)
+from app.operations import crawls, removal, sites
+from app.operations.site_list import MAX_PER_PAGE, PER_PAGE, ListedSite, list_page
+from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, searches, site_view
+from app.sites.site import Site
+from app.web.api import describe_errors
+from app.web.middleware import OPS_API
+from app.web.models import MAX_DOMAIN, StrictParameters
+from app.web.ops.site_page import routes_of
+from app.web.ops.site_removal import PACKER_WAIT
+from app.web.ops_api.callers import Calling, answer
+
+Domain = Annotated[
+    str, Path(min_length=1, max_length=MAX_DOMAIN, description="The site's domain.", examples=["docs.example.org"])
+]
+_Why = Annotated[str, Field(max_length=500, description="Why, for the audit.")]
+_Url = Annotated[
+    str, Field(min_length=1, max_length=2_000, description="A page.", examples=["https://docs.example.org/a"])
+]
+_Fields = Annotated[
+    dict[str, Any], Field(description="Fields as `perennial site show --json` prints them.", max_length=100)
+]
+_OfSite = Annotated[str, Field(max_length=MAX_DOMAIN, description="The site, if it is not the host of the URL.")]
+
+
+class ListParameters(StrictParameters):
+    """Query parameters of the list of sites."""
+
+    filter: str = Field("", max_length=MAX_DOMAIN, description="Only domains that contain this.")
+    page: int = Field(1, ge=1, le=1_000_000, description="The page of the list.")
+    per_page: int = Field(PER_PAGE, ge=1, le=MAX_PER_PAGE, description="Sites of a page.")
+
+
+class HistoryParameters(StrictParameters):
+    """Query parameters of the history of a URL."""
+
+    url: _Url
+    domain: _OfSite = ""
+
+
+class ActBody(BaseModel):
+    """The body of an act. An unknown field is refused, and a value of another type than described."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    why: _Why = ""
+
+
+class AddBody(ActBody):
+    """A site to add."""
+
+    domain: str = Field(min_length=1, max_length=MAX_DOMAIN, examples=["docs.example.org"])
+    fields: _Fields = {}
+
+
+class ChangeBody(ActBody):
+    """Fields to change; the others stay."""
+
+    fields: _Fields
+
+
+class CrawlsBody(ActBody):
+    """The state that the crawls of a site get."""
+
+    state: Literal["paused", "running", "cancelled"]
+
+
+class PackBody(ActBody):
+    """How to pack."""
+
+    full: bool = Field(False, description="Rebuild the pack from every stored page.")
+    force: bool = Field(False, description="Replace the pack even by a much smaller one.")
+
+
+class IndexBody(ActBody):
+    """What to index."""
+
+    url: _Url
+    crawl: bool = Field(False, description="Follow its links, and pack the whole site.")
+    now: bool = Field(False, description="Pack the page as soon as it is stored; not with `crawl`.")
+
+
+class RemoveBody(ActBody):
+    """The confirmation of a removal."""
+
+    confirm: str = Field(max_length=MAX_DOMAIN, description="The domain once more.")
+
+
+class PageBody(ActBody):
+    """A page to block or unblock."""
+
+    url: _Url
+    domain: _OfSite = ""
+
+
+class SitesAnswer(BaseModel):
+    """One page of the list, sites in trouble first."""
+
+    total: int
+    matching: int
+    troubled: int
+    sites: list[ListedSite]
+
+
+class SiteAnswer(BaseModel):
+    """One site. Of secrets it has the names."""
+
+    domain: str
+    fields: dict[str, Any] | None = Field(description="Fields that differ from their defaults; null without a site.")
+    fault: str = Field(description="Why the fields cannot be read, or empty.")
+    plan: dict[str, Any] | None = Field(description="State, schedule, last and next start.")
+    pack: dict[str, Any] | None
+    served: ServedPack
+    running: RunningCrawl | None
+    crawls: list[CrawlFigures] = Field(description="The latest one first.")
+    timer: float | None = Field(description="Seconds until the timer is due.")
+    callback: str | None
+    damaged: list[str] = Field(description="Keys of objects that could not be read.")
+
+
+class ChangedAnswer(BaseModel):
+    """A site after an act."""
+
+    domain: str
+    fields: dict[str, Any]
+    changed: list[str] = Field([], description="Names of the fields that were changed.")
+    crawls: list[str] = Field([], description="Ids of the crawls that were changed.")
+
+
+class CrawlsAnswer(BaseModel):
+    """Crawls after an act."""
+
+    domain: str
+    state: str
+    crawls: list[str]
+
+
+class PostedAnswer(BaseModel):
+    """A message that was posted."""
+
+    posted: str
+    domain: str
+    url: str = ""
+
+
+class RepairAnswer(BaseModel):
+    """What was begun again."""
+
+    domain: str
+    actions: list[str]
+
+
+class HoldingsAnswer(BaseModel):
+    """What there is of a site, or was when it was removed."""
+
+    domain: str
+    has_settings: bool
+    pages: int
+    packs: int
+    crawls: int
+    messages: int
+    removed_dead_letters: int | None = None
+
+
+class BlockedAnswer(BaseModel):
+    """A page after it was blocked or unblocked. `stored` is whether it was stored; null for one that is unblocked."""
+
+    url: str
+    domain: str
+    blocked: bool
+    stored: bool | None
+
+
+class SearchesAnswer(BaseModel):
+    """Searches without results, and clicks."""
+
+    domain: str
+    counted: bool = Field(description="Whether they are counted now.")
+    since: str
+    days: int
+    threshold: int = Field(description="How often a query was seen on a day before it is listed.")
+    searches: int
+    without_results: int
+    clicks: int
+    queries: dict[str, int]
+    clicked: list[dict[str, Any]]
+
+
+class PastAnswer(BaseModel):
+    """What one crawl recorded of a URL."""
+
+    crawl_id: str
+    started: str
+    state: str
+    entry: dict[str, Any] | None
+
+
+_ERRORS = describe_errors(
+    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, RoleRequired, ResourceNotFound, CrawlNotFound),
+    *(TooManySearches, ApplicationError, Overloaded, SearchUnavailable, StoreError),
+)
+
+router = APIRouter(prefix=OPS_API, responses=_ERRORS)
+
+
+@router.get("/sites", response_model=SitesAnswer, operation_id="list_sites")
+async def list_sites(request: Request, ops: Calling, parameters: Annotated[ListParameters, Query()]) -> Response:
+    """List the sites that are declared, crawled or packed; those in trouble first."""
+
+    def listed() -> dict[str, Any]:
+        page, per_page = parameters.page, parameters.per_page
+        routes = routes_of(request)
+        return asdict(list_page(ops, text=parameters.filter, page=page, per_page=per_page, routes=routes))
+
+    return await answer(listed)
+
+
+@router.post("/sites", response_model=ChangedAnswer, operation_id="add_site")
+async def add_site(ops: Calling, body: AddBody) -> Response:
+    """Add a site. If it has a schedule, its first crawl starts."""
+    return await answer(lambda: _changed(sites.add(ops, body.domain, body.fields, why=body.why)))
+
+
+@router.get("/sites/{domain}", response_model=SiteAnswer, operation_id="show_site")
+async def show_site(request: Request, ops: Calling, domain: Domain) -> Response:
+    """Show a site: its fields, its crawls, its pack and where that is served."""
+    return await answer(lambda: site_view(ops, domain, routes_of(request)).as_json())
+
+
+@router.post("/sites/{domain}", response_model=ChangedAnswer, operation_id="change_site")
+async def change_site(ops: Calling, domain: Domain, body: ChangeBody) -> Response:
+    """Change fields of a site. Workers follow within ten seconds."""
+
+    def changed() -> dict[str, Any]:
+        site, differing = sites.change(ops, domain, lambda _: body.fields, why=body.why)
+        return _changed(site) | {"changed": sorted(differing)}
+
+    return await answer(changed)
+
+
+@router.post("/sites/{domain}/pause", response_model=ChangedAnswer, operation_id="pause_site")
+async def pause_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
+    """Pause a site: its crawls and its schedule."""
+    return await answer(lambda: _changed(*sites.pause(ops, domain, why=body.why)))
+
+
+@router.post("/sites/{domain}/resume", response_model=ChangedAnswer, operation_id="resume_site")
+async def resume_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
+    """Resume a paused site and its crawls."""
+    return await answer(lambda: _changed(*sites.resume(ops, domain, why=body.why)))
+
+
+@router.post("/sites/{domain}/crawls", response_model=CrawlsAnswer, operation_id="change_crawls")
+async def change_crawls(ops: Calling, domain: Domain, body: CrawlsBody) -> Response:
+    """Pause, resume or cancel the crawls of a site. A cancelled one never goes on."""
+
+    def changed() -> dict[str, Any]:
+        ids = crawls.change_crawls(ops, domain, body.state, why=body.why)
+        return {"domain": parse_domain(domain), "state": body.state, "crawls": ids}
+
+    return await answer(changed)
+
+
+@router.post("/sites/{domain}/pack", response_model=PostedAnswer, operation_id="pack_site")
+async def pack_site(ops: Calling, domain: Domain, body: PackBody) -> Response:
+    """Pack a site now."""
+
+    def posted() -> dict[str, Any]:
+        kind = crawls.pack(ops, domain, full=body.full, force=body.force, why=body.why)
+        return {"posted": kind, "domain": parse_domain(domain), "url": ""}
+
+    return await answer(posted)
+
+
+@router.post("/sites/{domain}/repair", response_model=RepairAnswer, operation_id="repair_site")
+async def repair_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
+    """Compare the store with Redis, and begin again what is missing there."""
+
+    def repaired() -> dict[str, Any]:
+        actions = crawls.repair(ops, parse_domain(domain), why=body.why)
+        return {"domain": parse_domain(domain), "actions": list(map(str, actions))}
+
+    return await answer(repaired)
+
+
+@router.get("/sites/{domain}/holdings", response_model=HoldingsAnswer, operation_id="site_holdings")
+async def site_holdings(ops: Calling, domain: Domain) -> Response:
+    """Report what there is of a site, all of which its removal deletes."""
+    return await answer(lambda: asdict(removal.holdings(ops, domain)) | {"removed_dead_letters": None})
+
+
+@router.post("/sites/{domain}/remove", response_model=HoldingsAnswer, operation_id="remove_site")
+async def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Response:
+    """Delete all there is of a site, and drop its messages. Waits for requests to the site that are under way."""
+
+    def removed() -> dict[str, Any]:
+        name = parse_domain(domain)
+        if body.confirm != name:
+            raise InvalidMessage(f"confirm: expected {name}, since all of it is deleted")
+        [deleted], letters = removal.remove_sites(ops, [name], why=body.why, packer_wait=PACKER_WAIT)
+        return asdict(deleted) | {"removed_dead_letters": letters}
+
+    return await answer(removed)
+
+
+@router.get("/sites/{domain}/searches", response_model=SearchesAnswer, operation_id="site_searches")
+async def site_searches(ops: Calling, domain: Domain) -> Response:
+    """Report searches without results, and clicks, of the last 30 days."""
+    return await answer(lambda: searches(ops, domain).as_json())
+
+
+@router.post("/index", response_model=PostedAnswer, operation_id="index")
+async def index(ops: Calling, body: IndexBody) -> Response:
+    """Index a page, or with `crawl` the whole site from it."""
+
+    def posted() -> dict[str, Any]:
+        page = crawls.index(ops, body.url, crawl=body.crawl, now=body.now, why=body.why)
+        return {"posted": "index+crawl" if body.crawl else "index", "domain": page.domain, "url": page.url}
+
+    return await answer(posted)
+
+
+@router.post("/block", response_model=BlockedAnswer, operation_id="block")
+async def block(ops: Calling, body: PageBody) -> Response:
+    """Remove one page from store, pack and searchers, and never request it again."""
+
+    def blocked() -> dict[str, Any]:
+        page, stored = removal.block(ops, body.url, site=body.domain, why=body.why)
+        return {"url": page.url, "domain": page.domain, "blocked": True, "stored": stored}
+
+    return await answer(blocked)
+
+
+@router.post("/unblock", response_model=BlockedAnswer, operation_id="unblock")
+async def unblock(ops: Calling, body: PageBody) -> Response:
+    """Allow a blocked page again. The next crawl indexes it."""
+
+    def unblocked() -> dict[str, Any]:
+        page = removal.unblock(ops, body.url, site=body.domain, why=body.why)
+        return {"url": page.url, "domain": page.domain, "blocked": False, "stored": None}
+
+    return await answer(unblocked)
+
+
+@router.get("/history", response_model=list[PastAnswer], operation_id="history")
+async def history(ops: Calling, parameters: Annotated[HistoryParameters, Query()]) -> Response:
+    """Report what each of the last crawls recorded of one URL."""
+    return await answer(lambda: [asdict(past) for past in ops.reports.history(parameters.url, parameters.domain)])
+
+
+def _changed(site: Site, changed_crawls: list[str] | None = None) -> dict[str, Any]:
+    return {"domain": site.domain, "fields": site.fields(), "changed": [], "crawls": changed_crawls or []}

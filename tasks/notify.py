@@ -1,0 +1,111 @@
+"""Telling others: notify delivers events to a receiver, watch publishes those that a look at the system finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from amqp.exceptions import NotFound
+from celery.utils.log import get_task_logger
+
+from app.broker.connection import connected
+from app.broker.errors import InvalidMessage, Postpone
+from app.broker.outgoing import Outgoing
+from app.broker.worker.task import Task
+from app.messages.envelopes import event_message, site_message
+from app.notifications.delivery import TURN, WAKE, EventDelivery
+from app.notifications.events import PublicEvent
+from app.notifications.receivers import receivers
+from app.notifications.watch import Watch
+from app.redis_state.client import PREFIX
+from app.redis_state.lease import lease
+from app.topology.retry_policies import retry_policies
+from tasks.base import context, task
+
+logger = get_task_logger(__name__)
+
+#: While Redis has this key, no look at the system is due; and its seconds.
+_WATCHED = f"{PREFIX}watched"
+WATCH_EVERY = 60
+
+
+class NotifyTask(Task):
+    """A task that calls a server of the operator's, which may be slow at each step."""
+
+    abstract = True
+
+    def on_time_limit(self) -> Postpone | None:
+        """Postpone a run that met its time limit: its event is in its queue again."""
+        return Postpone(4.0, "the time limit is over")
+
+
+@task("notify", NotifyTask, bind=True)
+def notify(self: Any, **message: Any) -> None:
+    """Deliver the events that wait for the `receiver`, which is the name of its queue."""
+    process, name = context(), message.get("receiver")
+    found = receivers(process.settings)
+    if not isinstance(name, str):
+        raise InvalidMessage(f"receiver {name!r}: expected the name of one")
+    turn = (self.request.headers or {}).get(TURN)
+    if name in found:  # Otherwise it was removed from the settings.
+        EventDelivery.of(found[name], process.settings, process.redis, process.publisher).run(turn)
+
+
+@task("watch", Task, bind=True)
+def watch(self: Any) -> None:
+    """Look at the dead sets, at sites and at quick checks of the doctor; publish what is new, then note it."""
+    # Imported here because every worker imports this module, and few need the search client of the doctor.
+    from app.doctor.checks import quick_problems
+
+    process = context()
+    with lease(process.redis, "watch"):
+        now, quiet = time.time(), process.settings.quiet_period
+        found = Watch(process.redis, now=now, quiet=quiet, occasion=str(self.request.id))
+        events = [
+            *found.dead_sets(_depths()),
+            *found.sites(process.frontier.unreachable()),
+            *found.checks(quick_problems(process.settings, self.app.conf)),
+        ]
+        publish_events(events)
+        found.note()
+    # Events of other programs, or of a process that was killed, may wait.
+    process.redis.set(WAKE, 1, ex=WATCH_EVERY)
+
+
+def publish_events(events: Iterable[PublicEvent]) -> None:
+    """Publish events, confirmed, and wake the delivery to receivers. Without any subscriber they are dropped."""
+    messages = [_message(event) for event in events]
+    if messages:
+        process = context()
+        process.publisher.publish(messages)
+        process.redis.set(WAKE, 1, ex=WATCH_EVERY)
+
+
+def publish_due_notifications() -> None:
+    """Publish `notify` for each receiver after a wake, and `watch` once in a minute of all processes."""
+    process = context()
+    names = receivers(process.settings)
+    if names and process.redis.delete(WAKE):
+        process.publisher.publish([site_message("notify", process.budgets, receiver=name) for name in names])
+    if process.redis.set(_WATCHED, 1, nx=True, ex=WATCH_EVERY):
+        process.publisher.publish([site_message("watch", process.budgets)])
+
+
+def _message(event: PublicEvent) -> Outgoing:
+    payload = event.payload()
+    return event_message(payload.pop("type"), payload)
+
+
+def _depths() -> dict[str, int | None]:
+    """Return the number of letters of each dead set; None while a program reads it and holds them."""
+    settings, depths = context().settings, dict[str, int | None]()
+    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+        for name in retry_policies(settings).dead_sets():
+            try:
+                with connection.channel() as channel:
+                    found = channel.queue_declare(name, passive=True)
+                depths[name] = None if found.consumer_count else int(found.message_count)
+            except NotFound:  # Not declared yet, or its node is down.
+                depths[name] = None
+    return depths

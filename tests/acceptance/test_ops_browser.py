@@ -1,0 +1,201 @@
+"""An incident in a browser: a site fails, its cause is found, one letter is tried, the others follow, and two are mended.
+
+Chromium with scripts off drives the operations page of a whole system: broker, Redis, worker, beat and web process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app.messages.dead_sets import dead_sets
+from app.operations.audit import AuditLog
+from app.storage.open import store_of
+from config.settings import ROOT, Settings
+from tests.integration.test_ops_access import HASHES, PASSWORD, READ_PASSWORD
+from tests.servers.site import Answer, Request, Site, failure, page
+from tests.support import browser as browsers
+from tests.support.browser import PHONE
+from tests.support.system import System, running_system
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
+
+#: Retries that a page spends before it is a dead letter.
+RETRIES = {"RETRY_MAX": "1", "RETRY_TIMEOUT_MS": "200", "HOST_DELAY": "0", "SOFT_404_PROBE": "false"}
+
+
+class FailingSite(Site):
+    """A start page with links to pages that answer 500 until they are mended, and one that fails for ever."""
+
+    def __init__(self, pages: int) -> None:
+        super().__init__()
+        self.mended = False
+        self._links = [f"/page/{number}" for number in range(pages)]
+
+    def route(self, request: Request) -> Answer:
+        if request.path == "/":
+            return page("Home", "The start page.", links=self._links)
+        if request.path == "/wrong" or (request.path.startswith("/page/") and not self.mended):
+            return failure(500)
+        return page(f"Page {request.path}", f"The page at {request.path} is here.")
+
+    def requested(self, path: str) -> bool:
+        """Return whether a path was requested."""
+        return any(request.path == path for request in self.requests)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsers.chromium(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@contextmanager
+def web(environment: Mapping[str, str], log: Path) -> Iterator[str]:
+    """Run the web process with operators' passwords; yield its address."""
+    hashes = {name.upper(): value.get_secret_value() for name, value in HASHES.items()}
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app.web"],
+            cwd=ROOT,
+            env={**environment, **hashes, "WEB_PORT": "0"},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert process.stdout
+    try:
+        yield process.stdout.readline().removeprefix("Search page: ").strip().rstrip("/")
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def log_in(tab: Page, base: str, password: str = PASSWORD) -> None:
+    """Log in on the page."""
+    tab.goto(f"{base}/ops")
+    tab.get_by_label("Your name").fill("kim")
+    tab.get_by_label("Password").fill(password)
+    tab.get_by_role("button", name="Log in").click()
+
+
+def ended_act(tab: Page) -> str:
+    """Return what the page of an act says when it has ended; without scripts, the page reloads itself."""
+    expect(tab.get_by_role("status")).not_to_contain_text(
+        re.compile("running|starting|waits", re.IGNORECASE), timeout=120_000
+    )
+    return tab.get_by_role("status").inner_text()
+
+
+def letters(settings: Settings) -> int:
+    """Return the number of dead letters."""
+    return sum(1 for _ in dead_sets(settings).iter_summaries())
+
+
+@pytest.mark.parametrize("pages", [60, pytest.param(1_000, marks=pytest.mark.long)])
+def test_an_operator_without_scripts_goes_through_an_incident(
+    browser: Browser, environment: dict[str, str], settings: Settings, tmp_path: Path, pages: int
+) -> None:
+    changed = {**environment, **RETRIES}
+    with (
+        FailingSite(pages) as site,
+        running_system(changed, settings, tmp_path) as system,
+        web(changed, tmp_path / "web.log") as base,
+        browser.new_context(java_script_enabled=False) as context,
+    ):
+        tab = context.new_page()
+        system.post("index+crawl", url=site.url)
+        eventually(lambda: letters(settings) == pages, "every page is a dead letter", seconds=60 + pages / 5)
+        log_in(tab, base)
+
+        # The cause is one group; the first click of five reads it, the second one letter of it.
+        tab.get_by_role("link", name="Dead letters").first.click()
+        tab.get_by_role("region", name="Causes").get_by_role("link", name="server-error").click()
+        expect(tab.get_by_text(f"{pages:,} match")).to_be_visible()
+        tab.get_by_role("region", name="Letters").get_by_role("link").first.click()
+        expect(tab.get_by_role("region", name="Arguments")).to_contain_text(site.domain)
+        expect(tab.get_by_role("region", name="Attempts")).to_contain_text("2")
+
+        # The site is not mended: the canary dies again, and the others stay.
+        tab.go_back()
+        replay(tab, rate="")
+        assert "died again" in ended_act(tab)
+        assert letters(settings) == pages
+
+        # It is mended: the others follow at a rate, while a new letter dies.
+        site.mended = True
+        tab.get_by_role("link", name="Dead letters").first.click()
+        tab.get_by_role("region", name="Causes").get_by_role("link", name="server-error").click()
+        replay(tab, rate="40")
+        system.post("index", url=site.at("/wrong"))
+        assert "died again" not in ended_act(tab)
+        expect(tab.get_by_text(f"{pages:,} of {pages:,}")).to_be_visible()
+        eventually(lambda: letters(settings) == 1, "the new letter is there, and no other one", seconds=60)
+
+        mend_a_wrong_url(tab, site, settings)
+        redirect_an_unroutable_message(tab, system, site)
+        kept = [entry.act for entry in AuditLog(store_of(settings)).entries()]
+        assert {"replay", "edit", "redirect", "log in"} <= set(kept)
+        tab.get_by_role("link", name="Audit").click()
+        expect(tab.get_by_role("region", name="Entries")).to_contain_text("the site was mended")
+
+
+def replay(tab: Page, *, rate: str) -> None:
+    """Replay all letters that match: one first, the others if it succeeds."""
+    tab.get_by_label(re.compile("^all .* that match")).check()
+    tab.get_by_label("Canary").check()
+    tab.get_by_label("Rate").fill(rate)
+    tab.get_by_label("Why").first.fill("the site was mended")
+    tab.get_by_role("button", name="Replay", exact=True).click()
+
+
+def mend_a_wrong_url(tab: Page, site: FailingSite, settings: Settings) -> None:
+    """Edit the arguments of the only letter, and replay it."""
+    tab.get_by_role("link", name="Dead letters").first.click()
+    tab.get_by_role("region", name="Letters").get_by_role("link").first.click()
+    arguments = tab.get_by_label("Arguments", exact=True)
+    arguments.fill(arguments.input_value().replace("/wrong", "/right"))
+    tab.get_by_role("button", name="Replay with these arguments").click()
+    eventually(lambda: site.requested("/right"), "the edited letter runs", seconds=60)
+    eventually(lambda: letters(settings) == 0, "no letter is left", seconds=60)
+
+
+def redirect_an_unroutable_message(tab: Page, system: System, site: FailingSite) -> None:
+    """Send a message of an unknown queue to the queue that was meant."""
+    envelope = json.dumps({"type": "index", "url": site.at("/redirected")}).encode()
+    system.broker.post(envelope, key="site.mistyped")
+    eventually(lambda: letters(system.settings) == 1, "the unroutable message is a dead letter", seconds=30)
+    tab.get_by_role("link", name="Dead letters").first.click()
+    tab.get_by_role("region", name="Letters").get_by_role("link").first.click()
+    tab.get_by_label("To the queue").first.select_option("site.index")
+    tab.get_by_role("button", name="Redirect", exact=True).click()
+    eventually(lambda: site.requested("/redirected"), "the redirected message runs", seconds=60)
+
+
+#: Every page that needs nothing in particular.
+PAGES = ("", "/dead", "/acts", "/waiting", "/sites", "/art", "/queues", "/searchers", "/audit")
+
+
+def test_every_page_is_accessible_on_a_phone_in_both_schemes_and_says_what_an_operator_may_do(
+    browser: Browser, environment: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    with web(environment, tmp_path / "web.log") as base:
+        for scheme, password in (("light", PASSWORD), ("dark", READ_PASSWORD)):
+            with browser.new_context(color_scheme=scheme, viewport=PHONE) as context:  # type: ignore[arg-type]
+                tab = browsers.Tab(context.new_page(), base)
+                log_in(tab.page, base, password)
+                for path in PAGES:
+                    tab.open(f"/ops{path}")
+                    assert not tab.violations(), path
+                    assert tab.overflow() <= 0, path
+                    acts = tab.page.locator("main button:not(.second):not([form])").count()
+                    assert password == PASSWORD or not acts or path == "/dead", path

@@ -1,0 +1,126 @@
+"""Cover art on the operations page: failed events are shown and queued again, and items are indexed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from kombu import Connection
+from pydantic import SecretStr
+
+from app.operations.audit import AuditLog
+from app.storage.open import store_of
+from app.topology.declare import declare_all
+from config.settings import Settings
+from tests.servers.musicbrainz import database
+from tests.support.broker import Broker
+from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
+
+pytestmark = pytest.mark.integration
+
+GID = "0a000000-0000-4000-8000-000000000001"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@dataclass
+class Events:
+    """The event queue of a real database."""
+
+    url: str
+    db: psycopg.Connection[Any]
+
+    def add(self, state: str, message: str, *, parents: list[int] | None = None, reason: str = "") -> int:
+        row = self.db.execute(
+            "INSERT INTO artwork_indexer.event_queue (entity_type, action, message, state, attempts, depends_on)"
+            " VALUES ('release', 'index', %s, %s, %s, %s) RETURNING id",
+            (message, state, 5 if reason else 0, parents),
+        ).fetchone()
+        assert row is not None
+        if reason:
+            values = (row[0], reason)
+            self.db.execute(
+                "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason) VALUES (%s, %s)", values
+            )
+        return int(row[0])
+
+    def states(self) -> dict[int, tuple[str, int]]:
+        rows = self.db.execute("SELECT id, state::text, attempts FROM artwork_indexer.event_queue ORDER BY id")
+        return {id: (state, attempts) for id, state, attempts in rows}
+
+
+@pytest.fixture
+def events(event_queue_template: tuple[str, str]) -> Iterator[Events]:
+    with database.copy_of(*event_queue_template) as url, psycopg.connect(url, autocommit=True) as db:
+        db.execute("DELETE FROM artwork_indexer.event_queue")
+        yield Events(url, db)
+
+
+@pytest.fixture
+def operable(settings: Settings, connection: Any, events: Events) -> Settings:
+    served = with_operators(settings, musicbrainz_url=SecretStr(events.url), event_queue_url=SecretStr(events.url))
+    assert not declare_all(connection, served)
+    return served
+
+
+@pytest.fixture
+def client(operable: Settings) -> Iterator[httpx.Client]:
+    with operated(operable) as client:
+        yield client
+
+
+def test_without_cover_art_the_page_says_so(declared: Settings) -> None:
+    with operated(with_operators(declared)) as client:
+        assert "Cover art is not served here" in client.get("/ops/art").text
+        body = {"archive": "cover-art-archive", "gids": [GID]}
+        assert client.post("/api/v1/ops/art/reindex", json=body, headers=api_headers()).status_code == 404
+
+
+def test_failed_events_are_shown_with_their_reasons_and_queued_again(
+    operable: Settings, client: httpx.Client, events: Events
+) -> None:
+    failed = events.add("failed", '{"gid": "%s"}' % GID, reason=HOSTILE)  # noqa: UP031 - Braces of JSON.
+    child = events.add("failed", '{"gid": "x"}', parents=[failed])
+    twin = events.add("failed", '{"gid": "twin"}', reason="503")
+    queued = events.add("queued", '{"gid": "twin"}')
+    page = client.get("/ops/art").text
+    assert "cover-art-archive.index" in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert HOSTILE not in page
+    assert f"depends on the failed {failed}" in page
+    with operated(operable, password=READ_PASSWORD) as reader:
+        assert "Queue again" not in reader.get("/ops/art").text
+        assert send_form(reader, "/ops/art/requeue", event=str(failed)).status_code == 403
+    given = [str(each) for each in (child, failed, twin)]
+    answer = send_form(client, "/ops/art/requeue", event=given, why="the archive is back")
+    assert "1 of 3 events are queued again. The others" in client.get(answer.headers["location"]).text
+    states = events.states()
+    assert (states[failed], states[child][0], states[twin][0]) == (("queued", 0), "failed", "failed")
+    assert states[queued] == ("queued", 0)
+    entries = [each for each in AuditLog(store_of(operable)).entries() if each.act == "art requeue"]
+    assert [entry.result.partition(":")[0] for entry in entries] == ["1 of 3 queued again", "refused"]
+    assert send_form(client, "/ops/art/requeue").status_code == 400
+    assert send_form(client, "/ops/art/requeue", event="1e3").status_code == 400
+
+
+def test_items_are_indexed_again_by_the_page_and_the_api(
+    operable: Settings, client: httpx.Client, broker: Broker
+) -> None:
+    answer = send_form(client, "/ops/art/reindex", archive="cover-art-archive", gids=f"{GID.upper()}\n{GID}")
+    assert "index of 1 items enqueued" in client.get(answer.headers["location"]).text
+    body = {"archive": "cover-art-archive", "gids": [GID]}
+    assert client.post("/api/v1/ops/art/reindex", json=body, headers=api_headers()).json() == {"done": [GID]}
+    assert [each.body for each in broker.take("cover-art-archive.index")] in ([GID] * 2, [GID.encode()] * 2)
+    assert send_form(client, "/ops/art/reindex", archive="cover-art-archive", gids="no gid").status_code == 400
+    assert send_form(client, "/ops/art/reindex", archive="other", gids=GID).status_code == 404
+
+
+def test_a_database_that_is_away_is_said_on_the_page(settings: Settings, connection: Connection) -> None:
+    away = SecretStr("postgresql://nobody@127.0.0.1:1/none")
+    with operated(with_operators(settings, musicbrainz_url=away, event_queue_url=away)) as client:
+        assert "The database is away" in client.get("/ops/art").text
+        body = {"events": [1]}
+        assert client.post("/api/v1/ops/art/requeue", json=body, headers=api_headers()).status_code == 503

@@ -1,0 +1,105 @@
+"""The operations page in a real browser: its login and forms are accepted, its home is live, and it can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+from pydantic import SecretStr
+from redis import Redis
+
+from app.broker.publishing import Publisher
+from app.messages.envelopes import site_message
+from app.operations.waiting import looks
+from app.timers.timers import Timers, full_pack
+from config.settings import Settings
+from tests.integration.test_ops_waiting import QUEUE, let_wait
+from tests.support.broker import Broker
+from tests.support.browser import DESKTOP, PHONE, Tab, chromium, tab
+from tests.support.operators import PASSWORD, operated, with_operators
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PAGES = {
+    "/ops": "Is everything well?",
+    f"/ops/waiting?queue={QUEUE}": "Waiting messages",
+    "/ops/queues": "Queues",
+    "/ops/art": "Cover art",
+    "/ops/searchers": "Searchers",
+    "/ops/audit": "Audit",
+}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture
+def base(declared: Settings, publisher: Publisher, redis: Redis) -> Iterator[str]:
+    """Serve the pages with something on each, and return their address."""
+    looks.kept.clear()
+    settings = with_operators(
+        declared, retry_timeout_ms=600_000, musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x")
+    )
+    let_wait(settings, publisher, 12, error=f"https://site.example/{'a-very-long-path/' * 20} answered 503")
+    Timers(redis).start("site.example", timeout=600, callback=full_pack("site.example"))
+    with operated(settings) as client:
+        yield str(client.base_url)
+    looks.kept.clear()
+
+
+def log_in(opened: Tab) -> None:
+    opened.open("/ops/login")
+    opened.page.fill("input[name=name]", "kim")
+    opened.page.fill("input[name=password]", PASSWORD)
+    opened.page.click("button[type=submit]")
+    opened.page.wait_for_url("**/ops")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_every_page_fits_its_window_and_axe_finds_nothing(
+    browser: Browser, base: str, scheme: str, viewport: dict[str, int]
+) -> None:
+    with tab(browser, base, color_scheme=scheme, viewport=viewport) as opened:
+        log_in(opened)
+        for path, heading in PAGES.items():
+            opened.open(path)
+            assert opened.page.inner_text("h1") == heading
+            assert opened.overflow() <= 0, path
+            assert opened.violations() == [], path
+        assert opened.faults == []
+
+
+def test_the_forms_of_the_pages_are_accepted(browser: Browser, base: str, broker: Broker) -> None:
+    with tab(browser, base) as opened:
+        log_in(opened)
+        opened.open(f"/ops/waiting?queue={QUEUE}")
+        opened.page.check("input[name=message] >> nth=3")
+        opened.page.click("button[value=send]")
+        opened.page.wait_for_selector(".notice[role=status]")
+        assert "1 sent to the work queue; 11 wait" in opened.page.inner_text(".notice[role=status]")
+        assert broker.depth("site.page") == 1
+        opened.open("/ops/queues")
+        opened.page.click("text=Fire now")
+        opened.page.wait_for_selector(".notice[role=status]")
+        assert "The timer of site.example is due now." in opened.page.inner_text(".notice[role=status]")
+        assert opened.faults == []
+
+
+def test_the_home_page_changes_without_a_reload_and_works_without_scripts(
+    browser: Browser, base: str, publisher: Publisher
+) -> None:
+    with tab(browser, base) as opened, tab(browser, base, java_script_enabled=False) as plain:
+        log_in(opened)
+        opened.page.wait_for_selector("[data-is-live]")
+        opened.page.evaluate("window.isTheSamePage = true")
+        publisher.publish([site_message("index", url="https://site.example/")])
+        opened.page.wait_for_selector("#live-findings :text('site.index (1 ready)')", timeout=30_000)
+        assert opened.page.evaluate("window.isTheSamePage")
+        log_in(plain)
+        assert "site.index (1 ready)" in plain.page.inner_text("#live-findings")
+        assert opened.faults == plain.faults == []

@@ -1,0 +1,228 @@
+"""The home page of operations with real services: what is well, what is away, and the parts that are sent live."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from kombu import Connection
+from pydantic import SecretStr
+from redis import Redis
+
+from app.broker.outgoing import Outgoing
+from app.broker.publishing import Publisher
+from app.messages.envelopes import site_message
+from app.operations.audit import AuditEntry, AuditLog
+from app.operations.findings import findings, sentence
+from app.operations.overview import CheckLine, Overview
+from app.storage.open import store_of
+from app.timers.timers import Timers, full_pack, incremental_pack
+from app.topology.queues import task_queues
+from app.web.ops import live
+from app.web.ops.live import Streams
+from config.settings import Settings
+from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
+from tests.support.scripted import ScriptedSearchClient
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def operable(declared: Settings) -> Settings:
+    return with_operators(declared)
+
+
+@pytest.fixture
+def client(operable: Settings) -> Iterator[httpx.Client]:
+    with operated(operable) as client:
+        yield client
+
+
+def texts(client: httpx.Client) -> list[str]:
+    """Return the texts of the findings, by the API."""
+    answer = client.get("/api/v1/ops/overview", headers=api_headers())
+    assert answer.status_code == 200, answer.text
+    return [each["text"] for each in answer.json()["findings"]]
+
+
+def test_with_a_consumer_of_each_queue_everything_is_well(operable: Settings) -> None:
+    found = Overview(
+        operable, routes=ScriptedSearchClient([]).routes, checks=lambda: [CheckLine("ok", "all", "")], breakers=list
+    )
+    with Connection(operable.broker) as connection:
+        for queue in task_queues(operable):
+            connection.default_channel.basic_consume(queue.name, no_ack=True)
+        eventually(lambda: not findings(found.read()), "nothing is needed", every=0.5)
+        assert sentence(findings(found.read())) == "Everything is well."
+
+
+def test_the_home_page_is_small_and_says_what_is_needed(client: httpx.Client) -> None:
+    page = client.get("/ops")
+    assert page.status_code == 200
+    assert len(page.content) < 30_000
+    assert "no worker consumes from" in page.text
+    assert page.headers["cache-control"] == "no-store"
+    loaded = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
+    assert len(loaded) <= 4
+    assert all("immutable" in client.get(path).headers["cache-control"] for path in loaded)
+    eventually(lambda: "are well" in client.get("/ops").text, "the checks have run", every=0.5)
+
+
+def test_dead_letters_overdue_timers_and_missing_queues_are_findings(
+    operable: Settings, client: httpx.Client, publisher: Publisher, redis: Redis
+) -> None:
+    dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}", headers={"perennial-reason": HOSTILE})
+    publisher.publish([dead, dead, site_message("index", url="https://site.example/")])
+    timers = Timers(redis)
+    timers.start("late.example", timeout=600, callback=full_pack("late.example"))
+    redis.zadd("perennial:timers", {"late.example": time.time() - 3_600})
+    with Connection(operable.broker) as connection:
+        connection.default_channel.queue_delete("site.pack")
+    found = eventually(lambda: len(found := texts(client)) >= 4 and found, "four findings", every=0.5)
+    assert found
+    assert "2 dead letters: their retries are spent" in found
+    assert "timers are overdue: late.example" in found
+    assert "the broker has no queue site.pack" in found
+    assert "no worker consumes from site.index (1 ready)" in found
+    assert HOSTILE not in client.get("/ops").text
+
+
+@pytest.mark.parametrize(
+    ("away", "said"),
+    [
+        ({"broker_url": SecretStr("amqp://127.0.0.1:1")}, "RabbitMQ is away"),
+        ({"redis_url": SecretStr("redis://127.0.0.1:1")}, "Redis is away"),
+        ({"store_url": "s3://nowhere", "s3_endpoint_url": "http://127.0.0.1:1"}, "the store is away"),
+        ({"broker_api_url": SecretStr("http://127.0.0.1:1/api")}, "management API (BROKER_API_URL) does not answer"),
+    ],
+)
+def test_a_service_that_is_away_is_a_finding_and_no_page_waits_for_it(
+    operable: Settings, monkeypatch: pytest.MonkeyPatch, away: dict[str, object], said: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    with operated(operable.model_copy(update=away)) as client:
+        for path in ("/ops", "/ops/waiting", "/ops/queues", "/ops/art", "/ops/searchers"):
+            began = time.monotonic()
+            assert client.get(path).status_code == 200, path
+            assert time.monotonic() - began < 3, path
+        eventually(lambda: any(said in text for text in texts(client)), said, every=0.5)
+
+
+def test_services_that_accept_connections_and_say_nothing_delay_no_page(operable: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        urls = {
+            "broker_url": f"amqp://{place}",
+            "redis_url": f"redis://{place}",
+            "broker_api_url": f"http://{place}/api",
+        }
+        hanging = operable.model_copy(update={name: SecretStr(url) for name, url in urls.items()})
+        with operated(hanging) as client:
+            for _ in range(4):
+                began = time.monotonic()
+                page = client.get("/ops")
+                assert time.monotonic() - began < 3
+                assert "RabbitMQ is away" in page.text
+                assert "Redis is away" in page.text
+
+
+def test_an_orchestrator_that_is_away_is_a_finding(operable: Settings) -> None:
+    scripted = ScriptedSearchClient([])
+    scripted.unknown = True
+    with operated(operable, scripted) as client:
+        assert "The orchestrator is away: no orchestrator answers" in client.get("/ops/searchers").text
+        assert "the orchestrator is away: no orchestrator answers" in texts(client)
+        assert client.get("/api/v1/ops/searchers", headers=api_headers()).status_code == 503
+
+
+def events(client: httpx.Client, number: int) -> list[dict[str, str]]:
+    """Return the first fragments of the live stream."""
+    found: list[dict[str, str]] = []
+    with client.stream("GET", "/ops/live") as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                found.append(json.loads(line.removeprefix("data: ")))
+            if len(found) == number:
+                break
+    return found
+
+
+def test_the_live_stream_sends_all_parts_then_those_that_change_and_ends(
+    client: httpx.Client, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "INTERVAL", 0.2)
+    first = events(client, 6)
+    page = client.get("/ops").text
+    assert all(f'id="{each["id"]}"' in page and f'id="{each["id"]}"' in each["html"] for each in first)
+    publisher.publish([site_message("index", url="https://site.example/")])
+    with client.stream("GET", "/ops/live") as answer:
+        fragments = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+        changed = next(each for each in fragments if each["id"] == "live-findings" and "1 ready" in each["html"])
+    assert "site.index (1 ready)" in changed["html"]
+    monkeypatch.setattr(live, "STREAM_SECONDS", 0.5)
+    with client.stream("GET", "/ops/live") as answer:
+        assert "event: fragment" in answer.read().decode()
+
+
+def test_more_live_pages_than_the_limit_are_refused_and_a_closed_one_gives_its_place_back(
+    operable: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.web.application.Streams", lambda: Streams(2))
+    monkeypatch.setattr(live, "INTERVAL", 0.1)
+    with operated(operable) as client:
+        with client.stream("GET", "/ops/live"), client.stream("GET", "/ops/live"):
+            refused = client.get("/ops/live")
+            assert refused.status_code == 503
+            # A stream takes no place of the operators' requests.
+            assert client.get("/ops").status_code == 200
+        eventually(lambda: events_or_none(client), "a place is free")
+
+
+def events_or_none(client: httpx.Client) -> list[str]:
+    """Return the first line of a new stream, or nothing if it is refused."""
+    with client.stream("GET", "/ops/live") as answer:
+        return [next(answer.iter_lines())] if answer.status_code == 200 else []
+
+
+def test_the_live_stream_ends_with_the_session(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "INTERVAL", 0.1)
+    with client.stream("GET", "/ops/live") as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("retry:")
+        send_form(client, "/ops/logout")
+        for _ in lines:
+            pass
+    assert client.get("/ops/live").status_code == 303
+
+
+def test_a_timer_fires_now_for_those_who_may_act(operable: Settings, client: httpx.Client, redis: Redis) -> None:
+    timers = Timers(redis)
+    timers.start("site.example", timeout=600, callback=incremental_pack("site.example"))
+    assert "pack_incremental" in client.get("/ops/queues").text
+    with operated(operable, password=READ_PASSWORD) as reader:
+        assert "Fire now" not in reader.get("/ops/queues").text
+        assert send_form(reader, "/ops/timers/fire", domain="site.example").status_code == 403
+    assert timers.claim_due() == []
+    assert send_form(client, "/ops/timers/fire", domain="site.example", why="it is urgent").status_code == 303
+    assert "The timer of site.example is due now." in client.get("/ops/queues").text
+    (timer,) = timers.claim_due()
+    assert (timer.domain, timer.timeout) == ("site.example", 600)
+    acts = [(entry.act, entry.result, entry.why) for entry in audited(operable)]
+    assert ("timer fire", "done", "it is urgent") in acts
+    assert any(act == "timer fire" and result.startswith("refused") for act, result, _ in acts)
+    assert send_form(client, "/ops/timers/fire", domain="other.example").status_code == 404
+
+
+def audited(settings: Settings) -> list[AuditEntry]:
+    return list(AuditLog(store_of(settings)).entries())

@@ -1,0 +1,262 @@
+"""Messages of delay queues on the operations page: what is shown, and acts that end a wait and lose nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from app.broker.delivery import Delivery
+from app.broker.failure import Failure
+from app.broker.outgoing import Outgoing
+from app.broker.policies.base import Retry
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.publishing import Publisher
+from app.broker.waiting import DelayQueue, move, peek
+from app.broker.worker.carry_out import message_of
+from app.messages.envelopes import site_message
+from app.operations.audit import AuditEntry, AuditLog
+from app.operations.waiting import looks
+from app.storage.open import store_of
+from app.topology.retry_policies import retry_policies, site_policy, subscriber_policy
+from config.settings import Settings
+from tests.support.broker import Broker
+from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
+
+pytestmark = pytest.mark.integration
+
+HOSTILE = "<script>alert('x')</script>\x1b[31m\u202egnp"
+QUEUE = "site.delay.600000"
+
+
+@pytest.fixture
+def operable(declared: Settings) -> Iterator[Settings]:
+    looks.kept.clear()
+    yield with_operators(declared, retry_timeout_ms=600_000)
+    looks.kept.clear()
+
+
+@pytest.fixture
+def client(operable: Settings) -> Iterator[httpx.Client]:
+    with operated(operable) as client:
+        yield client
+
+
+def failed(settings: Settings, number: int, *, error: str = "503 from the site") -> tuple[DelayQueues, Retry, Delivery]:
+    """Return the policy's decision on a page message that failed once."""
+    policy = site_policy(settings)
+    sent = site_message("page", url=f"https://site.example/{number}", domain="site.example", crawl_id="c")
+    delivery = Delivery(
+        body=sent.body,
+        headers=sent.headers,
+        properties={"message_id": f"m{number}"},
+        content_type="application/json",
+        content_encoding="utf-8",
+        queue="site.page",
+        routing_key="page",
+        exchange="site",
+    )
+    failure = Failure(reason="server-error", exception="ServerError", message=error, at=time.time() - 5)
+    decision = policy.decide(delivery, failure)
+    assert isinstance(decision, Retry)
+    return policy, decision, delivery
+
+
+def let_wait(settings: Settings, publisher: Publisher, number: int, *, error: str = "503 from the site") -> None:
+    for each in range(number):
+        _, decision, delivery = failed(settings, each, error=error)
+        publisher.declare([decision.queue])
+        message = message_of(decision, delivery)
+        assert message is not None
+        publisher.publish([message])
+
+
+def acts(settings: Settings) -> list[AuditEntry]:
+    return [each for each in AuditLog(store_of(settings)).entries() if each.act.startswith("waiting")]
+
+
+def ids_of(client: httpx.Client) -> list[str]:
+    answer = client.get("/api/v1/ops/waiting", params={"queue": QUEUE}, headers=api_headers())
+    return [each["id"] for each in answer.json()["messages"]]
+
+
+def test_a_waiting_message_is_shown_with_its_reason_and_a_look_changes_nothing(
+    operable: Settings, client: httpx.Client, publisher: Publisher, broker: Broker
+) -> None:
+    let_wait(operable, publisher, 3, error=HOSTILE)
+    page = client.get("/ops/waiting")
+    assert QUEUE in page.text
+    opened = client.get("/ops/waiting", params={"queue": QUEUE}).text
+    assert "https://site.example/0" in opened
+    assert "1 of 6" in opened
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in opened
+    assert "<script>alert" not in opened
+    assert "https://site.example/0" in client.get("/ops/waiting", params={"queue": QUEUE, "domain": "SITE"}).text
+    assert "No message of this look matches" in client.get("/ops/waiting", params={"queue": QUEUE, "task": "x"}).text
+    assert broker.depth(QUEUE) == 3
+    assert [each.delivery_info["redelivered"] for each in broker.peek(QUEUE)] == [True] * 3
+    bodies = [each.delivery.body for each in peek(operable.broker, QUEUE)]
+    assert [b"/0" in bodies[0], b"/1" in bodies[1], b"/2" in bodies[2]] == [True] * 3
+
+
+def test_opening_the_page_again_does_not_read_the_queue_again(
+    operable: Settings, client: httpx.Client, publisher: Publisher
+) -> None:
+    let_wait(operable, publisher, 1)
+    for _ in range(5):
+        assert client.get("/ops/waiting", params={"queue": QUEUE}).status_code == 200
+    assert [each.looks for each in peek(operable.broker, QUEUE)] == [1]
+
+
+def test_a_queue_that_was_read_often_is_not_read_again(
+    operable: Settings, client: httpx.Client, publisher: Publisher
+) -> None:
+    let_wait(operable, publisher, 1)
+    for _ in range(10):
+        peek(operable.broker, QUEUE)
+    assert "not read again now" in client.get("/ops/waiting", params={"queue": QUEUE}).text
+    for _ in range(20):
+        client.get("/api/v1/ops/waiting", params={"queue": QUEUE}, headers=api_headers())
+    assert [each.looks for each in peek(operable.broker, QUEUE)] == [11]
+
+
+def test_send_now_brings_the_chosen_message_to_its_queue_once_with_the_budget_that_is_left(
+    operable: Settings, client: httpx.Client, publisher: Publisher, broker: Broker
+) -> None:
+    let_wait(operable, publisher, 3)
+    client.get("/ops/waiting", params={"queue": QUEUE})
+    chosen = ids_of(client)[1]
+    answer = send_form(client, "/ops/waiting/end", queue=QUEUE, act="send", message=chosen, why="the site is back")
+    assert answer.status_code == 303
+    assert "1 sent to the work queue; 2 wait" in client.get(answer.headers["location"]).text
+    (arrived,) = broker.take("site.page")
+    assert "site.example/1" in str(arrived.body)
+    assert arrived.headers["current-iteration"] == 1
+    assert arrived.headers.get("x-delivery-count", 0) == 0
+    assert broker.depth(QUEUE) == 2
+    (entry,) = acts(operable)
+    assert (entry.act, entry.subject, entry.why) == ("waiting send now", QUEUE, "the site is back")
+    assert entry.result == "1 moved, 2 left"
+    # The form may be sent twice: the message has left.
+    assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="send", message=chosen).status_code == 303
+    assert broker.depth("site.page") == 0
+
+
+def test_a_whole_queue_goes_to_the_dead_set_from_where_it_can_be_replayed(
+    operable: Settings, client: httpx.Client, publisher: Publisher, broker: Broker
+) -> None:
+    let_wait(operable, publisher, 60)
+    answer = send_form(client, "/ops/waiting/end", queue=QUEUE, act="dead", which="all", why="a trap")
+    assert "60 sent to the dead set; 0 wait" in client.get(answer.headers["location"]).text
+    assert broker.depths([QUEUE, "site.dead"]) == [0, 60]
+    letter = broker.peek("site.dead")[0]
+    assert letter.headers["perennial-reason"] == "by-operator"
+    assert letter.headers["perennial-queue"] == "site.page"
+    assert letter.headers["perennial-attempts"] == 1
+    assert letter.headers["perennial-message"] == "kim ended its wait: a trap"
+
+
+def test_those_who_may_read_only_change_nothing_and_their_attempt_is_audited(
+    operable: Settings, publisher: Publisher, broker: Broker
+) -> None:
+    let_wait(operable, publisher, 1)
+    with operated(operable, password=READ_PASSWORD) as reader:
+        page = reader.get("/ops/waiting", params={"queue": QUEUE}).text
+        assert "Send now" not in page
+        assert send_form(reader, "/ops/waiting/end", queue=QUEUE, act="send", which="all").status_code == 403
+    assert broker.depth(QUEUE) == 1
+    (entry,) = acts(operable)
+    assert entry.result.startswith("refused")
+
+
+def test_the_api_does_the_same_and_refuses_what_it_does_not_know(
+    operable: Settings, client: httpx.Client, publisher: Publisher, broker: Broker
+) -> None:
+    let_wait(operable, publisher, 3)
+
+    def post(**body: object) -> httpx.Response:
+        return client.post("/api/v1/ops/waiting/end", json=body, headers=api_headers())
+
+    assert post(queue=QUEUE, act="send", most=2).json() == {"moved": 2, "left": 1, "failure": ""}
+    assert post(queue=QUEUE, act="dead", ids=ids_of(client)).json() == {"moved": 1, "left": 0, "failure": ""}
+    assert broker.depths([QUEUE, "site.page", "site.dead"]) == [0, 2, 1]
+    assert post(queue="site.page", act="send").status_code == 404
+    assert post(queue="site.delay.0", act="send").status_code == 404
+    assert post(queue=QUEUE, act="drop").status_code == 400
+    assert post(queue=QUEUE, act="send", ids=[]).status_code == 400
+    assert post(queue=QUEUE, act="send", unknown=1).status_code == 400
+    assert post(queue="site.delay.7", act="send").json() == {"moved": 0, "left": 0, "failure": ""}
+    assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="send").status_code == 400
+    assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="burn", which="all").status_code == 400
+
+
+def test_a_replacement_that_cannot_be_published_leaves_the_message_waiting(
+    operable: Settings, publisher: Publisher, broker: Broker
+) -> None:
+    let_wait(operable, publisher, 3)
+    place = DelayQueue.of(QUEUE, retry_policies(operable))
+    assert place is not None
+
+    def convert(delivery: Delivery) -> Outgoing:
+        sent = place.sent_now(delivery)
+        return replace(sent, routing_key="nowhere", exchange="") if b"/1" in delivery.body else sent
+
+    moved = move(operable.broker, QUEUE, publisher, convert, ids=None)
+    assert (moved.moved, moved.left) == (2, 1)
+    assert "nowhere" in moved.failure
+    assert broker.depths([QUEUE, "site.page"]) == [1, 2]
+
+
+def test_a_move_that_is_interrupted_after_the_confirm_makes_a_duplicate_and_loses_nothing(
+    operable: Settings, publisher: Publisher, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_wait(operable, publisher, 2)
+    place = DelayQueue.of(QUEUE, retry_policies(operable))
+    assert place is not None
+
+    class Killed(Exception):
+        """Raised where the process would end."""
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kombu.transport.pyamqp.Channel.basic_ack", killed)
+        with pytest.raises(Killed):
+            move(operable.broker, QUEUE, publisher, place.sent_now, ids=None)
+    assert broker.depths([QUEUE, "site.page"]) == [2, 2]
+    move(operable.broker, QUEUE, publisher, place.sent_now, ids=None)
+    assert broker.depths([QUEUE, "site.page"]) == [0, 4]
+
+
+def test_every_delay_queue_of_every_policy_is_known_and_no_other(settings: Settings) -> None:
+    served = settings.model_copy(update={"musicbrainz_url": SecretStr("postgresql://nowhere")})
+    policies = retry_policies(served)
+    queues = [queue for policy in policies for queue in policy.queues()]
+    delays = {queue.name for queue in queues if "x-message-ttl" in (queue.queue_arguments or {})}
+    assert {"orchestrator.retry", "site.delay.5000", "cover-art-archive.retry"} <= delays
+    assert all(DelayQueue.of(name, policies) for name in delays)
+    names = ("site.page", "site.dead", "site.delay.", "site.delay.01", "site.delay.99999999999", "x.delay.5", "")
+    assert [DelayQueue.of(name, policies) for name in names] == [None] * len(names)
+    rejected = Delivery(
+        body=b"{}",
+        headers={"x-death": [{"queue": "orchestrator", "reason": "rejected", "count": 3}]},
+        properties={},
+        content_type="application/json",
+        content_encoding="utf-8",
+        queue="orchestrator.retry",
+        routing_key="update",
+    )
+    place = DelayQueue.of("orchestrator.retry", policies)
+    assert place is not None
+    sent = place.sent_now(rejected)
+    assert (sent.exchange, sent.routing_key) == ("orchestrator.retry-requeue", "update")
+    assert subscriber_policy("orchestrator", settings).attempts(replace(rejected, headers=sent.headers)) == 3
+    art = DelayQueue.of("cover-art-archive.retry", policies)
+    assert art is not None
+    assert art.work_queue(replace(rejected, routing_key="index")) == "cover-art-archive.index"
+    assert art.sent_now(replace(rejected, routing_key="index")).exchange == "cover-art-archive"
