@@ -66,8 +66,9 @@ class OperatorAtPage:
         """Wait until an act does not run; return the text of its page."""
 
         def page() -> BeautifulSoup | None:
-            found = self.open(act)
-            return None if found.select("meta[http-equiv=refresh]") else found
+            answer = self.client.get(act)
+            assert answer.status_code == 200, answer.text
+            return None if "Refresh" in answer.headers else BeautifulSoup(answer.text, "html.parser")
 
         found = eventually(page, f"{act} ends", seconds=seconds)
         assert found is not None

@@ -28,8 +28,8 @@ def list_acts(visit: Reading) -> HTMLResponse:
 
 
 @router.get("/acts/{ident}", response_class=HTMLResponse)
-def show_act(visit: Reading, ident: str) -> HTMLResponse:
-    """Show an act. While it runs, the page is loaded again and again."""
+def show_act(visit: Reading, ident: str, still: bool = False) -> HTMLResponse:
+    """Show an act. While it runs, the page is loaded again and again, unless it is to be `still`."""
     acts = LongActs(visit.ops)
     act = acts.read(ident)
     died_again: int | None = None
@@ -38,14 +38,18 @@ def show_act(visit: Reading, ident: str) -> HTMLResponse:
             died_again = acts.died_again(ident)
         except (DeadSetBusy, BrokerUnreachable):
             died_again = None
-    return visit.page(
+    page = visit.page(
         "act.html",
         act=act,
         text=described(act),
-        refresh=REFRESH if act.is_running else 0,
+        reloads=act.is_running and not still,
         died_again=died_again,
         has_export=bool(act.export) and has_export(visit.ops, act.export),
     )
+    if act.is_running and not still:
+        # Every browser knows this field; it has no script and no element.
+        page.headers["Refresh"] = str(REFRESH)
+    return page
 
 
 @router.post("/acts/{ident}")
