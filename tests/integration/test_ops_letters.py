@@ -309,7 +309,6 @@ def test_the_api_can_do_what_the_page_can(
     assert (dropped["done"], dropped["total"]) == (left, left)
     assert len((settings.data_dir / "dead" / dropped["export"]).read_text().splitlines()) == left
     assert [each["id"] for each in api("GET", "/acts")][:2] == [dropped["id"], slow["id"]]
-    api("GET", "/acts/..%2faudit", status=404)
     api("GET", "/acts/20260101T000000-00000000", status=404)
 
 
