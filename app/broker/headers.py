@@ -37,6 +37,9 @@ REPLAY_HISTORY = "perennial-replay-of"
 #: Dead ids of a replay history that are kept.
 MAX_REPLAY_HISTORY = 20
 
+#: What operators changed of the message when they replayed it: `<dead id>: <changes>`, the latest first.
+REPLAY_CHANGES = "perennial-replay-changes"
+
 #: The queue that receives the outcome of a replayed message's next run, through the exchange of outcomes.
 OUTCOME_TO = "perennial-outcome-to"
 
@@ -97,8 +100,16 @@ def headers_for_replay(headers: Mapping[str, Any], budget: ReplayBudget) -> dict
 
 def replay_history(headers: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the dead ids under which a message was in a dead set before, the latest first."""
-    former_ids = headers.get(REPLAY_HISTORY)
-    return tuple(str(dead_id) for dead_id in former_ids) if isinstance(former_ids, list) else ()
+    return _texts(headers.get(REPLAY_HISTORY))
+
+
+def replay_changes(headers: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what replays changed of a message, the latest first: anyone may have written the header."""
+    return tuple(change[:MAX_MESSAGE] for change in _texts(headers.get(REPLAY_CHANGES)))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
 def keeps_budget(delivery: Delivery) -> bool:

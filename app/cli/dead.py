@@ -20,10 +20,13 @@ from app.broker.dead_letters import Chosen, DeadSets, LetterSummary, read_export
 from app.broker.dead_letters.letters import EVERYTHING
 from app.broker.errors import ApplicationError
 from app.broker.headers import ReplayBudget
+from app.cli import dead_changes
 from app.cli import dead_output as output
-from app.cli.arguments import AsJson, Yes
+from app.cli.arguments import AsJson, Why, Yes
+from app.cli.context import operations
 from app.cli.printing import confirm, print_result, printable
 from app.messages.dead_sets import dead_sets, new_export, retention, where
+from app.operations.letters import LetterOrder, act_on_letters
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
@@ -95,6 +98,11 @@ class DeadFilters:
         if not (every or self.group):
             raise typer.BadParameter("give message ids, --group KEY, or --all (optionally with filters)")
         return self.condition()
+
+    def subject(self, ids: Sequence[str] | None) -> str:
+        """Return the ids, or else the filters, for the audit."""
+        given = (f"{each.name.rstrip('_')} {value}" for each in fields(self) if (value := getattr(self, each.name)))
+        return ", ".join(ids or given) or "all"
 
     @property
     def match_everything(self) -> bool:
@@ -189,12 +197,15 @@ def replay(
     ] = False,
     wait: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the outcome of a canary.")] = 60.0,
     dry_run: DryRun = False,
+    why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
-    sets, ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
+    ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
     with output.progress(ids) as on_progress:
-        result = sets.replay(ids, budget=budget, rate=rate, canary=wait if canary else None, on_progress=on_progress)
+        order = LetterOrder(verb="replay", budget=budget, rate=rate, canary=wait if canary else None)
+        subject = filters.subject(idents)
+        result = act_on_letters(operations(), order, ids, subject=subject, why=why, on_progress=on_progress)
     output.exit_with_result(result, "replayed", as_json=as_json)
 
 
@@ -207,11 +218,12 @@ def drop(
     limit: Limit = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Export dead letters to a file in the data folder, then remove them from the dead set."""
     # No letter is held unacknowledged while the operator thinks about the answer.
-    sets, ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
+    ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
     path = new_export(get_settings())
     if ids and not yes:
         plan = " and ".join(f"{len(set_ids):,} of {name}" for name, set_ids in ids.items())
@@ -220,7 +232,10 @@ def drop(
             without_terminal="standard input is not a terminal: confirm with --yes",
         )
     with output.progress(ids) as on_progress:
-        result = sets.drop(ids, path, on_progress=on_progress)
+        order, subject = LetterOrder(verb="drop"), filters.subject(idents)
+        result = act_on_letters(
+            operations(), order, ids, subject=subject, why=why, export=path, on_progress=on_progress
+        )
     details = {"file": str(path)} if result.done else {}
     output.exit_with_result(result, "dropped", as_json=as_json, **details)
 
@@ -274,14 +289,18 @@ def _sets() -> DeadSets:
     return dead_sets(on_note=lambda text: typer.echo(printable(text), err=True))
 
 
+for _command in (dead_changes.edit, dead_changes.redirect, dead_changes.note):
+    cli.command()(_command)
+
+
 def _chosen(
     filters: DeadFilters, idents: list[str] | None, limit: int | None, *, every: bool, dry_run: bool, as_json: bool
-) -> tuple[DeadSets, dict[str, list[str]]]:
-    """Return the dead sets and the ids of the chosen letters by set; for a dry run print the letters and exit."""
+) -> dict[str, list[str]]:
+    """Return the ids of the chosen letters by dead set; for a dry run print the letters and exit."""
     chosen = filters.chosen(idents, every=every)
     sets = filters.sets()
     if not dry_run:
-        return sets, sets.choose(chosen, limit=limit)
+        return sets.choose(chosen, limit=limit)
     letters = list(islice(sets.iter_chosen_summaries(chosen), limit))
     if sys.stdout.isatty() and not as_json:
         output.print_table(letters[: output.SCREENFUL], empty="No letter is chosen.", total=len(letters))

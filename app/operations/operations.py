@@ -9,9 +9,11 @@ from typing import Any
 
 from redis import Redis
 
+from app.broker.dead_letters import DeadSets
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher, get_publisher
 from app.crawl.frontier.frontier import Frontier
+from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditLog
 from app.operations.operators import Operator, Origin
@@ -61,6 +63,11 @@ class Operations:
     def reports(self) -> CrawlReports:
         """What there is to read of crawls."""
         return CrawlReports(self.settings)
+
+    @property
+    def dead_sets(self) -> DeadSets:
+        """The dead sets. What is done with each letter is also in their own audit file."""
+        return dead_sets(self.settings)
 
     @property
     def audit(self) -> AuditLog:

@@ -23,11 +23,12 @@ from app.sites.search_counter import SearchCounter
 from app.web import api, monitoring, opensearch, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware, is_for_operators, is_ops_page
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
-from app.web.ops import art, audit, home, letters, live, login, queues, searchers, sites, waiting
+from app.web.ops import acts, art, audit, home, letter_page, letters, live, login, queues, searchers, sites, waiting
 from app.web.ops.live import Streams
 from app.web.ops.overviews import overview_for
 from app.web.ops.visits import OpsState, trouble
 from app.web.ops_api import crawls, overview
+from app.web.ops_api import letters as letters_api
 from app.web.ops_api import sites as site_acts
 from app.web.ops_api import waiting as waiting_api
 from app.web.static_files import VersionedFiles
@@ -40,8 +41,8 @@ _COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _ROUTERS = tuple(module.router for module in (api, pages, problems, opensearch, monitoring))
-_OPS_PAGES = (login, home, live, letters, waiting, sites, art, queues, searchers, audit)
-_OPS_ROUTERS = tuple(module.router for module in (crawls, overview, site_acts, waiting_api, *_OPS_PAGES))
+_OPS_PAGES = (login, home, live, letters, letter_page, acts, waiting, sites, art, queues, searchers, audit)
+_OPS_ROUTERS = tuple(module.router for module in (crawls, letters_api, overview, site_acts, waiting_api, *_OPS_PAGES))
 
 
 def create_app(

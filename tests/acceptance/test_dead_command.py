@@ -15,6 +15,8 @@ import pytest
 from kombu import Connection
 
 from app.broker.publishing import Publisher
+from app.operations.audit import AuditLog
+from app.storage.open import store_of
 from app.topology.declare import declare_for_client
 from app.topology.queues import DEAD_SET
 from app.topology.retry_policies import site_policy
@@ -166,6 +168,37 @@ def test_a_drop_is_confirmed_and_can_be_restored(
     assert len(file.read_text().splitlines()) == 3
     audit = [json.loads(line) for line in (settings.data_dir / "dead" / "audit.jsonl").read_text().splitlines()]
     assert [(line["act"], line["outcome"]) for line in audit] == [("drop", "exported"), ("restore", "restored")]
+
+
+def test_letters_are_edited_redirected_and_noted_and_each_act_is_audited(
+    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
+) -> None:
+    dead_letter(settings, publisher, {"type": "index", "url": "htps://a.gov/"}, {"type": "crawl"}, {"type": "page"})
+    first, second, third = (row["id"] for row in json.loads(perennial(environment, "list", "--json")))
+    assert "not JSON" in perennial(environment, "edit", first, "--arguments", "{", exit_status=1)
+    assert "Nothing was changed." in "".join(on_a_terminal({**environment, "EDITOR": "true"}, "edit", first, width=100))
+    body = {"type": "index", "url": "https://a.gov/"}
+    assert perennial(environment, "edit", first[:8], "--arguments", json.dumps(body), "--why", "a wrong scheme") == (
+        "1 replayed\n"
+    )
+    assert json.loads(broker.peek("site.index")[0].body) == body
+    assert "expected one of" in perennial(environment, "redirect", second, "--queue", "elsewhere", exit_status=1)
+    assert "no known queue" in perennial(
+        environment, "redirect", second, "--exchange", "site", "--key", "x", exit_status=1
+    )
+    assert perennial(environment, "redirect", second, third, "--queue", "site.crawl") == "2 redirected\n"
+    assert broker.depths([DEAD_SET, "site.index", "site.crawl"]) == [0, 1, 2]
+    dead_letter(settings, publisher, body)
+    [noted] = json.loads(perennial(environment, "list", "--json"))
+    assert perennial(environment, "note", noted["id"][:8], "ask the owner") == f"{noted['id']}: 1 notes\n"
+    assert perennial(environment, "replay", "--all", "--reason", "exception", "--why", "repaired") == "1 replayed\n"
+    entries = [(entry.act, entry.subject, entry.why, entry.result) for entry in AuditLog(store_of(settings)).entries()]
+    assert entries == [
+        ("replay letters", "reason exception", "repaired", "1 replayed"),
+        ("note", noted["id"], "", "ask the owner"),
+        ("redirect letters", f"{second}, {third}", "", "2 redirected"),
+        ("edit letters", first, "a wrong scheme", "1 edited and replayed"),
+    ]
 
 
 def test_tidy_exports_and_drops_what_the_settings_do_not_keep(

@@ -161,7 +161,7 @@ def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
         ):
             handler.report_outcome(replace(delivery("site.page"), headers=headers), "lived")
         canary.expect(["1d6a"])
-        canary.finish()
+        assert canary.wait_all(20)
     assert caplog.messages == []
     assert Broker(settings.broker).depths(["site.index", MAILBOX, "site.dead"]) == [0, 0, 0]
 
@@ -217,7 +217,7 @@ def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
             chosen = dead.choose(lambda _letter: True)
             assert len(dead.replay(chosen, budget="fresh").done) == 1
             with connected(environments["web"]["BROKER_URL"]) as connection:
-                Canary(connection, wait=1).finish()
+                assert Canary(connection, wait=1).wait_all(1)
             assert Broker(settings.broker).depths(["site.index", "site.dead", waits.name]) == [2, 0, 0]
             wait_for_checks(client)
             overview = client.get("/api/v1/ops/overview", headers=api_headers()).json()

@@ -10,6 +10,7 @@ from .letters import LetterFilter as LetterFilter
 from .letters import LetterGroup as LetterGroup
 from .letters import LetterSummary as LetterSummary
 from .operations import OperationResult as OperationResult
+from .replay import ReplayChanges as ReplayChanges
 from .sets import Chosen as Chosen
 from .sets import DeadSets as DeadSets
 from .shards import OnNote as OnNote

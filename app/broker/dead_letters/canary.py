@@ -51,9 +51,9 @@ class Canary:
         """Wait at most `timeout` seconds until another letter may be published; return whether it may."""
         return self._wait_until_at_most(WINDOW - 1 if self._succeeded else 0, timeout)
 
-    def finish(self) -> None:
-        """Wait for all outstanding outcomes."""
-        self._wait_until_at_most(0, float("inf"))
+    def wait_all(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for all outstanding outcomes; return whether all are known."""
+        return self._wait_until_at_most(0, timeout)
 
     def _wait_until_at_most(self, outstanding: int, timeout: float) -> bool:
         until = time.monotonic() + timeout

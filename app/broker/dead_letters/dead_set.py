@@ -22,7 +22,7 @@ from .canary import Canary
 from .exports import ExportAndDrop
 from .letters import DeadLetter, Labels, LetterSummary, id_matches
 from .operations import Operation, OperationResult, carry_out_operation
-from .replay import Replay, ReturnedCopies
+from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReturnedCopies, never_halt
 from .shards import OnNote, ShardedSet, ShardRules, opened
 
 logger = logging.getLogger(__name__)
@@ -155,12 +155,15 @@ class DeadSet:
         rate: float | None,
         canary: float | None,
         on_progress: OnProgress,
+        changes: ReplayChanges = UNCHANGED,
+        halt: Halt = never_halt,
     ) -> OperationResult:
         """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
 
         After a kill at any point, a letter is in the dead set, in its queue, or in both. `budget` defaults to the
         policy's; `rate` is letters per second. `canary` is the seconds to wait for the outcome of each letter. Then
         the others follow only if the first one succeeds, and the first failure stops the replay.
+        It also stops, between two batches, when `halt` returns why.
         """
         if rate is not None and rate <= 0:
             raise InvalidMessage(f"rate {rate:g}: expected more than 0 letters per second")
@@ -177,6 +180,8 @@ class DeadSet:
                 audit=self._audit,
                 rate=rate,
                 canary=Canary(stack.enter_context(connected(self._broker)), wait=canary) if canary else None,
+                changes=changes,
+                halt=halt,
             )
             return carry_out_operation(dead_set, ids, operation, on_progress=on_progress)
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..delivery import Delivery
-from ..headers import DEAD_ID, replay_history
+from ..headers import DEAD_ID, replay_changes, replay_history
 from ..nesting import read_json
 from .causes import Cause, cause_of
 
@@ -63,6 +63,11 @@ class DeadLetter(LetterSummary):
     def replay_history(self) -> tuple[str, ...]:
         """The dead ids under which it was in a dead set before, the latest first."""
         return replay_history(self.delivery.headers)
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What replays changed of it, each as `<dead id>: <changes>`, the latest first."""
+        return replay_changes(self.delivery.headers)
 
     def arguments(self) -> Any:
         """Return Celery's [args, kwargs], else the JSON value of the body, else the body as text."""

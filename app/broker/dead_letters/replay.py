@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from amqp.exceptions import NotFound
@@ -11,7 +12,7 @@ from kombu import Connection
 
 from ..delivery import Delivery
 from ..errors import Unroutable
-from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY, ReplayBudget
+from ..headers import DEAD_ID, MAX_REPLAY_HISTORY, OUTCOME_TO, REPLAY_CHANGES, REPLAY_HISTORY, ReplayBudget
 from ..outgoing import Outgoing
 from ..policies.base import Address, Policy
 from ..publishing import Publisher
@@ -24,13 +25,51 @@ from .reading import DeadSetLease
 #: Publishes that fail in a row before the replay stops: then the broker is the cause, not a message.
 _MAX_FAILURES = 3
 
+#: Seconds after which a waiting replay notices that it must stop.
+_HALT_INTERVAL = 0.5
+
+#: Headers in which Celery describes the arguments of a message for its events and logs.
+_DESCRIPTIONS = ("argsrepr", "kwargsrepr")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayChanges:
+    """What a replay changes of its letters; None keeps what a letter has. A changed body is UTF-8."""
+
+    body: bytes | None = None
+    content_type: str | None = None
+    address: Address | None = None
+
+    def __str__(self) -> str:
+        """Name the changes for the audit and the replay history; empty without any."""
+        body = f"body of {len(self.body):,} bytes" if self.body is not None else ""
+        kind = f"content type {self.content_type}" if self.content_type is not None else ""
+        to = (
+            f"to exchange {self.address.exchange!r} with key {self.address.routing_key!r}"
+            if self.address is not None
+            else ""
+        )
+        return ", ".join(part for part in (body, kind, to) if part)
+
+
+#: Replays letters as they are.
+UNCHANGED = ReplayChanges()
+
+#: Returns why an operation must stop before its next letters; empty while it may continue.
+Halt = Callable[[], str]
+
+
+def never_halt() -> str:
+    """Let an operation continue to its end."""
+    return ""
+
 
 class Replay(Operation):
     """Publishes dead letters of one policy to their replay addresses.
 
     The first letter for an address is published alone. If no queue is bound there, that letter and all others for the
     address stay. An alternate exchange hides this from the publisher, because it routes the message to the dead set;
-    so `returned` watches what arrives there. `rate` is letters per second.
+    so `returned` watches what arrives there. `rate` is letters per second. `halt` is called before each batch.
     """
 
     def __init__(
@@ -43,6 +82,8 @@ class Replay(Operation):
         audit: Audit | None = None,
         rate: float | None = None,
         canary: Canary | None = None,
+        changes: ReplayChanges = UNCHANGED,
+        halt: Halt = never_halt,
     ) -> None:
         self._policy = policy
         self._publisher = publisher
@@ -53,6 +94,8 @@ class Replay(Operation):
         #: Monotonic seconds at which the next letter may be published.
         self._next_at = 0.0
         self._canary = canary
+        self._changes = changes
+        self._halt = halt
         #: Why nothing can be published to an address; empty where it can.
         self._refusals: dict[Address, str] = {}
         self._failures_in_row = 0
@@ -63,11 +106,20 @@ class Replay(Operation):
     def wait_ready(self, timeout: float) -> bool:
         """Wait until the rate and the outcomes of earlier letters allow the next one. Raises OperationStopped."""
         self._require_accepted()
-        seconds = max(0.0, self._next_at - time.monotonic())
-        if seconds > timeout:
+        until = time.monotonic() + timeout
+        self._require_no_halt()
+        if self._next_at > until:
             return False
-        time.sleep(seconds)
-        return self._canary is None or self._canary.wait_ready(timeout - seconds)
+        while (seconds := self._next_at - time.monotonic()) > 0:
+            time.sleep(min(seconds, _HALT_INTERVAL))
+            self._require_no_halt()
+        while self._canary is not None and not self._canary.wait_ready(
+            max(0.0, min(_HALT_INTERVAL, until - time.monotonic()))
+        ):
+            self._require_no_halt()
+            if time.monotonic() >= until:
+                return False
+        return True
 
     def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
         """Publish the letters; return why some must stay.
@@ -90,7 +142,8 @@ class Replay(Operation):
         stayed |= self._publish_batch(routable)
         if self._audit:
             outcomes = (f"stays: {stayed[letter.id]}" if letter.id in stayed else "replayed" for letter in letters)
-            self._audit.write("replay", zip(letters, outcomes, strict=True), budget=self._budget)
+            change = {"changes": str(self._changes)} if self._changes != UNCHANGED else {}
+            self._audit.write("replay", zip(letters, outcomes, strict=True), budget=self._budget, **change)
         if self._canary:
             self._canary.expect([letter.id for letter in letters if letter.id not in stayed])
         self._next_at = max(self._next_at, time.monotonic()) + self._interval
@@ -103,12 +156,16 @@ class Replay(Operation):
     def finish(self) -> None:
         """Wait for the outcomes of the last letters. Raises OperationStopped."""
         self._require_accepted()
-        if self._canary is not None:
-            self._canary.finish()
+        while self._canary is not None and not self._canary.wait_all(_HALT_INTERVAL):
+            self._require_no_halt()
 
     def _require_accepted(self) -> None:
         if self._stop_reason:
             raise OperationStopped(self._stop_reason)
+
+    def _require_no_halt(self) -> None:
+        if reason := self._halt():
+            raise OperationStopped(reason)
 
     def _publish_first(self, letter: DeadLetter, address: Address) -> dict[str, str]:
         """Publish the first letter for an address; return why it stays, if it does."""
@@ -154,6 +211,8 @@ class Replay(Operation):
         return {letter.id: str(error) or type(error).__name__}
 
     def _address(self, letter: DeadLetter) -> Address:
+        if self._changes.address is not None:
+            return self._changes.address
         routing_key = letter.delivery.routing_key
         return self._policy.replay_address(letter.queue or routing_key, routing_key)
 
@@ -162,8 +221,19 @@ class Replay(Operation):
         headers = self._policy.replay_headers({**letter.delivery.headers, DEAD_ID: letter.id}, self._budget)
         if self._canary is not None:
             headers[OUTCOME_TO] = self._canary.queue
-        return Outgoing.copy_of(
+        if changes := [*([f"{letter.id}: {self._changes}"] if self._changes != UNCHANGED else []), *letter.changes]:
+            headers[REPLAY_CHANGES] = changes[:MAX_REPLAY_HISTORY]
+        copy = Outgoing.copy_of(
             letter.delivery, exchange=address.exchange, routing_key=address.routing_key, headers=headers
+        )
+        if self._changes.body is None:
+            return copy
+        return replace(
+            copy,
+            body=self._changes.body,
+            headers={name: value for name, value in headers.items() if name not in _DESCRIPTIONS},
+            content_type=self._changes.content_type or copy.content_type,
+            content_encoding="utf-8",
         )
 
 

@@ -17,6 +17,7 @@ from ..publishing import Publisher
 from .dead_set import Condition, DeadSet, OnProgress, Retention, ignore_progress
 from .letters import EVERYTHING, DeadLetter, LetterGroup, LetterSummary, group_letters
 from .operations import OperationResult
+from .replay import UNCHANGED, Halt, ReplayChanges, never_halt
 
 #: Which letters an operation is for: a condition, such as a `LetterFilter`, or ids or their beginnings.
 Chosen = Condition | Sequence[str]
@@ -141,10 +142,12 @@ class DeadSets:
         limit: int | None = None,
         rate: float | None = None,
         canary: float | None = None,
+        changes: ReplayChanges = UNCHANGED,
+        halt: Halt = never_halt,
         on_progress: OnProgress = ignore_progress,
     ) -> OperationResult:
         """Replay letters set by set, as `DeadSet.replay` does; stop at the first set whose replay stops."""
-        replay = partial(DeadSet.replay, budget=budget, rate=rate, canary=canary)
+        replay = partial(DeadSet.replay, budget=budget, rate=rate, canary=canary, changes=changes, halt=halt)
         return self._in_each_set(replay, chosen, limit, on_progress)
 
     def drop(

@@ -46,6 +46,16 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
+def visible(value: object) -> str:
+    """Return a text in which each invisible character but spaces and line ends is escaped: a message has any text.
+
+    Among them are control characters, those that change the direction of text, and halves of surrogate pairs.
+    """
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in str(value)
+    )
+
+
 def built(value: str) -> str:
     """Return the time of a pack as `2026-11-25 10:00`, or a text that is no time as it is."""
     try:
@@ -59,4 +69,13 @@ def plain(text: object) -> str:
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(text))
 
 
-FILTERS = {"iso": iso, "utc": utc, "ago": ago, "duration": duration, "number": number, "plain": plain, "built": built}
+FILTERS = {
+    "iso": iso,
+    "utc": utc,
+    "ago": ago,
+    "duration": duration,
+    "number": number,
+    "plain": plain,
+    "visible": visible,
+    "built": built,
+}

@@ -1,9 +1,107 @@
-"""Pages of dead letters."""
+"""Pages of dead letters: groups and lists, and forms to act on many."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Annotated, Final
+from urllib.parse import urlencode
 
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import HTMLResponse
+from pydantic import Field
+
+from app.broker.dead_letters import LetterSummary
+from app.broker.errors import DeadSetBusy
+from app.broker.policies.registry import RetryPolicies
+from app.operations.letter_queries import survey
+from app.operations.letters import LetterOrder, known_queues
+from app.operations.long_acts import LongActs
+from app.topology.retry_policies import retry_policies
 from app.web.middleware import OPS_PAGES
+from app.web.ops.letter_forms import ChosenLetters, LetterParameters, chosen_by, matching, order_by
+from app.web.ops.visits import Acting, Reading, Visit
 
 router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+
+#: Letters of one page, and the last page. All letters are read for each page.
+PER_PAGE: Final = 50
+_LAST_PAGE: Final = 2_000
+#: Fields of a form that its preview sends again.
+_FIELDS: Final = ("budget", "canary", "wait", "rate", "queue", "exchange", "routing_key", "why", "scope", "query")
+
+
+class PagedLetters(LetterParameters):
+    """Query parameters of the list."""
+
+    page: int = Field(1, ge=1, le=_LAST_PAGE, description="The page of the list.")
+
+
+@router.get("/dead", response_class=HTMLResponse)
+def list_letters(visit: Reading, parameters: Annotated[PagedLetters, Query()]) -> HTMLResponse:
+    """Show the groups and the newest letters that match."""
+    query, page = parameters.query(), parameters.page
+    sets = visit.ops.dead_sets
+    acts = LongActs(visit.ops).recent(5)
+    try:
+        found = survey(matching(visit.ops, query), offset=(page - 1) * PER_PAGE, limit=PER_PAGE)
+    except DeadSetBusy as error:
+        return visit.page("dead_busy.html", status=503, detail=str(error), acts=acts)
+    return visit.page(
+        "dead.html",
+        query=query,
+        query_text=urlencode(query.given(), errors="replace"),
+        found=found,
+        page_number=page,
+        previous_page=query.address(f"{OPS_PAGES}/dead", page=page - 1) if page > 1 else "",
+        next_page=query.address(f"{OPS_PAGES}/dead", page=page + 1) if page * PER_PAGE < found.total else "",
+        first_row=(page - 1) * PER_PAGE + 1,
+        set_names=[dead_set.name for dead_set in sets],
+        known_queues=known_queues(visit.ops.settings),
+        acts=acts,
+    )
+
+
+@router.post("/dead/acts")
+def act_on_letters(visit: Acting) -> Response:
+    """Begin an act on the chosen letters and open its page; show what it would do with `dry`, or before a drop."""
+    verb = visit.value("verb")
+    is_dry = verb.startswith("dry-") or (verb == "drop" and not visit.value("confirmed"))
+    order, chosen = order_by(visit, verb.removeprefix("dry-")), chosen_by(visit)
+    if is_dry:
+        return _preview(visit, order, chosen)
+    ids = chosen.by_set(visit.ops)
+    act = LongActs(visit.ops).begin(order, ids, subject=str(chosen), why=visit.value("why"))
+    return visit.back(f"{OPS_PAGES}/acts/{act.id}")
+
+
+def _preview(visit: Visit, order: LetterOrder, chosen: ChosenLetters) -> HTMLResponse:
+    """Show which letters an order would be for, and where each would go. It changes nothing."""
+    targets: Counter[str] = Counter()
+    address_of = partial(replay_address, retry_policies(visit.ops.settings), order)
+    found = survey(counted(chosen.letters(visit.ops), address_of, targets), offset=0, limit=PER_PAGE)
+    return visit.page(
+        "dead_preview.html",
+        order=order,
+        chosen=chosen,
+        found=found,
+        targets=targets.most_common(20) if order.verb != "drop" else [],
+        fields=[(name, value) for name in _FIELDS if (value := visit.value(name))],
+    )
+
+
+def counted(
+    letters: Iterable[LetterSummary], name: Callable[[LetterSummary], str], counts: Counter[str]
+) -> Iterator[LetterSummary]:
+    """Yield letters, and count the names of those that were yielded."""
+    for letter in letters:
+        counts[name(letter)] += 1
+        yield letter
+
+
+def replay_address(policies: RetryPolicies, order: LetterOrder, letter: LetterSummary) -> str:
+    """Return in words where an order sends a letter."""
+    key = letter.routing_key
+    address = order.changes.address or policies.policy_for(letter.queue).replay_address(letter.queue or key, key)
+    return f"exchange {address.exchange or '(default)'}, key {address.routing_key}"

@@ -1,0 +1,100 @@
+"""The attempts of a dead letter in time, from its headers and the waits of its retry policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import Any, Final
+
+from app.broker.dead_letters import DeadLetter
+from app.broker.headers import deaths, whole_number
+from app.broker.policies.base import Policy
+from app.broker.policies.delay_queues import MAX, TIMEOUT, DelayQueues
+from app.broker.policies.fixed_ttl import FixedTtl
+from app.broker.policies.x_death import XDeath
+from app.topology.retry_policies import retry_policies
+from config.settings import Settings
+
+#: Attempts and broker's deaths that are shown: a sender chooses the numbers in a header.
+MAX_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One failed run: when, in seconds since the epoch, and how many seconds it waited before, by the policy.
+
+    Only the times of the first and the last run are in the message. Those between are `estimated`: the waits, added up.
+    """
+
+    number: int
+    at: float | None
+    wait: float
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDeath:
+    """An entry of `x-death`: how often the broker dead-lettered the message from a queue, and when first."""
+
+    queue: str
+    reason: str
+    count: int
+    exchange: str
+    at: float | None
+
+
+def attempts_of(letter: DeadLetter, settings: Settings) -> list[Attempt]:
+    """Return the failed runs of a letter, the first ones where there are too many to show."""
+    cause = letter.cause
+    policy = retry_policies(settings).policy_for(letter.queue, cause.task)
+    number = min(cause.attempts, MAX_SHOWN)
+    waits = [0.0, *(_wait_after(policy, letter, run) for run in range(1, number))][:number]
+    first, last = cause.first_failed_at, cause.failed_at
+    found = []
+    for run, (wait, since) in enumerate(zip(waits, accumulate(waits), strict=True), 1):
+        is_known = run in (1, cause.attempts)
+        at = (last if run == cause.attempts else first) if is_known else None
+        if not is_known and first is not None:
+            at = first + since if last is None else min(first + since, last)
+        found.append(Attempt(number=run, at=at, wait=wait, estimated=not is_known))
+    return found
+
+
+def broker_deaths(letter: DeadLetter) -> list[BrokerDeath]:
+    """Return what the broker noted in `x-death`, the latest first."""
+    return [
+        BrokerDeath(
+            queue=str(entry.get("queue", "")),
+            reason=str(entry.get("reason", "")),
+            count=whole_number(entry, "count", default=1),
+            exchange=str(entry.get("exchange", "")),
+            at=_epoch(entry),
+        )
+        for entry in deaths(letter.delivery)[:MAX_SHOWN]
+    ]
+
+
+def _wait_after(policy: Policy, letter: DeadLetter, run: int) -> float:
+    """Return the seconds between the failed run of a number and the next one, without postponements."""
+    match policy:
+        case DelayQueues():
+            timeout = whole_number(letter.delivery.headers, TIMEOUT, default=policy.timeout_ms)
+            former = whole_number(letter.delivery.headers, MAX, default=policy.retry_max)
+            return policy.delay_ms(timeout or policy.timeout_ms, min(run - 1, former)) / 1_000
+        case XDeath():
+            return policy.retry_after_ms / 1_000
+        case FixedTtl():
+            return policy.ttl_ms / 1_000
+    return 0.0
+
+
+def _epoch(entry: Mapping[str, Any]) -> float | None:
+    time = entry.get("time")
+    if not isinstance(time, datetime):
+        return None
+    try:
+        return time.replace(tzinfo=time.tzinfo or UTC).timestamp()
+    except (OverflowError, ValueError):
+        return None

@@ -1,0 +1,285 @@
+"""Queries of dead letters: filters as operators write them, groups with a trend, and the newest letters."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from app.broker.dead_letters import DeadLetter, DeadSets, LetterSummary
+from app.broker.errors import InvalidMessage
+from app.messages.dead_sets import domain_of, task_of, where
+
+#: Hours of a group's trend, and seconds of one.
+TREND_HOURS: Final = 24
+_HOUR: Final = 3_600
+#: Characters of an error in a list, and of any other text.
+MAX_ERROR: Final = 300
+MAX_NAME: Final = 120
+#: Groups that are listed, the newest ones. A sender of messages chooses reasons and errors freely.
+MAX_GROUPS: Final = 100
+
+_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_SECONDS_OF_UNIT: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+#: What differs between errors with one cause, and what is shown in its place. URLs come first: they contain numbers.
+_VARIABLE: Final = re.compile(
+    r"(?P<URL>\b[a-z][a-z0-9+.-]{1,20}://[^\s'\"<>)\]]+)"
+    r"|(?P<ID>\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=[a-f]*\d)[0-9a-f]{12,64}\b)"
+    r"|(?P<N>(?<![A-Za-z_])\d+(?:[.:]\d+)*)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterQuery:
+    """Filters of dead letters as texts; empty ones match all. `text` is looked for in error, names, id and body.
+
+    `group` is the key of a group, also as `cause_key` returns it. `after` and `before` are ages such as `2h`, or times
+    in ISO 8601, which are in UTC without an offset. `act` is the id of an act: its letters that died again.
+    """
+
+    text: str = ""
+    set: str = ""
+    queue: str = ""
+    task: str = ""
+    domain: str = ""
+    worker: str = ""
+    reason: str = ""
+    exception: str = ""
+    group: str = ""
+    after: str = ""
+    before: str = ""
+    act: str = ""
+
+    def __str__(self) -> str:
+        """Name the given filters, for the audit."""
+        return ", ".join(f"{name} {value}" for name, value in self.given().items()) or "all"
+
+    def given(self) -> dict[str, str]:
+        """Return the filters that are not empty."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def address(self, path: str, **others: Any) -> str:
+        """Return a path with the filters as its query."""
+        query = urlencode(self.given() | {name: value for name, value in others.items() if value}, errors="replace")
+        return f"{path}?{query}" if query else path
+
+    def condition(self) -> Callable[[LetterSummary], bool]:
+        """Return the condition of all filters but `text` and `act`. Raises InvalidMessage and InvalidUrl."""
+        matches = where(
+            task=self.task,
+            domain=self.domain,
+            reason=self.reason,
+            exception=self.exception,
+            after=parse_time(self.after) if self.after else None,
+            before=parse_time(self.before) if self.before else None,
+        )
+
+        def condition(letter: LetterSummary) -> bool:
+            return (
+                self.set in ("", letter.set)
+                and self.queue in ("", letter.queue)
+                and self.worker in ("", letter.cause.worker)
+                and (not self.group or self.group in (letter.group, cause_key(letter)))
+                and matches(letter)
+            )
+
+        return condition
+
+    def matching(self, sets: DeadSets, *, of_act: Collection[str] = ()) -> Iterator[LetterSummary]:
+        """Yield what matches, oldest first; `of_act` are the ids of the act's letters. Raises as `condition` does.
+
+        Whole messages are read only for the filters that need them.
+        """
+        if not self.text and not self.act:
+            with closing(sets.iter_summaries(self.condition())) as summaries:
+                yield from summaries
+            return
+        text, ids = self.text.casefold(), frozenset(of_act)
+        with closing(sets.iter_letters(self.condition())) as letters:
+            for letter in letters:
+                is_of_act = not self.act or not ids.isdisjoint(letter.replay_history)
+                if is_of_act and (not text or _contains(letter, text)):
+                    yield letter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterRow:
+    """What a list shows of a letter. Texts are cut. Times are seconds since the epoch."""
+
+    id: str
+    set: str
+    queue: str
+    task: str
+    domain: str
+    reason: str
+    error: str
+    group: str
+    worker: str
+    attempts: int
+    first_failed_at: float | None
+    failed_at: float | None
+
+    @property
+    def ref(self) -> str:
+        """Dead set and id, which name the letter without a search."""
+        return f"{self.set}/{self.id}"
+
+
+@dataclass(slots=True, kw_only=True)
+class CauseGroup:
+    """Letters of one task with the same reason, exception and location.
+
+    `hours` counts deaths in each of the last TREND_HOURS hours, the present one last.
+    """
+
+    group: str
+    task: str
+    reason: str
+    exception: str
+    location: str
+    count: int = 0
+    first: float | None = None
+    last: float | None = None
+    hours: list[int] = field(default_factory=lambda: [0] * TREND_HOURS)
+    queues: Counter[str] = field(default_factory=Counter)
+    #: Errors without what varies, with their numbers.
+    errors: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def error(self) -> str:
+        """The most frequent error, without what varies."""
+        return next((text for text, _ in self.errors.most_common(1)), "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for JSON, with the most frequent error as `error`."""
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "errors"}
+        return fields | {"queues": dict(self.queues), "error": self.error}
+
+    def add(self, letter: LetterSummary, now: float) -> None:
+        """Count a letter."""
+        cause = letter.cause
+        self.count += 1
+        self.queues[cut(letter.queue, MAX_NAME)] += 1
+        error = normalised(cause.message)
+        if error in self.errors or len(self.errors) < MAX_GROUPS:
+            self.errors[error] += 1
+        if cause.failed_at is not None:
+            self.first = min(cause.failed_at, cause.failed_at if self.first is None else self.first)
+            self.last = max(cause.failed_at, cause.failed_at if self.last is None else self.last)
+            hours_ago = int(max(0.0, now - cause.failed_at) // _HOUR)
+            if hours_ago < TREND_HOURS:
+                self.hours[-1 - hours_ago] += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterSurvey:
+    """All letters of a query: their number, the newest groups, one page of rows, and the values of the filters."""
+
+    total: int
+    groups: list[CauseGroup]
+    group_count: int
+    rows: list[LetterRow]
+    queues: list[str]
+    tasks: list[str]
+    reasons: list[str]
+
+
+def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> LetterSurvey:
+    """Return what there is to list of letters: `limit` rows after `offset`, the newest first. Each is read once."""
+    now = time.time()
+    groups: dict[tuple[str, str], CauseGroup] = {}
+    newest: list[tuple[float, int, LetterRow]] = []
+    total = 0
+    for letter in letters:
+        total += 1
+        task, cause = cut(task_of(letter), MAX_NAME), letter.cause
+        if (task, letter.group) not in groups:
+            groups[task, letter.group] = CauseGroup(
+                group=cause_key(letter),
+                task=task,
+                reason=cut(cause.reason, MAX_NAME),
+                exception=cut(cause.exception, MAX_NAME),
+                location=cut(cause.location, MAX_NAME),
+            )
+        groups[task, letter.group].add(letter, now)
+        rank = (cause.failed_at or 0.0, total)
+        if len(newest) < offset + limit:
+            heapq.heappush(newest, (*rank, row_of(letter)))
+        elif newest and rank > newest[0][:2]:
+            heapq.heapreplace(newest, (*rank, row_of(letter)))
+    rows = [row for _, _, row in sorted(newest, key=lambda each: each[:2], reverse=True)]
+    newest_groups = sorted(groups.values(), key=lambda group: (group.last or 0.0, group.count), reverse=True)
+    return LetterSurvey(
+        total=total,
+        groups=newest_groups[:MAX_GROUPS],
+        group_count=len(groups),
+        rows=rows[offset : offset + limit],
+        queues=sorted({queue for group in groups.values() for queue in group.queues if queue})[:MAX_GROUPS],
+        tasks=sorted({group.task for group in groups.values() if group.task})[:MAX_GROUPS],
+        reasons=sorted({group.reason for group in groups.values()})[:MAX_GROUPS],
+    )
+
+
+def cause_key(letter: LetterSummary) -> str:
+    """Return the key of a letter's group, with four hex digits of its task: an address can hold them as they are."""
+    task = hashlib.blake2b(task_of(letter).encode(errors="replace"), digest_size=2).hexdigest()
+    return f"{letter.group}-{task}"
+
+
+def row_of(letter: LetterSummary) -> LetterRow:
+    """Return what a list shows of a letter."""
+    cause = letter.cause
+    return LetterRow(
+        id=letter.id,
+        set=letter.set,
+        queue=cut(letter.queue, MAX_NAME),
+        task=cut(task_of(letter), MAX_NAME),
+        domain=cut(domain_of(letter), MAX_NAME),
+        reason=cut(cause.reason, MAX_NAME),
+        error=cut(cause.error, MAX_ERROR),
+        group=letter.group,
+        worker=cut(cause.worker, MAX_NAME),
+        attempts=cause.attempts,
+        first_failed_at=cause.first_failed_at,
+        failed_at=cause.failed_at,
+    )
+
+
+def normalised(error: str) -> str:
+    """Return an error with URLs, ids and numbers replaced by `URL`, `ID` and `N`."""
+    return _VARIABLE.sub(lambda match: str(match.lastgroup), error[: 2 * MAX_ERROR])[:MAX_ERROR]
+
+
+def parse_time(text: str) -> float:
+    """Return the time of an age such as `2h`, or of ISO 8601, in seconds since the epoch; raises InvalidMessage."""
+    if age := _AGE.fullmatch(text.strip()):
+        return time.time() - float(age[1]) * _SECONDS_OF_UNIT[age[2]]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidMessage(f"time {text[:40]!r}: expected an age such as 2h, or 2026-11-25T10:00 (UTC)") from None
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters, with a sign where more follows."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _contains(letter: DeadLetter, text: str) -> bool:
+    cause = letter.cause
+    names = (letter.id, cause.error, cause.reason, cause.queue, task_of(letter), letter.delivery.routing_key)
+    return (
+        any(text in name.casefold() for name in names)
+        or text in letter.delivery.body.decode(errors="replace").casefold()
+    )

@@ -1,0 +1,282 @@
+"""Acts on dead letters: replay, edit, redirect and drop them, and write notes about them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from app.broker.dead_letters import DeadLetter, DeadSets, OperationResult, ReplayChanges
+from app.broker.dead_letters.operations import OperationStopped
+from app.broker.errors import InvalidMessage
+from app.broker.headers import ReplayBudget
+from app.broker.nesting import read_json
+from app.broker.policies.base import Address
+from app.errors import ObjectNotFound, ResourceNotFound
+from app.messages.dead_sets import dead_directory, new_export
+from app.operations.operations import Operations
+from app.storage.reading import parsing
+from app.storage.store import StoredObject
+from app.storage.updating import update_object
+from app.topology.declare import all_queues
+from app.topology.model import declared_topology
+from app.topology.queues import events_exchange
+from app.topology.retry_policies import retry_policies
+from app.topology.routing import routed_queues
+from config.settings import Settings
+
+Verb = Literal["replay", "edit", "redirect", "drop"]
+
+#: What is said of a letter after each act.
+DONE: Final[Mapping[Verb, str]] = {
+    "replay": "replayed",
+    "edit": "edited and replayed",
+    "redirect": "redirected",
+    "drop": "dropped",
+}
+
+#: Ids of letters by the name of their dead set.
+IdsBySet = Mapping[str, Sequence[str]]
+
+#: The name of an export file.
+_EXPORT: Final = re.compile(r"dropped-\d{8}T\d{6}\.\d{6}Z\.jsonl")
+#: Keys of notes begin with this; the letter's id follows.
+NOTES_PREFIX: Final = "notes/"
+#: Characters of a note, and notes of a letter.
+MAX_NOTE: Final = 2_000
+MAX_NOTES: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterOrder:
+    """What is done with chosen letters. `rate` is letters per second, `canary` seconds to wait for an outcome.
+
+    None of `budget` is the default of the letter's policy. None of `body` and what follows keeps what a
+    letter has.
+    """
+
+    verb: Verb
+    budget: ReplayBudget | None = None
+    rate: float | None = None
+    canary: float | None = None
+    body: str | None = None
+    content_type: str | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+
+    @property
+    def changes(self) -> ReplayChanges:
+        """What a replay changes."""
+        address = None if self.exchange is None else Address(self.exchange, self.routing_key or "")
+        body = None if self.body is None else self.body.encode(errors="replace")
+        return ReplayChanges(body=body, content_type=self.content_type, address=address)
+
+    def options(self) -> dict[str, Any]:
+        """Return what differs from a plain replay, for the audit."""
+        options = {name: value for name, value in asdict(self).items() if value is not None and name != "verb"}
+        return options | ({"body": f"{len(self.changes.body or b'')} bytes"} if self.body is not None else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What an operator wrote about a letter; `at` is ISO 8601 in UTC."""
+
+    at: str
+    operator: str
+    text: str
+
+
+def carry_out(
+    ops: Operations,
+    order: LetterOrder,
+    ids: IdsBySet,
+    *,
+    export: Path | None,
+    on_progress: Callable[[int], None],
+    halt: Callable[[], str] = str,
+) -> OperationResult:
+    """Carry an order out on letters of one or more dead sets; dropped letters are appended to the file `export`.
+
+    It stops between two batches when `halt` returns why. Raises DeadSetBusy, BrokerUnreachable and InvalidMessage.
+    """
+    sets = ops.dead_sets
+    if order.verb != "drop":
+        return sets.replay(
+            ids,
+            budget=order.budget,
+            rate=order.rate,
+            canary=order.canary,
+            changes=order.changes,
+            halt=halt,
+            on_progress=on_progress,
+        )
+
+    def continue_unless_halted(count: int) -> None:
+        on_progress(count)
+        if reason := halt():
+            raise OperationStopped(reason)
+
+    return sets.drop(ids, export or new_export(ops.settings), on_progress=continue_unless_halted)
+
+
+def summary(order: LetterOrder, result: OperationResult) -> str:
+    """Return the result of an order in one line."""
+    parts = [f"{len(result.done):,} {DONE[order.verb]}"]
+    parts += [f"{len(result.stayed):,} stayed"] if result.stayed else []
+    parts += [f"{len(result.missing):,} were no longer there"] if result.missing else []
+    parts += [f"stopped: {result.stopped}"] if result.stopped else []
+    return "; ".join(parts)
+
+
+def act_on_letters(
+    ops: Operations,
+    order: LetterOrder,
+    ids: IdsBySet,
+    *,
+    subject: str,
+    why: str,
+    export: Path | None = None,
+    on_progress: Callable[[int], None],
+) -> OperationResult:
+    """Carry an order out at once and audit it, as commands do. Raises as `carry_out` does, and RoleRequired."""
+    with ops.act(f"{order.verb} letters", subject, why=why, **order.options()) as act:
+        result = carry_out(ops, order, ids, export=export, on_progress=on_progress)
+        act.result = summary(order, result)
+    return result
+
+
+def export_file(ops: Operations, name: str) -> Path:
+    """Return the path of an export on this host; raises ResourceNotFound for any other name."""
+    path = dead_directory(ops.settings) / name
+    if not _EXPORT.fullmatch(name) or not path.is_file():
+        raise ResourceNotFound(f"this host has no export {name[:80]!r}")
+    return path
+
+
+def find_letter(sets: DeadSets, ident: str) -> DeadLetter:
+    """Return the letter with an id or the beginning of one. Raises InvalidMessage unless there is exactly one."""
+    [letter] = sets.find([ident])
+    return letter
+
+
+# Edits
+
+
+def editable(letter: DeadLetter) -> str:
+    """Return what of a letter can be edited: Celery's [args, kwargs] or another JSON value, else the body as text."""
+    arguments = letter.arguments()
+    if isinstance(arguments, str):
+        return arguments
+    text = json.dumps(arguments, indent=2, ensure_ascii=False)
+    # JSON can escape what a page or a terminal must not show as it is.
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+
+
+def is_editable(letter: DeadLetter) -> bool:
+    """Return whether a text field can hold the text to edit: text that is not JSON may have other characters."""
+    try:
+        letter.delivery.body.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(each.isprintable() or each in "\n\t" for each in editable(letter))
+
+
+def edited_body(letter: DeadLetter, text: str) -> str:
+    """Return the body of a letter with edited arguments; raises InvalidMessage for what its task could not decode.
+
+    A body that was JSON must be JSON again. What Celery has beside args and kwargs stays as it is.
+    """
+    former = letter.arguments()
+    if isinstance(former, str):
+        return text.replace("\r\n", "\n")
+    try:
+        value = read_json(text.encode(errors="surrogatepass"))
+    except ValueError as error:
+        raise InvalidMessage(f"arguments: not JSON: {error}") from None
+    whole = read_json(letter.delivery.body)
+    if former == whole:
+        return json.dumps(value)
+    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[0], list) and isinstance(value[1], dict)):
+        raise InvalidMessage("arguments: expected [args, kwargs], a list and an object, as the message has them")
+    return json.dumps([*value, whole[2]])
+
+
+# Redirections
+
+
+def known_queues(settings: Settings) -> list[str]:
+    """Return the queues to which letters can be redirected: those whose policy dead-letters what fails again."""
+    return sorted(queue for queue, policy in retry_policies(settings).by_queue.items() if policy.dead is not None)
+
+
+def address_of_queue(settings: Settings, queue: str) -> Address:
+    """Return the replay address of a known queue; raises InvalidMessage, which lists them."""
+    queues = known_queues(settings)
+    if queue not in queues:
+        raise InvalidMessage(f"queue {queue[:80]!r}: expected one of {', '.join(queues)}")
+    return retry_policies(settings).by_queue[queue].replay_address(queue, queue)
+
+
+def checked_address(settings: Settings, exchange: str, routing_key: str) -> Address:
+    """Return an address; raises InvalidMessage unless this application's topology routes it to a known queue.
+
+    A dead set that is bound as an alternate exchange does not count: the letter would come back at once.
+    """
+    topology = declared_topology(all_queues(settings), [events_exchange])
+    queues = {queue for queue, _ in routed_queues(topology, exchange, routing_key)}
+    if queues.isdisjoint(known_queues(settings)):
+        raise InvalidMessage(
+            f"exchange {exchange[:80]!r} with key {routing_key[:80]!r}: no known queue gets such a message; "
+            f"exchanges are {', '.join(sorted(topology.exchanges))}"
+        )
+    return Address(exchange, routing_key)
+
+
+def redirection(settings: Settings, *, queue: str = "", exchange: str = "", routing_key: str = "") -> Address:
+    """Return the address of a queue, or of an exchange and key; raises InvalidMessage unless exactly one is given."""
+    if bool(queue) == bool(exchange or routing_key):
+        raise InvalidMessage("redirection: give a queue, or an exchange and a routing key")
+    if queue:
+        return address_of_queue(settings, queue)
+    return checked_address(settings, exchange, routing_key)
+
+
+# Notes
+
+
+def add_note(ops: Operations, letter_id: str, text: str) -> list[Note]:
+    """Add a note about a letter and return all. Raises InvalidMessage for an empty or long text, and StoreError."""
+    cleaned = text.strip()
+    if not 1 <= len(cleaned) <= MAX_NOTE:
+        raise InvalidMessage(f"note: expected 1 to {MAX_NOTE} characters, not {len(cleaned)}")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    note = Note(at=now, operator=ops.operator.name, text=cleaned)
+
+    def added(stored: StoredObject | None) -> tuple[list[Note], bytes]:
+        kept = [*(_notes_in(stored.data) if stored else ()), note][-MAX_NOTES:]
+        return kept, json.dumps([asdict(each) for each in kept]).encode()
+
+    with ops.act("note", letter_id) as act:
+        act.result = cleaned
+        return update_object(ops.store, _notes_key(letter_id), added)
+
+
+def notes_of(ops: Operations, letter_id: str) -> list[Note]:
+    """Return the notes about a letter, the oldest first. Raises StoreError."""
+    try:
+        return _notes_in(ops.store.get(_notes_key(letter_id)).data)
+    except ObjectNotFound:
+        return []
+
+
+def _notes_key(letter_id: str) -> str:
+    return f"{NOTES_PREFIX}{letter_id}.json"
+
+
+def _notes_in(data: bytes) -> list[Note]:
+    with parsing("notes of a dead letter", data):
+        return [Note(**fields) for fields in json.loads(data)]

@@ -1,0 +1,601 @@
+"""Dead letters on the operations page and in its API, over real HTTP, with a real RabbitMQ."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from bs4 import BeautifulSoup
+from kombu import Connection
+from pydantic import SecretStr
+
+from app.broker.delivery import Delivery
+from app.broker.failure import Failure
+from app.broker.outcomes import outcome_message
+from app.broker.publishing import Publisher
+from app.operations.audit import AuditEntry, AuditLog
+from app.storage.open import create_store, store_of
+from app.topology.declare import declare_all
+from app.topology.queues import DEAD_SET
+from app.topology.retry_policies import site_policy
+from config.settings import Settings
+from tests.support.broker import Broker
+from tests.support.corner import environment_of
+from tests.support.dead import failed_delivery, failure
+from tests.support.decisions import carry_out_one
+from tests.support.forked import Forked
+from tests.support.killable import Killable
+from tests.support.operating import HASHES, READ_PASSWORD, OperatorAtPage, operated, text_of
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def operator(declared: Settings) -> Iterator[OperatorAtPage]:
+    with operated(declared) as operator:
+        yield operator
+
+
+class Mortuary:
+    """Dead-letters messages of `site.index` as a worker does."""
+
+    def __init__(self, settings: Settings, publisher: Publisher) -> None:
+        self._policy, self._publisher = site_policy(settings), publisher
+
+    def add(self, bodies: Sequence[Mapping[str, Any] | bytes], why: Failure | None = None, **headers: Any) -> list[str]:
+        """Dead-letter messages; return their ids."""
+        ids = []
+        for body in bodies:
+            delivery = failed_delivery(body, "site.index", **headers)
+            decision = self._policy.decide(delivery, why or failed("the site answered 503"))
+            carry_out_one(decision, delivery, publisher=self._publisher)
+            ids.append(str(decision.headers["perennial-dead-id"]))  # type: ignore[union-attr]
+        return ids
+
+
+def failed(message: str, *, line: int = 7, ago: float = 60.0, **fields: Any) -> Failure:
+    return failure(line, at=time.time() - ago, permanent=True, message=message, **fields)
+
+
+@pytest.fixture
+def mortuary(declared: Settings, publisher: Publisher) -> Mortuary:
+    return Mortuary(declared, publisher)
+
+
+def pages(number: int, domain: str = "a.gov") -> list[dict[str, str]]:
+    return [{"type": "index", "url": f"https://{domain}/{each}", "domain": domain} for each in range(number)]
+
+
+def audited(settings: Settings) -> list[AuditEntry]:
+    return list(AuditLog(store_of(settings)).entries())
+
+
+def urls_in(broker: Broker, queue: str) -> list[str]:
+    return sorted(json.loads(message.body)["url"] for message in broker.peek(queue))
+
+
+def test_letters_are_grouped_by_cause_filtered_and_paged(operator: OperatorAtPage, mortuary: Mortuary) -> None:
+    for number, body in enumerate(pages(60)):
+        mortuary.add([body], failed(f"https://a.gov/{number} answered 503", task="site.index", ago=3 * 3600))
+    [other] = mortuary.add(pages(1, "b.gov"), failed("no such field", line=9, task="site.crawl", worker="w2"))
+    page = operator.open("/ops/dead")
+    causes, letters = page.select("table")
+    newest, oldest = (row.get_text(" ", strip=True) for row in causes.select("tbody tr"))
+    assert "site.crawl" in newest
+    assert "URL answered N" in oldest
+    assert " 60 " in oldest
+    assert "60 in 24 hours" in oldest
+    assert len(causes.select("svg.spark")) == 2
+    rows = letters.select("tbody tr")
+    assert len(rows) == 50
+    assert other[:8] in rows[0].text
+    assert "61 in all" in text_of(page)
+    older = operator.open(str(page.select("a[rel=next]")[0]["href"]))
+    assert len(older.select("table")[1].select("tbody tr")) == 11
+    for query, total in (
+        ("text=NO+SUCH+field", 1),
+        ("text=a.gov/5", 11),
+        ("queue=site.index", 61),
+        ("task=site.crawl", 1),
+        ("domain=B.gov", 1),
+        ("worker=w2", 1),
+        ("reason=exception&after=1h", 1),
+        ("before=1h", 60),
+        ("after=2000-01-01T00:00&before=2001-01-01", 0),
+        ("set=site.dead&exception=KeyError", 61),
+    ):
+        found = text_of(operator.open(f"/ops/dead?{query}"))
+        assert (f"{total} match," in found) if total else ("No dead letter matches" in found), query
+    group = str(causes.select("tbody tr a")[1]["href"])
+    assert "60 match" in text_of(operator.open(group))
+    assert "expected an age such as 2h" in text_of(operator.open("/ops/dead?after=soon", status=400))
+    assert operator.client.get("/ops/dead?task_=x").status_code == 400
+
+
+def test_a_letter_is_shown_with_its_attempts_and_its_notes(
+    operator: OperatorAtPage, mortuary: Mortuary, settings: Settings
+) -> None:
+    began = time.time() - 3600
+    history = {"retry-timeout-ms": 5_000, "retry-max": 3, "current-iteration": 3, "perennial-first-failed-at": began}
+    [ident] = mortuary.add(pages(1), failed("the site answered 503", task="site.index", worker="w1"), **history)
+    page = operator.open(f"/ops/dead/letter/{ident}")
+    attempts = page.select("table")[0].select("tbody tr")
+    waits = [row.select("td")[1].text for row in attempts]
+    assert waits == ["–", "5 s", "10 s", "20 s"]
+    assert ["by its retry policy" in row.text for row in attempts] == [False, True, True, False]
+    assert len(page.select("svg.attempts circle")) == 4
+    assert page.select("a[href='/ops/sites/a.gov']")
+    found = text_of(page)
+    assert 'File "/a/b/shop/till.py", line 7, in sell' in found
+    assert "retry-timeout-ms 5000" in found
+    assert '"url": "https://a.gov/0"' in found
+    assert operator.send("/ops/dead/note", letter=f"{DEAD_SET}/{ident}", text="  ask the site's owner ").is_redirect
+    found = text_of(operator.open(f"/ops/dead/letter/{ident}"))
+    assert "ask the site's owner" in found
+    assert (audited(settings)[0].act, audited(settings)[0].subject) == ("note", ident)
+    assert operator.send("/ops/dead/note", letter=f"{DEAD_SET}/{ident}", text=" ").status_code == 400
+    assert operator.client.get("/ops/dead/letter/no-such-letter").status_code == 400
+
+
+def test_a_dry_run_changes_nothing_and_a_replay_sends_each_letter_once(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, settings: Settings
+) -> None:
+    ids = mortuary.add(pages(3))
+    mortuary.add(pages(2, "b.gov"))
+    preview = operator.send("/ops/dead/acts", verb="dry-replay", scope="all", query="domain=a.gov", budget="fresh")
+    assert preview.status_code == 200
+    assert "Replay 3 letters?" in preview.text
+    assert "exchange site, key site.index" in preview.text
+    assert broker.depths([DEAD_SET, "site.index"]) == [5, 0]
+    assert audited(settings)[0].act == "log in"
+    act = operator.begin(
+        verb="replay", scope="marked", letter=[f"{DEAD_SET}/{ids[0]}", f"{DEAD_SET}/{ids[1]}"], why="the site is back"
+    )
+    assert "2 of 2 replayed." in operator.ended(act)
+    assert urls_in(broker, "site.index") == ["https://a.gov/0", "https://a.gov/1"]
+    assert [(entry.act, entry.why) for entry in audited(settings)[:2]] == [
+        ("replay ended", "the site is back"),
+        ("replay letters", "the site is back"),
+    ]
+    act = operator.begin(verb="replay", scope="all", query="")
+    assert "3 of 3 replayed." in operator.ended(act)
+    assert broker.depths([DEAD_SET, "site.index"]) == [0, 5]
+    assert "0 letters are chosen" in operator.send("/ops/dead/acts", verb="replay", scope="all", query="").text
+
+
+def test_letters_with_a_wrong_url_are_edited_and_their_history_says_so(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker
+) -> None:
+    [ident] = mortuary.add([{"type": "index", "url": "htps://a.gov/x", "domain": "a.gov"}])
+    fields = {"letter": f"{DEAD_SET}/{ident}", "content_type": "application/json"}
+    assert "not JSON" in operator.send("/ops/dead/edit", **fields, arguments="{").text
+    assert broker.depths([DEAD_SET, "site.index"]) == [1, 0]
+    body = {"type": "index", "url": "https://a.gov/x", "domain": "a.gov"}
+    act = operator.begin("/ops/dead/edit", **fields, arguments=json.dumps(body), why="a wrong scheme")
+    assert "1 of 1 edited and replayed" in operator.ended(act)
+    assert broker.depth(DEAD_SET) == 0
+    [message] = broker.peek("site.index")
+    assert json.loads(message.body) == body
+    assert message.headers["perennial-replay-of"] == [ident]
+    [change] = message.headers["perennial-replay-changes"]
+    assert change.startswith(f"{ident}: body of ")
+
+
+def test_celery_arguments_are_edited_and_what_celery_adds_stays(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker
+) -> None:
+    embedded = {"callbacks": None, "chain": None}
+    headers = {"task": "site.index", "argsrepr": "('htps://a.gov',)", "kwargsrepr": "{}"}
+    [ident] = mortuary.add([json.dumps([["htps://a.gov"], {}, embedded]).encode()], None, **headers)
+    fields = {"letter": f"{DEAD_SET}/{ident}", "content_type": "application/json"}
+    assert "expected [args, kwargs]" in operator.send("/ops/dead/edit", **fields, arguments='{"url": "x"}').text
+    operator.ended(operator.begin("/ops/dead/edit", **fields, arguments='[["https://a.gov"], {}]', queue="site.crawl"))
+    [message] = broker.peek("site.crawl")
+    assert json.loads(message.body) == [["https://a.gov"], {}, embedded]
+    assert "argsrepr" not in message.headers
+
+
+def test_unroutable_letters_are_redirected_to_known_queues_only(
+    operator: OperatorAtPage, broker: Broker, settings: Settings
+) -> None:
+    for body in pages(3):
+        broker.post(json.dumps(body).encode(), key="misspelt")
+    query = {"scope": "all", "query": "reason=unroutable"}
+    stays = operator.ended(operator.begin(verb="replay", **query))
+    assert "0 of 3 replayed" in stays
+    assert "no queue is bound for key" in stays
+    for fields in (
+        {"queue": "elsewhere"},
+        {"exchange": "site", "routing_key": "misspelt"},
+        {"queue": "site.index", "exchange": "site", "routing_key": "index"},
+        {"exchange": "nowhere", "routing_key": "index"},
+        {"queue": "site.tick"},
+        {},
+    ):
+        assert operator.send("/ops/dead/acts", verb="redirect", **query, **fields).status_code == 400, fields
+    assert broker.depth(DEAD_SET) == 3
+    preview = operator.send("/ops/dead/acts", verb="dry-redirect", **query, queue="site.crawl").text
+    assert "exchange site, key site.crawl" in preview
+    first = operator.open("/ops/dead").select("input[name=letter]")[0]["value"]
+    operator.ended(operator.begin(verb="redirect", scope="marked", letter=first, exchange="site", routing_key="index"))
+    operator.ended(operator.begin(verb="redirect", **query, queue="site.crawl"))
+    assert broker.depths([DEAD_SET, "site.index", "site.crawl"]) == [0, 1, 2]
+    audit = (settings.data_dir / "dead" / "audit.jsonl").read_text().splitlines()
+    assert "to exchange 'site' with key 'site.crawl'" in json.loads(audit[-1])["changes"]
+
+
+def test_a_drop_asks_first_exports_and_can_be_downloaded(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker
+) -> None:
+    mortuary.add(pages(2))
+    preview = operator.send("/ops/dead/acts", verb="drop", scope="all", query="")
+    assert "Drop 2 letters?" in preview.text
+    assert broker.depth(DEAD_SET) == 2
+    act = operator.begin(verb="drop", scope="all", query="", confirmed="yes")
+    operator.ended(act)
+    assert broker.depth(DEAD_SET) == 0
+    [export] = (str(link["href"]) for link in operator.open(act).select("a[href*='/exports/']"))
+    lines = operator.client.get(export).text.splitlines()
+    assert [json.loads(line)["set"] for line in lines] == [DEAD_SET, DEAD_SET]
+    for name in ("audit.jsonl", "..%2faudit.jsonl", "dropped-20260101T000000.000000Z.jsonl"):
+        assert operator.client.get(f"/ops/dead/exports/{name}").status_code == 404
+
+
+def test_an_operator_that_may_read_sees_no_form_and_each_attempt_is_refused_and_audited(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, settings: Settings
+) -> None:
+    [ident] = mortuary.add(pages(1))
+    letter = f"{DEAD_SET}/{ident}"
+    operator.log_in(READ_PASSWORD, "lee")
+    assert not operator.open("/ops/dead").select("form[action='/ops/dead/acts']")
+    assert len(operator.open(f"/ops/dead/letter/{ident}").select("form[method=post]")) == 1
+    for path, fields in (
+        ("acts", {"verb": "replay", "scope": "marked", "letter": letter}),
+        ("acts", {"verb": "redirect", "letter": letter, "queue": "site.crawl"}),
+        ("acts", {"verb": "drop", "letter": letter, "confirmed": "yes"}),
+        ("edit", {"letter": letter, "arguments": "{}"}),
+        ("note", {"letter": letter, "text": "a note"}),
+    ):
+        assert operator.send(f"/ops/dead/{path}", **fields).status_code == 403, path
+    entries = [entry for entry in audited(settings) if entry.operator == "lee" and "refused" in entry.result]
+    assert {entry.act for entry in entries} == {
+        "replay letters",
+        "redirect letters",
+        "drop letters",
+        "edit letters",
+        "note",
+    }
+    assert broker.depths([DEAD_SET, "site.index"]) == [1, 0]
+
+
+def test_the_api_can_do_what_the_page_can(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, settings: Settings
+) -> None:
+    ids = mortuary.add(pages(6), failed("the site answered 503", task="site.index"))
+    api = operator.api
+    [group] = api("GET", "/dead/groups")
+    assert (group["count"], group["task"], group["error"]) == (6, "site.index", "the site answered N")
+    listed = api("GET", "/dead/letters", params={"group": group["group"], "limit": 2})
+    assert (listed["total"], len(listed["letters"])) == (6, 2)
+    assert api("GET", f"/dead/letters/{ids[0]}")["record"]["body"] == json.dumps(pages(1)[0])
+    dry = api("POST", "/dead/replay", json={"filters": {"task": "site.index"}, "dry_run": True})
+    assert (dry["total"], broker.depth(DEAD_SET)) == (6, 6)
+    for wrong in ({}, {"ids": ["x"], "filters": {}}, {"filters": {"tasks": "x"}}, {"filters": {}, "rate": 0}, {"x": 1}):
+        assert api("POST", "/dead/replay", json=wrong, status=400)["type"] == "/problems/invalid", wrong
+    act = api("POST", "/dead/replay", json={"ids": [f"{DEAD_SET}/{ids[0]}"], "budget": "fresh", "why": "repaired"})
+    assert act["total"] == 1
+    eventually(lambda: api("GET", f"/acts/{act['id']}")["phase"] == "done", "the act ends")
+    redirected = {"ids": [f"{DEAD_SET}/{ids[1]}"], "to": {"queue": "site.crawl"}}
+    eventually(lambda: api("POST", "/dead/redirect", json=redirected)["phase"] == "done", "it is redirected")
+    edit = {"arguments": json.dumps({"type": "index", "url": "https://a.gov/new"})}
+    api("POST", f"/dead/letters/{ids[2]}/edit", json=edit)
+    assert api("POST", f"/dead/letters/{ids[3]}/notes", json={"text": "ask"})[0]["text"] == "ask"
+    slow = api("POST", "/dead/replay", json={"filters": {}, "rate": 0.5})
+    api("POST", f"/acts/{slow['id']}/cancel", json={})
+    eventually(lambda: api("GET", f"/acts/{slow['id']}")["phase"] == "cancelled", "it is cancelled")
+    api("POST", f"/acts/{slow['id']}/resume", json={}, status=400)
+    left = broker.depth(DEAD_SET)
+    dropped = api("POST", "/dead/drop", json={"filters": {}})
+    assert (dropped["done"], dropped["total"]) == (left, left)
+    assert len((settings.data_dir / "dead" / dropped["export"]).read_text().splitlines()) == left
+    assert [each["id"] for each in api("GET", "/acts")][:2] == [dropped["id"], slow["id"]]
+    api("GET", "/acts/20260101T000000-00000000", status=404)
+
+
+def test_without_a_broker_pages_and_api_say_so(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, broker_url=SecretStr("amqp://127.0.0.1:1"))
+    create_store(settings.store)
+    with operated(settings) as operator:
+        assert "amqp://127.0.0.1:1" in text_of(operator.open("/ops/dead", status=503))
+        assert operator.send("/ops/dead/acts", verb="replay", scope="all", query="").status_code == 503
+        for method, path, body in (
+            ("GET", "/dead/groups", None),
+            ("GET", "/dead/letters/1d6a0f0e", None),
+            ("POST", "/dead/replay", {"filters": {}}),
+        ):
+            problem = (
+                operator.api(method, path, json=body, status=503) if body else operator.api(method, path, status=503)
+            )
+            assert problem["type"] == "/problems/unavailable"
+
+
+# Long acts
+
+
+class Workers:
+    """Takes messages of `site.index` in a thread, and reports each as a worker does: it lived, or it died again.
+
+    `dies` says which bodies die, `urls` has all that were taken.
+    """
+
+    def __init__(self, settings: Settings, dies: Callable[[Mapping[str, Any]], bool]) -> None:
+        self.urls: list[str] = []
+        self._settings, self._dies = settings, dies
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Workers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        publisher = Publisher(self._settings.broker)
+        with closing(publisher), Connection(self._settings.broker) as connection, connection.channel() as channel:
+            while not self._stop.wait(0.005):
+                if message := channel.basic_get("site.index", no_ack=True):
+                    self._report(Delivery.of(channel.message_to_python(message), "site.index"), publisher)
+
+    def _report(self, delivery: Delivery, publisher: Publisher) -> None:
+        body = json.loads(delivery.body)
+        self.urls.append(body["url"])
+        if self._dies(body):
+            decision = site_policy(self._settings).decide(delivery, failed("it failed again"))
+            carry_out_one(decision, delivery, publisher=publisher)
+        report = outcome_message(delivery, "died" if self._dies(body) else "lived", "it failed again")
+        publisher.publish([report] if report else [])
+
+
+def test_a_canary_and_a_rate_while_new_letters_die_and_deaths_after_the_replay_are_told_apart(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, declared: Settings
+) -> None:
+    mortuary.add(pages(30))
+    with Workers(declared, lambda body: body["url"].endswith("/29")) as workers:
+        began = time.monotonic()
+        act = operator.begin(verb="replay", scope="all", query="domain=a.gov", canary="yes", wait="20", rate="20")
+        mortuary.add(pages(10, "b.gov"))
+        mortuary.add(pages(3, "a.gov"))
+        ended = operator.ended(act)
+        assert time.monotonic() - began > 29 / 20
+    assert "stopped: 30 of 30 replayed" in ended
+    assert "died again: it failed again" in ended
+    assert sorted(workers.urls) == sorted(body["url"] for body in pages(30))
+    assert broker.depth(DEAD_SET) == 14
+    assert "Died again 1 of its letters" in ended
+    again = operator.open(f"/ops/dead?act={act.rpartition('/')[2]}")
+    assert "1 match," in text_of(again)
+    assert "it failed again" in text_of(again)
+    assert operator.client.get("/ops/dead?act=20260101T000000-00000000").status_code == 200
+
+
+def test_an_act_is_paused_continued_and_cancelled_after_its_present_letter(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker
+) -> None:
+    mortuary.add(pages(50))
+    act = operator.begin(verb="replay", scope="all", query="", rate="1")
+    eventually(lambda: broker.depth("site.index") >= 2, "some are replayed")
+    busy = operator.open("/ops/dead", status=503)
+    assert busy.select(f"a[href='{act}']")
+    assert operator.send(act, do="pause", why="wait for the site").is_redirect
+    paused = operator.ended(act)
+    done = broker.depth("site.index")
+    assert f"paused: {done} of 50 replayed; the others are in the dead set" in paused
+    assert f"{50 - done} in all" in text_of(operator.open("/ops/dead"))
+    assert operator.send(act, do="pause").status_code == 400
+    assert operator.send(act, do="resume").is_redirect
+    eventually(lambda: broker.depth("site.index") >= done + 2, "it continues")
+    assert operator.send(act, do="cancel").is_redirect
+    assert "cancelled: " in operator.ended(act)
+    assert operator.send(act, do="resume").status_code == 400
+    assert sum(broker.depths([DEAD_SET, "site.index"])) == 50
+    assert len(set(urls_in(broker, "site.index"))) == broker.depth("site.index") < 50
+
+
+def test_two_operators_at_once_replay_each_letter_once(
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker
+) -> None:
+    refs = [f"{DEAD_SET}/{ident}" for ident in mortuary.add(pages(30))]
+    with httpx.Client(base_url=operator.client.base_url, timeout=30) as client:
+        other = OperatorAtPage(client)
+        other.log_in(name="lee")
+        acts = [
+            operator.begin(verb="replay", letter=refs, rate="10"),
+            other.begin(verb="replay", letter=[*refs, *refs]),
+        ]
+        ended = [operator.ended(act) for act in acts]
+    assert "30 of 30 replayed." in ended[0]
+    assert "0 of 30 replayed." in ended[1]
+    assert "No longer there 30" in ended[1]
+    assert broker.depths([DEAD_SET, "site.index"]) == [0, 30]
+
+
+@contextmanager
+def web_process(settings: Settings, folder: Path) -> Iterator[tuple[Forked, OperatorAtPage]]:
+    """Run `python -m app.web` with an operator that is logged in; kill it at the end."""
+    environment = environment_of(settings) | {
+        "OPS_PASSWORD": HASHES["ops_password"],
+        "WEB_PORT": "0",
+        "WEB_RATE_LIMIT": "1000000/second",
+    }
+    printed = folder / f"web-{time.monotonic()}"
+    process = Forked("app.web", environment=environment, stdout=printed, stderr=printed)
+    try:
+        address = eventually(lambda: re.search(r"http://\S+", printed.read_text()) if printed.exists() else None, "web")
+        assert address
+        with httpx.Client(base_url=address[0], timeout=30) as client:
+            operator = OperatorAtPage(client)
+            operator.log_in()
+            yield process, operator
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def test_after_a_killed_web_process_the_page_says_what_happened_and_the_act_continues(
+    declared: Settings, mortuary: Mortuary, broker: Broker, tmp_path: Path
+) -> None:
+    mortuary.add(pages(60))
+    with web_process(declared, tmp_path) as (process, operator):
+        act = operator.begin(verb="replay", scope="all", query="", rate="10")
+        eventually(lambda: broker.depth("site.index") >= 15, "some are replayed")
+        process.kill()
+        process.wait(30)
+    replayed, left = broker.depths(["site.index", DEAD_SET])
+    # One that was confirmed, and not yet removed, is in both.
+    assert replayed + left in (60, 61)
+    with web_process(declared, tmp_path) as (_, operator):
+        interrupted = eventually(
+            lambda: text if "interrupted" in (text := text_of(operator.open(act))) else "",
+            "the new process notices",
+        )
+        assert f"interrupted: {60 - left} of 60 replayed; the others are in the dead set" in interrupted
+        assert operator.send(act, do="resume").is_redirect
+        assert "60 of 60 replayed" in operator.ended(act)
+    assert broker.depth(DEAD_SET) == 0
+    urls = urls_in(broker, "site.index")
+    assert sorted(set(urls)) == sorted(body["url"] for body in pages(60))
+    assert len(urls) <= 61
+
+
+def test_after_a_restart_of_rabbitmq_a_replay_is_continued_and_no_letter_is_lost(killable: Killable) -> None:
+    settings = killable.settings
+    with Connection(settings.broker, connect_timeout=5) as connection:
+        assert not declare_all(connection, settings)
+    with closing(Publisher(settings.broker, timeout=60)) as publisher:
+        Mortuary(settings, publisher).add(pages(40))
+    broker = Broker(settings.broker)
+    with operated(settings) as operator:
+        act = operator.begin(verb="replay", scope="all", query="", rate="10")
+        eventually(lambda: broker.depth("site.index") >= 10, "some are replayed")
+        killable.restart()
+        left = broker.depth(DEAD_SET)
+        assert f"stopped: {40 - left} of 40 replayed; the others are in the dead set" in operator.ended(act)
+        assert operator.send(act, do="resume").is_redirect
+        assert "40 of 40 replayed" in operator.ended(act)
+    urls = urls_in(broker, "site.index")
+    assert sorted(set(urls)) == sorted(body["url"] for body in pages(40))
+    assert len(urls) <= 41
+    assert broker.depth(DEAD_SET) == 0
+
+
+# Hostile letters
+
+#: Texts that would change a page, a terminal or an address if they were more than text.
+HOSTILE = (
+    "</td></tr></table><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' autofocus onfocus='alert(1)",
+    "</textarea></pre><form action=//evil.example><button>",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202eright to left\u2066\u200f\u061c",
+    "nul \0 escape \x1b[31m bell \x07 line\r\nend \x85\u2028\ufeff",
+    "half a pair \ud83d",
+    "&lt;b&gt; &#x202e; &copy",
+    "javascript:alert(1)",
+    "<!--<![CDATA[",
+    "\u0301\u0489\u20e3" * 50,
+)
+#: A harmless text for each hostile one.
+HARMLESS = tuple(f"word {chr(97 + number)}" for number in range(len(HOSTILE)))
+
+
+def post_letters(broker: Broker, texts: Sequence[str], number: int) -> None:
+    """Publish messages to the dead set, with texts in every field that a sender can write."""
+    now = time.time()
+    for each in range(number):
+        text, other = texts[each % len(texts)], texts[(each + 5) % len(texts)]
+        raw = text.encode(errors="surrogatepass")
+        headers = {
+            "perennial-reason": text,
+            "perennial-queue": other,
+            "perennial-task": text,
+            "perennial-exception": other,
+            "perennial-message": text,
+            "perennial-traceback": f"Traceback\n{text}\n",
+            "perennial-worker": other,
+            "perennial-failed-at": now - each,
+            "perennial-first-failed-at": now - each - 100,
+            "perennial-attempts": 3,
+            "perennial-dead-id": text,
+            "perennial-replay-of": [text, other],
+            "perennial-replay-changes": [text],
+            "x-death": [{"queue": text, "reason": other, "count": 7, "exchange": text}],
+            "raw": raw + b"\xff\xfe",
+            "nested": {"a": [text, {"b": raw}], "large": text * 300},
+            text.replace("\0", "")[:40] or "empty": text,
+        }
+        body = [
+            json.dumps({"type": text, "url": text, "domain": other}).encode(),
+            raw + b"\xff\xc0",
+            json.dumps([[text], {"url": other}, {}]).encode(),
+            b"[" * 50,
+        ][each % 4]
+        broker.post(body, exchange=DEAD_SET, key=other[:40].encode(errors="replace").decode(), headers=headers)
+
+
+def skeleton(html: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the elements of a page, each with the names of its attributes."""
+    return [(each.name, tuple(sorted(each.attrs))) for each in BeautifulSoup(html, "html.parser").find_all(True)]
+
+
+def seen_pages(operator: OperatorAtPage, number: int) -> dict[str, list[str]]:
+    """Return the HTML of the list, of a preview and of a number of letters and causes, by kind."""
+    listed = [operator.client.get(f"/ops/dead?page={number}") for number in (1, 2)]
+    links = BeautifulSoup(listed[0].text, "html.parser").select("a[href^='/ops/dead/letter/']")
+    causes = BeautifulSoup(listed[0].text, "html.parser").select("a[href^='/ops/dead?group=']")
+    shown = [operator.client.get(str(link["href"])) for link in links[:number]]
+    filtered = [operator.client.get(str(link["href"])) for link in causes[: number // 2]]
+    preview = operator.send("/ops/dead/acts", verb="dry-replay", scope="all", query="")
+    found = {"list": listed, "letter": shown, "cause": filtered, "preview": [preview]}
+    for answer in (each for answers in found.values() for each in answers):
+        assert answer.status_code == 200, answer.text
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]", answer.text)
+    return {kind: [answer.text for answer in answers] for kind, answers in found.items()}
+
+
+@pytest.mark.parametrize("number", [240, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1_200)])])
+def test_hostile_letters_change_nothing_on_the_pages_but_text(
+    operator: OperatorAtPage, broker: Broker, number: int
+) -> None:
+    skeletons = []
+    # Each page reads all letters.
+    shown = 24 if number < 1_000 else 12
+    for texts in (HARMLESS, HOSTILE):
+        post_letters(broker, texts, number)
+        skeletons.append({kind: list(map(skeleton, html)) for kind, html in seen_pages(operator, shown).items()})
+        listed = operator.api("GET", "/dead/letters", params={"limit": 1_000})
+        assert listed["total"] == number
+        for letter in listed["letters"][:shown]:
+            operator.api("GET", f"/dead/letters/{letter['id']}")
+        if texts is HARMLESS:
+            assert len(broker.take(DEAD_SET)) == number
+    act = operator.begin(verb="drop", scope="all", query="", confirmed="yes")
+    assert f"{number:,} of {number:,} dropped" in operator.ended(act, seconds=300)
+    harmless, hostile = skeletons
+    for kind, pages_of_kind in harmless.items():
+        for one, other in zip(pages_of_kind, hostile[kind], strict=True):
+            assert not Counter(other) - Counter(one), kind
+            assert one == other, kind
