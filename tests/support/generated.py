@@ -119,6 +119,13 @@ def http_page(text: str) -> str:
     parameters = ((", ".join(addresses), *parameter) for parameter, addresses in rows.items())
     head = ("Address", "Parameter", "Type and limits", "Meaning")
     text = _with_table(text, "## Parameters", head, parameters)
+    operations = (
+        (f"`{method.upper()} {path}`", operation["description"].splitlines()[0].replace("|", "\\|"))
+        for path, item in paths.items()
+        if path.startswith("/api/v1/ops")
+        for method, operation in item.items()
+    )
+    text = _with_table(text, "### All addresses for operators", ("Address", "What it does"), operations)
     problems = {
         (f"`{name}`", status, title)
         for item in paths.values()
