@@ -241,6 +241,14 @@ class EntityNotFound(ApplicationError, reason="entity-not-found"):
     """Raised when a command names an unknown release or event; names it."""
 
 
+class EventsInUse(ApplicationError, reason="events-in-use", permanent=True):
+    """Raised when running events are to be handed back while a reader publishes events."""
+
+
+class NoSuchEvent(ApplicationError, reason="no-such-event", permanent=True):
+    """Raised for an event that the table does not have, or that has not failed."""
+
+
 class DatabaseFailed(RemoteError, reason="database"):
     """Raised when a read of MusicBrainz's database fails; names its host and its database."""
 

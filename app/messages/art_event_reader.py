@@ -12,6 +12,7 @@ from contextlib import closing
 from functools import partial
 
 import psycopg
+from redis import RedisError
 
 from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
@@ -21,7 +22,9 @@ from app.coverart.event_queue import EventPublisher, any_running, forget_complet
 from app.coverart.event_record import CHANNEL, connect
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import served
+from app.coverart.reader_status import ReaderStatus
 from app.errors import ArtNotServed, DatabaseFailed
+from app.redis_state.client import get_quick_redis
 from app.topology.queues import art_queues
 from config.logs import configure
 from config.settings import Settings, get_settings
@@ -54,17 +57,19 @@ class EventReader:
         self._stopping = stopping
         self._publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
         self._events = EventPublisher(self._exchanges, self._publish, backoff=settings.event_backoff)
+        self._status = ReaderStatus(get_quick_redis(settings.redis))
+        self._paused = False
         self._next_housekeeping = 0.0
 
     def run(self) -> None:
-        """Publish events until `stopping` is set. Without database or broker, try again after a pause."""
+        """Publish events until `stopping` is set. Without database, broker or Redis, try again after a pause."""
         pause = FIRST_PAUSE
         with closing(self._publisher):
             while not self._stopping.is_set():
                 began = time.monotonic()
                 try:
                     self._serve()
-                except (DatabaseFailed, PublishFailed, BrokerUnreachable) as error:
+                except (DatabaseFailed, PublishFailed, BrokerUnreachable, RedisError) as error:
                     # A long time of service is not a failure in a row.
                     pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
                     _log.warning("Events wait in their table, retry in %g s: %s", pause, error)
@@ -77,12 +82,13 @@ class EventReader:
             connection.execute(f"LISTEN {CHANNEL}")
             while not self._stopping.is_set():
                 began = time.monotonic()
-                count = self._events.publish_ready(connection)
+                count = 0 if self._is_paused() else self._events.publish_ready(connection)
                 if count:
                     _log.info("Events published as messages: %d", count)
                 # What follows from them becomes ready when they end, and a pooler may keep the notification to itself.
                 self._touch_heartbeat()
-                if time.monotonic() >= self._next_housekeeping:
+                self._status.touch()
+                if not self._paused and time.monotonic() >= self._next_housekeeping:
                     self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
                     self._keep_house(connection)
                 if self._events.unfinished:
@@ -90,6 +96,14 @@ class EventReader:
                 else:
                     pause = FIRST_PAUSE if count or any_running(connection) else min(pause * 2, LONGEST_PAUSE)
                 self._wait(connection, began, pause)
+
+    def _is_paused(self) -> bool:
+        """Return whether an operator paused the readers; a change is logged. Raises RedisError."""
+        paused = self._status.is_paused()
+        if paused != self._paused:
+            _log.warning("Event reader %s by an operator", "paused" if paused else "resumed")
+        self._paused = paused
+        return paused
 
     def _wait(self, connection: Connection, began: float, pause: float) -> None:
         """Wait until the database notifies or the process must end, for `pause` seconds at most.
