@@ -203,6 +203,8 @@ class RemoteError(RetryAfterError, ApplicationError):
 
     #: Seconds after which the job may run again without spending a retry; None if it spends one.
     free_after: float | None = None
+    #: Whether the item may be the cause, and not an outage: then only the first runs cost nothing.
+    may_be_own: bool = False
 
 
 class ArchiveError(RemoteError, reason="archive"):
@@ -231,6 +233,14 @@ class WebServiceError(RemoteError, reason="web-service"):
 
 class WebServiceUnavailable(WebServiceError, reason="web-service-unavailable"):
     """Raised when MusicBrainz's web service is unreachable, overloaded or failing."""
+
+
+class WebServiceBehind(WebServiceError, reason="web-service-behind"):
+    """Raised when MusicBrainz's web service does not have an entity that the database has."""
+
+
+class ImageInUse(ApplicationError, reason="image-in-use", permanent=True):
+    """Raised when an event asks to delete an image that MusicBrainz's database has in that item."""
 
 
 class ArtNotServed(ApplicationError, reason="art-not-served", permanent=True):

@@ -173,7 +173,8 @@ class Settings(BaseSettings):
         description="Exchange of cover art messages, and what its queues' names begin with. Empty: not served.",
     )
     event_art_exchange: Annotated[str, AfterValidator(checks.exchange)] = Field(
-        "", description="Exchange of event art messages: `event-art-archive`. Empty: not served."
+        "event-art-archive",
+        description="Exchange of event art messages, and what its queues' names begin with. Empty: not served.",
     )
     art_retry_ms: int = Field(
         14_400_000,

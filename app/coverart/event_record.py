@@ -20,7 +20,7 @@ from app.coverart.event_requeue import queue_again
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Job
 from app.coverart.musicbrainz import Connection
-from app.errors import ArtNotServed, DatabaseUnavailable
+from app.errors import ArtNotServed, DatabaseUnavailable, ImageInUse
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ _BEGIN = SQL(
     "UPDATE artwork_indexer.event_queue SET state = 'running', last_updated = clock_timestamp(), attempts = %(run)s"
     " WHERE id = %(id)s"
 )
+
+_HAS_PARENTS = SQL("SELECT FROM artwork_indexer.event_queue WHERE id = %(id)s AND depends_on IS NOT NULL")
 
 _NOTE_REASON = SQL(
     "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
@@ -147,6 +149,11 @@ class EventRecord:
                 connection.execute(_BEGIN, {"id": self.event, "run": run})
             return bool(is_its_turn)
 
+    def has_parents(self) -> bool:
+        """Return whether the event follows another one."""
+        with connect(self.url) as connection:
+            return connection.execute(_HAS_PARENTS, {"id": self.event}).fetchone() is not None
+
     def end_failed_run(self, reason: str) -> bool:
         """Note a failed run and queue the event again; return False if that was its last run."""
         with connect(self.url) as connection, connection.transaction():
@@ -180,6 +187,14 @@ def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, 
         replace(indexer, ordered=True).handle(job, message_id, headers)
     except Postpone:
         raise
+    except ImageInUse as error:
+        with _patient():
+            is_part_of_move = record.has_parents()
+            if not is_part_of_move:
+                record.fail(str(error))
+        if not is_part_of_move:
+            raise
+        _log.info("Event %d: the image was moved back: %s", record.event, error)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         with _patient():

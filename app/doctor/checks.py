@@ -344,9 +344,12 @@ def circuit_breakers(settings: Settings) -> Iterator[CheckResult]:
 
 def musicbrainz_database(settings: Settings) -> Iterator[CheckResult]:
     """Open MusicBrainz's database, which jobs of cover art read, and which must be the primary."""
-    if url := settings.musicbrainz_url.get_secret_value():
-        with musicbrainz.connect(url, primary=True):
-            yield CheckResult("ok", "MusicBrainz's database answers, and is the primary")
+    url = settings.musicbrainz_url.get_secret_value()
+    if not url:
+        yield CheckResult("ok", "MUSICBRAINZ_URL is empty, so no art is served")
+        return
+    with musicbrainz.connect(url, primary=True):
+        yield CheckResult("ok", "MusicBrainz's database answers, and is the primary")
 
 
 def event_queue(settings: Settings) -> Iterator[CheckResult]:
@@ -356,10 +359,12 @@ def event_queue(settings: Settings) -> Iterator[CheckResult]:
             state = event_queue_state(settings, client)
     except (RedisConnectionError, RedisTimeoutError):
         return  # The check of Redis reports it.
-    if state is not None:
-        yield from (CheckResult("problem", text) for text in state.problems)
-        yield from (CheckResult("warning", text) for text in state.warnings)
-        yield from (CheckResult("ok", f"events of the type {each.entity}: {each}") for each in state.entities)
+    if state is None:
+        yield CheckResult("ok", "EVENT_QUEUE_URL is empty, so no events are read")
+        return
+    yield from (CheckResult("problem", text) for text in state.problems)
+    yield from (CheckResult("warning", text) for text in state.warnings)
+    yield from (CheckResult("ok", f"events of the type {each.entity}: {each}") for each in state.entities)
 
 
 def store(settings: Settings) -> Iterator[CheckResult]:

@@ -11,6 +11,7 @@ from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
+from app.errors import ImageInUse, InvalidJob
 from config.routes import REQUESTS, ROUTES, SITE, SUBSCRIPTIONS, Route, art_routes
 from config.settings import Settings
 
@@ -89,4 +90,5 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
         retry_max=settings.art_retry_max,
         postpone_type=settings.queue_type,
         delivery_limit=settings.delivery_limit,
+        fatal=frozenset({InvalidJob.reason, ImageInUse.reason}),
     )

@@ -83,7 +83,7 @@ def database_url(event_queue_template: tuple[str, str]) -> Iterator[str]:
 def desk(database_url: str, settings: Settings, redis: Redis) -> Iterator[Desk]:
     redis.flushdb()
     url = SecretStr(database_url)
-    served = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url})
+    served = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url, "event_art_exchange": ""})
     with psycopg.connect(database_url, autocommit=True) as db:
         db.execute("DELETE FROM artwork_indexer.event_queue")
         yield Desk(Operations(served, command_operator()), db)

@@ -24,12 +24,12 @@ from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index, parse
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
 from app.coverart.project import COVER_ART, EVENT_ART, Project
-from app.errors import ArtNotServed, DatabaseUnavailable
+from app.errors import ArtNotServed, DatabaseUnavailable, ImageInUse
 from app.messages.art_event_reader import EventReader
 from app.redis_state.client import get_redis
 from app.topology.queues import art_queues
 from config.settings import Settings
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, error
 from tests.servers.musicbrainz import changes, database
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
@@ -632,7 +632,7 @@ def test_the_retry_of_a_deletion_spares_an_image_that_was_moved_back(art: Art) -
     [copy] = art.table.publish()
     art.run(copy)
     [deletion] = art.table.publish()
-    art.archive.faults.add(broken(), method="DELETE")
+    art.archive.faults.add(error(400, "InvalidRequest", "no"), method="DELETE")
     art.run(deletion)
     art.move_image(A)
     [copy_back] = art.table.publish()
@@ -644,6 +644,17 @@ def test_the_retry_of_a_deletion_spares_an_image_that_was_moved_back(art: Art) -
     art.run(deletion)
     assert (art.files(A), art.files(B)) == ([f"mbid-{A}-1.jpg"], [])
     assert art.table.states()[deletion] == ("completed", 2)
+
+
+def test_an_operators_deletion_of_an_image_that_the_database_has_fails_at_once_and_says_what_to_do(art: Art) -> None:
+    deletion = art.table.add("delete_image", file(1))
+    assert art.table.publish() == [deletion]
+    with pytest.raises(ImageInUse, match="image 1 of release"):
+        art.run(deletion)
+    assert art.table.states()[deletion] == ("failed", 1)
+    [reason] = art.table.reasons(deletion)
+    assert "remove it there, or post a message `delete` of it" in reason
+    assert art.files(A) == [f"mbid-{A}-1.jpg"]
 
 
 def test_a_late_deletion_of_a_listing_spares_that_of_a_release_with_images(art: Art) -> None:
