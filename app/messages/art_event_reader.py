@@ -91,11 +91,12 @@ class EventReader:
                 if not self._paused and time.monotonic() >= self._next_housekeeping:
                     self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
                     self._keep_house(connection)
-                if self._events.unfinished:
-                    pause = SHORTEST_PAUSE
-                else:
-                    pause = FIRST_PAUSE if count or any_running(connection) else min(pause * 2, LONGEST_PAUSE)
-                self._wait(connection, began, pause)
+                goes_on = self._events.unfinished and not self._paused
+                if count or any_running(connection):
+                    pause = FIRST_PAUSE
+                elif not goes_on:
+                    pause = min(pause * 2, LONGEST_PAUSE)
+                self._wait(connection, began, SHORTEST_PAUSE if goes_on else pause)
 
     def _is_paused(self) -> bool:
         """Return whether an operator paused the readers; a change is logged. Raises RedisError."""
