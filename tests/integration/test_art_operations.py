@@ -192,6 +192,22 @@ def test_a_paused_reader_publishes_nothing_and_a_resumed_one_goes_on(desk: Desk)
         reader.join()
 
 
+def test_without_redis_which_may_have_a_pause_no_event_is_published(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    event = desk.add(A)
+    away = desk.ops.settings.model_copy(update={"redis_url": SecretStr("redis://127.0.0.1:1/0")})
+    stopping = threading.Event()
+    reader = threading.Thread(target=EventReader(away, stopping=stopping).run)
+    reader.start()
+    try:
+        eventually(lambda: "Events wait in their table" in caplog.text, "the reader reports it")
+    finally:
+        stopping.set()
+        reader.join()
+    assert desk.states()[event] == ("queued", 0)
+
+
 def test_events_are_listed_and_shown_with_their_reasons(desk: Desk) -> None:
     event = desk.fail(A, "ArchiveRefused: 400")
     [listed] = art_events.list_events(desk.ops, "failed", limit=10)
