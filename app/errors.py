@@ -225,6 +225,8 @@ class RemoteError(RetryAfterError, ApplicationError):
 
     #: Seconds after which the job may run again without spending a retry; None if it spends one.
     free_after: float | None = None
+    #: Whether the item may be the cause, and not an outage: then only the first runs cost nothing.
+    may_be_own: bool = False
 
 
 class ArchiveError(RemoteError, reason="archive"):
@@ -255,12 +257,28 @@ class WebServiceUnavailable(WebServiceError, reason="web-service-unavailable"):
     """Raised when MusicBrainz's web service is unreachable, overloaded or failing."""
 
 
+class WebServiceBehind(WebServiceError, reason="web-service-behind"):
+    """Raised when MusicBrainz's web service does not have an entity that the database has."""
+
+
+class ImageInUse(ApplicationError, reason="image-in-use", permanent=True):
+    """Raised when an event asks to delete an image that MusicBrainz's database has in that item."""
+
+
 class ArtNotServed(ApplicationError, reason="art-not-served", permanent=True, problem=NOT_FOUND):
     """Raised when a command needs an archive that the settings do not name; names the missing setting."""
 
 
 class EntityNotFound(ApplicationError, reason="entity-not-found"):
     """Raised when a command names an unknown release or event; names it."""
+
+
+class EventsInUse(ApplicationError, reason="events-in-use", permanent=True):
+    """Raised when running events are to be handed back while a reader publishes events."""
+
+
+class NoSuchEvent(ApplicationError, reason="no-such-event", permanent=True):
+    """Raised for an event that the table does not have, or that has not failed."""
 
 
 class DatabaseFailed(RemoteError, reason="database", problem=UNAVAILABLE):

@@ -187,13 +187,15 @@ class Settings(BaseSettings):
         description="Exchange of cover art messages, and what its queues' names begin with. Empty: not served.",
     )
     event_art_exchange: Annotated[str, AfterValidator(checks.exchange)] = Field(
-        "", description="Exchange of event art messages: `event-art-archive`. Empty: not served."
+        "event-art-archive",
+        description="Exchange of event art messages, and what its queues' names begin with. Empty: not served.",
     )
     art_retry_ms: int = Field(
         14_400_000,
         ge=1,
         le=LONGEST_DELAY_MS,
-        description="Milliseconds that a failed art message waits. Must equal the TTL of an existing retry queue.",
+        description="Milliseconds that a failed art message waits. Must equal the TTL of an existing retry queue. "
+        "A failed event waits a quarter of it for each run so far.",
     )
     art_retry_max: int = Field(
         4,
@@ -523,6 +525,11 @@ class Settings(BaseSettings):
     def heartbeat_dir(self) -> Path:
         """Folder in which each Celery worker touches a file of its name every two seconds, while it is connected."""
         return self.data_dir / "heartbeats"
+
+    @property
+    def event_backoff(self) -> float:
+        """Seconds that a failed event waits for each run so far: an hour, so that its last wait is ART_RETRY_MS."""
+        return self.art_retry_ms / 4_000
 
     @property
     def art_exchanges(self) -> tuple[str, ...]:

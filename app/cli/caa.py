@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.arguments import AsJson
+from app.cli.arguments import AsJson, Why
 from app.cli.caa_audit import AuditReport, Comparison, in_order
+from app.cli.caa_events import DryRun, print_requeued
+from app.cli.caa_events import cli as events
 from app.cli.caa_jobs import (
     GidSelection,
     JobPublisher,
@@ -19,13 +21,17 @@ from app.cli.caa_jobs import (
     batches,
     entities,
 )
+from app.cli.context import operations
 from app.cli.printing import confirm, print_result
 from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Index
 from app.coverart.webservice import WebService
+from app.operations import art_events
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Cover art and event art: what the archive holds, and what it should.")
+
+cli.add_typer(events, name="events")
 
 #: Messages that are published at once without a confirmation of the user.
 _UNCONFIRMED = 10_000
@@ -114,3 +120,9 @@ def audit(
         report.delete_images(comparison.homes)
         report.print_summary(resume.count)
     raise typer.Exit(1 if report.kinds or report.unread else 0)
+
+
+@cli.command()
+def handback(dry_run: DryRun = False, why: Why = "", as_json: AsJson = False) -> None:
+    """Queue running events again, for the indexer that takes the table over. Stop reader and workers first."""
+    print_requeued(art_events.hand_back(operations(), dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)

@@ -13,13 +13,19 @@ from app import private_services as services
 from app.broker.connection import connected
 from app.broker.errors import BrokerUnreachable
 from app.cli.printing import print_json
-from app.doctor.circuit_breakers import breaker_states
+from app.coverart import musicbrainz
+from app.coverart.event_state import event_queue_state
+from app.doctor.circuit_breakers import breaker_states, redis_client
+from app.errors import DatabaseFailed
 from app.private_services import procfile
 from app.private_services.process_states import current_states
 from config.routes import art_routes
 from config.settings import Settings, get_settings
 
 cli = typer.Typer()
+
+#: Seconds that a report waits for MusicBrainz's database.
+_DATABASE_TIMEOUT = 3.0
 
 
 @cli.command()
@@ -70,6 +76,27 @@ def unconsumed_art(settings: Settings) -> dict[str, list[str]]:
     return idle
 
 
+def print_events(settings: Settings, *, as_json: bool) -> None:
+    """Print what waits in MusicBrainz's event queue, and on standard error what an operator must look at."""
+    try:
+        if url := settings.musicbrainz_url.get_secret_value():
+            with musicbrainz.connect(url, primary=True, timeout=_DATABASE_TIMEOUT):
+                pass
+        with redis_client(settings) as client:
+            state = event_queue_state(settings, client)
+    except DatabaseFailed as error:
+        typer.echo(str(error), err=True)
+        return
+    except RedisError:
+        return  # The processes say so.
+    if state is None:
+        return
+    for each in () if as_json else state.entities:
+        typer.echo(f"events of the type {each.entity}: {each}")
+    for text in (*state.problems, *state.warnings):
+        typer.echo(text, err=True)
+
+
 def print_processes(*, as_json: bool) -> bool:
     """Print the state of each process of `perennial up`; return whether it runs, and none of them stays down."""
     settings = get_settings()
@@ -90,4 +117,5 @@ def print_processes(*, as_json: bool) -> bool:
         for breaker in breaker_states(settings):
             if breaker.reason is not None:
                 typer.echo(breaker, err=True)
+    print_events(settings, as_json=as_json)
     return bool(states) and not any(each.state == "down" for each in states)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Self
-from urllib.parse import quote
+from urllib.parse import quote, urljoin, urlsplit
 
 import requests
 from pydantic import SecretStr
@@ -43,6 +43,9 @@ _SEARCHED, _QUOTED = 20_000, 300
 _DARK = re.compile(r"\bdark(?:ened)?\b|taken offline", re.IGNORECASE)
 _SPAM = "appears to be spam"
 _ITEM_GONE = "cannot be retrieved"
+_PAGE = re.compile(r"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
+#: Redirects that keep method and body; in practice the archive's 301 does, too.
+_REDIRECTS, _MAX_REDIRECTS = frozenset({301, 307, 308}), 5
 _NOT_FOUND = frozenset({"NoSuchKey", "NoSuchBucket"})
 #: How S3 says that a key is unknown, or that the secret key is another one, with any status.
 _WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"})
@@ -132,7 +135,29 @@ class Archive:
     def _send(
         self, method: str, bucket: str, file: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Response:
-        return _send(self.http, method, self.url(bucket, file), headers=headers, body=body)
+        url = self.url(bucket, file)
+        for _ in range(_MAX_REDIRECTS):
+            response = _send(self.http, method, url, headers=headers, body=body)
+            target = urljoin(url, response.headers.get("location", ""))
+            # A read that is redirected has found its object, and needs no more.
+            if method == "HEAD" or response.status not in _REDIRECTS or not self._is_own(target):
+                break
+            url = target
+        return response
+
+    def _is_own(self, url: str) -> bool:
+        """Return whether a redirect leads to a host of the archive, which may get the keys.
+
+        That is the host of the settings, or one of its domain: `ia800.us.archive.org` for `s3.us.archive.org`.
+        """
+        own, other = urlsplit(self.template.replace("{bucket}.", "").replace("{bucket}", "")), urlsplit(url)
+        if own.scheme == "https" != other.scheme:
+            return False
+        if other.netloc == own.netloc:
+            return True
+        domain = ".".join((own.hostname or "").split(".")[-2:])
+        is_name = domain.rpartition(".")[2].isalpha() and "." in domain
+        return is_name and other.netloc.endswith(f".{domain}")
 
     def _failure(self, method: str, bucket: str, file: str, response: Response) -> ArchiveError:
         return Refusal(response).error(f"{method} {self.url(bucket, file)}", secrets=self.secrets)
@@ -262,8 +287,15 @@ class Refusal:
 
     @property
     def refuses(self) -> bool:
-        """Whether it refuses. A 200 with an error does: S3 may fail after it has begun to answer a copy."""
-        return not self._response.ok or (bool(self._code) and "<Error>" in self._text)
+        """Whether it refuses. A 200 with an error does: S3 may fail after it has begun to answer a copy.
+
+        So does a 200 with a web page: a gateway sent it, and not S3.
+        """
+        return not self._response.ok or (bool(self._code) and "<Error>" in self._text) or self._is_page
+
+    @property
+    def _is_page(self) -> bool:
+        return "text/html" in self._response.headers.get("content-type", "") or bool(_PAGE.match(self._text))
 
     @property
     def item_gone(self) -> bool:

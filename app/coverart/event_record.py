@@ -13,15 +13,20 @@ from psycopg.sql import SQL
 
 from app.broker.errors import Postpone
 from app.broker.failure import MAX_MESSAGE
-from app.broker.headers import ATTEMPTS, whole_number
+from app.broker.headers import integer
+from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import musicbrainz
+from app.coverart.event_requeue import queue_again
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Job
 from app.coverart.musicbrainz import Connection
-from app.errors import ArtNotServed, DatabaseUnavailable
+from app.errors import ArtNotServed, DatabaseUnavailable, ImageInUse
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)
+
+#: Runs of an event before it fails. Source: metabrainz/artwork-indexer, README.md.
+MAX_ATTEMPTS = 5
 
 #: Seconds after which a job is tried again that did not reach the database.
 _WITHOUT_DATABASE = 8.0
@@ -37,24 +42,20 @@ _QUICK = SQL("SELECT set_config('statement_timeout', %(ms)s, true), set_config('
 #: Opens a connection as `musicbrainz.connect` does, whose errors name this setting.
 connect = partial(musicbrainz.connect, primary=True, variable="EVENT_QUEUE_URL")
 
+# The row's lock waits for the end of the reader's transaction, which has published the message: the event is queued
+# before.
+_LOCK = SQL("SELECT state::text, attempts FROM artwork_indexer.event_queue WHERE id = %(id)s FOR UPDATE")
+
 _BEGIN = SQL(
-    """
-    UPDATE artwork_indexer.event_queue
-    SET state = 'running', last_updated = clock_timestamp(), attempts = greatest(attempts, %(attempts)s)
-    WHERE id = %(id)s AND state <> 'completed'
-    RETURNING id
-    """
+    "UPDATE artwork_indexer.event_queue SET state = 'running', last_updated = clock_timestamp(), attempts = %(run)s"
+    " WHERE id = %(id)s"
 )
 
-_NOTE_FAILURE = (
-    SQL(
-        "UPDATE artwork_indexer.event_queue SET attempts = attempts + 1, last_updated = clock_timestamp()"
-        " WHERE id = %(id)s RETURNING attempts"
-    ),
-    SQL(
-        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
-        " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s"
-    ),
+_HAS_PARENTS = SQL("SELECT FROM artwork_indexer.event_queue WHERE id = %(id)s AND depends_on IS NOT NULL")
+
+_NOTE_REASON = SQL(
+    "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
+    " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s"
 )
 
 # Locked in the order of their ids, so that two failures cannot deadlock.
@@ -72,43 +73,45 @@ _DESCENDANTS = SQL(
     """
 )
 
-_FAIL = SQL(
-    "UPDATE artwork_indexer.event_queue SET state = 'failed', attempts = greatest(attempts, 1) WHERE id = %(id)s"
-    " AND state <> 'completed'"
+_FAIL = SQL("UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id = %(id)s AND state = 'running'")
+
+_NOTE_ONLY_REASON = SQL(
+    "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
+    " SELECT %(id)s, %(reason)s WHERE NOT EXISTS"
+    " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
 )
 
-_AFTER_FAILURE = (
-    SQL(
-        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
-        " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s AND NOT EXISTS"
-        " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
-    ),
-    _DESCENDANTS.format(condition=SQL("event.state = 'queued'"))
-    + SQL("UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id IN (SELECT id FROM locked)"),
+# The reason is that of metabrainz/artwork-indexer, which operators search for.
+_FAIL_DESCENDANTS = _DESCENDANTS.format(condition=SQL("event.state = 'queued'")) + SQL(
+    """
+    , failed AS (
+        UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id IN (SELECT id FROM locked) RETURNING id
+    )
+    INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason) SELECT id, format(
+        'This event was marked as failed because an event it depended on (%%s) had failed.', %(id)s::bigint
+    ) FROM failed
+    """
 )
 
+# An event that was queued again meanwhile, for a newer change, stays queued.
 _COMPLETE = SQL(
     "UPDATE artwork_indexer.event_queue SET state = 'completed', last_updated = clock_timestamp()"
-    " WHERE id = %(id)s AND state <> 'completed'"
+    " WHERE id = %(id)s AND state IN ('running', 'failed') RETURNING EXISTS"
+    " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
 )
 
 _FAILED_DESCENDANTS = _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0")) + SQL(
     "SELECT id FROM locked"
 )
 
-# One generation. An event with another failed parent stays failed. So does one that another change queued again: two
-# equal events are never queued.
-_QUEUE_AGAIN = SQL(
+# One generation. An event with another failed parent stays failed.
+_FREE_OF_FAILED_PARENTS = SQL(
     """
-    UPDATE artwork_indexer.event_queue AS event SET state = 'queued'
+    SELECT id FROM artwork_indexer.event_queue AS event
     WHERE id = ANY(%(ids)s) AND state = 'failed' AND NOT EXISTS (
         SELECT FROM artwork_indexer.event_queue AS parent
         WHERE parent.id = ANY(event.depends_on) AND parent.state = 'failed'
-    ) AND NOT EXISTS (
-        SELECT FROM artwork_indexer.event_queue AS twin
-        WHERE twin.state = 'queued' AND twin.entity_type = event.entity_type AND twin.action = event.action
-        AND twin.message = event.message
-    )
+    ) ORDER BY id
     """
 )
 
@@ -133,15 +136,28 @@ class EventRecord:
             raise ArtNotServed(f"a message of event {event} came, and EVENT_QUEUE_URL is not set here")
         return cls(url, event)
 
-    def begin(self, attempts: int) -> bool:
-        """Note that a run begins after `attempts` failed ones; return False if the event is completed or deleted."""
-        with connect(self.url) as connection:
-            return connection.execute(_BEGIN, {"id": self.event, "attempts": attempts}).fetchone() is not None
+    def begin(self, run: int) -> bool:
+        """Note that run number `run` begins; return False if the event is completed, deleted, or queued again.
 
-    def note_failure(self, reason: str) -> None:
-        """Note a failed run. The retry policy decides whether there is another one."""
+        A message runs only in its turn: that of a queued event is left from a run that was given up. A failed event
+        runs by a replay of its dead letter.
+        """
         with connect(self.url) as connection, connection.transaction():
-            note_failure(connection, self.event, reason)
+            state, attempts = connection.execute(_LOCK, {"id": self.event}).fetchone() or ("", 0)
+            is_its_turn = (state == "running" and attempts <= run) or state == "failed"
+            if is_its_turn:
+                connection.execute(_BEGIN, {"id": self.event, "run": run})
+            return bool(is_its_turn)
+
+    def has_parents(self) -> bool:
+        """Return whether the event follows another one."""
+        with connect(self.url) as connection:
+            return connection.execute(_HAS_PARENTS, {"id": self.event}).fetchone() is not None
+
+    def end_failed_run(self, reason: str) -> bool:
+        """Note a failed run and queue the event again; return False if that was its last run."""
+        with connect(self.url) as connection, connection.transaction():
+            return end_failed_run(connection, self.event, reason)
 
     def complete(self) -> None:
         """Complete the event, which releases those that depend on it."""
@@ -156,26 +172,48 @@ class EventRecord:
 
 
 def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:
-    """Run the job of an event, unless the event is completed or deleted, and complete the event.
+    """Run the job of an event, unless the event is completed, deleted or queued again, and complete the event.
 
-    The table has already ordered the jobs and merged equal ones. Raises Postpone until the job may run and its event
-    can be updated, and the errors of the job, which are noted with the event.
+    The table has already ordered the jobs and merged equal ones. A failed run queues the event again, and its message
+    is done. Raises Postpone until the job may run and its event can be updated, and the error of the last run.
     """
+    run = run_number(headers)
     with _patient():
-        begun = record.begin(whole_number(headers, ATTEMPTS, default=0))
+        begun = record.begin(run)
     if not begun:
-        _log.info("Event %d is completed or deleted: its message is dropped", record.event)
+        _log.info("Event %d is completed, deleted or queued again: its message is dropped", record.event)
         return
     try:
         replace(indexer, ordered=True).handle(job, message_id, headers)
     except Postpone:
         raise
-    except Exception as error:
+    except ImageInUse as error:
         with _patient():
-            record.note_failure(f"{type(error).__name__}: {error}")
-        raise
+            is_part_of_move = record.has_parents()
+            if not is_part_of_move:
+                record.fail(str(error))
+        if not is_part_of_move:
+            raise
+        _log.info("Event %d: the image was moved back: %s", record.event, error)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        with _patient():
+            is_queued = record.end_failed_run(reason)
+        if not is_queued:
+            raise
+        _log.warning("Run %d of %d of event %d failed, it is queued again: %s", run, MAX_ATTEMPTS, record.event, reason)
+        return
     with _patient():
         record.complete()
+
+
+def run_number(headers: Mapping[str, Any]) -> int:
+    """Return the number of the run that a message begins, from 1 to MAX_ATTEMPTS: what it has left says so.
+
+    A replay with a fresh budget begins with the first run.
+    """
+    left = integer(headers.get(RETRIES))
+    return 1 if left is None else min(MAX_ATTEMPTS, max(1, MAX_ATTEMPTS - max(0, left)))
 
 
 @contextmanager
@@ -187,12 +225,19 @@ def _patient() -> Iterator[None]:
         raise Postpone(_WITHOUT_DATABASE, str(error)) from error
 
 
-def note_failure(connection: Connection, event: int, reason: str) -> int:
-    """Note a failed run and return the number of them, 0 for an event that was deleted."""
-    count, insert = _NOTE_FAILURE
-    row = connection.execute(count, {"id": event}).fetchone()
-    connection.execute(insert, {"id": event, "reason": _storable(reason)})
-    return row[0] if row else 0
+def end_failed_run(connection: Connection, event: int, reason: str) -> bool:
+    """Note a failed run and queue the event again for another one; return False if it has none left.
+
+    An event that is not running any more is left as it is: it was queued again, or deleted.
+    """
+    state, attempts = connection.execute(_LOCK, {"id": event}).fetchone() or ("", 0)
+    connection.execute(_NOTE_REASON, {"id": event, "reason": _storable(reason)})
+    if state == "running" and attempts >= MAX_ATTEMPTS:
+        return False
+    if state == "running":
+        queue_again(connection, [event])
+    connection.execute(_NOTIFY, {"channel": CHANNEL})
+    return True
 
 
 def complete(connection: Connection, event: int) -> None:
@@ -200,18 +245,19 @@ def complete(connection: Connection, event: int) -> None:
 
     An operator, or a replay, may complete an event that had failed. Its descendants never ran, and are queued again.
     """
-    connection.execute(_COMPLETE, {"id": event})
-    ids = [id for (id,) in connection.execute(_FAILED_DESCENDANTS, {"id": event})]
-    while ids and connection.execute(_QUEUE_AGAIN, {"ids": ids}).rowcount:
-        pass
+    row = connection.execute(_COMPLETE, {"id": event}).fetchone()
+    if row is not None and row[0]:
+        ids = [id for (id,) in connection.execute(_FAILED_DESCENDANTS, {"id": event})]
+        while free := [id for (id,) in connection.execute(_FREE_OF_FAILED_PARENTS, {"ids": ids})]:
+            queue_again(connection, free)
     connection.execute(_NOTIFY, {"channel": CHANNEL})
 
 
 def fail(connection: Connection, event: int, reason: str) -> None:
-    """Fail an event and its descendants in the transaction of the connection, unless it is completed or deleted."""
+    """Fail a running event and its descendants in the transaction of the connection."""
     if connection.execute(_FAIL, {"id": event}).rowcount:
-        for statement in _AFTER_FAILURE:
-            connection.execute(statement, {"id": event, "reason": _storable(reason)})
+        connection.execute(_NOTE_ONLY_REASON, {"id": event, "reason": _storable(reason)})
+        connection.execute(_FAIL_DESCENDANTS, {"id": event})
 
 
 def _storable(reason: str) -> str:

@@ -21,10 +21,10 @@ from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, ow
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.ordering import deletion_waits, listing_waits, present_move
-from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_watch, watch
+from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_watch, watch
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
-from app.errors import ArchiveNotFound, RemoteError
+from app.errors import ArchiveNotFound, ImageInUse, RemoteError, WebServiceBehind
 from app.redis_state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 #: Seconds beyond all retries of a `move` for which `index` and `delete` wait for it.
 _MARGIN = 3_600.0
+
+#: Seconds after which metadata are requested again that the web service does not have yet.
+_BEHIND = 60.0
 
 #: `done`: the archive was changed; `skipped`: it was as it should be.
 Outcome = Literal["done", "skipped"]
@@ -99,7 +102,7 @@ class Indexer:
                 self.run(job, headers)
         except RemoteError as error:
             free_runs = whole_number(headers, FREE_RUNS, default=0)
-            if error.free_after is None or free_runs >= MAX_FREE_RUNS:
+            if error.free_after is None or free_runs >= (FIRST_FREE_RUNS if error.may_be_own else MAX_FREE_RUNS):
                 raise
             # Rounded up, so that there are few delay queues.
             seconds = rounded_up(round(error.free_after * 1_000)) / 1_000
@@ -159,7 +162,23 @@ class Indexer:
                 if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
                     _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
                     return "skipped"
-            return index(self.project, entity, archive=self.archive, web_service=self.web_service)
+            outcome = index(self.project, entity, archive=self.archive, web_service=self.web_service)
+            if outcome == "no metadata":
+                self._require_gone(entity.gid)
+            return "done"
+
+    def _require_gone(self, gid: str) -> None:
+        """Raise WebServiceBehind if the database has an entity that the web service does not know.
+
+        The web service may read a replica that is behind, which for a new release is the normal case.
+        """
+        present = self.read_entity(gid)
+        if present is None or present.gid != gid:
+            _log.info("%s %s was deleted or merged: no metadata written", self.project.entity, gid)
+            return
+        error = WebServiceBehind(f"{self.project.entity} {gid}: 404 from the web service, but the database has it")
+        error.free_after = _BEHIND
+        raise error
 
     def _move(self, job: Move, clear: Callable[[Job], None]) -> Outcome:
         if self.ordered:
@@ -187,9 +206,13 @@ class Indexer:
                 else:
                     entity = self.read_entity(job.gid)
                     is_needed = entity is not None and entity.gid == job.gid and bool(entity.images)
+                if is_needed and job.id is not None:
+                    raise ImageInUse(
+                        f"image {job.id} of {self.project.entity} {job.gid} not deleted, since MusicBrainz's database"
+                        " has it there: remove it there, or post a message `delete` of it"
+                    )
                 if is_needed:
-                    file = LISTING_FILE if job.id is None else f"image {job.id}"
-                    _log.info("%s of %s not deleted: the database needs it there again", file, job.gid)
+                    _log.info("%s of %s not deleted: it has images again", LISTING_FILE, job.gid)
                     return "skipped"
             elif job.id is None:
                 entity = self.read_entity(job.gid)
@@ -198,19 +221,19 @@ class Indexer:
             return delete(self.project, job, archive=self.archive)
 
 
-def index(project: Project, entity: Entity, *, archive: Archive, web_service: WebService) -> Outcome:
-    """Write the listing and then the metadata of the database's entity.
+def index(
+    project: Project, entity: Entity, *, archive: Archive, web_service: WebService
+) -> Literal["done", "no metadata"]:
+    """Write the listing and then the metadata of the database's entity; return whether the web service has any.
 
-    Metadata that the web service no longer has are left out: the entity was deleted after it was read. Raises the
-    errors of archive and web service.
+    Raises the errors of archive and web service.
     """
     bucket = project.bucket(entity.gid)
     json_type, xml_type = (f"application/{kind}; charset=utf-8" for kind in ("json", "xml"))
     archive.put(project, bucket, LISTING_FILE, listing(project, entity), content_type=json_type, keep_old=True)
     metadata = web_service.metadata(project, entity.gid)
     if metadata is None:
-        _log.info("%s %s was deleted: no metadata written", project.entity, entity.gid)
-        return "done"
+        return "no metadata"
     # Old versions are not kept: the metadata can be written again at any time.
     archive.put(project, bucket, project.metadata_file(entity.gid), metadata, content_type=xml_type)
     _log.info("%s %s indexed: %d images", project.entity, entity.gid, len(entity.images))

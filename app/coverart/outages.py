@@ -35,6 +35,9 @@ OUTAGE_ITEMS = 5
 #: A message that would fail forever by itself must come to an end.
 FREE_RUNS, MAX_FREE_RUNS = "perennial-free-runs", 20
 
+#: Failed runs that spend no retry although the item itself may be the cause.
+FIRST_FREE_RUNS = 2
+
 #: `answered`: the service works, and the error concerns one item. `failed`: it may concern one item or all. `away`: it
 #: concerns all. `denied`: the keys may be wrong.
 Evidence = Literal["answered", "failed", "away", "denied"]
@@ -115,8 +118,9 @@ def watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
             breaker.succeed()
             raise
         seconds_open, opened = breaker.fail(item, reason=str(error), retry_after=error.retry_after)
-        is_free = evidence == "away" or error.retry_after is not None
-        error.free_after = seconds_open or error.retry_after or (breaker.first_pause if is_free else None)
+        # Of an outage the first items do not know yet. They wait until others have met it, or have been served.
+        error.may_be_own = not (seconds_open or evidence == "away" or error.retry_after is not None)
+        error.free_after = seconds_open or error.retry_after or breaker.first_pause
         if opened:
             level, hint = logging.WARNING, ""
             if evidence == "denied":

@@ -18,6 +18,8 @@ from app.broker.errors import ApplicationError, BrokerUnreachable, ManagementFai
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
+from app.coverart import musicbrainz
+from app.coverart.event_state import event_queue_state
 from app.doctor import probes
 from app.doctor.circuit_breakers import breaker_states, redis_client
 from app.doctor.clocks import MAX_SKEW, clock_readings
@@ -370,6 +372,31 @@ def circuit_breakers(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("ok", f"no work waits for the {' or the '.join(state.service for state in states)}")
 
 
+def musicbrainz_database(settings: Settings) -> Iterator[CheckResult]:
+    """Open MusicBrainz's database, which jobs of cover art read, and which must be the primary."""
+    url = settings.musicbrainz_url.get_secret_value()
+    if not url:
+        yield CheckResult("ok", "MUSICBRAINZ_URL is empty, so no art is served")
+        return
+    with musicbrainz.connect(url, primary=True):
+        yield CheckResult("ok", "MusicBrainz's database answers, and is the primary")
+
+
+def event_queue(settings: Settings) -> Iterator[CheckResult]:
+    """Report what waits, runs and failed in MusicBrainz's event queue, and whether its reader runs."""
+    try:
+        with redis_client(settings) as client:
+            state = event_queue_state(settings, client)
+    except (RedisConnectionError, RedisTimeoutError):
+        return  # The check of Redis reports it.
+    if state is None:
+        yield CheckResult("ok", "EVENT_QUEUE_URL is empty, so no events are read")
+        return
+    yield from (CheckResult("problem", text) for text in state.problems)
+    yield from (CheckResult("warning", text) for text in state.warnings)
+    yield from (CheckResult("ok", f"events of the type {each.entity}: {each}") for each in state.entities)
+
+
 def store(settings: Settings) -> Iterator[CheckResult]:
     """Try the store's conditional writes, and look for the marker that identifies it."""
     opened = store_of(settings)
@@ -423,6 +450,8 @@ QUICK = frozenset({"broker", "work queues", "redis", "circuit breakers", "damage
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {
     "redis": redis,
     "circuit breakers": circuit_breakers,
+    "MusicBrainz": musicbrainz_database,
+    "event queue": event_queue,
     "store": store,
     "damaged objects": damaged_objects,
 }

@@ -12,16 +12,19 @@ from contextlib import closing
 from functools import partial
 
 import psycopg
+from redis import RedisError
 
 from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.coverart.event_queue import any_running, forget_completed, publish_lost, publish_ready
+from app.coverart.event_queue import EventPublisher, any_running, forget_completed
 from app.coverart.event_record import CHANNEL, connect
 from app.coverart.musicbrainz import Connection
-from app.coverart.project import Project, served
+from app.coverart.project import served
+from app.coverart.reader_status import ReaderStatus
 from app.errors import ArtNotServed, DatabaseFailed
+from app.redis_state.client import get_quick_redis
 from app.topology.queues import art_queues
 from config.logs import configure
 from config.settings import Settings, get_settings
@@ -30,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two polls of the table; doubled up to the second while no event runs.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 32.0
+
+#: Seconds between two polls at least, however many notifications come.
+SHORTEST_PAUSE = 0.1
 
 #: Seconds between two searches for lost and for old events.
 _HOUSEKEEPING = 60.0
@@ -50,17 +56,20 @@ class EventReader:
         self._settings = settings
         self._stopping = stopping
         self._publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
+        self._events = EventPublisher(self._exchanges, self._publish, backoff=settings.event_backoff)
+        self._status = ReaderStatus(get_quick_redis(settings.redis))
+        self._paused = False
         self._next_housekeeping = 0.0
 
     def run(self) -> None:
-        """Publish events until `stopping` is set. Without database or broker, try again after a pause."""
+        """Publish events until `stopping` is set. Without database, broker or Redis, try again after a pause."""
         pause = FIRST_PAUSE
         with closing(self._publisher):
             while not self._stopping.is_set():
                 began = time.monotonic()
                 try:
                     self._serve()
-                except (DatabaseFailed, PublishFailed, BrokerUnreachable) as error:
+                except (DatabaseFailed, PublishFailed, BrokerUnreachable, RedisError) as error:
                     # A long time of service is not a failure in a row.
                     pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
                     _log.warning("Events wait in their table, retry in %g s: %s", pause, error)
@@ -72,20 +81,43 @@ class EventReader:
         with connect(self._url) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
             while not self._stopping.is_set():
-                count = publish_ready(connection, self._exchanges, self._publish)
+                began = time.monotonic()
+                count = 0 if self._is_paused() else self._events.publish_ready(connection)
                 if count:
                     _log.info("Events published as messages: %d", count)
                 # What follows from them becomes ready when they end, and a pooler may keep the notification to itself.
                 self._touch_heartbeat()
-                if time.monotonic() >= self._next_housekeeping:
+                self._status.touch()
+                if not self._paused and time.monotonic() >= self._next_housekeeping:
                     self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
                     self._keep_house(connection)
-                pause = FIRST_PAUSE if count or any_running(connection) else min(pause * 2, LONGEST_PAUSE)
-                # Until the database notifies or the process must end.
-                deadline = time.monotonic() + pause
-                while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
-                    if list(connection.notifies(timeout=min(left, _ATTENTION), stop_after=1)):
-                        break
+                goes_on = self._events.unfinished and not self._paused
+                if count or any_running(connection):
+                    pause = FIRST_PAUSE
+                elif not goes_on:
+                    pause = min(pause * 2, LONGEST_PAUSE)
+                self._wait(connection, began, SHORTEST_PAUSE if goes_on else pause)
+
+    def _is_paused(self) -> bool:
+        """Return whether an operator paused the readers; a change is logged. Raises RedisError."""
+        paused = self._status.is_paused()
+        if paused != self._paused:
+            _log.warning("Event reader %s by an operator", "paused" if paused else "resumed")
+        self._paused = paused
+        return paused
+
+    def _wait(self, connection: Connection, began: float, pause: float) -> None:
+        """Wait until the database notifies or the process must end, for `pause` seconds at most.
+
+        Every job that ends notifies: one look at the table follows what many of them did.
+        """
+        deadline = time.monotonic() + pause
+        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+            if list(connection.notifies(timeout=min(left, _ATTENTION), stop_after=1)):
+                self._stopping.wait(max(0.0, began + SHORTEST_PAUSE - time.monotonic()))
+                break
+        # Notifications that came meanwhile are about what the next look reads.
+        list(connection.notifies(timeout=0))
 
     def _publish(self, messages: Sequence[Outgoing]) -> None:
         self._declare()
@@ -109,7 +141,7 @@ class EventReader:
     def _keep_house(self, connection: Connection) -> None:
         """Publish lost events again, and delete those that were completed long ago. An error is logged only."""
         steps: list[Callable[[Connection], None]] = [
-            partial(self._publish_lost, exchange, project) for exchange, project in self._exchanges.items()
+            partial(self._publish_lost, exchange) for exchange in self._exchanges
         ]
         for step in [*steps, _forget_completed]:
             try:
@@ -117,7 +149,7 @@ class EventReader:
             except (ApplicationError, psycopg.Error) as error:
                 _log.warning("Lost or old events left as they are, retry in %g s: %s", _HOUSEKEEPING, error)
 
-    def _publish_lost(self, exchange: str, project: Project, connection: Connection) -> None:
+    def _publish_lost(self, exchange: str, connection: Connection) -> None:
         self._declare()
         with connected(self._settings.broker, timeout=self._settings.publish_timeout) as broker:
             channel = broker.channel()
@@ -125,14 +157,7 @@ class EventReader:
             def idle(queue: str) -> bool:
                 return not channel.queue_declare(queue, passive=True).message_count
 
-            lost = publish_lost(
-                connection,
-                {exchange: project},
-                self._publish,
-                idle=idle,
-                seconds=self._settings.event_timeout,
-                retry_seconds=self._settings.art_retry_ms / 1_000,
-            )
+            lost = self._events.publish_lost(connection, exchange, idle=idle, seconds=self._settings.event_timeout)
         if lost:
             _log.warning("Lost events published again: %d", lost)
 

@@ -12,6 +12,7 @@ from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import NO_LIMIT, XDeath
+from app.errors import ImageInUse, InvalidJob
 from config.routes import REQUESTS, ROUTES, SITE, SUBSCRIPTIONS, Route, art_routes
 from config.settings import Settings
 
@@ -100,4 +101,5 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
         postpone_type=settings.queue_type,
         delivery_limit=settings.delivery_limit,
         shards_dead_set=settings.art_dead_shards,
+        fatal=frozenset({InvalidJob.reason, ImageInUse.reason}),
     )

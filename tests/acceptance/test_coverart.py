@@ -119,12 +119,12 @@ def dead(art: ArtSystem, *arguments: str) -> Any:
 
 
 def test_a_failed_message_is_listed_and_replayed_with_a_fresh_budget(art: ArtSystem, running: Worker, gid: str) -> None:
-    art.archive.faults.add(stand_in.denied(), path=listing_of(gid), times=6)
+    art.archive.faults.add(stand_in.error(400, "InvalidRequest", "no"), path=listing_of(gid), times=6)
     art.post("delete", delete_of(gid))
     eventually(lambda: art.broker.depth(FAILED) == 1, "it failed")
     assert art.archive.hits(listing_of(gid)) == 5
     [letter] = dead(art, "list", "--set", FAILED)
-    assert (letter["set"], letter["task"], letter["reason"]) == (FAILED, "coverart.delete", "archive-denied")
+    assert (letter["set"], letter["task"], letter["reason"]) == (FAILED, "coverart.delete", "archive-refused")
     assert dead(art, "replay", letter["id"])["replayed"] == [letter["id"]]
     # The first run of its new life is refused as well, and is retried: it has its five runs again.
     eventually(lambda: art.archive.hits(listing_of(gid)) == 7, "it succeeded")
@@ -170,7 +170,7 @@ def test_a_call_from_python_posts_the_plain_message_and_a_bad_one_is_refused(art
         "gid 'x': expected a UUID",
         "index(gid): missing a required argument: 'gid'",
         "move(id, old_gid, new_gid, suffix='jpg'): too many positional arguments",
-        "archive 'nowhere' is not served here; served: music-art",
+        "archive 'nowhere' is not served here; served: music-art, event-art-archive",
         "coverart.index: a plain message cannot carry countdown",
     ]
     sent = {kind: art.broker.take(f"music-art.{kind}") for kind in ("index", "move", "delete")}

@@ -93,7 +93,7 @@ def test_after_kill_9_of_postgresql_every_event_completes_and_no_attempt_was_cha
         eventually(lambda: sum(postponed(art)) >= 2, "jobs wait that could not record their end")
         art.post("index", gids[0].encode())
         server.restart()
-        eventually(lambda: states(server.url) == {("completed", 0)}, "all events are completed", seconds=60)
+        eventually(lambda: states(server.url) == {("completed", 1)}, "all events are completed", seconds=60)
         eventually(lambda: not art.waiting(), "no message is left")
         assert art.broker.depth(art.failed) == 0
         with musicbrainz.connect(server.url) as connection:
@@ -115,7 +115,7 @@ def test_through_a_pooler_in_transaction_mode_events_are_read_run_and_recorded(
             with art.reader(), art.worker():
                 # Without a notification the reader polls.
                 art.add_releases(gids)
-                eventually(lambda: states(url) == {("completed", 0)}, "all events are completed", seconds=60)
+                eventually(lambda: states(url) == {("completed", 1)}, "all events are completed", seconds=60)
             assert [art.images(gid) for gid in gids] == [[1], [2], [3]]
 
 

@@ -23,7 +23,7 @@ from tests.demo_caa.events import DemoEvent, Events, short
 from tests.demo_caa.screen import CaaScreen
 from tests.demo_caa.servers import ObservedArchive, ObservedWebService
 from tests.demo_caa.tap import MessageTap
-from tests.servers.archive import broken, denied
+from tests.servers.archive import error
 from tests.servers.musicbrainz import changes, database
 
 #: The three releases, and the ids of the images that each begins with.
@@ -38,6 +38,9 @@ _UNSENT = (
     "SELECT FROM amqp.outbox UNION ALL SELECT FROM artwork_indexer.event_queue WHERE state IN ('queued', 'running')"
 )
 _EVENTS = "SELECT id, action::text, state::text FROM artwork_indexer.event_queue ORDER BY id"
+
+#: An answer that concerns one item alone. Others might be an outage, of which the first ones cost nothing.
+_REFUSED = error(400, "InvalidRequest", "The request is invalid.")
 
 #: Seconds of one command.
 _COMMAND_TIMEOUT = 120
@@ -103,8 +106,8 @@ class CaaStory:
 
     def _change(self) -> None:
         self._heading("2. A release is renamed, and the archive fails once")
-        self._fault("the next PUT of this index.json is answered with 500")
-        self.stage.archive.faults.add(broken(), method="PUT", path=_listing_path(self.stage.project, KEPT))
+        self._fault("the next PUT of this index.json is answered with 400")
+        self.stage.archive.faults.add(_REFUSED, method="PUT", path=_listing_path(self.stage.project, KEPT))
         title = "Blue Train (1957)"
         self._sql(f"UPDATE release {KEPT}: another name; UPDATE image 101: a comment")
         with self.database.transaction():
@@ -115,9 +118,9 @@ class CaaStory:
 
     def _rename(self, artist: int) -> None:
         self._heading("3. An artist is renamed, and the archive refuses one release for a while")
-        self._fault("every PUT of this index.json is answered with 403")
+        self._fault("every PUT of this index.json is answered with 400")
         self.stage.archive.faults.add(
-            denied(), method="PUT", path=_listing_path(self.stage.project, KEPT), times=1_000_000
+            _REFUSED, method="PUT", path=_listing_path(self.stage.project, KEPT), times=1_000_000
         )
         self._sql("UPDATE artist: another name; all three releases are theirs")
         with self.database.transaction():

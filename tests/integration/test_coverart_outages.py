@@ -19,9 +19,9 @@ from app.broker.errors import Postpone
 from app.broker.worker.failures import failure_of
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Job, Move
-from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS
+from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS
 from app.coverart.project import Entity, Image
-from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, DatabaseUnavailable
+from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, DatabaseUnavailable, WebServiceBehind
 from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers import hazards
@@ -109,6 +109,7 @@ OUTAGES: dict[str, Callable[[], Answer]] = {
     "504": lambda: failure(504),
     "429": lambda: failure(429),
     "429 with Retry-After": lambda: failure(429, retry_after="100"),
+    "200 with a page": lambda: reply("<!DOCTYPE html><h1>Welcome to the Internet Archive</h1>"),
     "200 with an error": lambda: stand_in.error(200, "InternalError", "Try again."),
     "hang": hazards.silence,
     "drip": lambda: hazards.drip(seconds=0.05),
@@ -130,8 +131,7 @@ def test_an_outage_opens_the_circuit_breaker_and_no_key_is_seen(
     caplog.set_level(logging.DEBUG)
     server.faults.add(OUTAGES[fault](), times=100)
     errors = [handle(indexer, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
-    throttled = fault in ("503 SlowDown", "429", "429 with Retry-After")
-    assert [isinstance(error, Postpone) for error in errors] == [*[throttled] * (OUTAGE_ITEMS - 1), True]
+    assert [type(error) for error in errors] == [Postpone] * OUTAGE_ITEMS
     assert indexer.services.archive.seconds_open() > (90 if "Retry-After" in fault else 25)
     requested = len(server.requests)
     errors.append(handle(indexer, Delete(gids(1)[0], 1)))
@@ -183,16 +183,20 @@ def test_a_copy_whose_source_is_missing_opens_nothing(indexer: Indexer) -> None:
     assert indexer.services.archive.seconds_open() == 0
 
 
-def test_an_item_that_fails_alone_spends_its_retries_while_others_are_written(
+def test_an_item_that_fails_alone_waits_for_what_others_meet_and_then_spends_its_retries(
     server: ArchiveServer, indexer: Indexer
 ) -> None:
     broken, *others = gids(10)
     server.faults.add(failure(500), path=f"/mbid-{broken}/*", times=100)
+    for run in range(FIRST_FREE_RUNS):
+        postponed = handle(indexer, Delete(broken, 1), {FREE_RUNS: run})
+        assert isinstance(postponed, Postpone)
+        assert postponed.headers == {FREE_RUNS: run + 1}
     for gid in others:
-        assert isinstance(handle(indexer, Delete(broken, 1)), ArchiveError)
+        assert isinstance(handle(indexer, Delete(broken, 1), {FREE_RUNS: FIRST_FREE_RUNS}), ArchiveError)
         assert handle(indexer, Delete(gid, 1)) is None
     for _ in others:
-        assert isinstance(handle(indexer, Delete(broken, 1)), ArchiveError)
+        assert isinstance(handle(indexer, Delete(broken, 1), {FREE_RUNS: FIRST_FREE_RUNS}), ArchiveError)
     assert indexer.services.archive.seconds_open() == 0
 
 
@@ -212,7 +216,7 @@ def test_an_archive_that_refuses_connections_opens_the_circuit_breaker(redis: Re
         unused.bind(("127.0.0.1", 0))
         indexer = indexer_for(redis, f"http://127.0.0.1:{unused.getsockname()[1]}/{{bucket}}/{{file}}")
         errors = [handle(indexer, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
-    assert [type(error).__name__ for error in errors] == [*["ArchiveUnavailable"] * (OUTAGE_ITEMS - 1), "Postpone"]
+    assert [type(error) for error in errors] == [Postpone] * OUTAGE_ITEMS
     assert indexer.services.archive.seconds_open() > 0
 
 
@@ -279,3 +283,30 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_shown() -> None:
         with pytest.raises(ValueError, match="ARCHIVE_SECRET_KEY: expected visible ASCII") as caught:
             Settings(archive_secret_key=SecretStr(key))
         assert key not in str(caught.value)
+
+
+def test_a_404_of_the_web_service_is_no_deletion_while_the_database_has_the_release(
+    server: ArchiveServer, web_service: MusicBrainz, indexer: Indexer
+) -> None:
+    [gid] = gids(1)
+    web_service.remove_entity("release", gid)
+    postponed = handle(indexer, Index(gid))
+    assert isinstance(postponed, Postpone)
+    assert "the database has it" in postponed.why
+    assert isinstance(handle(indexer, Index(gid), {FREE_RUNS: MAX_FREE_RUNS}), WebServiceBehind)
+    assert indexer.services.web_service.seconds_open() == 0
+    reads = iter([indexer.read_entity(gid), None])
+    assert handle(replace(indexer, read_entity=lambda _: next(reads)), Index(gid)) is None
+
+
+def test_a_redirect_within_the_archive_is_followed_with_method_and_body(
+    server: ArchiveServer, web_service: MusicBrainz, indexer: Indexer
+) -> None:
+    [gid] = gids(1)
+    web_service.set_entity("release", gid, "Kind of Blue")
+    server.faults.add(redirect(f"/mbid-{gid}/index.json?moved=1", status=307), method="PUT", times=1)
+    assert handle(indexer, Index(gid)) is None
+    first, second = [request for request in server.requests if request.path.partition("?")[0].endswith("index.json")]
+    assert (second.method, second.path) == ("PUT", f"/mbid-{gid}/index.json?moved=1")
+    assert second.body == first.body
+    assert second.headers["authorization"] == first.headers["authorization"]

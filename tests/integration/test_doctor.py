@@ -36,6 +36,8 @@ from tests.support.killable import Killable
 
 pytestmark = pytest.mark.integration
 
+EVENTS = "event-art-archive"
+
 
 def celery_with(**changes: Any) -> SimpleNamespace:
     """Return Celery's configuration, as far as checks read it, with changes."""
@@ -125,8 +127,9 @@ def test_the_queues_of_a_served_art_archive_are_checked(settings: Settings, conn
     serving = changed(settings, musicbrainz_url=SecretStr("postgresql://reader@127.0.0.1/musicbrainz"))
     assert not declare_all(connection, serving)
     idle, answering = (result.text for result in results(serving)["work queues"])
-    assert "cover-art-archive.index, cover-art-archive.move, cover-art-archive.delete now" in idle
-    assert answering == "11 work queue(s) answer"
+    names = [f"{archive}.{job}" for archive in ("cover-art-archive", EVENTS) for job in ("index", "move", "delete")]
+    assert f"{', '.join(names)} now" in idle
+    assert answering == "14 work queue(s) answer"
 
 
 def test_a_short_consumer_timeout_of_a_queue_is_a_problem(declared: Settings, connection: Any) -> None:
@@ -198,7 +201,7 @@ def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_op
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"musicbrainz_url": SecretStr("postgresql://127.0.0.1/x"), "broker_url": SecretStr("amqp://127.0.0.1:1//")}
-    served = changed(settings, **given, event_art_exchange="event-art-archive")
+    served = changed(settings, **given)
     redis = get_redis(served.redis)
     art = Services.of("cover-art-archive", served, redis)
     store = store_breaker(redis)
@@ -216,7 +219,9 @@ def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_op
     assert [status for status, _ in found] == ["problem"] * len(services)
     monkeypatch.setattr(up, "get_settings", lambda: served)
     shown = CliRunner().invoke(site.cli, ["status"])
-    for texts in ([text for _, text in found], shown.stderr.splitlines()):
+    *lines, database = shown.stderr.splitlines()
+    assert 'connection to server at "127.0.0.1"' in database
+    for texts in ([text for _, text in found], lines):
         assert [re.sub(r"wait \d+ s more", "wait", text) for text in texts] == [
             f"the {service} is unavailable, its messages wait: 503 of {name}" for service, name in services.items()
         ]
@@ -258,9 +263,6 @@ def test_the_command_prints_json_and_exits_with_1_on_a_problem(
     bad = CliRunner().invoke(command.cli, [])
     assert bad.exit_code == 1
     assert "problem  topology:         queue site.tick: missing; perennial topology apply" in bad.stdout
-
-
-EVENTS = "event-art-archive"
 
 
 def test_queues_without_consumer_are_named_with_the_process_that_should_consume_them(settings: Settings) -> None:

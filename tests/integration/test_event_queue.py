@@ -17,19 +17,19 @@ from app.broker.failure import MAX_MESSAGE
 from app.broker.outgoing import Outgoing
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS
 from app.broker.publishing import Publisher
-from app.coverart import event_queue, event_record, musicbrainz
-from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_lost, publish_ready
-from app.coverart.event_record import EventRecord, run_event
+from app.coverart import event_choice, event_queue, event_record, musicbrainz
+from app.coverart.event_queue import EventPublisher, Publish, forget_completed
+from app.coverart.event_record import MAX_ATTEMPTS, EventRecord, run_event
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index, parse
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
-from app.coverart.project import COVER_ART, EVENT_ART
-from app.errors import ArchiveError, ArtNotServed, DatabaseUnavailable
+from app.coverart.project import COVER_ART, EVENT_ART, Project
+from app.errors import ArtNotServed, DatabaseUnavailable, ImageInUse
 from app.messages.art_event_reader import EventReader
 from app.redis_state.client import get_redis
 from app.topology.queues import art_queues
 from config.settings import Settings
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, error
 from tests.servers.musicbrainz import changes, database
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.integration
 A = "0a000000-0000-4000-8000-000000000001"
 B = "0a000000-0000-4000-8000-000000000002"
 C, D, E, F = (f"0c000000-0000-4000-8000-00000000000{number}" for number in range(4))
-SERVED = {COVER_ART.prefix: COVER_ART, EVENT_ART.prefix: EVENT_ART}
+SERVED = (COVER_ART.prefix, EVENT_ART.prefix)
 
 
 @dataclass
@@ -78,23 +78,19 @@ class Table:
 
     def publish(self) -> list[int]:
         """Publish what is ready, and return the ids in the order of their messages."""
+        messages: list[Outgoing] = []
         with musicbrainz.connect(self.url) as connection:
-            messages: list[Outgoing] = []
-            publish_ready(connection, SERVED, messages.extend)
+            publisher(messages.extend).publish_ready(connection)
         self.published += messages
         return [int(each.headers[EVENT]) for each in messages]
 
-    def publish_lost(self, *, waiting: Sequence[str] = (), retry_seconds: float = 600) -> list[int]:
+    def publish_lost(self, *, waiting: Sequence[str] = ()) -> list[int]:
         messages: list[Outgoing] = []
         with musicbrainz.connect(self.url) as connection:
-            publish_lost(
-                connection,
-                SERVED,
-                messages.extend,
-                idle=lambda queue: queue not in waiting,
-                seconds=60,
-                retry_seconds=retry_seconds,
-            )
+            for exchange in SERVED:
+                publisher(messages.extend).publish_lost(
+                    connection, exchange, idle=lambda queue: queue not in waiting, seconds=60
+                )
         self.published += messages
         return [int(each.headers[EVENT]) for each in messages]
 
@@ -124,7 +120,7 @@ class Art:
         )
 
     def run(self, event: int) -> None:
-        [message] = [each for each in self.table.published if each.headers[EVENT] == event]
+        message = [each for each in self.table.published if each.headers[EVENT] == event][-1]
         job = parse(message.routing_key, message.body)
         run_event(self.table.record(event), self.indexer, job, "id", message.headers)
 
@@ -155,6 +151,11 @@ def art(table: Table, settings: Settings) -> Iterator[Art]:
             yield Art(table, archive, Indexer.of(COVER_ART.prefix, settings.model_copy(update=places | keys), redis))
         for each in (A, B):
             changes.delete(table.db, COVER_ART, each)
+
+
+def publisher(publish: Publish, *projects: Project) -> EventPublisher:
+    served = {each.prefix: each for each in projects or (COVER_ART, EVENT_ART)}
+    return EventPublisher(served, publish, backoff=3_600)
 
 
 def gid(gid: str = A) -> str:
@@ -206,7 +207,7 @@ def test_an_event_waits_for_its_parents_its_backoff_its_limit_and_its_archive(ta
     with musicbrainz.connect(table.url) as connection:
         event = table.add("index", gid(), entity_type="event")
         messages: list[Outgoing] = []
-        publish_ready(connection, {COVER_ART.prefix: COVER_ART}, messages.extend)
+        publisher(messages.extend, COVER_ART).publish_ready(connection)
     assert (messages, table.states()[event]) == ([], ("queued", 0))
 
 
@@ -214,8 +215,10 @@ def test_an_image_is_neither_copied_before_it_arrives_nor_deleted_before_it_is_c
     deletion = table.add("delete_image", file(1))
     first, second = table.add("copy_image", copied(1)), table.add("copy_image", copied(1, B, C))
     assert table.publish() == [first]
-    table.record(first).note_failure("a retry comes in hours")
+    assert table.record(first).end_failed_run("it runs again in an hour")
     assert table.publish() == []
+    table.set("last_updated = '2020-01-01'", first)
+    assert table.publish() == [first]
     table.record(first).complete()
     assert table.publish() == [deletion, second]
 
@@ -224,7 +227,7 @@ def test_events_of_one_item_run_in_their_order_and_a_retried_one_holds_up_none(t
     delete, deindex, other = table.add("delete_image", file(1)), table.add("deindex", gid()), table.add("index", gid(B))
     assert table.publish() == [delete, other]
     assert table.publish() == []
-    table.record(delete).note_failure("HTTP 503")
+    assert table.record(delete).end_failed_run("HTTP 503")
     assert table.publish() == [deindex]
 
 
@@ -236,13 +239,31 @@ def test_a_stop_between_publishing_and_commit_publishes_again_and_loses_nothing(
         raise PublishFailed("killed")
 
     with pytest.raises(PublishFailed), musicbrainz.connect(table.url) as connection:
-        publish_ready(connection, SERVED, stop)
+        publisher(stop).publish_ready(connection)
     assert (len(table.published), table.states()[event]) == (1, ("queued", 0))
-    # The message is in the broker, and may even be run before it is published again.
-    assert table.record(event).begin(0)
+    # The message is in the broker, and is dropped: the event is published again.
+    assert not table.record(event).begin(1)
+    assert table.publish() == [event]
+    assert table.record(event).begin(1)
     table.record(event).complete()
-    assert (table.publish(), table.states()[event]) == ([], ("completed", 0))
-    assert not table.record(event).begin(0)
+    assert (table.publish(), table.states()[event]) == ([], ("completed", 1))
+    assert not table.record(event).begin(1)
+
+
+def test_a_worker_that_gets_the_message_before_the_reader_has_committed_waits_and_runs_it(table: Table) -> None:
+    event = table.add("index", gid())
+    begun: list[bool] = []
+    worker = threading.Thread(target=lambda: begun.append(table.record(event).begin(1)))
+
+    def publish(_: Sequence[Outgoing]) -> None:
+        worker.start()
+        waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        eventually(lambda: table.db.execute(waiting).fetchone() is not None, "the worker waits for the row")
+
+    with musicbrainz.connect(table.url) as connection:
+        publisher(publish).publish_ready(connection)
+    worker.join()
+    assert begun == [True]
 
 
 def test_of_two_readers_one_publishes_at_a_time_so_that_the_events_of_one_item_keep_their_order(table: Table) -> None:
@@ -256,7 +277,7 @@ def test_of_two_readers_one_publishes_at_a_time_so_that_the_events_of_one_item_k
         meanwhile.append(table.publish())
 
     with musicbrainz.connect(table.url) as connection:
-        publish_ready(connection, {COVER_ART.prefix: COVER_ART}, publish)
+        publisher(publish, COVER_ART).publish_ready(connection)
     deindex, event = first + 1, first + 2
     # The other archive has its own turn. The item has one event at a time.
     assert meanwhile == [[event]]
@@ -275,38 +296,48 @@ def test_a_reader_that_hangs_in_its_turn_loses_it_and_its_locks(table: Table, mo
         taken.extend(eventually(table.publish, "the server ends the transaction that hangs"))
 
     with pytest.raises(DatabaseUnavailable), musicbrainz.connect(table.url) as connection:
-        publish_ready(connection, SERVED, hang)
-    assert (taken, table.states()[event]) == ([event], ("running", 0))
+        publisher(hang).publish_ready(connection)
+    assert (taken, table.states()[event]) == ([event], ("running", 1))
 
 
-def test_only_so_many_messages_are_in_the_broker_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_queue, "IN_FLIGHT", 2)
-    for number in range(3):
-        table.add("delete_image", file(1, str(number) + A[1:]))
-    first = table.publish()
-    assert len(first) == 2
-    assert table.publish() == []
-    # A retried one waits for hours, and holds nothing up.
-    table.record(first[0]).note_failure("HTTP 503")
-    assert len(table.publish()) == 1
+def test_as_many_messages_are_in_the_broker_as_ended_lately_within_limits(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_choice, "MIN_IN_FLIGHT", 2)
+    monkeypatch.setattr(event_choice, "MAX_IN_FLIGHT", 5)
+    monkeypatch.setattr(event_choice, "_RATE_SECONDS", 600.0)
+    for number in range(20):
+        table.add("delete_image", file(1, f"{number:02x}{A[2:]}"))
+    messages: list[Outgoing] = []
+    reading = publisher(messages.extend)
+    counts = []
+    with musicbrainz.connect(table.url) as connection:
+        for _ in range(4):
+            counts.append(reading.publish_ready(connection))
+            table.db.execute("UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE state = 'running'")
+        assert reading.publish_ready(connection) == 5
+        # A killed worker's event does not take a place forever.
+        table.db.execute("UPDATE artwork_indexer.event_queue SET last_updated = '2020-01-01' WHERE state = 'running'")
+        assert reading.publish_ready(connection) == 20 - sum(counts) - 5
+    assert counts == [2, 2, 4, 5]
 
 
 def test_messages_of_another_archive_or_of_one_that_is_not_served_take_no_place(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_queue, "IN_FLIGHT", 1)
+    monkeypatch.setattr(event_choice, "MIN_IN_FLIGHT", 1)
     releases = [table.add("index", gid(each)) for each in (A, B)]
     event = table.add("index", gid(C), entity_type="event")
     table.set("state = 'running'", table.add("index", gid(D), entity_type="event"))
     with musicbrainz.connect(table.url) as connection:
-        assert publish_ready(connection, {COVER_ART.prefix: COVER_ART}, lambda _: None) == 1
-    assert (table.states()[releases[0]], table.states()[releases[1]]) == (("running", 0), ("queued", 0))
+        assert publisher(lambda _: None, COVER_ART).publish_ready(connection) == 1
+    assert (table.states()[releases[0]], table.states()[releases[1]]) == (("running", 1), ("queued", 0))
     table.set("state = 'completed'", event + 1)
     assert table.publish() == [event]
 
 
 def test_only_chosen_events_are_locked_until_the_broker_confirms(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_queue, "IN_FLIGHT", 1)
+    monkeypatch.setattr(event_choice, "MIN_IN_FLIGHT", 1)
     first, second = table.add("index", gid()), table.add("index", gid(B))
     unlocked: list[int] = []
 
@@ -315,8 +346,8 @@ def test_only_chosen_events_are_locked_until_the_broker_confirms(table: Table, m
         unlocked.extend(id for (id,) in rows)
 
     with musicbrainz.connect(table.url) as connection:
-        assert publish_ready(connection, SERVED, publish) == 1
-    assert (unlocked, table.states()[first]) == ([second], ("running", 0))
+        assert publisher(publish).publish_ready(connection) == 1
+    assert (unlocked, table.states()[first]) == ([second], ("running", 1))
 
 
 def test_a_failed_event_takes_its_descendants_with_it_and_its_success_brings_them_back(table: Table) -> None:
@@ -325,13 +356,13 @@ def test_a_failed_event_takes_its_descendants_with_it_and_its_success_brings_the
     index = table.add("index", gid(B), parents=[delete])
     other = table.add("index", gid(C))
     assert table.publish() == [copy, other]
-    table.record(copy).note_failure("ArchiveRefused: 403")
-    table.record(copy).fail("dead")
+    table.record(copy).fail("ArchiveRefused: 403")
     states = table.states()
-    assert states == {copy: ("failed", 1), delete: ("failed", 0), index: ("failed", 0), other: ("running", 0)}
-    assert table.reasons(copy) == ["ArchiveRefused: 403"]
+    assert states == {copy: ("failed", 1), delete: ("failed", 0), index: ("failed", 0), other: ("running", 1)}
+    because = f"This event was marked as failed because an event it depended on ({copy}) had failed."
+    assert [table.reasons(each) for each in (copy, delete, index)] == [["ArchiveRefused: 403"], [because], [because]]
     # As a replay of the dead letter does.
-    assert table.record(copy).begin(0)
+    assert table.record(copy).begin(1)
     table.record(copy).complete()
     assert table.publish() == [delete]
     assert table.states()[index] == ("queued", 0)
@@ -356,7 +387,7 @@ def test_the_dead_letter_of_a_completed_event_fails_nothing(table: Table) -> Non
     table.publish()
     table.record(parent).complete()
     table.record(parent).fail("a second message of it")
-    assert table.states() == {parent: ("completed", 0), child: ("queued", 0)}
+    assert table.states() == {parent: ("completed", 1), child: ("queued", 0)}
     assert table.reasons(parent) == []
 
 
@@ -364,7 +395,7 @@ def test_a_locked_row_holds_up_the_failure_of_its_event_for_a_short_time_only(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_record, "QUICK_SECONDS", 0.1)
-    event = table.add("index", gid())
+    event = table.add("index", gid(), state="running", attempts=1)
     with table.db.transaction():
         table.set("state = 'running'", event)
         with pytest.raises(DatabaseUnavailable, match="timeout"):
@@ -373,14 +404,28 @@ def test_a_locked_row_holds_up_the_failure_of_its_event_for_a_short_time_only(
     assert table.states()[event] == ("failed", 1)
 
 
-def test_an_event_that_is_queued_again_does_not_come_back_twice(table: Table) -> None:
+def test_an_event_that_was_queued_again_meanwhile_is_one_event_and_what_waits_for_it_waits_for_that_one(
+    table: Table,
+) -> None:
+    first = table.add("delete_image", file(1))
+    assert table.publish() == [first]
+    child, again = table.add("deindex", gid(), parents=[first]), table.add("delete_image", file(1))
+    assert table.record(first).end_failed_run("HTTP 503")
+    assert table.states() == {first: ("completed", 1), child: ("queued", 0), again: ("queued", 0)}
+    assert table.reasons(first) == ["HTTP 503", f"An equal event ({again}) is queued and takes its place."]
+    assert table.publish() == [again]
+    table.record(again).complete()
+    assert table.publish() == [child]
+
+
+def test_a_failed_descendant_that_is_queued_again_does_not_come_back_twice(table: Table) -> None:
     copy = table.add("copy_image", copied(1))
     index = table.add("index", gid(B), parents=[copy])
     table.publish()
     table.record(copy).fail("dead")
     again = table.add("index", gid(B))
     table.record(copy).complete()
-    assert (table.states()[index], table.states()[again]) == (("failed", 0), ("queued", 0))
+    assert (table.states()[index], table.states()[again]) == (("completed", 0), ("queued", 0))
 
 
 def test_an_event_that_cannot_become_a_message_fails_alone(table: Table) -> None:
@@ -401,7 +446,7 @@ def test_an_unknown_action_and_a_message_that_is_no_object_fail_their_row_alone(
     assert table.publish() == [right]
     states = table.states()
     assert [states[each] for each in (rotate, *wrong)] == [("failed", 1)] * 4
-    assert states[noop] == ("completed", 0)
+    assert states[noop] == ("completed", 1)
     assert table.reasons(rotate) == [f"event {rotate}: unknown action rotate"]
     expected = f"event {wrong[0]}: index whose message is no JSON object of at most 10,000 characters and 100 levels"
     assert table.reasons(wrong[0]) == [expected]
@@ -427,10 +472,10 @@ def test_reasons_are_bounded_in_the_table_and_in_the_message_and_any_text_can_be
     event = table.add("index", gid())
     table.publish()
     for reason in ("x" * 1_000_000, "a\0b\ud800", *map(str, range(10))):
-        table.record(event).note_failure(reason)
+        table.set("state = 'running'", event)
+        table.record(event).end_failed_run(reason)
     assert table.reasons(event)[:2] == ["x" * MAX_MESSAGE, r"a\0b\ud800"]
-    table.record(event).fail("y" * 1_000_000)
-    other = table.add("index", gid(B))
+    other = table.add("index", gid(B), state="running")
     table.record(other).fail("y" * 1_000_000)
     assert table.reasons(other) == ["y" * MAX_MESSAGE]
     # Another program may have written long ones.
@@ -444,36 +489,33 @@ def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table
     events = [table.add("index", gid()), table.add("deindex", gid(C)), table.add("index", gid(B))]
     table.publish()
     lost, deindex, tried = events
-    table.record(tried).note_failure("HTTP 503")
+    assert table.record(tried).end_failed_run("HTTP 503")
     assert table.publish_lost() == []
     for event in events:
         table.set("last_updated = now() - interval '2 minutes'", event)
-    # Its queue is not empty, so the message of `deindex` may wait; the third waits for its retry.
+    # Its queue is not empty, so the message of `deindex` may wait; the third waits in the table.
     assert table.publish_lost(waiting=["cover-art-archive.delete"]) == [lost]
     assert table.publish_lost() == [deindex]
-    assert table.publish_lost(retry_seconds=30) == [tried]
     # It cost no attempt, and a run that begins is a sign of life.
-    assert table.states() == {lost: ("running", 0), deindex: ("running", 0), tried: ("running", 1)}
+    assert table.states() == {lost: ("running", 1), deindex: ("running", 1), tried: ("queued", 1)}
     table.set("last_updated = now() - interval '2 minutes'", lost)
-    table.record(lost).begin(2)
+    table.record(lost).begin(1)
     assert table.publish_lost() == []
-    assert table.states()[lost] == ("running", 2)
 
 
 def test_an_event_whose_dead_letter_met_no_database_does_not_stay_running(table: Table) -> None:
     event = table.add("index", gid(), state="running", attempts=MAX_ATTEMPTS, last_updated="2020-01-01")
     assert table.publish_lost() == [event]
-    # It has one run more, which completes the event or fails it again.
+    # It has its last run once more, which completes the event or fails it again.
     assert table.published[-1].headers["mb-retries"] == 0
     table.record(event).fail("dead again")
     assert table.states()[event] == ("failed", MAX_ATTEMPTS)
 
 
-def test_completed_events_are_forgotten_90_days_after_their_end_and_failed_ones_never(table: Table) -> None:
+def test_completed_events_are_forgotten_90_days_after_their_creation_and_failed_ones_never(table: Table) -> None:
     old, young, failed = (table.add("index", gid(str(each) + A[1:])) for each in range(3))
     for event, state, age in ((old, "completed", 91), (young, "completed", 89), (failed, "failed", 91)):
-        age_of_end = f"last_updated = now() - interval '{age} days'"
-        table.set(f"state = '{state}', created = '2020-01-01', {age_of_end}", event)
+        table.set(f"state = '{state}', created = now() - interval '{age} days'", event)
     with musicbrainz.connect(table.url) as connection:
         assert forget_completed(connection) == 1
     assert set(table.states()) == {young, failed}
@@ -492,7 +534,7 @@ def test_a_wrong_url_of_a_database_is_named_at_the_start_and_not_quoted(name: st
 
 def test_a_wrong_url_of_a_record_names_its_setting() -> None:
     with pytest.raises(DatabaseUnavailable, match="EVENT_QUEUE_URL"):
-        EventRecord("postgresql://host/db?wrong=1", 1).begin(0)
+        EventRecord("postgresql://host/db?wrong=1", 1).begin(1)
 
 
 def test_an_event_without_work_completes_and_one_that_asks_to_fail_does_so_to_its_limit(table: Table) -> None:
@@ -503,7 +545,7 @@ def test_an_event_without_work_completes_and_one_that_asks_to_fail_does_so_to_it
         assert table.states()[failing] == ("queued" if attempt < MAX_ATTEMPTS else "failed", attempt)
         table.set("last_updated = now() - attempts * interval '1 hour'", failing)
     assert table.reasons(failing) == ["Failure (no-op)"] * MAX_ATTEMPTS
-    assert (table.states()[noop], table.states()[child]) == (("completed", 0), ("failed", 0))
+    assert (table.states()[noop], table.states()[child]) == (("completed", 1), ("failed", 0))
 
 
 def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
@@ -516,10 +558,10 @@ def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
     first = table.add("index", gid())
     reader.start()
     try:
-        eventually(lambda: table.states()[first] == ("running", 0), "the queues are declared, the event is published")
+        eventually(lambda: table.states()[first] == ("running", 1), "the queues are declared, the event is published")
         table.record(first).complete()
         second = table.add("deindex", gid())
-        eventually(lambda: table.states()[second] == ("running", 0), "a notification wakes the reader")
+        eventually(lambda: table.states()[second] == ("running", 1), "a notification wakes the reader")
     finally:
         stopping.set()
         reader.join()
@@ -561,16 +603,20 @@ def test_a_reader_without_a_table_does_not_start(settings: Settings) -> None:
 def test_without_musicbrainzs_database_a_job_is_postponed_and_only_its_last_free_run_is_charged(
     table: Table, settings: Settings
 ) -> None:
-    event = table.add("index", gid())
+    event = table.add("index", gid(), state="running", attempts=1)
     away = settings.model_copy(update={"musicbrainz_url": SecretStr("postgresql://127.0.0.1:1/away")})
     with get_redis(settings.redis) as redis:
         indexer = Indexer.of(COVER_ART.prefix, away, redis)
         with pytest.raises(Postpone):
             run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 4})
-        assert (table.states()[event], table.reasons(event)) == (("running", 0), [])
+        assert (table.states()[event], table.reasons(event)) == (("running", 1), [])
+        run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 4, FREE_RUNS: MAX_FREE_RUNS})
+        assert table.states()[event] == ("queued", 1)
+        table.set("state = 'running', attempts = 5", event)
         with pytest.raises(DatabaseUnavailable):
-            run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 4, FREE_RUNS: MAX_FREE_RUNS})
-    assert table.states()[event] == ("running", 1)
+            run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 0, FREE_RUNS: MAX_FREE_RUNS})
+    assert table.states()[event] == ("running", 5)
+    table.set("attempts = 1", event)
     with pytest.raises(Postpone):
         run_event(EventRecord("postgresql://127.0.0.1:1/away", event), indexer, Index(A), "id", {})
     # A primary that became a standby, and a row that is locked.
@@ -586,17 +632,29 @@ def test_the_retry_of_a_deletion_spares_an_image_that_was_moved_back(art: Art) -
     [copy] = art.table.publish()
     art.run(copy)
     [deletion] = art.table.publish()
-    art.archive.faults.add(broken(), method="DELETE")
-    with pytest.raises(ArchiveError):
-        art.run(deletion)
+    art.archive.faults.add(error(400, "InvalidRequest", "no"), method="DELETE")
+    art.run(deletion)
     art.move_image(A)
     [copy_back] = art.table.publish()
     art.run(copy_back)
     [deletion_there] = art.table.publish()
     art.run(deletion_there)
+    art.table.set("last_updated = '2020-01-01'", deletion)
+    assert deletion in art.table.publish()
     art.run(deletion)
     assert (art.files(A), art.files(B)) == ([f"mbid-{A}-1.jpg"], [])
-    assert art.table.states()[deletion] == ("completed", 1)
+    assert art.table.states()[deletion] == ("completed", 2)
+
+
+def test_an_operators_deletion_of_an_image_that_the_database_has_fails_at_once_and_says_what_to_do(art: Art) -> None:
+    deletion = art.table.add("delete_image", file(1))
+    assert art.table.publish() == [deletion]
+    with pytest.raises(ImageInUse, match="image 1 of release"):
+        art.run(deletion)
+    assert art.table.states()[deletion] == ("failed", 1)
+    [reason] = art.table.reasons(deletion)
+    assert "remove it there, or post a message `delete` of it" in reason
+    assert art.files(A) == [f"mbid-{A}-1.jpg"]
 
 
 def test_a_late_deletion_of_a_listing_spares_that_of_a_release_with_images(art: Art) -> None:

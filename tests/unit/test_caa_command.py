@@ -28,7 +28,7 @@ B = "76df3287-6cda-33eb-8e9a-044b5e15ffdd"
         (["reindex", "16ebbc86"], "gid '16ebbc86': expected a UUID"),
         (["audit", A, "--after", B], "--after and --limit go with --all"),
         (["audit", A, "--yes"], "--yes goes with --fix"),
-        (["reindex", A, "--archive", "event-art-archive"], "served are cover-art-archive"),
+        (["reindex", A, "--archive", "art"], "served are cover-art-archive, event-art-archive"),
     ],
 )
 def test_wrong_usage_names_the_reason(arguments: list[str], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ ART = {"coverart", "eventart"}
 NEEDS = {
     "BROKER_API_URL": {"flower", "web", "accounts", "operator"},
     "ACCOUNT_PASSWORDS": {"accounts", "operator"},
-    "REDIS_URL": {*TASKS, "web", "operator"},
+    "REDIS_URL": {*TASKS, "web", "eventreader", "operator"},
     **{key: {"worker", "packer", "orchestrator", "searcher", "web", "bucket", "operator"} for key in KEYS},
     "SITE_SECRETS": {"worker", "packer", "operator"},
     "WEB_OPERATOR_TOKEN": {"web", "accounts"},

@@ -23,7 +23,7 @@ from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.carry_out import replacement
 from app.topology.queues import task_queues
-from app.topology.retry_policies import retry_policies
+from app.topology.retry_policies import art_policy, retry_policies
 from config.routes import ROUTES
 from config.settings import Settings
 from tests.support.deliveries import FAILURE, Life, delivery, live
@@ -239,8 +239,11 @@ def test_a_postponed_message_of_a_countdown_returns_by_the_binding_key_of_its_qu
     assert "mb-retries" not in waiting.headers
 
 
-def test_a_permanent_failure_is_retried_all_the_same() -> None:
+def test_a_permanent_failure_is_retried_all_the_same_unless_the_policy_names_its_reason() -> None:
     assert isinstance(FixedTtl("caa").decide(delivery("q"), PERMANENT), Retry)
+    fatal = frozenset({PERMANENT.reason})
+    assert isinstance(FixedTtl("caa", fatal=fatal).decide(delivery("q"), PERMANENT), Dead)
+    assert {"invalid-job", "image-in-use"} == art_policy("caa", Settings()).fatal
 
 
 def test_the_errors_of_others_are_kept_and_their_number_and_length_are_bounded() -> None:

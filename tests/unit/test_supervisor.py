@@ -55,15 +55,14 @@ def test_status_without_a_domain_shows_the_processes_and_fails_for_one_that_is_d
 
 
 DATABASE = SecretStr("postgresql://127.0.0.1/musicbrainz_db")
-EVENTS = "event-art-archive"
 
 
 def test_cover_art_event_art_and_the_event_reader_run_only_where_they_have_work() -> None:
     assert left_out(Settings()) == {"coverart", "eventart", "eventreader"}
-    assert left_out(Settings(musicbrainz_url=DATABASE)) == {"eventart", "eventreader"}
-    assert left_out(Settings(musicbrainz_url=DATABASE, event_art_exchange=EVENTS)) == {"eventreader"}
-    assert left_out(Settings(musicbrainz_url=DATABASE, event_queue_url=DATABASE)) == {"eventart"}
-    only_events = Settings(musicbrainz_url=DATABASE, cover_art_exchange="", event_art_exchange=EVENTS)
+    assert left_out(Settings(musicbrainz_url=DATABASE, event_art_exchange="")) == {"eventart", "eventreader"}
+    assert left_out(Settings(musicbrainz_url=DATABASE)) == {"eventreader"}
+    assert left_out(Settings(musicbrainz_url=DATABASE, event_queue_url=DATABASE)) == set()
+    only_events = Settings(musicbrainz_url=DATABASE, cover_art_exchange="")
     assert left_out(only_events) == {"coverart", "eventreader"}
     assert left_out(Settings(event_queue_url=DATABASE)) == {"coverart", "eventart", "eventreader"}
 

@@ -127,10 +127,13 @@ class Policy(ABC):
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return the decision on a message whose run failed: a retry while its budget lasts, else its end."""
         attempts = self.attempts(delivery)
-        is_fatal = failure.permanent and not self.retries_permanent
-        is_last = is_fatal or keeps_budget(delivery) or attempts >= self.retries(delivery)
+        is_last = self.is_fatal(failure) or keeps_budget(delivery) or attempts >= self.retries(delivery)
         retry = None if is_last else self.retry_after(delivery, failure)
         return retry or self.end(delivery, failure, attempts=attempts + 1)
+
+    def is_fatal(self, failure: Failure) -> bool:
+        """Return whether a retry would fail in the same way."""
+        return failure.permanent and not self.retries_permanent
 
     @abstractmethod
     def retry_after(self, delivery: Delivery, failure: Failure) -> Decision | None:

@@ -33,7 +33,7 @@ MAX_RETRIES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class FixedTtl(Policy):
-    """The policy of the Cover Art Archive's document: every failure waits equally long, and no error is permanent.
+    """The policy of the Cover Art Archive's document: every failure waits equally long.
 
     Work queues are bound to the direct exchange `prefix` by `keys` (queue -> routing key). A failed message waits in
     `<prefix>.retry`, whose TTL returns it with its routing key, and ends in `<prefix>.failed`. Every argument is that
@@ -48,6 +48,8 @@ class FixedTtl(Policy):
     postpone_type: QueueType = "quorum"
     delivery_limit: int = 50
     shards_dead_set: bool = False
+    #: Reasons of failures that are not retried.
+    fatal: frozenset[str] = frozenset()
 
     name: ClassVar[str] = "fixed_ttl"
     retries_permanent: ClassVar[bool] = True
@@ -87,6 +89,10 @@ class FixedTtl(Policy):
     def retries(self, delivery: Delivery) -> int:
         """Return the retries used and those that `mb-retries` has left."""
         return self.attempts(delivery) + self._left(delivery)
+
+    def is_fatal(self, failure: Failure) -> bool:
+        """Return whether the failure is one of those that are not retried."""
+        return failure.reason in self.fatal
 
     def retry_after(self, delivery: Delivery, failure: Failure) -> Retry:
         """Return the wait in the retry queue, with `mb-retries` reduced by one."""

@@ -28,6 +28,8 @@ CREATE TABLE artwork_indexer.event_failure_reason (
     created timestamptz NOT NULL DEFAULT now()
 );
 
+CREATE INDEX ON artwork_indexer.event_failure_reason (event, created);
+
 -- An update keeps the time that it sets itself, and otherwise gets the present one.
 CREATE FUNCTION artwork_indexer.touch() RETURNS trigger
 LANGUAGE plpgsql AS $$

@@ -1,0 +1,266 @@
+"""Which queued events to publish next, read in time that depends on their number and not on the length of the queue."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from psycopg.sql import SQL
+
+from app.broker.nesting import read_json
+from app.coverart.event_record import MAX_ATTEMPTS
+from app.coverart.musicbrainz import Connection
+
+#: Events of an archive whose messages are in the broker at the same time: as many as ended in the last `_RATE_SECONDS`,
+#: within these limits. So a new message waits about that long there, whether a job takes a millisecond or a second.
+#: Other events wait in the table, where equal ones become one and a new one may be published first.
+MIN_IN_FLIGHT, MAX_IN_FLIGHT = 20, 1_000
+_RATE_SECONDS = 5.0
+
+#: Minutes after which a running event counts no more: its worker was killed, or its service is away for long.
+_FORGOTTEN_AFTER = 15
+
+#: Rows that are read at a time, beside two for each event that may be published, and how many times in one look.
+_MIN_PAGE, _MAX_PAGES = 100, 8
+
+#: Characters of an event's message that are read; a valid one has about 150.
+LONGEST_MESSAGE = 10_000
+
+# It is read as text, since psycopg would raise an error for a number or a nesting that Python cannot read.
+MESSAGE = SQL("left(message::text, {length})").format(length=LONGEST_MESSAGE)
+
+_IN_FLIGHT = SQL(
+    "SELECT id, {message} FROM artwork_indexer.event_queue WHERE state = 'running' AND entity_type::text = %(entity)s"
+    " AND last_updated > now() - make_interval(mins => %(minutes)s)"
+).format(message=MESSAGE)
+
+# The inner query walks the schema's index of state and creation, and its limit bounds the rows of all others. Rows of
+# one transaction have one time, so a page is continued after a number of rows of that time.
+_PAGE = """
+    SELECT id, created, action, ready, has_parents, CASE WHEN ready THEN {message} END FROM (
+        SELECT id, created, action::text AS action, depends_on IS NOT NULL AS has_parents, message,
+            entity_type::text = %(entity)s AND attempts < %(max_attempts)s
+            AND last_updated <= now() - attempts * make_interval(secs => %(backoff)s)
+            AND (depends_on IS NULL OR NOT EXISTS (
+                SELECT FROM artwork_indexer.event_queue AS parent
+                WHERE parent.id = ANY(event.depends_on) AND parent.state <> 'completed'
+            )) AS ready
+        FROM (
+            SELECT * FROM artwork_indexer.event_queue
+            WHERE state = 'queued' AND created {since} %(since)s
+            ORDER BY created {direction} OFFSET %(skip)s LIMIT %(rows)s
+        ) AS event
+    ) AS page
+"""
+
+Direction = Literal["oldest", "newest"]
+_PAGES = {
+    "oldest": SQL(_PAGE).format(message=MESSAGE, since=SQL(">="), direction=SQL("ASC")),
+    "newest": SQL(_PAGE).format(message=MESSAGE, since=SQL("<="), direction=SQL("DESC")),
+}
+_ENDS = {"oldest": "-infinity", "newest": "infinity"}
+
+# The copies of some images that have not ended.
+_COPIES = SQL(
+    """
+    SELECT id, {message} FROM artwork_indexer.event_queue AS copy
+    WHERE state = 'queued' AND entity_type = %(entity)s::artwork_indexer.indexable_entity_type
+    AND action = 'copy_image' AND (message -> 'artwork_id') = ANY(%(images)s::jsonb[])
+    UNION ALL
+    SELECT id, {message} FROM artwork_indexer.event_queue AS copy
+    WHERE state = 'running' AND entity_type = %(entity)s::artwork_indexer.indexable_entity_type
+    AND action = 'copy_image' AND (message -> 'artwork_id') = ANY(%(images)s::jsonb[])
+    """
+).format(message=MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyEvent:
+    """An event whose parents are completed and whose backoff is over. Its message may be any JSON."""
+
+    id: int
+    created: Any
+    action: str
+    has_parents: bool
+    message: Any
+
+    @property
+    def items(self) -> set[str]:
+        """The gids that it is about."""
+        return items_of(self.message)
+
+
+@dataclass(slots=True)
+class _Position:
+    """Where in the queue the next page begins: after `skip` rows of the time `since`."""
+
+    since: Any
+    skip: int = 0
+
+    def advance(self, times: Sequence[Any]) -> None:
+        """Go on after a page whose rows have these times."""
+        last = times[-1]
+        self.skip = times.count(last) + (self.skip if last == self.since else 0)
+        self.since = last
+
+
+class EventChoice:
+    """Chooses events of one archive, `entity` in the table, and remembers how many end.
+
+    Places go to the oldest events. While the queue is longer than one page, half of them go to the newest `index`: a
+    new upload does not wait behind a backlog. An `index` may overtake every other event of its item, since it
+    writes what the database has when it runs.
+    """
+
+    def __init__(self, entity: str, backoff: float) -> None:
+        self.entity = entity
+        self.unfinished = False
+        self._backoff = backoff
+        self._in_flight: set[int] = set()
+        self._ended: deque[tuple[float, int]] = deque()
+        self._positions: dict[Direction, _Position] = {}
+
+    def choose(self, connection: Connection) -> list[int]:
+        """Return the ids of the events to publish, one of each item at a time."""
+        values = {"entity": self.entity, "minutes": _FORGOTTEN_AFTER}
+        running = {id: items_of(decoded(about)) for id, about in connection.execute(_IN_FLIGHT, values)}
+        self._note_ends(set(running))
+        places = self._limit() - len(running)
+        self.unfinished = False
+        if places <= 0:
+            return []
+        busy = {item for items in running.values() for item in items}
+        oldest, is_long = self._ready(connection, "oldest", places, busy)
+        newest: list[ReadyEvent] = []
+        if is_long and places > 1:
+            found, _ = self._ready(connection, "newest", places // 2, busy)
+            newest = _one_of_each_item(found, set(busy), places // 2)
+        for event in newest:
+            busy |= event.items
+        chosen = [event.id for event in newest]
+        chosen += [
+            event.id for event in _one_of_each_item(oldest, busy, places - len(newest)) if event.id not in chosen
+        ]
+        self._in_flight |= set(chosen)
+        return chosen
+
+    def _note_ends(self, running: set[int]) -> None:
+        now = time.monotonic()
+        self._ended.append((now, len(self._in_flight - running)))
+        while self._ended[0][0] < now - _RATE_SECONDS:
+            self._ended.popleft()
+        self._in_flight = running
+
+    def _limit(self) -> int:
+        return max(MIN_IN_FLIGHT, min(MAX_IN_FLIGHT, sum(count for _, count in self._ended)))
+
+    def _ready(
+        self, connection: Connection, direction: Direction, wanted: int, busy: set[str]
+    ) -> tuple[list[ReadyEvent], bool]:
+        """Return events that may be published, in order, and whether the queue goes on after the first page.
+
+        Several pages are read until there are enough. Where all of them have too few, the next look goes on after
+        them, and begins again at the end of the queue.
+        """
+        position = self._positions.pop(direction, _Position(_ENDS[direction]))
+        began_at_end = position.since == _ENDS[direction]
+        size = max(_MIN_PAGE, 2 * wanted)
+        found: list[ReadyEvent] = []
+        for number in range(_MAX_PAGES):
+            times, events = self._page(connection, direction, position, size)
+            found += events
+            is_last = len(times) < size
+            if number == 0:
+                is_long = not (is_last and began_at_end)
+            if is_last or len(_one_of_each_item(found, set(busy), wanted)) == wanted:
+                return found, is_long
+            position.advance(times)
+        self._positions[direction] = position
+        self.unfinished = True
+        return found, is_long
+
+    def _page(
+        self, connection: Connection, direction: Direction, position: _Position, size: int
+    ) -> tuple[list[Any], list[ReadyEvent]]:
+        values = {
+            "entity": self.entity,
+            "max_attempts": MAX_ATTEMPTS,
+            "backoff": self._backoff,
+            "since": position.since,
+            "skip": position.skip,
+            "rows": size,
+        }
+        rows = connection.execute(_PAGES[direction], values).fetchall()
+        ready = [
+            ReadyEvent(id, created, action, has_parents, decoded(about))
+            for id, created, action, is_ready, has_parents, about in rows
+            if is_ready
+        ]
+        if direction == "newest":
+            ready = [event for event in ready if event.action == "index"]
+        else:
+            # Rows of one transaction have one time; the index has them in the order of their last update.
+            ready.sort(key=lambda event: (event.created, event.id))
+        return [row[1] for row in rows], list(self._without_waiting(connection, ready))
+
+    def _without_waiting(self, connection: Connection, events: Sequence[ReadyEvent]) -> Iterator[ReadyEvent]:
+        """Yield the events whose image does not wait for a copy.
+
+        An image is copied after an earlier copy brought it to the item. A deletion that is no part of a move waits for
+        a later move of the same file.
+        """
+        about = [event.message for event in events if event.action in ("copy_image", "delete_image")]
+        images = {str(each["artwork_id"]) for each in about if isinstance(each, dict) and _has_image(each)}
+        if not images:
+            yield from events
+            return
+        values = {"entity": self.entity, "images": list(images)}
+        copies = [(id, decoded(text)) for id, text in connection.execute(_COPIES, values)]
+        for event in events:
+            if not any(_waits(event, id, copy) for id, copy in copies):
+                yield event
+
+
+def _waits(event: ReadyEvent, copy_id: int, copy: Any) -> bool:
+    """Return whether an event waits for a copy. The deletion of a move has that for its parent."""
+    about = event.message
+    if not (isinstance(about, dict) and isinstance(copy, dict)) or about.get("artwork_id") != copy.get("artwork_id"):
+        return False
+    if event.action == "copy_image":
+        return copy_id < event.id and copy.get("new_gid") == about.get("old_gid")
+    is_later = event.action == "delete_image" and copy_id > event.id and not event.has_parents
+    return is_later and copy.get("old_gid") == about.get("gid")
+
+
+def _one_of_each_item(events: Sequence[ReadyEvent], busy: set[str], places: int) -> list[ReadyEvent]:
+    """Return the first events of items that are not busy, at most `places`. What comes first makes an item busy."""
+    chosen: list[ReadyEvent] = []
+    for event in events:
+        if len(chosen) == places:
+            break
+        if busy.isdisjoint(event.items):
+            chosen.append(event)
+        busy |= event.items
+    return chosen
+
+
+def items_of(about: Any) -> set[str]:
+    """Return the gids that an event is about; none for a message that is no JSON object."""
+    if not isinstance(about, dict):
+        return set()
+    return {str(about[name]) for name in ("gid", "old_gid", "new_gid") if name in about}
+
+
+def decoded(message: str) -> Any:
+    """Return the value of a message; None for one that was cut, has too large a number or is nested too deeply."""
+    try:
+        return read_json(message)
+    except ValueError:
+        return None
+
+
+def _has_image(about: dict[str, Any]) -> bool:
+    return isinstance(about.get("artwork_id"), int)

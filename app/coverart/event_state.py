@@ -1,0 +1,132 @@
+"""The state of MusicBrainz's event queue as a value: what waits, runs and failed, and what needs an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from psycopg.sql import SQL
+from redis import Redis
+
+from app.coverart.event_record import connect
+from app.coverart.project import PROJECTS, served
+from app.coverart.reader_status import READER_TIMEOUT, ReaderStatus
+from config.settings import Settings
+
+#: Seconds after which an event that never ran has waited too long: a reader publishes new ones within seconds.
+LONGEST_WAIT = 3_600.0
+
+#: Seconds that the database may take to count.
+_COUNT_SECONDS = 10
+
+_COUNTS = SQL(
+    """
+    SELECT entity_type::text, count(*) FILTER (WHERE state = 'queued'), count(*) FILTER (WHERE state = 'running'),
+        coalesce(extract(epoch FROM now() - min(created) FILTER (WHERE state = 'queued' AND attempts = 0)), 0)::float8
+    FROM artwork_indexer.event_queue WHERE state IN ('queued', 'running') GROUP BY entity_type
+    """
+)
+
+# The kind of error that a reason begins with; numbers in it are those of events.
+_FAILED = SQL(
+    """
+    SELECT event.entity_type::text, coalesce(left(regexp_replace(split_part(latest.failure_reason, ':', 1),
+        '[0-9]+', 'N', 'g'), 100), 'no reason') AS reason, count(*)
+    FROM artwork_indexer.event_queue AS event LEFT JOIN LATERAL (
+        SELECT failure_reason FROM artwork_indexer.event_failure_reason AS failure
+        WHERE failure.event = event.id ORDER BY failure.created DESC LIMIT 1
+    ) AS latest ON true
+    WHERE event.state = 'failed' GROUP BY 1, 2 ORDER BY 3 DESC
+    """
+)
+
+_LIMIT = SQL("SELECT set_config('statement_timeout', %(ms)s, true)")
+
+
+@dataclass(frozen=True, slots=True)
+class EntityEvents:
+    """The events of releases, or those of events: `exchange` is that of their archive, empty if it is not served.
+
+    `oldest` is the age in seconds of the oldest queued event that never ran, 0 without one. `failed` has the number of
+    failed events by the kind of their last error.
+    """
+
+    entity: str
+    exchange: str
+    queued: int
+    running: int
+    oldest: float
+    failed: Mapping[str, int]
+
+    def __str__(self) -> str:
+        oldest = f", the oldest for {age_text(self.oldest)}" if self.oldest else ""
+        return f"{self.queued:,} queued{oldest}; {self.running:,} running; {sum(self.failed.values()):,} failed"
+
+
+@dataclass(frozen=True, slots=True)
+class EventQueueState:
+    """The state of the table, and the seconds since a reader last read it: None if none ever did."""
+
+    entities: tuple[EntityEvents, ...]
+    seconds_silent: float | None
+    paused: bool
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not work now, each with its remedy."""
+        waiting = sum(each.queued for each in self.entities)
+        found: list[str] = []
+        if self.seconds_silent is None or self.seconds_silent > READER_TIMEOUT:
+            last = "never" if self.seconds_silent is None else f"{age_text(self.seconds_silent)} ago"
+            found.append(f"no event reader runs (last sign of life: {last}), and {waiting:,} events wait")
+        for each in self.entities:
+            if not each.exchange and each.queued:
+                text = f"{each.queued:,} events of the type {each.entity} wait, and no archive serves them"
+                found.append(f"{text}: set its exchange and the keys of its archive")
+            elif each.oldest > LONGEST_WAIT and not self.paused:
+                found.append(f"an event of the type {each.entity} has waited for {age_text(each.oldest)} without a run")
+        return tuple(found)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What an operator should look at."""
+        found = ["the event reader is paused: `perennial caa events resume`"] if self.paused else []
+        for each in self.entities:
+            if each.failed:
+                reasons = ", ".join(f"{count:,} {reason}" for reason, count in each.failed.items())
+                number = f"{sum(each.failed.values()):,} failed events of the type {each.entity}"
+                found.append(f"{number} ({reasons}): `perennial caa events list --state failed`")
+        return tuple(found)
+
+
+def event_queue_state(settings: Settings, redis: Redis) -> EventQueueState | None:
+    """Return the state of the event queue; None for settings without one.
+
+    Raises DatabaseUnavailable, DatabaseFailed and RedisError.
+    """
+    url = settings.event_queue_url.get_secret_value()
+    if not url:
+        return None
+    reader = ReaderStatus(redis)
+    silent, paused = reader.seconds_silent(), reader.is_paused()
+    with connect(url) as connection, connection.transaction():
+        connection.execute(_LIMIT, {"ms": str(_COUNT_SECONDS * 1_000)})
+        counts = {entity: rest for entity, *rest in connection.execute(_COUNTS)}
+        failed: dict[str, dict[str, int]] = {}
+        for entity, reason, count in connection.execute(_FAILED):
+            failed.setdefault(entity, {})[reason] = count
+    exchanges = {project.entity: exchange for exchange, project in served(settings).items()}
+    entities = []
+    for project in PROJECTS:
+        queued, running, oldest = counts.get(project.entity, (0, 0, 0.0))
+        exchange = exchanges.get(project.entity, "")
+        entities.append(EntityEvents(project.entity, exchange, queued, running, oldest, failed.get(project.entity, {})))
+    return EventQueueState(tuple(entities), silent, paused)
+
+
+def age_text(seconds: float) -> str:
+    """Return "3 days", "2 h", "5 min" or "40 s"."""
+    for name, length in (("days", 172_800), ("h", 7_200), ("min", 120)):
+        if seconds >= length:
+            return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[name]:.0f} {name}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,248 @@
+"""An operator's view of the event queue, and acts on it: its state, what is requeued and handed back, and a pause."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+from redis import Redis
+from typer.testing import CliRunner
+
+from app.celery import app
+from app.cli.main import cli
+from app.coverart.event_record import MAX_ATTEMPTS
+from app.coverart.event_state import event_queue_state
+from app.coverart.jobs import EVENT
+from app.coverart.reader_status import ReaderStatus
+from app.doctor.checks import WITHOUT_BROKER, run_checks
+from app.errors import ArtNotServed, EventsInUse, NoSuchEvent
+from app.messages.art_event_reader import EventReader
+from app.operations import art_events
+from app.operations.operations import Operations
+from app.operations.operators import command_operator
+from app.topology.declare import declare_all
+from config.settings import Settings, get_settings
+from tests.servers.musicbrainz import changes, database
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+A, B, C = (f"0a000000-0000-4000-8000-00000000000{number}" for number in range(3))
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What an operator has: the operations, and the table."""
+
+    ops: Operations
+    db: changes.Db
+
+    def add(self, gid: str, *, action: str = "index", entity: str = "release", **columns: Any) -> int:
+        given = {"entity_type": entity, "action": action, "message": json.dumps({"gid": gid}), **columns}
+        row = self.db.execute(
+            f"INSERT INTO artwork_indexer.event_queue ({', '.join(given)}) VALUES"
+            f" ({', '.join(['%s'] * len(given))}) RETURNING id",
+            list(given.values()),
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def fail(self, gid: str, reason: str) -> int:
+        event = self.add(gid, state="failed", attempts=MAX_ATTEMPTS)
+        self.db.execute("INSERT INTO artwork_indexer.event_failure_reason VALUES (%s, %s)", (event, reason))
+        return event
+
+    def states(self) -> dict[int, tuple[str, int]]:
+        rows = self.db.execute("SELECT id, state::text, attempts FROM artwork_indexer.event_queue")
+        return {id: (state, attempts) for id, state, attempts in rows}
+
+    @property
+    def status(self) -> ReaderStatus:
+        return ReaderStatus(self.ops.redis)
+
+    def problems(self) -> list[str]:
+        """Return what the doctor says of the table, without what is right."""
+        found = WITHOUT_BROKER["event queue"](self.ops.settings)
+        return [result.text for result in found if result.status != "ok"]
+
+
+@pytest.fixture(scope="module")
+def database_url(event_queue_template: tuple[str, str]) -> Iterator[str]:
+    with database.copy_of(*event_queue_template) as url:
+        yield url
+
+
+@pytest.fixture
+def desk(database_url: str, settings: Settings, redis: Redis) -> Iterator[Desk]:
+    redis.flushdb()
+    url = SecretStr(database_url)
+    served = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url, "event_art_exchange": ""})
+    with psycopg.connect(database_url, autocommit=True) as db:
+        db.execute("DELETE FROM artwork_indexer.event_queue")
+        yield Desk(Operations(served, command_operator()), db)
+
+
+def test_the_state_names_a_dead_reader_old_events_events_that_no_archive_serves_and_failures_by_reason(
+    desk: Desk,
+) -> None:
+    desk.add(A, created="2020-01-01")
+    desk.add(B, state="running", attempts=1)
+    desk.add(C, entity="event")
+    desk.fail(A, "ArchiveRefused: 400: one")
+    desk.fail(B, "ArchiveRefused: 400: two")
+    desk.fail(C, "This event was marked as failed because an event it depended on (7) had failed.")
+    state = event_queue_state(desk.ops.settings, desk.ops.redis)
+    assert state is not None
+    releases, events = state.entities
+    assert (releases.queued, releases.running, events.queued) == (1, 1, 1)
+    because = "This event was marked as failed because an event it depended on (N) had failed."
+    assert releases.failed == {"ArchiveRefused": 2, because: 1}
+    silent, old, unserved, failed = desk.problems()
+    assert silent == "no event reader runs (last sign of life: never), and 2 events wait"
+    assert old.startswith("an event of the type release has waited for")
+    assert unserved.startswith("1 events of the type event wait, and no archive serves them")
+    assert failed.startswith("3 failed events of the type release (2 ArchiveRefused, 1 This")
+    desk.status.touch()
+    desk.status.pause()
+    assert [text.split(":")[0] for text in desk.problems()][1] == "the event reader is paused"
+
+
+def test_a_database_that_does_not_answer_is_a_problem(desk: Desk) -> None:
+    away = SecretStr("postgresql://127.0.0.1:1/away")
+    settings = desk.ops.settings.model_copy(update={"musicbrainz_url": away, "event_queue_url": away})
+    found = {result.check: result for result in run_checks(settings, app.conf)}
+    for check in ("MusicBrainz", "event queue"):
+        assert found[check].status == "problem"
+        assert "127.0.0.1" in found[check].text
+
+
+def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(desk: Desk, connection: Any) -> None:
+    declare_all(connection, desk.ops.settings)
+    first, second, queued = desk.fail(A, "one"), desk.fail(B, "two"), desk.add(C)
+    twin = desk.add(B)
+    broker = Broker(desk.ops.settings.broker)
+    for event in (first, second, 99):
+        broker.post(A.encode(), exchange="cover-art-archive.failed", key="index", headers={EVENT: event})
+    with pytest.raises(NoSuchEvent, match=f"event {queued} is queued, and not failed"):
+        art_events.requeue(desk.ops, [first, queued])
+    assert art_events.requeue(desk.ops, None, dry_run=True).ids == (first, second)
+    assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
+    done = art_events.requeue(desk.ops, None)
+    assert (done.ids, done.replaced) == ((first, second), {second: twin})
+    assert desk.states() == {
+        first: ("queued", 0),
+        second: ("completed", MAX_ATTEMPTS),
+        queued: ("queued", 0),
+        twin: ("queued", 0),
+    }
+    left = broker.take("cover-art-archive.failed")
+    assert [letter.headers[EVENT] for letter in left] == [99]
+
+
+def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones_become_one(desk: Desk) -> None:
+    fresh = desk.add(A, state="running", attempts=1)
+    tried = desk.add(B, state="running", attempts=3)
+    replaced = desk.add(C, state="running", attempts=1)
+    child = desk.add(A, action="deindex", depends_on=[replaced])
+    twin = desk.add(C)
+    desk.status.touch()
+    assert art_events.hand_back(desk.ops, dry_run=True).ids == (fresh, tried, replaced)
+    with pytest.raises(EventsInUse, match="pause"):
+        art_events.hand_back(desk.ops)
+    desk.status.pause()
+    assert art_events.hand_back(desk.ops).replaced == {replaced: twin}
+    assert desk.states() == {
+        fresh: ("queued", 0),
+        tried: ("queued", 2),
+        replaced: ("completed", 1),
+        child: ("queued", 0),
+        twin: ("queued", 0),
+    }
+    # As artwork-indexer looks for events that are ready.
+    ready = desk.db.execute(
+        "SELECT id FROM artwork_indexer.event_queue WHERE state = 'queued' AND depends_on IS NULL"
+        " AND last_updated <= now() - attempts * interval '1 hour' ORDER BY id"
+    ).fetchall()
+    assert [id for (id,) in ready] == [fresh, tried, twin]
+    parents = desk.db.execute("SELECT depends_on FROM artwork_indexer.event_queue WHERE id = %s", (child,)).fetchone()
+    assert parents == ([twin],)
+
+
+def test_a_paused_reader_publishes_nothing_and_a_resumed_one_goes_on(desk: Desk) -> None:
+    art_events.pause_reader(desk.ops, why="the other indexer runs")
+    event = desk.add(A)
+    stopping = threading.Event()
+    reader = threading.Thread(target=EventReader(desk.ops.settings, stopping=stopping).run)
+    reader.start()
+    try:
+        eventually(lambda: desk.status.seconds_silent() is not None, "it has read the table")
+        assert desk.states()[event] == ("queued", 0)
+        art_events.resume_reader(desk.ops)
+        desk.db.execute("NOTIFY artwork_indexer_event_queue")
+        eventually(lambda: desk.states()[event] == ("running", 1), "it is published")
+    finally:
+        stopping.set()
+        reader.join()
+
+
+def test_without_redis_which_may_have_a_pause_no_event_is_published(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    event = desk.add(A)
+    away = desk.ops.settings.model_copy(update={"redis_url": SecretStr("redis://127.0.0.1:1/0")})
+    stopping = threading.Event()
+    reader = threading.Thread(target=EventReader(away, stopping=stopping).run)
+    reader.start()
+    try:
+        eventually(lambda: "Events wait in their table" in caplog.text, "the reader reports it")
+    finally:
+        stopping.set()
+        reader.join()
+    assert desk.states()[event] == ("queued", 0)
+
+
+def test_events_are_listed_and_shown_with_their_reasons(desk: Desk) -> None:
+    event = desk.fail(A, "ArchiveRefused: 400")
+    [listed] = art_events.list_events(desk.ops, "failed", limit=10)
+    assert (listed.id, listed.reasons) == (event, ("ArchiveRefused: 400",))
+    assert art_events.find_event(desk.ops, event) == listed
+    with pytest.raises(NoSuchEvent, match="event 1: the table does not have it"):
+        art_events.find_event(desk.ops, 1)
+    without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
+    with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):
+        art_events.list_events(Operations(without, command_operator()), "failed", limit=1)
+
+
+def test_the_commands_print_what_they_did_and_the_state(
+    desk: Desk, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = desk.ops.settings.event_queue_url.get_secret_value()
+    for name, value in {**environment, "MUSICBRAINZ_URL": url, "EVENT_QUEUE_URL": url}.items():
+        monkeypatch.setenv(name, value)
+    get_settings.cache_clear()
+
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(cli, arguments).output
+
+    failed, running = desk.fail(A, "ArchiveRefused: 400: \x1b[2J"), desk.add(B, state="running", attempts=1)
+    try:
+        assert f"{failed}\trelease\tindex\t5\t" in run("caa", "events", "list")
+        assert "failed: ArchiveRefused: 400:  [2J" in run("caa", "events", "show", str(failed))
+        assert "would be: 1 events queued again" in run("caa", "events", "requeue", "--all", "--dry-run")
+        assert "give IDs, or --all" in run("caa", "events", "requeue")
+        assert "paused" in run("caa", "events", "pause")
+        status = run("status")
+        assert "events of the type release: 0 queued; 1 running; 1 failed" in status
+        assert "no event reader runs" in status
+        assert json.loads(run("caa", "handback", "--json"))["ids"] == [running]
+        assert desk.states()[running] == ("queued", 0)
+        assert "resumed" in run("caa", "events", "resume")
+    finally:
+        get_settings.cache_clear()

@@ -1,0 +1,159 @@
+"""A queue of 200,000 events on a real PostgreSQL: what the reader visits of it, and which events come first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+from app.broker.outgoing import Outgoing
+from app.coverart import event_choice
+from app.coverart.event_queue import EventPublisher
+from app.coverart.jobs import EVENT
+from app.coverart.project import COVER_ART
+from tests.servers.musicbrainz import changes, database
+
+pytestmark = pytest.mark.integration
+
+QUEUED, COMPLETED, FAILED = 200_000, 500_000, 20_000
+
+#: Rows of the table that a look may visit: it reads a page of 100, or a few of them.
+MOST_ROWS = 3_000
+
+#: Inserts that many events of releases, the oldest first. Those of one state are 100 ms apart, and long ago.
+INSERT = """
+    INSERT INTO artwork_indexer.event_queue (state, entity_type, action, message, attempts, created, last_updated)
+    SELECT %(state)s, 'release', %(action)s, jsonb_build_object('gid', gen_random_uuid(), 'suffix', 'jpg',
+        'artwork_id', number), %(attempts)s, %(since)s::timestamptz + number * interval '100 ms', %(updated)s
+    FROM generate_series(1, %(count)s) AS number
+"""
+
+
+@dataclass
+class LongQueue:
+    """The table and what is published of it. `db` does what MusicBrainz and workers do, `connection` what a reader."""
+
+    db: changes.Db
+    connection: psycopg.Connection[tuple[Any, ...]]
+
+    def fill(
+        self, state: str, count: int, *, action: str = "index", attempts: int = 0, updated: str = "-infinity"
+    ) -> None:
+        values = {"state": state, "count": count, "action": action, "attempts": attempts, "updated": updated}
+        self.db.execute(INSERT, {**values, "since": "2026-01-01"})
+        self.db.execute("ANALYZE artwork_indexer.event_queue")
+
+    def add(self, gid: str) -> int:
+        row = self.db.execute(
+            "INSERT INTO artwork_indexer.event_queue (entity_type, action, message) VALUES ('release', 'index', %s)"
+            " RETURNING id",
+            (json.dumps({"gid": gid}),),
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def publish(self, publisher: EventPublisher, messages: list[Outgoing]) -> list[int]:
+        """Publish once, and return the ids of the events."""
+        messages.clear()
+        publisher.publish_ready(self.connection)
+        return [int(each.headers[EVENT]) for each in messages]
+
+    def visited(self, statement: Any, values: Any) -> int:
+        """Return how many rows of the table the nodes of a statement's plan read, or read and left out."""
+        [[plan]] = self.db.execute(SQL("EXPLAIN (ANALYZE, FORMAT JSON) {}").format(statement), values).fetchall()
+        return sum(_rows(node) for node in _nodes(plan[0]["Plan"]) if "Scan" in node["Node Type"])
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _rows(node: dict[str, Any]) -> int:
+    left_out = sum(count for name, count in node.items() if name.startswith("Rows Removed"))
+    return int((node["Actual Rows"] + left_out) * node["Actual Loops"])
+
+
+@pytest.fixture(scope="module")
+def filled(event_queue_template: tuple[str, str]) -> Iterator[str]:
+    """Yield the URL of a database with many completed and failed events."""
+    with database.copy_of(*event_queue_template) as url:
+        with psycopg.connect(url, autocommit=True) as db:
+            queue = LongQueue(db, db)
+            queue.fill("completed", COMPLETED)
+            queue.fill("failed", FAILED, attempts=5)
+        yield url
+
+
+@pytest.fixture
+def queue(filled: str) -> Iterator[LongQueue]:
+    with psycopg.connect(filled, autocommit=True) as db, psycopg.connect(filled, autocommit=True) as connection:
+        db.execute("DELETE FROM artwork_indexer.event_queue WHERE state IN ('queued', 'running')")
+        yield LongQueue(db, connection)
+
+
+def new_publisher() -> tuple[EventPublisher, list[Outgoing]]:
+    messages: list[Outgoing] = []
+    return EventPublisher({COVER_ART.prefix: COVER_ART}, messages.extend, backoff=3_600), messages
+
+
+@pytest.mark.parametrize("action", ["index", "delete_image"])
+def test_a_look_at_a_long_queue_visits_rows_in_proportion_to_what_it_publishes(
+    queue: LongQueue, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.fill("queued", QUEUED, action=action)
+    visited: list[int] = []
+
+    class Watched:
+        """Explains each statement of a look before it runs."""
+
+        def execute(self, statement: Any, values: Any = None) -> Any:
+            visited.append(queue.visited(statement, values))
+            return queue.connection.execute(statement, values)
+
+    ids = event_choice.EventChoice("release", 3_600).choose(Watched())  # type: ignore[arg-type]
+    assert len(ids) == event_choice.MIN_IN_FLIGHT
+    assert sum(visited) < MOST_ROWS
+
+
+def test_a_new_upload_is_published_at_once_beside_a_long_queue_and_the_oldest_go_on(queue: LongQueue) -> None:
+    queue.fill("queued", QUEUED)
+    publisher, messages = new_publisher()
+    assert len(queue.publish(publisher, messages)) == event_choice.MIN_IN_FLIGHT
+    upload = queue.add("0a000000-0000-4000-8000-000000000001")
+    # The workers have done one half, so there is room for as many.
+    queue.db.execute(
+        "UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE id IN (SELECT id FROM"
+        " artwork_indexer.event_queue WHERE state = 'running' LIMIT 10)"
+    )
+    [oldest] = queue.db.execute("SELECT min(id) FROM artwork_indexer.event_queue WHERE state = 'queued'").fetchall()
+    published = queue.publish(publisher, messages)
+    assert len(published) == 10
+    assert upload in published
+    assert oldest[0] in published
+
+
+def test_events_that_may_not_run_hold_up_no_other_however_many_they_are(queue: LongQueue) -> None:
+    # All of them failed just now, and wait for an hour.
+    queue.fill("queued", 5_000, action="deindex", attempts=1, updated="now")
+    deletion = queue.db.execute(
+        "INSERT INTO artwork_indexer.event_queue (entity_type, action, message) VALUES ('release', 'deindex',"
+        """ '{"gid": "0a000000-0000-4000-8000-000000000001"}') RETURNING id"""
+    ).fetchall()
+    # They are older than 1,000 others that may not run either.
+    queue.db.execute(
+        INSERT, {"state": "queued", "count": 1_000, "action": "noop", "attempts": 5, "updated": "now", "since": "now"}
+    )
+    publisher, messages = new_publisher()
+    looks = 0
+    while not queue.publish(publisher, messages):
+        assert publisher.unfinished
+        looks += 1
+    assert [message.headers[EVENT] for message in messages] == [deletion[0][0]]
+    assert looks > 1
