@@ -13,6 +13,7 @@ from app.pack.plan import FullPackPlan
 from app.storage.folder import FolderStore
 from app.storage.layout import content_key, page_id, to_json
 from benchmarks import packs, sites
+from benchmarks.names import indexes
 from benchmarks.sites import DebianSite
 from config.settings import ROOT
 
@@ -23,6 +24,7 @@ SITES: Final = {
     "gimp-help-de": DebianSite("gimp-help-de", "usr/share/gimp/2.0/help/de"),
     "gimp-help-fr": DebianSite("gimp-help-fr", "usr/share/gimp/2.0/help/fr"),
     "debian-reference-ja": DebianSite("debian-reference-ja", "usr/share/debian-reference"),
+    **{name: each.site for name, each in indexes.SITES.items()},
 }
 #: Sources whose change makes extracted pages stale.
 _SOURCES: Final = (
