@@ -12,6 +12,7 @@ from typing import Final
 
 from app.errors import PackCorrupt, PackError
 from app.pack import groups
+from app.pack.definitions import write_definitions
 from app.pack.derived import write_stems
 from app.text.titles import site_name, without_site_name
 
@@ -125,6 +126,7 @@ def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]
         write_vocabulary(database)
         write_names(database, site)
         write_stems(database, site, meta.get("stemmers", "").split())
+        write_definitions(database, site)
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)

@@ -14,6 +14,7 @@ from app.pack.stored_pages import StoredContent
 from app.storage.layout import MAX_HEADINGS, Page, Tombstone
 from app.storage.page_parts import HEADINGS
 from app.storage.store import Stat
+from app.text.names import shown_term
 
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
@@ -132,15 +133,22 @@ def _delete(database: sqlite3.Connection, page_id: str) -> int:
 
 
 def subsections(page: Page) -> str:
-    """Return fragment, tab and text of each heading with an id, one a line; without the heading of the whole page."""
+    """Return fragment, tab and text of each heading with an id and of each term, one a line.
+
+    The heading of the whole page is left out, and of a term what is not its name.
+    """
     headings = [
         (block.id, " ".join(block.lines)) for block in page.blocks if block.kind in HEADINGS and not block.boilerplate
     ]
     if page.headings and headings and headings[0][1] == page.headings[0]:
         headings = headings[1:]
-    named = ((fragment, " ".join(text.split())) for fragment, text in headings if fragment.isprintable())
-    lines = [f"{fragment}\t{text[:MAX_SUBSECTION]}" for fragment, text in named if fragment.strip() and text]
-    return "\n".join(lines[:MAX_HEADINGS])
+    terms = ((term.id, shown_term(term.text, term.id)) for term in page.terms)
+    named = {
+        fragment: " ".join(text.split())[:MAX_SUBSECTION]
+        for fragment, text in (*terms, *headings[:MAX_HEADINGS])
+        if fragment.strip() and fragment.isprintable()
+    }
+    return "\n".join(f"{fragment}\t{text}" for fragment, text in named.items() if text)
 
 
 def _write(database: sqlite3.Connection, stored: StoredContent, page: Page) -> None:

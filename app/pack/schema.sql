@@ -55,6 +55,18 @@ CREATE TABLE gone (
     etag   TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- Names that pages define, so that a query which is a name is one look-up: the folded words of the name's last part, the
+-- best definition first. Written when the pack is complete.
+CREATE TABLE definitions (
+    name      TEXT NOT NULL,
+    rank      INTEGER NOT NULL,
+    kind      INTEGER NOT NULL,           -- 0 page of its own, 1 section with this id, 2 other section, 3 fragment that links name, 4 ordinary word
+    page      INTEGER NOT NULL,           -- pages.id
+    fragment  TEXT NOT NULL,              -- empty for the whole page
+    full_name TEXT NOT NULL,              -- as it is written: collections.OrderedDict; empty if the fragment is the same
+    PRIMARY KEY (name, rank)
+) WITHOUT ROWID;
+
 -- Links of each page with their texts, compressed, so that the next incremental pack can join the anchor texts anew.
 CREATE TABLE links (
     object  TEXT PRIMARY KEY,

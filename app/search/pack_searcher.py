@@ -14,13 +14,14 @@ from pathlib import Path
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import pack_tables, passages, ranking, spelling, suggest, title_match, visible
 from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, SearchReply, SearchRequest, Sort
+from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query, parse
 from app.search.site_settings import NO_SETTINGS, SearchSettings
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
 from app.search.stemmed import stems_in
-from app.search.subsections import best_pdf_page, choose
+from app.search.subsections import best_pdf_page, choose, subsection_with
 from app.search.turns import TURNS
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
@@ -113,8 +114,9 @@ class PackSearcher:
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
         with TURNS.take(), self._connections.connection(self._time_limit) as connection:
             began = time.perf_counter()
+            defined = definitions_of(connection, query, hidden=shown.hidden)
             ranked, all_scores, bound = self._scored(
-                connection, query, hidden=shown.hidden, factors=settings.factors, limit=rank_limit
+                connection, query, defined, hidden=shown.hidden, factors=settings.factors, limit=rank_limit
             )
             counted = shown.shown(page for page in all_scores if page in ranked.complete) or shown.shown(all_scores)
             scores = all_scores
@@ -122,13 +124,14 @@ class PackSearcher:
                 scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
             filtered = properties.filtered(list(scores), filters, shown.copies)
             order = properties.newest_first(filtered) if sort == "date" else filtered
-            on_page = order[:MAX_HITS][offset : offset + limit]
-            represented = properties.representatives(on_page, filters, shown.copies, languages)
+            places = _places(order, defined)[:MAX_HITS]
+            on_page = places[offset : offset + limit]
+            represented = properties.representatives([page for page, _ in on_page], filters, shown.copies, languages)
             return PackHits(
-                total=min(len(order), MAX_HITS),
+                total=len(places),
                 capped=ranked.capped or len(order) > MAX_HITS,
                 relaxed=ranked.relaxed,
-                hits=self._hits(connection, represented, scores, ranked.phrases, shown.copies),
+                hits=self._hits(connection, on_page, represented, scores, ranked.phrases, shown.copies),
                 facets=properties.facets(counted, filters, shown.copies),
                 did_you_mean=spelling.did_you_mean(
                     connection, query, ranked, pages=properties.rows, hidden=shown.hidden
@@ -164,6 +167,7 @@ class PackSearcher:
         self,
         connection: sqlite3.Connection,
         query: Query,
+        defined: Sequence[Definition],
         *,
         hidden: Collection[int],
         factors: Mapping[str, float],
@@ -179,21 +183,26 @@ class PackSearcher:
             scores = passages.raised(connection, stems.in_passages, scores, typed=stems.typed_in_passages)
         by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
         scores = ranking.weighted(by_title, self._link_factors)
-        if scores and not ranked.relaxed:
-            promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden)
+        defining = list(dict.fromkeys(each.page for each in defined))
+        if defining and not ranked.complete:
+            ranked = replace(ranked, complete=defining, relaxed=False)
+        if ranked.complete:
+            promoted = ranking.promoted_pages(connection, query, ranked, defining=defining, hidden=hidden)
             scores = ranking.promote(promoted, scores, bound=bound)
         return ranked, ranking.bounded(scores, ranked.phrases, bound=bound), bound
 
     def _hits(
         self,
         connection: sqlite3.Connection,
+        places: Sequence[tuple[int, str | None]],
         pages: Mapping[int, int],
         scores: dict[int, float],
         phrases: tuple[Phrase, ...],
         copies: pack_tables.Copies,
     ) -> tuple[Hit, ...]:
-        """Return the hits of ranked pages, each with the page that represents its group."""
+        """Return the hits at these places, given the page that represents the group of each ranked page."""
         hits, matcher = {}, Matcher(phrases)
+        outlines = {}
         ranked = {represented: page for page, represented in pages.items()}
         for row in pack_tables.read_rows(connection, _HIT_COLUMNS, tuple(ranked)):
             page, url, path, title, headings, description, utf8, lang, modified, named = row
@@ -219,7 +228,27 @@ class PackSearcher:
                 copies=len(others),
                 copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
             )
-        return tuple(hits[page] for page in pages.values())
+            outlines[page] = named
+        found = []
+        for page, fragment in places:
+            hit = hits[pages[page]]
+            if fragment is not None:
+                hit = replace(hit, opens_at=subsection_with(fragment, outlines[pages[page]]))
+            found.append(hit)
+        return tuple(found)
+
+
+def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[int, str | None]]:
+    """Return the places of hits: each page, or instead the sections of it that define the query's name.
+
+    They are page and fragment: an empty one for the whole page, None where the hit may open at any subsection.
+    """
+    fragments: dict[int, list[str | None]] = {}
+    for each in defined:
+        fragments.setdefault(each.page, []).append(each.fragment)
+    if not fragments:
+        return [(page, None) for page in pages]
+    return [(page, fragment) for page in pages for fragment in fragments.get(page, (None,))]
 
 
 class ConnectionPool:

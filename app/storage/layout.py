@@ -15,13 +15,16 @@ from app.errors import ObjectDamaged, ObjectNotFound
 from app.storage.page_parts import (
     Block,
     PageLink,
+    Term,
     blocks_from_json,
     blocks_to_json,
     bounded_blocks,
     bounded_links,
+    bounded_terms,
     headings_from_json,
     links_from_json,
     links_to_json,
+    terms_from_json,
 )
 from app.storage.reading import decoded, parsing
 from app.storage.store import ObjectStore, Stat
@@ -82,6 +85,8 @@ class Page:
     blocks: tuple[Block, ...] = ()
     #: The links that a crawl follows, in document order.
     links: tuple[PageLink, ...] = ()
+    #: What the page defines besides its headings, in document order: terms of definition lists, and anchored names.
+    terms: tuple[Term, ...] = ()
     #: Hashes of `body` and `title`, to find copies; empty for an empty text.
     body_hash: str = ""
     title_hash: str = ""
@@ -211,7 +216,7 @@ def page_from_fields(named: Mapping[str, Any], *, parts: bool = True) -> Page:
     """
     found = {**_fields_of(Page, named), "canonical_key": named["key"], "version": named["version"]}
     found["headings"] = tuple(named["headings"])
-    page = Page(**found | {"blocks": (), "links": ()})
+    page = Page(**found | {"blocks": (), "links": (), "terms": ()})
     if page.version != CONTENT_VERSION:
         return page
     if not parts:
@@ -220,8 +225,12 @@ def page_from_fields(named: Mapping[str, Any], *, parts: bool = True) -> Page:
         with suppress(KeyError, TypeError, AttributeError):
             page = replace(page, blocks=headings_from_json(found.get("blocks", ()), page.body))
         return page
-    blocks = blocks_from_json(found.get("blocks", ()), page.body)
-    return replace(page, blocks=blocks, links=links_from_json(found.get("links", ()), page.origin))
+    return replace(
+        page,
+        blocks=blocks_from_json(found.get("blocks", ()), page.body),
+        links=links_from_json(found.get("links", ()), page.origin),
+        terms=terms_from_json(found.get("terms", ())),
+    )
 
 
 def _fields_of(kind: type[Page | Tombstone], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,6 +254,7 @@ def bounded(page: Page) -> Page:
         modified=page.modified if len(page.modified) <= MAX_DATE else "",
         blocks=bounded_blocks(page.blocks),
         links=bounded_links(page.links, max_url=MAX_ADDRESS),
+        terms=bounded_terms(page.terms),
         body_hash=page.body_hash[:MAX_HASH],
         title_hash=page.title_hash[:MAX_HASH],
     )

@@ -1,1 +1,1 @@
-"""How often the first hit for a name is its definition: names from sites' own indexes, contestants, measures, tables."""
+"""How often the first hit for a name is its definition, for names from the indexes of sites."""

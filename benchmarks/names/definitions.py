@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 from benchmarks.names.indexes import NamedPlace
 
 #: Where a section or a definition begins.
+_HEADING: Final = re.compile(r"<h[1-6]\b[^>]*>(?!Note|Tip|Warning|Caution|Important)")
 _BEGIN: Final = re.compile(r"<(?:h[1-6]|dt)\b")
 
 
@@ -29,6 +31,17 @@ class Place(NamedTuple):
     fragment: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The first hit of a contestant for a name."""
+
+    site: str
+    name: NamedPlace
+    contestant: str
+    first: Place | None
+    opened: Opened
+
+
 class Sections:
     """Compares places on the pages of one site, whose files are below `root`."""
 
@@ -36,7 +49,7 @@ class Sections:
         self._root = root
 
     def opened(self, found: Place | None, name: NamedPlace) -> Opened:
-        """Return how a hit opens. The name's place may be within the section, or be an anchor before it."""
+        """Return how a hit opens: right in the section of the name's place, or right before or behind an anchor."""
         if found is None or self._file(found.path) != self._file(name.path):
             return Opened.WRONG_PAGE
         if found.fragment is None or not name.fragment or found.fragment == name.fragment:
@@ -48,8 +61,10 @@ class Sections:
             return Opened.ELSEWHERE
         text = _text(self._file(name.path))
         at, wanted = (_position(text, each) for each in (found.fragment, name.fragment))
+        # Within the section there may be a term that says more exactly where the definition is.
+        begin = _HEADING if at > wanted else _BEGIN
         between = text[min(at, wanted) : max(at, wanted)]
-        return Opened.RIGHT if min(at, wanted) >= 0 and len(_BEGIN.findall(between)) <= 1 else Opened.ELSEWHERE
+        return Opened.RIGHT if min(at, wanted) >= 0 and len(begin.findall(between)) <= 1 else Opened.ELSEWHERE
 
     def _file(self, path: str) -> Path:
         """Return the file of a page: a site in several languages may link one file under several names."""

@@ -1,4 +1,4 @@
-"""Names and where they are defined, read from the indexes that the sites themselves have: nobody chooses them."""
+"""Names and where they are defined, read from the indexes that the sites themselves have."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ _TERM: Final = re.compile(
     r"""<a class="indexterm" href="([^"#]*)(?:#([^"]*))?">([^<]*)</a></dt>"""
 )
 #: Domain and role of names in Sphinx's inventory that have a section each.
-_ROLES: Final = frozenset(
-    "py:function py:class py:exception py:data c:function c:macro c:type std:opcode std:envvar std:pdbcommand "
-    "std:setting std:templatetag std:templatefilter std:fieldlookup std:django-admin std:cmdoption".split()
-)
+_ROLES: Final = frozenset({
+    "py:function", "py:class", "py:exception", "py:data", "c:function", "c:macro", "c:type", "std:opcode",
+    "std:envvar", "std:pdbcommand", "std:setting", "std:templatetag", "std:templatefilter", "std:fieldlookup",
+    "std:django-admin", "std:cmdoption",
+})  # fmt: skip
 
 
 def sphinx(root: Path) -> Iterator[NamedPlace]:
@@ -51,12 +52,14 @@ def sphinx(root: Path) -> Iterator[NamedPlace]:
     entries = [match.groups() for line in lines if (match := re.fullmatch(r"(.+?) (\S+) -?\d+ (\S*) .*", line))]
     lasts = Counter(name.rpartition(".")[2] for name, *_ in entries)
     pairs = Counter(".".join(name.split(".")[-2:]) for name, *_ in entries)
+    modules = Counter(uri.partition("#")[0] for _, role, uri in entries if role == "py:module")
     for name, role, uri in entries:
         path, _, anchor = uri.partition("#")
         anchor = anchor.removesuffix("$") + name if anchor.endswith("$") else anchor
         last = name.rpartition(".")[2]
         if role == "py:module":
-            yield NamedPlace(OWN_PAGE, name, path)
+            is_own = modules[path] == 1
+            yield NamedPlace(OWN_PAGE if is_own else SECTION, name, path, "" if is_own else anchor)
         elif role in ("py:method", "py:attribute") and name.count(".") and pairs[".".join(name.split(".")[-2:])] == 1:
             yield NamedPlace(BOTH_WORDS, " ".join(name.split(".")[-2:]), path, anchor)
         elif role in _ROLES and lasts[last] == 1:
@@ -108,7 +111,8 @@ def gtk_doc(root: Path) -> Iterator[NamedPlace]:
         base = f"{folder}/api-index-full.html"
         for href, fragment, text, after in _links(root / base):
             if fragment and _NAME.fullmatch(text) and after.startswith(","):
-                yield NamedPlace(SECTION, text, urljoin(base, href), fragment)
+                is_own = href == f"{text}.html"
+                yield NamedPlace(OWN_PAGE if is_own else SECTION, text, urljoin(base, href), "" if is_own else fragment)
 
 
 def apache(root: Path) -> Iterator[NamedPlace]:

@@ -6,7 +6,6 @@ import asyncio
 import random
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ from app.cluster.client.local import LocalSearchClient
 from app.search.contract import SearchRequest
 from benchmarks import sites
 from benchmarks.names import tables
-from benchmarks.names.definitions import Opened, Place, Sections
+from benchmarks.names.definitions import Outcome, Place, Sections
 from benchmarks.names.indexes import KINDS, SITES, NamedPlace
 from benchmarks.relevance import corpus
 from benchmarks.relevance.contestants import OURS, TANTIVY, TANTIVY_FIELDS, path_of, tantivy, tantivy_with_our_fields
@@ -31,17 +30,6 @@ _LANGUAGES: Final = ("en",)
 
 #: Returns the first hit for a query.
 First = Callable[[str], Place | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The first hit of a contestant for a name."""
-
-    site: str
-    name: NamedPlace
-    contestant: str
-    first: Place | None
-    opened: Opened
 
 
 def ours(pack: Path, site: str) -> First:
@@ -92,7 +80,7 @@ def run(folder: Path, *, held_out: bool, contestants: tuple[str, ...] = tuple(CO
 
 
 def chosen(site: str, root: Path, *, held_out: bool) -> Iterator[NamedPlace]:
-    """Yield names of one half of a site's index, drawn by chance: as many of each kind, if there are so many.
+    """Yield names of one half of a site's index, drawn by chance: `NAMES` of each kind, or all if there are fewer.
 
     Names that differ only in their case are of one half.
     """

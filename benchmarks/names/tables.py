@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from benchmarks.figures import Aim, FigureTable, MeasuredRow
-from benchmarks.names.definitions import Opened
+from benchmarks.names.definitions import Opened, Outcome
 from benchmarks.names.indexes import BOTH_WORDS, KINDS, OWN_PAGE, SECTION, SITES
 from benchmarks.relevance.contestants import OURS
-
-if TYPE_CHECKING:
-    from benchmarks.names.run import Outcome
 
 #: Share of the names whose first hit is the page that defines them, and of these the share that open at the section.
 AIMS: Final = {SECTION: 0.95, OWN_PAGE: 0.97, BOTH_WORDS: 0.99}

@@ -302,6 +302,7 @@ def _extracted(
         body=extract.body,
         blocks=extract.blocks,
         links=tuple(PageLink(link.url, link.text) for link in followed),
+        terms=extract.terms,
         lang=extract.lang,
         content_type=media_type,
         canonical=canonical_key(canonical) if canonical else "",

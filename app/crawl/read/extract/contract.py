@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import unquote
 
 from app.broker.nesting import read_json
 from app.crawl.read.extract.boilerplate import BOILERPLATE, HEADER, NEVER_BOILERPLATE
 from app.storage import page_parts
-from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block
+from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, MAX_ID, MAX_TERM, TABLE, Block, Term
 from app.text.anchor_texts import joined_texts
+from app.text.names import is_named_after
 
 #: `<meta name="...">` that addresses this crawler only, beside `robots`.
 OWN_NAME = "perennial"
@@ -52,6 +54,10 @@ KINDS = {"ol": LIST, "ul": LIST, "pre": CODE, "table": TABLE} | {name: name for 
 #: Elements that `marks` knows by their names.
 STRUCTURE = frozenset({*KINDS, *BOILERPLATE, HEADER, *NEVER_BOILERPLATE})
 
+#: What defines a name outside of headings: a term of a list, and code right behind an anchor.
+DEFINED = "dt"
+ANCHORED = "code"
+
 #: A list in one of these belongs to the list around it.
 ITEM = "li"
 
@@ -63,7 +69,7 @@ _REFRESH = re.compile(
 )
 
 #: Different texts of links from one page to another.
-_MAX_TEXTS = 50
+_MAX_TEXTS = 200
 
 #: Elements that lead to other pages, and the attribute with the URL.
 LINKS = {"a": "href", "area": "href", "frame": "src", "iframe": "src"}
@@ -102,7 +108,10 @@ _MISSING = "\0"
 
 
 class Anchor(NamedTuple):
-    """A link: its attribute value as written, without its fragment; its texts, one a line, cut by `joined_texts`."""
+    """A link: its attribute value as written, without its fragment; its texts, one a line, cut by `joined_texts`.
+
+    A text that names the fragment is followed by a tab and the fragment.
+    """
 
     href: str
     text: str = ""
@@ -118,6 +127,8 @@ class Extract:
     body: str = ""
     #: All text, also that of boilerplate.
     blocks: tuple[Block, ...] = ()
+    #: What the document defines outside of its headings.
+    terms: tuple[Term, ...] = ()
     lang: str = ""
     #: `<base href>`.
     base: str = ""
@@ -162,22 +173,42 @@ def links_to_follow(
     for name, attributes, node in elements:
         if (href := attributes.get(LINKS[name], _MISSING)) == _MISSING:
             continue
-        href = href or ""
-        if "#" in href and not (cut := href.partition("#")[0])[-1:].isspace():
-            href = cut
+        href, fragment = href or "", ""
+        if "#" in href and not (cut := href.partition("#"))[0][-1:].isspace():
+            href, _, fragment = cut
         if (rel := attributes.get("rel")) and "nofollow" in rel.lower().split():
             nofollow[href] = None
             continue
         texts = found.setdefault(href, {})
         if len(texts) < _MAX_TEXTS:
-            texts[collapsed(text_of(node))[:MAX_ANCHOR]] = None
+            text = collapsed(text_of(node))[:MAX_ANCHOR]
+            texts[_with_fragment(text, fragment) if fragment and text else text] = None
     links = tuple(Anchor(href, joined_texts(texts)) for href, texts in found.items())
     return links, tuple(href for href in nofollow if href not in found)
 
 
+def _with_fragment(text: str, fragment: str) -> str:
+    fragment = unquote(fragment)
+    is_name = len(fragment) <= MAX_ID and fragment.isprintable() and is_named_after(fragment, text)
+    return f"{text}\t{fragment}" if is_name else text
+
+
 def texts_of(links: Iterable[Anchor]) -> frozenset[str]:
     """Return the texts of links."""
-    return frozenset(text for link in links for text in link.text.split("\n"))
+    return frozenset(text.partition("\t")[0] for link in links for text in link.text.split("\n"))
+
+
+def term(section: str, text: str, *, links: Iterable[tuple[Attributes, str]] = ()) -> Term | None:
+    """Return the term of an element with an id and a text; None for one that leads to a definition elsewhere.
+
+    An entry of an index ends with a link to another page, given by its attributes and text.
+    """
+    text = heading(collapsed(text))
+    for attributes, of_link in links:
+        href = attributes.get("href") or ""
+        if href and not href.startswith("#") and text.endswith(heading(collapsed(of_link))):
+            return None
+    return Term(section, text[:MAX_TERM]) if section.strip() and section.isprintable() and text else None
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
