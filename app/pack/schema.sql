@@ -8,7 +8,7 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 -- Keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages, stemmers: Snowball's names
--- of the algorithms by which many pages are stemmed, with spaces between; and site_name: the part that titles share.
+-- of the algorithms by which many pages are stemmed, with spaces between; site_name: the parts that titles share, one a line; and language: that of the start page.
 
 -- Long texts are the last columns: SQLite reads a row from its beginning, through all its overflow pages.
 CREATE TABLE pages (
@@ -27,6 +27,7 @@ CREATE TABLE pages (
     hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
     shown_as     INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
     inlinks      INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one
+    versions     INTEGER NOT NULL DEFAULT 0,       -- a number that versions of a page in other languages have, too; 0 without any
     title        TEXT NOT NULL DEFAULT '',
     description  TEXT NOT NULL DEFAULT '',
     headings     TEXT NOT NULL DEFAULT '',         -- one a line
@@ -39,6 +40,9 @@ CREATE TABLE pages (
 
 -- The pages of each group that are not shown.
 CREATE INDEX pages_copies ON pages (shown_as) WHERE hidden;
+
+-- The versions of pages in other languages.
+CREATE INDEX pages_versions ON pages (versions) WHERE versions > 0;
 
 -- The properties that a searcher keeps in memory of every page, read without the long rows.
 CREATE INDEX pages_properties ON pages (hidden, section, lang, content_type, modified, inlinks);

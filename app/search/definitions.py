@@ -12,8 +12,8 @@ from app.search.pack_tables import cut
 from app.search.query import Query, words
 from app.text.names import GENERIC, alphanumeric
 
-#: Definitions of a query that are shown first, and rows that are read for one name.
-MAX_DEFINITIONS: Final = 3
+#: Definitions of a query, and rows that are read for one name.
+_MAX_DEFINITIONS: Final = 60
 _MAX_ROWS: Final = 100
 #: Kind of a definition whose name may be an ordinary word, which people do not type as a name.
 _WORD: Final = 4
@@ -52,7 +52,7 @@ def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Coll
     # An option has its signs; of `put` and `Put`, the one that is written like the query comes first.
     written = query.text.split()[-1]
     ordered = sorted(found, key=lambda each: (written not in found[each], found[each].startswith("-")))
-    return tuple(ordered[:MAX_DEFINITIONS])
+    return tuple(ordered[:_MAX_DEFINITIONS])
 
 
 def _named(connection: sqlite3.Connection, name: tuple[str, ...]) -> Iterator[tuple[Definition, str]]:

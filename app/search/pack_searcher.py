@@ -13,16 +13,17 @@ from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import pack_tables, passages, ranking, spelling, suggest, title_match, visible
-from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, SearchReply, SearchRequest, Sort
+from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, SearchReply, SearchRequest, Sort, Version
 from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query, parse
 from app.search.site_settings import NO_SETTINGS, SearchSettings
-from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
+from app.search.snippet import MAX_SCANNED, best_snippet, first_paragraph, matching_lines
 from app.search.stemmed import stems_in
 from app.search.subsections import best_pdf_page, choose, subsection_with
 from app.search.turns import TURNS
+from app.search.versions import Versions
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
 
@@ -40,6 +41,9 @@ _MAX_META = 300
 #: Digits of a number of pages.
 _MAX_DIGITS = 15
 
+#: Definitions of a name that are shown first, and versions of a hit in other languages.
+_MAX_DEFINITIONS = 3
+_MAX_VERSIONS = 20
 #: Headings of a hit, and characters of each.
 _MAX_HEADINGS, _MAX_HEADING = 10, 300
 #: Addresses of a hit's copies.
@@ -72,8 +76,9 @@ class PackSearcher:
             on_failure.callback(self._connections.close)
             try:
                 with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
-                    self.info, self._stemmers, self._site_name = _read_info(connection, path)
+                    self.info, self._stemmers, self._site_name, language = _read_info(connection, path)
                     self._properties = Properties(connection)
+                    self._versions = Versions.read(connection, self._properties, language)
                     pages = self._properties.rows
                     self._link_factors = ranking.link_factors(self._properties.inlinks, pages=pages)
                     self._visible = visible.read_visible(connection, self._properties.hidden)
@@ -114,7 +119,10 @@ class PackSearcher:
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
         with TURNS.take(), self._connections.connection(self._time_limit) as connection:
             began = time.perf_counter()
+            if filters.lang:
+                languages = (filters.lang,)
             defined = definitions_of(connection, query, hidden=shown.hidden)
+            defined = self._versions.definitions(defined, languages)[:_MAX_DEFINITIONS]
             ranked, all_scores, bound = self._scored(
                 connection, query, defined, hidden=shown.hidden, factors=settings.factors, limit=rank_limit
             )
@@ -123,6 +131,8 @@ class PackSearcher:
             if shown.shown_as:
                 scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
             filtered = properties.filtered(list(scores), filters, shown.copies)
+            scores = self._versions.scores(scores, filtered, languages)
+            filtered = list(scores)
             order = properties.newest_first(filtered) if sort == "date" else filtered
             places = _places(order, defined)[:MAX_HITS]
             on_page = places[offset : offset + limit]
@@ -227,15 +237,24 @@ class PackSearcher:
                 subsections=listed,
                 copies=len(others),
                 copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
+                versions=self._other_versions(connection, ranked[page]),
             )
-            outlines[page] = named
+            outlines[page] = named, headings.partition("\n")[0], body
         found = []
         for page, fragment in places:
             hit = hits[pages[page]]
             if fragment is not None:
-                hit = replace(hit, opens_at=subsection_with(fragment, outlines[pages[page]]))
+                named, heading, body = outlines[pages[page]]
+                opens_at = subsection_with(fragment, named)
+                paragraph = first_paragraph(body, opens_at.heading if opens_at else heading, matcher)
+                hit = replace(hit, opens_at=opens_at, snippet=paragraph or hit.snippet)
             found.append(hit)
         return tuple(found)
+
+    def _other_versions(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
+        found = self._versions.others(page)[:_MAX_VERSIONS]
+        urls = pack_tables.urls(connection, [each for _, each in found])
+        return tuple(Version(lang=lang, url=url) for (lang, _), url in zip(found, urls, strict=True))
 
 
 def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[int, str | None]]:
@@ -316,8 +335,10 @@ class ConnectionPool:
         return connection
 
 
-def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str]:
-    """Return the pack's description of itself, the algorithms by which queries are stemmed, and what titles share.
+def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str, str]:
+    """Return the pack's description of itself, and the algorithms by which queries are stemmed.
+
+    They are followed by the part that titles share, and by the language of the start page.
 
     Raises PackCorrupt for a database that is no pack of this release's schema version.
     """
@@ -330,7 +351,7 @@ def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tu
             f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
             "`perennial pack DOMAIN` rebuilds it from the stored pages"
         )
-    keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name")
+    keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name", "language")
     rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
     meta = dict.fromkeys(keys, "") | dict(rows)
     pages = meta["pages"]
@@ -341,4 +362,9 @@ def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tu
         pages=int(pages) if len(pages) <= _MAX_DIGITS and pages.isascii() and pages.isdigit() else 0,
     )
     algorithms = frozenset(ALGORITHMS.values())
-    return info, tuple(name for name in meta["stemmers"].split() if name in algorithms), meta["site_name"]
+    return (
+        info,
+        tuple(name for name in meta["stemmers"].split() if name in algorithms),
+        meta["site_name"],
+        meta["language"],
+    )

@@ -8,15 +8,15 @@ from typing import Final
 
 #: Words of a heading that say what kind of thing its name is: "Alias Directive", "class collections.OrderedDict".
 GENERIC: Final = frozenset({
-    "abstract", "annotation", "async", "attribute", "class", "classe", "classmethod", "command",
-    "configuration", "const", "constant", "constructor", "coroutine", "decorator", "default", "directive",
-    "direktive", "element", "enum", "enumeration", "environment", "event", "exception", "extern", "field",
-    "final", "flag", "fonction", "function", "funktion", "global", "interface", "klasse", "keyword", "macro",
+    "abstract", "annotation", "async", "attribute", "class", "classe", "classmethod", "command", "const",
+    "constant", "constructor", "coroutine", "decorator", "directive", "direktive", "element", "enum",
+    "enumeration", "exception", "fonction", "function", "funktion", "interface", "klasse", "keyword", "macro",
     "member", "method", "module", "modul", "object", "opcode", "operator", "option", "package", "parameter",
-    "pragma", "private", "program", "property", "protected", "protocol", "public", "record", "setting",
-    "signal", "statement", "static", "struct", "structure", "synchronized", "table", "tag", "type", "typedef",
-    "union", "utility", "variable", "view", "virtual", "void", "volatile",
+    "pragma", "property", "protected", "protocol", "statement", "static", "struct", "structure", "synchronized",
+    "type", "typedef", "union", "void",
 })  # fmt: skip
+#: Those that are in no ordinary phrase: "Function calls" defines no `calls`, but "Alias Directive" defines `Alias`.
+_TELLING: Final = frozenset({"directive", "direktive", "keyword", "macro", "opcode", "pragma"})
 #: Characters of a heading or term in which names are looked for, and names of one term: `-f, --force`.
 _MAX_TEXT: Final = 400
 _MAX_NAMES: Final = 6
@@ -95,7 +95,7 @@ def is_plain_word(name: str, text: str, fragment: str = "") -> bool:
     is_word = name.isalpha() and (name[1:].islower() or name.isupper() or len(name) == 1)
     if not is_word or f"{name}(" in text or f"{name}(" in fragment:
         return False
-    return not any(other.strip("<>¶:") in GENERIC for other in text.replace(name, "", 1).lower().split())
+    return not any(other.strip("<>¶:") in _TELLING for other in text.replace(name, "", 1).lower().split())
 
 
 def last_part(name: str) -> str:

@@ -29,6 +29,18 @@ def without_numbering(text: str) -> str:
     return NUMBERING.sub("", text)
 
 
+def site_names(titles: Iterable[tuple[str, str]]) -> str:
+    """Return the names of a site by its titles, given with their languages: one a line, each once.
+
+    In each language, and in all together, it is the part that most titles share.
+    """
+    by_language: dict[str, list[str]] = {"": []}
+    for title, lang in titles:
+        by_language[""].append(title)
+        by_language.setdefault(lang.partition("-")[0].lower(), []).append(title)
+    return "\n".join(dict.fromkeys(filter(None, map(site_name, by_language.values()))))
+
+
 def site_name(titles: Iterable[str]) -> str:
     """Return the first or last part that more than half of the titles share; empty if they share no part.
 
@@ -48,16 +60,15 @@ def site_name(titles: Iterable[str]) -> str:
 
 
 def without_site_name(title: str, site: str) -> str:
-    """Return a title without the name of its site at the end or the beginning."""
-    if not site or title == site:
-        return title
-    end = _IN_PARENTHESES.search(title)
-    if end and end[1] == site:
+    """Return a title without the name of its site, one of the lines of `site`, at the end or the beginning."""
+    names = site.split("\n") if site else ()
+    end = _IN_PARENTHESES.search(title) if names else None
+    if end and end[1] in names:
         return title[: end.start()]
-    separators = list(_SEPARATOR.finditer(title))
-    if separators and title[separators[-1].end() :] == site:
+    separators = list(_SEPARATOR.finditer(title)) if names else []
+    if separators and title[separators[-1].end() :] in names:
         return title[: separators[-1].start()]
-    if separators and title[: separators[0].start()] == site:
+    if separators and title[: separators[0].start()] in names:
         return title[separators[0].end() :]
     return title
 

@@ -45,7 +45,9 @@ _MAX_JSON_LD_OBJECTS = 50
 #: Documentation generators put a link to each heading at its end, with one of these signs as its text.
 #: `re` finds a pattern quickly if it begins with a character, which here is followed by what precedes it.
 _PERMALINKS_IN_TEXT = {sign: re.compile(f"{sign}(?<=\\S.)(?=\\s|$)") for sign in "¶🔗\uf0c1"}
-_PERMALINK_AT_END = re.compile("\\s*[¶§🔗\uf0c1]$|\\s+#$")
+_PERMALINK_AT_END = re.compile(
+    "(?:\\s*[¶§🔗\uf0c1]|\\s+#|\\s*(?:Link|Direct link|Permalink) to this (?:heading|headline|section|definition))+$"
+)
 
 HEADINGS = page_parts.HEADINGS
 #: Elements whose text is a block of its own kind.
@@ -237,7 +239,7 @@ def shared_title(metas: Iterable[Attributes]) -> str:
 
 
 def heading(text: str) -> str:
-    """Return a heading without the permalink sign at its end."""
+    """Return a heading without the permalink at its end."""
     return _PERMALINK_AT_END.sub("", text)
 
 

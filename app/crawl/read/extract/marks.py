@@ -248,6 +248,8 @@ def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str, links: Collecti
                 lines.append(line)
             continue
         if lines:
+            if within.heading and (last := contract.heading(lines[-1])) != lines[-1]:
+                lines[-1:] = [last] if last.strip() else []
             placed.append(PlacedBlock(Block(tuple(lines), within.kind, within.id), within.region, within.parts))
             lines = []
         if piece[0] == ">":
