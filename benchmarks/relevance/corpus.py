@@ -32,6 +32,8 @@ _SOURCES: Final = (
     "app/crawl/urls.py",
     "app/storage/layout.py",
     "app/storage/page_parts.py",
+    "app/text/anchor_texts.py",
+    "app/text/names.py",
 )
 _COMPLETE: Final = "complete"
 
