@@ -77,6 +77,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
     _remove(soup, ("template", "noframes"))  # Browsers do not show their content.
     linking = [(tag.name, _attributes(tag), tag) for tag in _tags(soup, contract.LINKS)]
     links, nofollow = contract.links_to_follow(linking, _anchor)
+    link_texts = contract.texts_of(links)
     by_anchor = marks.anchored(_NODES, ((attributes, tag) for name, attributes, tag in linking if name == "a"))
     description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
@@ -86,10 +87,10 @@ def _extract(soup: BeautifulSoup) -> Extract:
     refresh = contract.refresh_in(_attributes(tag) for tag in refreshes if tag.find_parent("noscript") is None)
     root = next(map(_attributes, _tags(soup, ("html",))), {})
     ids = marks.section_ids(_NODES, _tags(soup, contract.HEADINGS), by_anchor)
-    terms = marks.terms_of(_NODES, _tags(soup, (contract.DEFINED,)), by_anchor)
+    terms = marks.terms_of(_NODES, _tags(soup, (contract.DEFINED,)), by_anchor, link_texts=link_texts)
     _reduce_to_text(soup)
     title = next(map(_NODES.text, _tags(soup, ("title",))), "")
-    text = _read_text(soup, ids, contract.texts_of(links))
+    text = _read_text(soup, ids, link_texts)
     return Extract(
         title=title or contract.shared_title(map(_attributes, _tags(soup, ("meta",)))) or text.first_heading,
         description=description,

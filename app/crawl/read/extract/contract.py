@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
@@ -48,6 +48,8 @@ _PERMALINKS_IN_TEXT = {sign: re.compile(f"{sign}(?<=\\S.)(?=\\s|$)") for sign in
 _PERMALINK_AT_END = re.compile(
     "(?:\\s*[¶§🔗\uf0c1]|\\s+#|\\s*(?:Link|Direct link|Permalink) to this (?:heading|headline|section|definition))+$"
 )
+
+_ENDS_OF_PERMALINKS = ("¶", "§", "🔗", "\uf0c1", "#", "heading", "headline", "section", "definition")
 
 HEADINGS = page_parts.HEADINGS
 #: Elements whose text is a block of its own kind.
@@ -190,7 +192,8 @@ def links_to_follow(
 
 
 def _with_fragment(text: str, fragment: str) -> str:
-    fragment = unquote(fragment)
+    if "%" in fragment:
+        fragment = unquote(fragment)
     is_name = len(fragment) <= MAX_ID and fragment.isprintable() and is_named_after(fragment, text)
     return f"{text}\t{fragment}" if is_name else text
 
@@ -200,17 +203,14 @@ def texts_of(links: Iterable[Anchor]) -> frozenset[str]:
     return frozenset(text.partition("\t")[0] for link in links for text in link.text.split("\n"))
 
 
-def term(section: str, text: str, *, links: Iterable[tuple[Attributes, str]] = ()) -> Term | None:
-    """Return the term of an element with an id and a text; None for one that leads to a definition elsewhere.
+def term(text: str) -> str:
+    """Return the text of a term without the permalink at its end, cut to its limit."""
+    return heading(collapsed(text))[:MAX_TERM]
 
-    An entry of an index ends with a link to another page, given by its attributes and text.
-    """
-    text = heading(collapsed(text))
-    for attributes, of_link in links:
-        href = attributes.get("href") or ""
-        if href and not href.startswith("#") and text.endswith(heading(collapsed(of_link))):
-            return None
-    return Term(section, text[:MAX_TERM]) if section.strip() and section.isprintable() and text else None
+
+def may_be_reference(text: str, links: Collection[str]) -> bool:
+    """Return whether a term may be the entry of an index: a link, or text, comma and a link."""
+    return text in links or text.rpartition(", ")[2] in links
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
@@ -240,7 +240,8 @@ def shared_title(metas: Iterable[Attributes]) -> str:
 
 def heading(text: str) -> str:
     """Return a heading without the permalink at its end."""
-    return _PERMALINK_AT_END.sub("", text)
+    # The pattern is searched for from every character.
+    return _PERMALINK_AT_END.sub("", text) if text.endswith(_ENDS_OF_PERMALINKS) else text
 
 
 def without_permalinks(text: str) -> str:

@@ -112,6 +112,7 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
     # Links and metadata are read first: the steps below remove parts of the tree.
     linking = [(_LINKS[node.tag_id], node.attributes, node) for node in first["links"]]
     links, nofollow = contract.links_to_follow(linking, _anchor)
+    link_texts = contract.texts_of(links)
     by_anchor = marks.anchored(_NODES, ((attributes, node) for name, attributes, node in linking if name == "a"))
     metas = [node.attributes for node in first["meta"]]
     description, robots = contract.description_and_directives(metas)
@@ -124,11 +125,11 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
     refreshes = (node for node in first["meta"] if contract.is_refresh(node.attributes))
     refresh = contract.refresh_in(node.attributes for node in refreshes if not _is_within(node, ("noscript",)))
     ids = marks.section_ids(_NODES, first["headings"], by_anchor)
-    terms = marks.terms_of(_NODES, first[contract.DEFINED], by_anchor)
+    terms = marks.terms_of(_NODES, first[contract.DEFINED], by_anchor, link_texts=link_texts)
     without_frames = next((node.text() for node in first["noframes"]), "")
     _reduce_to_text(tree, first)
     title = tree.css_first("title")
-    text = _read_text(tree, root, ids, contract.texts_of(links))
+    text = _read_text(tree, root, ids, link_texts)
     found = Extract(
         title=(_NODES.text(title) if title else "") or contract.shared_title(metas) or text.first_heading,
         description=description,

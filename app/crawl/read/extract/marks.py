@@ -112,21 +112,34 @@ def anchored(nodes: Nodes[Node], anchors: Iterable[tuple[contract.Attributes, No
 
 
 def terms_of(
-    nodes: Nodes[Node], defined: Iterable[Node], by_anchor: Mapping[int, tuple[str, Node]]
+    nodes: Nodes[Node],
+    defined: Iterable[Node],
+    by_anchor: Mapping[int, tuple[str, Node]],
+    *,
+    link_texts: Collection[str],
 ) -> tuple[Term, ...]:
-    """Return the terms of definition lists, given as nodes, and those that an anchor is right before."""
+    """Return the terms of definition lists, given as nodes, and those that an anchor is right before.
+
+    `link_texts` are the texts of all links of the page.
+    """
     found: dict[str, Term] = {}
     for node in defined:
-        links = [(nodes.attributes(each), each) for each in nodes.within(node) if nodes.name(each) == "a"]
-        within = next(filter(None, (nodes.id(each) for _, each in links)), "")
-        section = nodes.id(node) or by_anchor.get(nodes.key(node), ("",))[0] or within
-        linked = ((attributes, nodes.written(each)) for attributes, each in links[-1:])
-        if section and (term := contract.term(section, nodes.written(node), links=linked)):
-            found.setdefault(section, term)
+        section = nodes.id(node) or by_anchor.get(nodes.key(node), ("",))[0]
+        section = section or next(filter(None, map(nodes.id, islice(nodes.within(node), _MAX_WITHIN))), "")
+        text = contract.term(nodes.written(node)) if section and section.isprintable() else ""
+        if text and not (contract.may_be_reference(text, link_texts) and _is_reference(nodes, node, text)):
+            found.setdefault(section, Term(section, text))
     for section, node in by_anchor.values():
-        if nodes.name(node) == contract.ANCHORED and (term := contract.term(section, nodes.written(node))):
-            found.setdefault(section, term)
+        if nodes.name(node) == contract.ANCHORED and (text := contract.term(nodes.written(node))):
+            found.setdefault(section, Term(section, text))
     return tuple(found.values())[:MAX_TERMS]
+
+
+def _is_reference(nodes: Nodes[Node], node: Node, text: str) -> bool:
+    """Return whether a term ends with a link to another page: an entry of an index."""
+    *_, last = (None, *(each for each in nodes.within(node) if nodes.name(each) == "a" and not nodes.id(each)))
+    href = (nodes.attributes(last).get("href") or "") if last is not None else ""
+    return last is not None and not href.startswith("#") and text.endswith(contract.term(nodes.written(last)))
 
 
 def section_ids(
