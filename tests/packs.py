@@ -27,10 +27,10 @@ SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
 INSERT INTO pages (
-    object, etag, key, url, path, section, lang, modified, content_type, canonical, text_hash,
+    object, etag, key, url, path, section, lang, modified, content_type, canonical, alternates, text_hash,
     title, description, headings, subsections, body_forms, body
 )
-VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -88,7 +88,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
 
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
-    kinds = (page.lang, page.modified, page.content_type, page.canonical)
+    kinds = (page.lang, page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
     forms = derived.body_forms(VariantsByAlgorithm(), lang=page.lang, description=page.description, body=page.body)
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)

@@ -18,7 +18,7 @@ from app.text.names import shown_term
 
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
-    *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
+    *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical", "alternates"),
     *("title", "description", "headings", "subsections", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
@@ -167,7 +167,7 @@ def _body_lines(page: Page) -> list[str]:
 
 def _row(stored: StoredContent, page: Page) -> tuple[str, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
-    kinds = (page.content_type, page.canonical)
+    kinds = (page.content_type, page.canonical, "\n".join(page.alternates))
     texts = (page.title, page.description, "\n".join(page.headings), subsections(page))
     body = BREAK.join(_body_lines(page))
     return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts), body)

@@ -26,6 +26,7 @@ CREATE TABLE pages (
     text_hash    INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 without a body
     hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
     shown_as     INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
+    alternates   TEXT NOT NULL DEFAULT '',         -- URLs that the page names as its versions in other languages, one a line
     inlinks      INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one
     versions     INTEGER NOT NULL DEFAULT 0,       -- a number that versions of a page in other languages have, too; 0 without any
     title        TEXT NOT NULL DEFAULT '',

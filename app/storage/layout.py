@@ -51,6 +51,8 @@ MAX_HEADINGS: Final = 500
 MAX_BODY: Final = 20_000_000
 #: Characters of a URL, a path or a canonical key. A longer one cannot be cut: the page is left out of packs.
 MAX_ADDRESS: Final = 8_000
+#: Versions of a page in other languages.
+MAX_ALTERNATES: Final = 200
 #: Characters of a hash, in hexadecimal digits.
 MAX_HASH: Final = 128
 #: Characters of a media type (RFC 6838 section 4.2 allows 127 for each part) and of a date.
@@ -79,6 +81,8 @@ class Page:
     content_type: str = "text/html"
     #: Canonical key of the page's `rel=canonical`, when it is in scope and differs from `canonical_key`; else empty.
     canonical: str = ""
+    #: URLs in scope that the page names as its versions in other languages.
+    alternates: tuple[str, ...] = ()
     #: Date of the page's own metadata or of its server: `2026-11-21`; else empty.
     modified: str = ""
     #: All text of the page, boilerplate included, in document order. `body` is a part of it, chosen at extraction.
@@ -216,6 +220,7 @@ def page_from_fields(named: Mapping[str, Any], *, parts: bool = True) -> Page:
     """
     found = {**_fields_of(Page, named), "canonical_key": named["key"], "version": named["version"]}
     found["headings"] = tuple(named["headings"])
+    found["alternates"] = tuple(named.get("alternates", ()))
     page = Page(**found | {"blocks": (), "links": (), "terms": ()})
     if page.version != CONTENT_VERSION:
         return page
@@ -251,6 +256,7 @@ def bounded(page: Page) -> Page:
         lang=language_tag(page.lang),
         content_type=page.content_type[:MAX_CONTENT_TYPE],
         canonical=page.canonical if len(page.canonical) <= MAX_ADDRESS else "",
+        alternates=tuple(url for url in page.alternates if len(url) <= MAX_ADDRESS)[:MAX_ALTERNATES],
         modified=page.modified if len(page.modified) <= MAX_DATE else "",
         blocks=bounded_blocks(page.blocks),
         links=bounded_links(page.links, max_url=MAX_ADDRESS),

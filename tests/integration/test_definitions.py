@@ -123,3 +123,15 @@ def test_of_the_versions_of_a_page_that_of_the_visitor_is_shown(
 
 def test_a_page_whose_words_only_one_version_has_is_found_in_that_language(tmp_path: Path) -> None:
     assert hits(tmp_path, VERSIONS, "correspondance", "en")[0].path == "/fr/mod/alias.html"
+
+
+def test_pages_that_name_each_other_are_versions_and_a_page_that_is_only_named_is_none(tmp_path: Path) -> None:
+    urls = {lang: f"https://site.example/{name}" for lang, name in (("en", "trees"), ("de", "baeume"))}
+    start = "https://site.example/"
+    both = [
+        page("/trees", "Trees oak", "oak and more", lang="en", alternates=(urls["de"], start)),
+        page("/baeume", "Bäume oak", "oak und mehr", lang="de", alternates=(urls["en"], start)),
+        page("/", "Startseite oak", "oak", lang="fr"),
+    ]
+    assert {hit.path for hit in hits(tmp_path, both, "oak", "de")} == {"/baeume", "/"}
+    assert {hit.path for hit in hits(tmp_path, both, "oak", "en")} == {"/trees", "/"}
