@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from app.search.definitions import Definition
 from app.search.pack_tables import Properties
 
+#: Versions of a page: a hostile pack may have millions.
+_MAX_VERSIONS = 200
 _VERSIONS = "SELECT id, versions FROM pages WHERE versions > 0"
 
 
@@ -31,7 +33,8 @@ class Versions:
         group_of = dict(connection.execute(_VERSIONS).fetchall())
         pages_of: dict[int, list[int]] = defaultdict(list)
         for page, group in group_of.items():
-            pages_of[group].append(page)
+            if len(pages_of[group]) < _MAX_VERSIONS:
+                pages_of[group].append(page)
         return cls(group_of, {group: tuple(pages) for group, pages in pages_of.items()}, properties, language)
 
     def preferred(self, pages: Iterable[int], languages: Sequence[str]) -> dict[int, int]:
