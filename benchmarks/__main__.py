@@ -36,6 +36,9 @@ from benchmarks import (
 )
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import MeasuredRow
+from benchmarks.names import indexes
+from benchmarks.names import run as names
+from benchmarks.names import tables as names_tables
 from benchmarks.plots import write_plots
 from benchmarks.profile import Share, summary
 from benchmarks.relevance import corpus
@@ -59,7 +62,7 @@ GENERATED: Mapping[str, Callable[..., MeasuredRow]] = {
     "latency": latency.run,
     "growth": growth.run,
 }
-ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance", "extract")
+ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance", "names", "extract")
 #: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.
 QUIET_TIMEOUT = 10.0
 #: Attempts of a disturbed run.
@@ -98,6 +101,7 @@ def bench(
         "parked": lambda: _parked(folder),
         "search": lambda: _searched(folder),
         "relevance": lambda: _judged(folder, unseen=unseen),
+        "names": lambda: _named(folder),
         "extract": lambda: (extract.run(folder), extract.versions()),
         **{row: partial(_generated, row, folder, small=small) for row in GENERATED},
     }
@@ -173,6 +177,12 @@ def _judged(folder: Path, *, unseen: bool) -> Measured:
     parts = relevance.run(folder, unseen=unseen)
     names = sorted({query.site for part in parts for query in part.queries})
     return relevance_tables.shown(parts), _packages(names, folder, corpus.SITES)
+
+
+def _named(folder: Path) -> Measured:
+    halves = {"tuning half": False, names_tables.HELD_OUT: True}
+    outcomes = {half: names.run(folder, held_out=held_out) for half, held_out in halves.items()}
+    return names_tables.shown(outcomes), _packages(indexes.SITES, folder, corpus.SITES)
 
 
 def _packages(

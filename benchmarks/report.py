@@ -16,6 +16,7 @@ from benchmarks import (
     search_tables,
 )
 from benchmarks.figures import FigureTable, MeasuredRow, bullets
+from benchmarks.names import tables as names_tables
 from benchmarks.relevance import tables as relevance_tables
 from benchmarks.stored_results import Section
 
@@ -39,6 +40,7 @@ METHOD = (
     + growth.METHOD
     + search_tables.METHOD
     + relevance_tables.METHOD
+    + names_tables.METHOD
     + extract.METHOD
 )
 

@@ -10,26 +10,27 @@ from typing import Any
 
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import Load, PackVersion
-from app.pack import derived, groups
+from app.pack import derived, groups, versions
 from app.pack.anchors import note_links
 from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
+from app.pack.definitions import write_definitions
 from app.pack.fetch import sha256
 from app.pack.manifest import Manifest
 from app.pack.publish import compress
 from app.pack.rows import section, subsections
 from app.storage.layout import Page, Tombstone, content_key, manifest_key, pack_key, page_id, to_json
 from app.storage.store import ObjectStore
-from app.text.titles import site_name
+from app.text.titles import site_names
 from app.text.variants import VariantsByAlgorithm
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
 INSERT INTO pages (
-    object, etag, key, url, path, section, lang, modified, content_type, canonical, text_hash,
+    object, etag, key, url, path, section, lang, modified, content_type, canonical, alternates, text_hash,
     title, description, headings, subsections, body_forms, body
 )
-VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -73,18 +74,21 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
             database.executemany(_INSERT, rows)
             derived.join(database)
             groups.assign(database)
+            versions.assign(database)
             meta["stemmers"] = derived.stemmers(database)
-            meta["site_name"] = site_name(page.title for page in pages)
+            meta["site_name"] = site_names((page.title, page.lang) for page in pages)
+            meta["language"] = versions.start_language(database)
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             write_vocabulary(database)
             write_names(database, meta["site_name"])
             derived.write_stems(database, meta["site_name"], meta.get("stemmers", "").split())
+            write_definitions(database, meta["site_name"])
     return path
 
 
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
-    kinds = (page.lang, page.modified, page.content_type, page.canonical)
+    kinds = (page.lang, page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
     forms = derived.body_forms(VariantsByAlgorithm(), lang=page.lang, description=page.description, body=page.body)
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)

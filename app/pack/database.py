@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
-from app.pack import groups
+from app.pack import groups, versions
+from app.pack.definitions import write_definitions
 from app.pack.derived import write_stems
-from app.text.titles import site_name, without_site_name
+from app.text.titles import site_names, without_site_name
 
 #: `PERN`, as in `schema.sql`.
 APPLICATION_ID: Final = 0x5045524E
@@ -53,7 +54,7 @@ SELECT term, max(doc) AS docs FROM temp.vocabulary
 WHERE length(term) <= ? AND col NOT IN ('name_forms', 'body_forms')
 GROUP BY term ORDER BY docs DESC, term LIMIT ?
 """
-_VISIBLE_TITLES: Final = "SELECT title FROM pages WHERE NOT hidden"
+_VISIBLE_TITLES: Final = "SELECT title, lang FROM pages WHERE NOT hidden"
 _VISIBLE_NAMES: Final = "SELECT id, title, headings, anchors FROM pages WHERE NOT hidden"
 
 
@@ -117,14 +118,21 @@ def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]
     database.executescript(TRIGGERS)
     with transaction(database):
         groups.assign(database)
-        site = site_name(title for (title,) in database.execute(_VISIBLE_TITLES))
-        entries = {**meta, "pages": str(count_pages(database)), "site_name": site}
+        versions.assign(database)
+        site = site_names(database.execute(_VISIBLE_TITLES))
+        entries = {
+            **meta,
+            "pages": str(count_pages(database)),
+            "site_name": site,
+            "language": versions.start_language(database),
+        }
         database.execute("DELETE FROM meta")
         database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", entries.items())
         database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
         write_vocabulary(database)
         write_names(database, site)
         write_stems(database, site, meta.get("stemmers", "").split())
+        write_definitions(database, site)
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)

@@ -14,10 +14,11 @@ from app.pack.stored_pages import StoredContent
 from app.storage.layout import MAX_HEADINGS, Page, Tombstone
 from app.storage.page_parts import HEADINGS
 from app.storage.store import Stat
+from app.text.names import shown_term
 
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
-    *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
+    *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical", "alternates"),
     *("title", "description", "headings", "subsections", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
@@ -132,15 +133,22 @@ def _delete(database: sqlite3.Connection, page_id: str) -> int:
 
 
 def subsections(page: Page) -> str:
-    """Return fragment, tab and text of each heading with an id, one a line; without the heading of the whole page."""
+    """Return fragment, tab and text of each heading with an id and of each term, one a line.
+
+    The heading of the whole page is left out, and of a term what is not its name.
+    """
     headings = [
         (block.id, " ".join(block.lines)) for block in page.blocks if block.kind in HEADINGS and not block.boilerplate
     ]
     if page.headings and headings and headings[0][1] == page.headings[0]:
         headings = headings[1:]
-    named = ((fragment, " ".join(text.split())) for fragment, text in headings if fragment.isprintable())
-    lines = [f"{fragment}\t{text[:MAX_SUBSECTION]}" for fragment, text in named if fragment.strip() and text]
-    return "\n".join(lines[:MAX_HEADINGS])
+    terms = ((term.id, shown_term(term.text, term.id)) for term in page.terms)
+    named = {
+        fragment: " ".join(text.split())[:MAX_SUBSECTION]
+        for fragment, text in (*terms, *headings[:MAX_HEADINGS])
+        if fragment.strip() and fragment.isprintable()
+    }
+    return "\n".join(f"{fragment}\t{text}" for fragment, text in named.items() if text)
 
 
 def _write(database: sqlite3.Connection, stored: StoredContent, page: Page) -> None:
@@ -159,7 +167,7 @@ def _body_lines(page: Page) -> list[str]:
 
 def _row(stored: StoredContent, page: Page) -> tuple[str, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
-    kinds = (page.content_type, page.canonical)
+    kinds = (page.content_type, page.canonical, "\n".join(page.alternates))
     texts = (page.title, page.description, "\n".join(page.headings), subsections(page))
     body = BREAK.join(_body_lines(page))
     return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts), body)

@@ -8,7 +8,7 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 -- Keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages, stemmers: Snowball's names
--- of the algorithms by which many pages are stemmed, with spaces between; and site_name: the part that titles share.
+-- of the algorithms by which many pages are stemmed, with spaces between; site_name: the parts that titles share, one a line; and language: that of the start page.
 
 -- Long texts are the last columns: SQLite reads a row from its beginning, through all its overflow pages.
 CREATE TABLE pages (
@@ -26,7 +26,9 @@ CREATE TABLE pages (
     text_hash    INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 without a body
     hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
     shown_as     INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
+    alternates   TEXT NOT NULL DEFAULT '',         -- URLs that the page names as its versions in other languages, one a line
     inlinks      INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one
+    versions     INTEGER NOT NULL DEFAULT 0,       -- a number that versions of a page in other languages have, too; 0 without any
     title        TEXT NOT NULL DEFAULT '',
     description  TEXT NOT NULL DEFAULT '',
     headings     TEXT NOT NULL DEFAULT '',         -- one a line
@@ -39,6 +41,9 @@ CREATE TABLE pages (
 
 -- The pages of each group that are not shown.
 CREATE INDEX pages_copies ON pages (shown_as) WHERE hidden;
+
+-- The versions of pages in other languages.
+CREATE INDEX pages_versions ON pages (versions) WHERE versions > 0;
 
 -- The properties that a searcher keeps in memory of every page, read without the long rows.
 CREATE INDEX pages_properties ON pages (hidden, section, lang, content_type, modified, inlinks);
@@ -53,6 +58,18 @@ CREATE TABLE words (
 CREATE TABLE gone (
     object TEXT PRIMARY KEY,
     etag   TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- Names that pages define, so that a query which is a name is one look-up: the folded words of the name's last part, the
+-- best definition first. Written when the pack is complete.
+CREATE TABLE definitions (
+    name      TEXT NOT NULL,
+    rank      INTEGER NOT NULL,
+    kind      INTEGER NOT NULL,           -- 0 page of its own, 1 section with this id, 2 other section, 3 fragment that links name, 4 ordinary word
+    page      INTEGER NOT NULL,           -- pages.id
+    fragment  TEXT NOT NULL,              -- empty for the whole page
+    full_name TEXT NOT NULL,              -- as it is written: collections.OrderedDict; empty if the fragment is the same
+    PRIMARY KEY (name, rank)
 ) WITHOUT ROWID;
 
 -- Links of each page with their texts, compressed, so that the next incremental pack can join the anchor texts anew.

@@ -95,6 +95,14 @@ class Subsection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """The same page in another language."""
+
+    lang: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """One page that matches. `headings` are those with a word of the query; a higher score is a better match.
 
@@ -103,6 +111,7 @@ class Hit:
 
     `opens_at` is the subsection that matches better than the title; None for the page as a whole. `subsections` are
     others that match. `copies` is the number of other pages with the same text, and `copy_urls` are the first ones.
+    `versions` are the page in other languages.
     """
 
     url: str
@@ -120,6 +129,7 @@ class Hit:
     subsections: tuple[Subsection, ...] = ()
     copies: int = 0
     copy_urls: tuple[str, ...] = ()
+    versions: tuple[Version, ...] = ()
 
     @property
     def link(self) -> str:

@@ -13,15 +13,17 @@ from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import pack_tables, passages, ranking, spelling, suggest, title_match, visible
-from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, SearchReply, SearchRequest, Sort
+from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, SearchReply, SearchRequest, Sort, Version
+from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query, parse
 from app.search.site_settings import NO_SETTINGS, SearchSettings
-from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
+from app.search.snippet import MAX_SCANNED, best_snippet, first_paragraph, matching_lines
 from app.search.stemmed import stems_in
-from app.search.subsections import best_pdf_page, choose
+from app.search.subsections import best_pdf_page, choose, subsection_with
 from app.search.turns import TURNS
+from app.search.versions import Versions
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
 
@@ -39,6 +41,9 @@ _MAX_META = 300
 #: Digits of a number of pages.
 _MAX_DIGITS = 15
 
+#: Definitions of a name that are shown first, and versions of a hit in other languages.
+_MAX_DEFINITIONS = 3
+_MAX_VERSIONS = 20
 #: Headings of a hit, and characters of each.
 _MAX_HEADINGS, _MAX_HEADING = 10, 300
 #: Addresses of a hit's copies.
@@ -71,8 +76,9 @@ class PackSearcher:
             on_failure.callback(self._connections.close)
             try:
                 with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
-                    self.info, self._stemmers, self._site_name = _read_info(connection, path)
+                    self.info, self._stemmers, self._site_name, language = _read_info(connection, path)
                     self._properties = Properties(connection)
+                    self._versions = Versions.read(connection, self._properties, language)
                     pages = self._properties.rows
                     self._link_factors = ranking.link_factors(self._properties.inlinks, pages=pages)
                     self._visible = visible.read_visible(connection, self._properties.hidden)
@@ -113,22 +119,29 @@ class PackSearcher:
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
         with TURNS.take(), self._connections.connection(self._time_limit) as connection:
             began = time.perf_counter()
+            if filters.lang:
+                languages = (filters.lang,)
+            defined = definitions_of(connection, query, hidden=shown.hidden)
+            defined = self._versions.definitions(defined, languages)[:_MAX_DEFINITIONS]
             ranked, all_scores, bound = self._scored(
-                connection, query, hidden=shown.hidden, factors=settings.factors, limit=rank_limit
+                connection, query, defined, hidden=shown.hidden, factors=settings.factors, limit=rank_limit
             )
             counted = shown.shown(page for page in all_scores if page in ranked.complete) or shown.shown(all_scores)
             scores = all_scores
             if shown.shown_as:
                 scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
             filtered = properties.filtered(list(scores), filters, shown.copies)
+            scores = self._versions.scores(scores, filtered, languages)
+            filtered = list(scores)
             order = properties.newest_first(filtered) if sort == "date" else filtered
-            on_page = order[:MAX_HITS][offset : offset + limit]
-            represented = properties.representatives(on_page, filters, shown.copies, languages)
+            places = _places(order, defined)[:MAX_HITS]
+            on_page = places[offset : offset + limit]
+            represented = properties.representatives([page for page, _ in on_page], filters, shown.copies, languages)
             return PackHits(
-                total=min(len(order), MAX_HITS),
+                total=len(places),
                 capped=ranked.capped or len(order) > MAX_HITS,
                 relaxed=ranked.relaxed,
-                hits=self._hits(connection, represented, scores, ranked.phrases, shown.copies),
+                hits=self._hits(connection, on_page, represented, scores, ranked.phrases, shown.copies),
                 facets=properties.facets(counted, filters, shown.copies),
                 did_you_mean=spelling.did_you_mean(
                     connection, query, ranked, pages=properties.rows, hidden=shown.hidden
@@ -164,6 +177,7 @@ class PackSearcher:
         self,
         connection: sqlite3.Connection,
         query: Query,
+        defined: Sequence[Definition],
         *,
         hidden: Collection[int],
         factors: Mapping[str, float],
@@ -179,21 +193,26 @@ class PackSearcher:
             scores = passages.raised(connection, stems.in_passages, scores, typed=stems.typed_in_passages)
         by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
         scores = ranking.weighted(by_title, self._link_factors)
-        if scores and not ranked.relaxed:
-            promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden)
+        defining = list(dict.fromkeys(each.page for each in defined))
+        if defining and not ranked.complete:
+            ranked = replace(ranked, complete=defining, relaxed=False)
+        if ranked.complete:
+            promoted = ranking.promoted_pages(connection, query, ranked, defining=defining, hidden=hidden)
             scores = ranking.promote(promoted, scores, bound=bound)
         return ranked, ranking.bounded(scores, ranked.phrases, bound=bound), bound
 
     def _hits(
         self,
         connection: sqlite3.Connection,
+        places: Sequence[tuple[int, str | None]],
         pages: Mapping[int, int],
         scores: dict[int, float],
         phrases: tuple[Phrase, ...],
         copies: pack_tables.Copies,
     ) -> tuple[Hit, ...]:
-        """Return the hits of ranked pages, each with the page that represents its group."""
+        """Return the hits at these places, given the page that represents the group of each ranked page."""
         hits, matcher = {}, Matcher(phrases)
+        outlines = {}
         ranked = {represented: page for page, represented in pages.items()}
         for row in pack_tables.read_rows(connection, _HIT_COLUMNS, tuple(ranked)):
             page, url, path, title, headings, description, utf8, lang, modified, named = row
@@ -218,8 +237,37 @@ class PackSearcher:
                 subsections=listed,
                 copies=len(others),
                 copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
+                versions=self._other_versions(connection, ranked[page]),
             )
-        return tuple(hits[page] for page in pages.values())
+            outlines[page] = named, headings.partition("\n")[0], body
+        found = []
+        for page, fragment in places:
+            hit = hits[pages[page]]
+            if fragment is not None:
+                named, heading, body = outlines[pages[page]]
+                opens_at = subsection_with(fragment, named)
+                paragraph = first_paragraph(body, opens_at.heading if opens_at else heading, matcher)
+                hit = replace(hit, opens_at=opens_at, snippet=paragraph or hit.snippet)
+            found.append(hit)
+        return tuple(found)
+
+    def _other_versions(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
+        found = self._versions.others(page)[:_MAX_VERSIONS]
+        urls = pack_tables.urls(connection, [each for _, each in found])
+        return tuple(Version(lang=lang, url=url) for (lang, _), url in zip(found, urls, strict=True))
+
+
+def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[int, str | None]]:
+    """Return the places of hits: each page, or instead the sections of it that define the query's name.
+
+    They are page and fragment: an empty one for the whole page, None where the hit may open at any subsection.
+    """
+    fragments: dict[int, list[str | None]] = {}
+    for each in defined:
+        fragments.setdefault(each.page, []).append(each.fragment)
+    if not fragments:
+        return [(page, None) for page in pages]
+    return [(page, fragment) for page in pages for fragment in fragments.get(page, (None,))]
 
 
 class ConnectionPool:
@@ -287,8 +335,10 @@ class ConnectionPool:
         return connection
 
 
-def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str]:
-    """Return the pack's description of itself, the algorithms by which queries are stemmed, and what titles share.
+def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str, str]:
+    """Return the pack's description of itself, and the algorithms by which queries are stemmed.
+
+    They are followed by the part that titles share, and by the language of the start page.
 
     Raises PackCorrupt for a database that is no pack of this release's schema version.
     """
@@ -301,7 +351,7 @@ def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tu
             f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
             "`perennial pack DOMAIN` rebuilds it from the stored pages"
         )
-    keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name")
+    keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name", "language")
     rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
     meta = dict.fromkeys(keys, "") | dict(rows)
     pages = meta["pages"]
@@ -312,4 +362,9 @@ def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tu
         pages=int(pages) if len(pages) <= _MAX_DIGITS and pages.isascii() and pages.isdigit() else 0,
     )
     algorithms = frozenset(ALGORITHMS.values())
-    return info, tuple(name for name in meta["stemmers"].split() if name in algorithms), meta["site_name"]
+    return (
+        info,
+        tuple(name for name in meta["stemmers"].split() if name in algorithms),
+        meta["site_name"],
+        meta["language"],
+    )

@@ -15,6 +15,7 @@ from app.search import pack_tables, passages, title_match
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
 from app.search.stemmed import Stems
+from app.text.titles import NUMBERING
 from app.text.variants import symbols_in
 
 #: Weights of the columns of `pages_fts`, in their order: see app/pack/schema.sql.
@@ -54,8 +55,6 @@ _BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?
 #: What has a page's names: none is longer than a query, which has 255 characters.
 _NAME_COLUMNS = f"""id, {cut("title", 1_000)}, {cut("headings", 1_000)}, {cut("path", 4_000)},
     {cut("anchors", 10_000)}"""
-#: Numbers of sections and chapters, which people do not type.
-NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 _NUMBERING_OF_LINES = re.compile(NUMBERING.pattern, re.MULTILINE)
 #: A word between two names, where many names are compared at once.
 _BETWEEN = "qzq"
@@ -176,9 +175,14 @@ class Promoted:
 
 
 def promoted_pages(
-    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, hidden: Collection[int]
+    connection: sqlite3.Connection,
+    query: Query,
+    ranking: Ranking,
+    *,
+    defining: Collection[int] = (),
+    hidden: Collection[int],
 ) -> Promoted:
-    """Return the pages of a ranking to promote."""
+    """Return the pages of a ranking to promote. Those `defining` the name that the query is come first."""
     candidates = [page for (page,) in connection.execute(_BEST_NAMES, (query.name_match, _NAME_CANDIDATES))]
     ranked = [page for page in candidates if page in ranking.scores]
     rows = {page: names for page, *names in pack_tables.read_rows(connection, _NAME_COLUMNS, ranked)}
@@ -186,7 +190,7 @@ def promoted_pages(
     symbols = tuple(phrase.symbol for phrase in query.phrases if phrase.symbol)
 
     named = [page for page in candidates if page in rows and _has_name(*rows[page], typed=typed, symbols=symbols)]
-    by_name = named[:_MAX_PROMOTED]
+    by_name = list(dict.fromkeys((*defining, *named)))[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)
     adjacent = pack_tables.first_matches(connection, query.phrase_match, hidden=hidden, limit=_MAX_PROMOTED + 1)

@@ -27,6 +27,11 @@ _MAX_MATCHES = 300
 _BEFORE = "…\N{NO-BREAK SPACE}"
 _AFTER = "\N{NO-BREAK SPACE}…"
 
+#: What may be between a name and its first paragraph, and how a sentence begins. Brackets may be in brackets once.
+_SIGNATURE = r"(?: Directive)?(?:\s?\([^()]{0,400}(?:\([^()]{0,100}\)[^()]{0,400}){0,4}\);?)?"
+_SENTENCE_BEGIN = r"(?=[^\W\d_a-z]\w*,? +[^\W\dA-Z])"
+#: Characters of the shortest paragraph that ends with its sentence.
+_LEAST_SENTENCE = 60
 _SENTENCE_END = re.compile(r"(?:[.!?…]\s+|[。！？]\s*)(?=\S)")
 
 
@@ -77,12 +82,38 @@ def best_snippet(texts: Sequence[str], matcher: Matcher) -> Snippet:
         text = next((text for text in reversed(texts) if text), "")
         passage = _Passage(0, 0)
     cut = _cut(text, passage)
+    return Snippet(cut, _marks(cut, matcher))
+
+
+def first_paragraph(body: str, name: str, matcher: Matcher) -> Snippet | None:
+    """Return how the text goes on after the heading or signature of a name; None if no sentence follows it.
+
+    The body does not show what is a heading: the first mention counts that a sentence follows.
+    """
+    called = name.endswith("()")
+    written = re.escape(name.removesuffix("()").rstrip().rpartition(".")[2] if called else name)
+    found = re.compile(rf"(?<!\w){written}{_SIGNATURE}\s+{_SENTENCE_BEGIN}").search(body)
+    if found is None:
+        return None
+    start = found.end()
+    end = min(len(body), start + WIDTH)
+    sentences = [each.start() + 1 for each in _SENTENCE_END.finditer(body, start + _LEAST_SENTENCE, end)]
+    if sentences and end < len(body):
+        end = sentences[-1]
+    while start < end < len(body) and not (body[end].isspace() or is_unspaced(body[end])):
+        end -= 1
+    text = " ".join(body[start:end].split())
+    is_whole = end == len(body) or text.endswith((".", "!", "?", "。"))
+    return Snippet(text + ("" if is_whole else _AFTER), _marks(text, matcher))
+
+
+def _marks(text: str, matcher: Matcher) -> tuple[tuple[int, int], ...]:
+    """Return the ranges that match; those with nothing but a space between them are one."""
     marks: list[tuple[int, int]] = []
-    for start, end, _ in matcher.matches(fold(cut))[:_MAX_MATCHES]:
-        # Matches with nothing but a space between them are marked as one.
-        first = marks.pop()[0] if marks and cut[marks[-1][1] : start] in {"", " "} else start
+    for start, end, _ in matcher.matches(fold(text))[:_MAX_MATCHES]:
+        first = marks.pop()[0] if marks and text[marks[-1][1] : start] in {"", " "} else start
         marks.append((first, end))
-    return Snippet(cut, tuple(marks))
+    return tuple(marks)
 
 
 def matching_lines(text: str, matcher: Matcher) -> tuple[str, ...]:

@@ -51,6 +51,18 @@ def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | Non
     return (None if opens_at is None else subsections[opens_at]), listed
 
 
+def subsection_with(fragment: str, text: str) -> Subsection | None:
+    """Return the subsection with a fragment, by whose name links call it if no heading has it; None for no fragment.
+
+    `text` is as for `choose`.
+    """
+    if not fragment:
+        return None
+    start = f"{fragment}\t"
+    line = next((line for line in text.split("\n") if line.startswith(start)), "")
+    return Subsection(fragment=fragment, heading=line.removeprefix(start) or fragment)
+
+
 def best_pdf_page(text: str, body: str, matcher: Matcher) -> Subsection | None:
     """Return the first page of a PDF with the most phrases of a query; None for another document or without a match.
 

@@ -10,7 +10,7 @@ from app.errors import InvalidQuery
 from app.search import pack_tables
 from app.search.pack_tables import cut
 from app.search.query import GAP, MAX_CHARACTERS, Phrase, Query, fold, parse, words
-from app.search.ranking import NUMBERING
+from app.text.titles import without_numbering
 
 #: Completions of the last word, and names, examined per suggestion wanted.
 _CANDIDATES = 3
@@ -100,7 +100,7 @@ def _matching_names(connection: sqlite3.Connection, query: Query, *, hidden: Col
     for page, *texts in rows:
         for text in texts if page not in hidden else ():
             lines = [line for line in _lines_with_all(text, needles) if len(line) <= _MAX_NAME_LENGTH]
-            names |= dict.fromkeys(NUMBERING.sub("", line) for line in lines)
+            names |= dict.fromkeys(without_numbering(line) for line in lines)
             if lines:  # The headings count only if the title does not have all words.
                 break
 

@@ -15,13 +15,16 @@ from app.errors import ObjectDamaged, ObjectNotFound
 from app.storage.page_parts import (
     Block,
     PageLink,
+    Term,
     blocks_from_json,
     blocks_to_json,
     bounded_blocks,
     bounded_links,
+    bounded_terms,
     headings_from_json,
     links_from_json,
     links_to_json,
+    terms_from_json,
 )
 from app.storage.reading import decoded, parsing
 from app.storage.store import ObjectStore, Stat
@@ -48,6 +51,8 @@ MAX_HEADINGS: Final = 500
 MAX_BODY: Final = 20_000_000
 #: Characters of a URL, a path or a canonical key. A longer one cannot be cut: the page is left out of packs.
 MAX_ADDRESS: Final = 8_000
+#: Versions of a page in other languages.
+MAX_ALTERNATES: Final = 200
 #: Characters of a hash, in hexadecimal digits.
 MAX_HASH: Final = 128
 #: Characters of a media type (RFC 6838 section 4.2 allows 127 for each part) and of a date.
@@ -76,12 +81,16 @@ class Page:
     content_type: str = "text/html"
     #: Canonical key of the page's `rel=canonical`, when it is in scope and differs from `canonical_key`; else empty.
     canonical: str = ""
+    #: URLs in scope that the page names as its versions in other languages.
+    alternates: tuple[str, ...] = ()
     #: Date of the page's own metadata or of its server: `2026-11-21`; else empty.
     modified: str = ""
     #: All text of the page, boilerplate included, in document order. `body` is a part of it, chosen at extraction.
     blocks: tuple[Block, ...] = ()
     #: The links that a crawl follows, in document order.
     links: tuple[PageLink, ...] = ()
+    #: What the page defines besides its headings, in document order: terms of definition lists, and anchored names.
+    terms: tuple[Term, ...] = ()
     #: Hashes of `body` and `title`, to find copies; empty for an empty text.
     body_hash: str = ""
     title_hash: str = ""
@@ -211,7 +220,8 @@ def page_from_fields(named: Mapping[str, Any], *, parts: bool = True) -> Page:
     """
     found = {**_fields_of(Page, named), "canonical_key": named["key"], "version": named["version"]}
     found["headings"] = tuple(named["headings"])
-    page = Page(**found | {"blocks": (), "links": ()})
+    found["alternates"] = tuple(named.get("alternates", ()))
+    page = Page(**found | {"blocks": (), "links": (), "terms": ()})
     if page.version != CONTENT_VERSION:
         return page
     if not parts:
@@ -220,8 +230,12 @@ def page_from_fields(named: Mapping[str, Any], *, parts: bool = True) -> Page:
         with suppress(KeyError, TypeError, AttributeError):
             page = replace(page, blocks=headings_from_json(found.get("blocks", ()), page.body))
         return page
-    blocks = blocks_from_json(found.get("blocks", ()), page.body)
-    return replace(page, blocks=blocks, links=links_from_json(found.get("links", ()), page.origin))
+    return replace(
+        page,
+        blocks=blocks_from_json(found.get("blocks", ()), page.body),
+        links=links_from_json(found.get("links", ()), page.origin),
+        terms=terms_from_json(found.get("terms", ())),
+    )
 
 
 def _fields_of(kind: type[Page | Tombstone], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,9 +256,11 @@ def bounded(page: Page) -> Page:
         lang=language_tag(page.lang),
         content_type=page.content_type[:MAX_CONTENT_TYPE],
         canonical=page.canonical if len(page.canonical) <= MAX_ADDRESS else "",
+        alternates=tuple(url for url in page.alternates if len(url) <= MAX_ADDRESS)[:MAX_ALTERNATES],
         modified=page.modified if len(page.modified) <= MAX_DATE else "",
         blocks=bounded_blocks(page.blocks),
         links=bounded_links(page.links, max_url=MAX_ADDRESS),
+        terms=bounded_terms(page.terms),
         body_hash=page.body_hash[:MAX_HASH],
         title_hash=page.title_hash[:MAX_HASH],
     )

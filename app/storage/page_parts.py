@@ -23,6 +23,10 @@ MAX_ID: Final = 200
 MAX_LINKS: Final = 100_000
 MAX_ANCHOR: Final = 200
 
+#: Terms of a page, and characters of one.
+MAX_TERMS: Final = 5_000
+MAX_TERM: Final = 200
+
 #: Bytes of a hash. Even among 10^12 texts, two equal hashes of different texts are unlikely.
 _HASH_SIZE: Final = 16
 
@@ -38,8 +42,18 @@ class Block(NamedTuple):
     boilerplate: bool = False
 
 
+class Term(NamedTuple):
+    """A term that a page defines outside of its headings: the fragment of the page's URL that leads to it, its text."""
+
+    id: str
+    text: str
+
+
 class PageLink(NamedTuple):
-    """A link that the crawl follows: the absolute URL of a page in scope, and its texts on this page, one a line."""
+    """A link that the crawl follows: the absolute URL of a page in scope, and its texts on this page, one a line.
+
+    A text that is the name of a section is followed by a tab and the section's fragment.
+    """
 
     url: str
     text: str = ""
@@ -127,6 +141,13 @@ def links_from_json(stored: Iterable[list[str]], origin: str) -> tuple[PageLink,
     return links
 
 
+def terms_from_json(stored: Iterable[list[str]]) -> tuple[Term, ...]:
+    """Read the JSON form of terms, which is their texts; raises TypeError and ValueError for anything else."""
+    terms = tuple(Term(section, text) for section, text in stored)
+    _check_text(part for term in terms for part in term)
+    return terms
+
+
 def _check_text(values: Iterable[object]) -> None:
     for value in values:
         if not isinstance(value, str):
@@ -146,6 +167,11 @@ def bounded_blocks(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
         return block._replace(kind=kind if kind in KINDS else TEXT, id=section if len(section) <= MAX_ID else "")
 
     return tuple(map(bounded, blocks[:MAX_BLOCKS]))
+
+
+def bounded_terms(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Return at most `MAX_TERMS` terms with their texts cut, without an id that is too long to be one."""
+    return tuple(Term(term.id, term.text[:MAX_TERM]) for term in terms[:MAX_TERMS] if len(term.id) <= MAX_ID)
 
 
 def bounded_links(links: tuple[PageLink, ...], *, max_url: int) -> tuple[PageLink, ...]:

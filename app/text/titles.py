@@ -7,10 +7,38 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-#: Between the parts of a title: "os - Interfaces | The Site".
-_SEPARATOR: Final = re.compile(r"(?<!\s)\s+[|–—·:»-]\s+")
+#: Between the parts of a title: "os - Interfaces | The Site", "The Site: os".
+_SEPARATOR: Final = re.compile(r"(?<!\s)(?:\s+[|–—·:»-]|:)\s+")
+#: A last part in parentheses: "BidiMap (Collections 4.2 API)".
+_IN_PARENTHESES: Final = re.compile(r"\s+\(([^()]+)\)$")
+#: Numbers of sections and chapters, which people do not type.
+NUMBERING: Final = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 #: Titles below which these do not show reliably what they have in common.
 _LEAST_TITLES: Final = 5
+
+
+def parts_of_title(title: str) -> list[str]:
+    """Return the parts of a title, a last one in parentheses among them."""
+    end = _IN_PARENTHESES.search(title)
+    parts = _SEPARATOR.split(title[: end.start()] if end else title)
+    return [*parts, end[1]] if end else parts
+
+
+def without_numbering(text: str) -> str:
+    """Return a heading without the number of its section or chapter."""
+    return NUMBERING.sub("", text)
+
+
+def site_names(titles: Iterable[tuple[str, str]]) -> str:
+    """Return the names of a site by its titles, given with their languages: one a line, each once.
+
+    In each language, and in all together, it is the part that most titles share.
+    """
+    by_language: dict[str, list[str]] = {"": []}
+    for title, lang in titles:
+        by_language[""].append(title)
+        by_language.setdefault(lang.partition("-")[0].lower(), []).append(title)
+    return "\n".join(dict.fromkeys(filter(None, map(site_name, by_language.values()))))
 
 
 def site_name(titles: Iterable[str]) -> str:
@@ -23,7 +51,7 @@ def site_name(titles: Iterable[str]) -> str:
     lasts: Counter[str] = Counter()
     for title in titles:
         number += 1
-        parts = _SEPARATOR.split(title)
+        parts = parts_of_title(title)
         if len(parts) > 1:
             ends.update({parts[0], parts[-1]})
             lasts[parts[-1]] += 1
@@ -32,15 +60,20 @@ def site_name(titles: Iterable[str]) -> str:
 
 
 def without_site_name(title: str, site: str) -> str:
-    """Return a title without the name of its site at the end or the beginning."""
-    parts = _SEPARATOR.split(title)
-    if not site or len(parts) == 1 or site not in (parts[0], parts[-1]):
-        return title
-    separators = list(_SEPARATOR.finditer(title))
-    return title[: separators[-1].start()] if parts[-1] == site else title[separators[0].end() :]
+    """Return a title without the name of its site, one of the lines of `site`, at the end or the beginning."""
+    names = site.split("\n") if site else ()
+    end = _IN_PARENTHESES.search(title) if names else None
+    if end and end[1] in names:
+        return title[: end.start()]
+    separators = list(_SEPARATOR.finditer(title)) if names else []
+    if separators and title[separators[-1].end() :] in names:
+        return title[: separators[-1].start()]
+    if separators and title[: separators[0].start()] in names:
+        return title[separators[0].end() :]
+    return title
 
 
 def names_in(title: str) -> frozenset[str]:
     """Return a title, and its first and its last part: one of these is the name of the page."""
-    parts = _SEPARATOR.split(title)
+    parts = parts_of_title(title)
     return frozenset({title, parts[0], parts[-1]})

@@ -112,6 +112,14 @@ class FoundSubsection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoundVersion:
+    """A page found in another language."""
+
+    lang: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundHit:
     """One page found."""
 
@@ -120,6 +128,7 @@ class FoundHit:
     subsections: Annotated[tuple[FoundSubsection, ...], Field(description="Other headings that match, at most three.")]
     copies: Annotated[int, Field(ge=0, description="Other pages with the same title and text.")]
     copy_urls: Annotated[tuple[str, ...], Field(description="Their URLs, at most ten.")]
+    versions: Annotated[tuple[FoundVersion, ...], Field(description="The page in other languages, at most 20.")]
     domain: str
     path: str
     title: Annotated[str, Field(description="Plain text, not escaped. May be empty.")]
@@ -148,6 +157,7 @@ class FoundHit:
             subsections=tuple(map(found, hit.subsections)),
             copies=hit.copies,
             copy_urls=hit.copy_urls,
+            versions=tuple(FoundVersion(lang=each.lang, url=each.url) for each in hit.versions),
             domain=hit.domain,
             path=hit.path,
             title=hit.title,

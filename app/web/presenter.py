@@ -174,7 +174,8 @@ class HitView:
     """A hit as the page shows it. `href` is empty unless the URL is http(s): other schemes are no link.
 
     `address` follows `site`, which is empty if only one site was searched. `date` may be empty. `heading` is that of
-    the subsection at which the hit opens. `subsections` lead to others, `copies` to other addresses of the same page.
+    the subsection at which the hit opens. `subsections` lead to others, `copies` to other addresses of the same page,
+    and `versions` to the page in other languages.
     """
 
     href: str
@@ -182,6 +183,7 @@ class HitView:
     domain: str
     subsections: tuple[Choice, ...]
     copies: tuple[Choice, ...]
+    versions: tuple[tuple[str, Choice], ...]
     more_copies: int
     site: str
     address: str
@@ -211,6 +213,11 @@ class HitView:
                 if followable
             ),
             copies=copies,
+            versions=tuple(
+                (version.lang, Choice(label=label_of("lang", version.lang), href=version.url))
+                for version in hit.versions
+                if is_followable(version.url) and _LANGUAGE.fullmatch(version.lang)
+            ),
             more_copies=max(0, hit.copies - len(copies)),
             site=site,
             address=address,

@@ -40,7 +40,8 @@ def ours(pack: Path, site: str) -> Rank:
 
     def rank(q: str) -> list[str]:
         found = asyncio.run(search_corrected(client, SearchRequest(domains=domains, q=q, limit=DEPTH)))
-        return [path_of(hit.path) for hit in found.hits]
+        # Sections of a page may be hits of their own.
+        return list(dict.fromkeys(path_of(hit.path) for hit in found.hits))
 
     return rank
 

@@ -155,6 +155,7 @@ class TestFull:
             "pages": "1",
             "stemmers": "english",
             "site_name": "",
+            "language": "",
         }
         assert json.loads(json.dumps(result.as_event()))["generation"] == 2
 

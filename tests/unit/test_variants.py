@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.text.languages import ALGORITHMS, algorithm_of, detect_language, stop_words_in
-from app.text.titles import site_name, without_site_name
+from app.text.titles import site_name, site_names, without_site_name
 from app.text.variants import Variants, forms_of, symbols_in
 
 pytestmark = pytest.mark.unit
@@ -116,6 +116,8 @@ def test_any_text_has_a_language_subtag_or_none(text: str) -> None:
         ("{} | Site", "Site"),
         ("Docs · {} | Site", "Site"),
         ("Docs - {}", "Docs"),
+        ("Docs: {}", "Docs"),
+        ("{} (Docs 4.2 API)", "Docs 4.2 API"),
         ("{}", ""),
     ],
 )
@@ -128,4 +130,13 @@ def test_the_name_of_a_site_is_the_part_of_most_titles_and_of_two_the_last(ends:
 def test_the_name_is_left_out_at_either_end() -> None:
     assert without_site_name("Docs · Page | Site", "Site") == "Docs · Page"
     assert without_site_name("Site - Page", "Site") == "Page"
+    assert without_site_name("Site: Page", "Other\nSite") == "Page"
+    assert without_site_name("Page (Site 2)", "Site 2") == "Page"
+    assert without_site_name("Site", "Site") == "Site"
+
+
+def test_a_site_has_a_name_in_each_language() -> None:
+    titles = [(f"Page {number} - Manual", "en") for number in range(9)]
+    titles += [(f"Page {number} - Manuel", "fr-FR") for number in range(6)]
+    assert site_names(titles) == "Manual\nManuel"
     assert without_site_name("Page of the Site", "Site") == "Page of the Site"

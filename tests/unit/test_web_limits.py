@@ -15,7 +15,7 @@ from starlette.datastructures import QueryParams
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.cluster.protocol import PackRoute, Routes
-from app.search.contract import Filters, Hit, SearchRequest, SearchResult, Subsection
+from app.search.contract import Filters, Hit, SearchRequest, SearchResult, Subsection, Version
 from app.search.snippet import Snippet
 from app.web import middleware, server
 from app.web.labels import label_of
@@ -271,6 +271,11 @@ def test_a_hit_leads_to_its_headings_and_names_its_copies_without_letting_anythi
         1,
         opens_at=Subsection(fragment=evil, heading=evil),
         subsections=(Subsection(fragment="b c", heading="Second"),),
+        versions=(
+            Version(lang="fr", url="https://site.example/fr/"),
+            Version(lang="de-AT", url="javascript:alert(1)"),
+            Version(lang=evil, url="https://site.example/evil/"),
+        ),
         copies=12,
         copy_urls=("https://site.example/copy", "javascript:alert(1)", f"https://site.example/{evil}"),
     )
@@ -280,6 +285,7 @@ def test_a_hit_leads_to_its_headings_and_names_its_copies_without_letting_anythi
     assert 'href="https://site.example/1#%22%3E%3Cscript%3Ealert(1)%3C/script%3E"' in html
     assert '<a href="https://site.example/1#b%20c" rel="noreferrer">Second</a>' in html
     assert "Also at 12 other addresses" in html
+    assert '<a href="https://site.example/fr/" hreflang="fr" rel="noreferrer">French</a></p>' in html
     assert "and 10 more" in html
     without_link = rendered(replace(hit, url="data:text/html,x"))
     assert "data:text/html,x#" not in without_link

@@ -163,7 +163,7 @@ def _ranked_hits(reply: SearchReply, *, by_date: bool) -> _RankedHits:
 def _interleave_by_rank(lists: Sequence[_RankedHits]) -> Iterator[Hit]:
     """Yield the best of the next hits of all packs, again and again; on a tie that of the pack which gave fewer hits.
 
-    The order depends only on the hits before it in each pack, so pages of any size are parts of the same order. A URL
+    The order depends only on the hits before it in each pack, so pages of any size are parts of the same order. A link
     that came before is left out: packs overlap if the hosts of one are below the other's.
     """
     given = [0] * len(lists)
@@ -172,8 +172,8 @@ def _interleave_by_rank(lists: Sequence[_RankedHits]) -> Iterator[Hit]:
         best = max(left, key=lambda at: (lists[at][given[at]][0], -given[at]))
         hit = lists[best][given[best]][1]
         given[best] += 1
-        if hit.url not in seen:
-            seen.add(hit.url)
+        if hit.link not in seen:
+            seen.add(hit.link)
             yield hit
 
 

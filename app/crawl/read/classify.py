@@ -302,9 +302,11 @@ def _extracted(
         body=extract.body,
         blocks=extract.blocks,
         links=tuple(PageLink(link.url, link.text) for link in followed),
+        terms=extract.terms,
         lang=extract.lang,
         content_type=media_type,
         canonical=canonical_key(canonical) if canonical else "",
+        alternates=tuple(url for url in _alternates(response, extract, base=base) if scope.contains(url)),
         modified=modified_date(extract.dates, response.headers),
     )
     page = bounded(page)
@@ -356,17 +358,20 @@ def _links(
     response: Response, extract: Extract, *, base: str, canonical: str, scope: Scope, limits: Limits
 ) -> tuple[tuple[Link, ...], tuple[Excluded, ...]]:
     """Return the links of a page, then its canonical URL and its versions in other languages; and the excluded ones."""
-    alternates = [resolve(base, href) for href in extract.alternates]
-    alternates += [
-        resolve(response.url, url) for url, parameters in _header_links(response) if "hreflang" in parameters
-    ]
-    others = (url for url in (canonical, *alternates) if url and url != response.url)
+    others = (url for url in (canonical, *_alternates(response, extract, base=base)) if url and url != response.url)
     anchors = chain(extract.links, ((url, "") for url in others))
     within: dict[str, Any] = {"scope": scope, "limit": limits.links}
     links, excluded = links_in_scope(base, anchors, **within)
     if extract.nofollow:
         excluded += not_followed(links_in_scope(base, ((href, "") for href in extract.nofollow), **within)[0])
     return links, excluded
+
+
+def _alternates(response: Response, extract: Extract, *, base: str) -> list[str]:
+    """Return the URLs that a page names as its versions in other languages."""
+    found = [resolve(base, href) for href in extract.alternates]
+    found += [resolve(response.url, url) for url, parameters in _header_links(response) if "hreflang" in parameters]
+    return [url for url in found if url]
 
 
 def not_followed(links: Iterable[Link]) -> tuple[Excluded, ...]:

@@ -52,8 +52,18 @@ class _SoupNodes:
     def parent(self, node: Tag) -> Tag | None:
         return node.parent
 
+    def after(self, node: Tag) -> Iterator[Tag]:
+        for each in node.next_elements:
+            if isinstance(each, Tag):
+                yield each
+            elif not isinstance(each, PreformattedString) and not str(each).isspace():
+                return
+
     def within(self, node: Tag) -> Iterator[Tag]:
         return (each for each in node.descendants if isinstance(each, Tag))
+
+    def written(self, node: Tag) -> str:
+        return "".join(node.find_all(string=True))
 
     def text(self, node: Tag) -> str:
         # Every string, also those of elements that BeautifulSoup would not count as text, such as <ruby>'s.
@@ -65,8 +75,10 @@ _NODES = _SoupNodes()
 
 def _extract(soup: BeautifulSoup) -> Extract:
     _remove(soup, ("template", "noframes"))  # Browsers do not show their content.
-    linking = ((tag.name, _attributes(tag), tag) for tag in _tags(soup, contract.LINKS))
+    linking = [(tag.name, _attributes(tag), tag) for tag in _tags(soup, contract.LINKS)]
     links, nofollow = contract.links_to_follow(linking, _anchor)
+    link_texts = contract.texts_of(links)
+    by_anchor = marks.anchored(_NODES, ((attributes, tag) for name, attributes, tag in linking if name == "a"))
     description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
     dates = _dates(soup)
@@ -74,16 +86,18 @@ def _extract(soup: BeautifulSoup) -> Extract:
     refreshes = (tag for tag in _tags(soup, ("meta",)) if contract.is_refresh(_attributes(tag)))
     refresh = contract.refresh_in(_attributes(tag) for tag in refreshes if tag.find_parent("noscript") is None)
     root = next(map(_attributes, _tags(soup, ("html",))), {})
-    ids = marks.section_ids(_NODES, _tags(soup, contract.HEADINGS))
+    ids = marks.section_ids(_NODES, _tags(soup, contract.HEADINGS), by_anchor)
+    terms = marks.terms_of(_NODES, _tags(soup, (contract.DEFINED,)), by_anchor, link_texts=link_texts)
     _reduce_to_text(soup)
     title = next(map(_NODES.text, _tags(soup, ("title",))), "")
-    text = _read_text(soup, ids, contract.texts_of(links))
+    text = _read_text(soup, ids, link_texts)
     return Extract(
         title=title or contract.shared_title(map(_attributes, _tags(soup, ("meta",)))) or text.first_heading,
         description=description,
         headings=tuple(mark.heading for mark in text.headings),
         body=text.body,
         blocks=text.blocks,
+        terms=terms,
         lang=(root.get("lang") or root.get("xml:lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=contract.canonical_in(links_of_head),

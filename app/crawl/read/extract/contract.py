@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import unquote
 
 from app.broker.nesting import read_json
 from app.crawl.read.extract.boilerplate import BOILERPLATE, HEADER, NEVER_BOILERPLATE
 from app.storage import page_parts
-from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block
+from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, MAX_ID, MAX_TERM, TABLE, Block, Term
 from app.text.anchor_texts import joined_texts
+from app.text.names import is_named_after
 
 #: `<meta name="...">` that addresses this crawler only, beside `robots`.
 OWN_NAME = "perennial"
@@ -43,7 +45,11 @@ _MAX_JSON_LD_OBJECTS = 50
 #: Documentation generators put a link to each heading at its end, with one of these signs as its text.
 #: `re` finds a pattern quickly if it begins with a character, which here is followed by what precedes it.
 _PERMALINKS_IN_TEXT = {sign: re.compile(f"{sign}(?<=\\S.)(?=\\s|$)") for sign in "¶🔗\uf0c1"}
-_PERMALINK_AT_END = re.compile("\\s*[¶§🔗\uf0c1]$|\\s+#$")
+_PERMALINK_AT_END = re.compile(
+    "(?:\\s*[¶§🔗\uf0c1]|\\s+#|\\s*(?:Link|Direct link|Permalink) to this (?:heading|headline|section|definition))+$"
+)
+
+_ENDS_OF_PERMALINKS = ("¶", "§", "🔗", "\uf0c1", "#", "heading", "headline", "section", "definition")
 
 HEADINGS = page_parts.HEADINGS
 #: Elements whose text is a block of its own kind.
@@ -51,6 +57,10 @@ KINDS = {"ol": LIST, "ul": LIST, "pre": CODE, "table": TABLE} | {name: name for 
 
 #: Elements that `marks` knows by their names.
 STRUCTURE = frozenset({*KINDS, *BOILERPLATE, HEADER, *NEVER_BOILERPLATE})
+
+#: What defines a name outside of headings: a term of a list, and code right behind an anchor.
+DEFINED = "dt"
+ANCHORED = "code"
 
 #: A list in one of these belongs to the list around it.
 ITEM = "li"
@@ -63,7 +73,7 @@ _REFRESH = re.compile(
 )
 
 #: Different texts of links from one page to another.
-_MAX_TEXTS = 50
+_MAX_TEXTS = 200
 
 #: Elements that lead to other pages, and the attribute with the URL.
 LINKS = {"a": "href", "area": "href", "frame": "src", "iframe": "src"}
@@ -102,7 +112,10 @@ _MISSING = "\0"
 
 
 class Anchor(NamedTuple):
-    """A link: its attribute value as written, without its fragment; its texts, one a line, cut by `joined_texts`."""
+    """A link: its attribute value as written, without its fragment; its texts, one a line, cut by `joined_texts`.
+
+    A text that names the fragment is followed by a tab and the fragment.
+    """
 
     href: str
     text: str = ""
@@ -118,6 +131,8 @@ class Extract:
     body: str = ""
     #: All text, also that of boilerplate.
     blocks: tuple[Block, ...] = ()
+    #: What the document defines outside of its headings.
+    terms: tuple[Term, ...] = ()
     lang: str = ""
     #: `<base href>`.
     base: str = ""
@@ -162,22 +177,40 @@ def links_to_follow(
     for name, attributes, node in elements:
         if (href := attributes.get(LINKS[name], _MISSING)) == _MISSING:
             continue
-        href = href or ""
-        if "#" in href and not (cut := href.partition("#")[0])[-1:].isspace():
-            href = cut
+        href, fragment = href or "", ""
+        if "#" in href and not (cut := href.partition("#"))[0][-1:].isspace():
+            href, _, fragment = cut
         if (rel := attributes.get("rel")) and "nofollow" in rel.lower().split():
             nofollow[href] = None
             continue
         texts = found.setdefault(href, {})
         if len(texts) < _MAX_TEXTS:
-            texts[collapsed(text_of(node))[:MAX_ANCHOR]] = None
+            text = collapsed(text_of(node))[:MAX_ANCHOR]
+            texts[_with_fragment(text, fragment) if fragment and text else text] = None
     links = tuple(Anchor(href, joined_texts(texts)) for href, texts in found.items())
     return links, tuple(href for href in nofollow if href not in found)
 
 
+def _with_fragment(text: str, fragment: str) -> str:
+    if "%" in fragment:
+        fragment = unquote(fragment)
+    is_name = len(fragment) <= MAX_ID and fragment.isprintable() and is_named_after(fragment, text)
+    return f"{text}\t{fragment}" if is_name else text
+
+
 def texts_of(links: Iterable[Anchor]) -> frozenset[str]:
     """Return the texts of links."""
-    return frozenset(text for link in links for text in link.text.split("\n"))
+    return frozenset(text.partition("\t")[0] for link in links for text in link.text.split("\n"))
+
+
+def term(text: str) -> str:
+    """Return the text of a term without the permalink at its end, cut to its limit."""
+    return heading(collapsed(text))[:MAX_TERM]
+
+
+def may_be_reference(text: str, links: Collection[str]) -> bool:
+    """Return whether a term may be the entry of an index: a link, or text, comma and a link."""
+    return text in links or text.rpartition(", ")[2] in links
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
@@ -206,8 +239,9 @@ def shared_title(metas: Iterable[Attributes]) -> str:
 
 
 def heading(text: str) -> str:
-    """Return a heading without the permalink sign at its end."""
-    return _PERMALINK_AT_END.sub("", text)
+    """Return a heading without the permalink at its end."""
+    # The pattern is searched for from every character.
+    return _PERMALINK_AT_END.sub("", text) if text.endswith(_ENDS_OF_PERMALINKS) else text
 
 
 def without_permalinks(text: str) -> str:

@@ -24,7 +24,7 @@ def _by_number(names: Iterable[str]) -> dict[int, str]:
 _LINKS = _by_number(contract.LINKS)
 _INLINE = frozenset(_by_number(contract.INLINE))
 _IMAGE = "img"
-_NAMES = _by_number((*marks.MARKED, contract.ITEM))
+_NAMES = _by_number((*marks.MARKED, contract.ITEM, contract.DEFINED, contract.ANCHORED, "a"))
 #: Elements that are read with the text.
 _READ = _by_number((*marks.MARKED, _IMAGE))
 #: Elements that are read or removed before the text is read: the list of `_elements` that each is in.
@@ -34,7 +34,7 @@ _FIRST = {
     **dict.fromkeys(_by_number((visible.BUTTON,)), "buttons"),
     **dict.fromkeys(_by_number(contract.HEADINGS), "headings"),
     **dict.fromkeys(_LINKS, "links"),
-    **_by_number(("base", "link", "meta", "noframes", "script", "time")),
+    **_by_number(("base", contract.DEFINED, "link", "meta", "noframes", "script", "time")),
     **{comment.tag_id: "comments" for comment in _NEW.css("p")[0].iter()},
 }
 
@@ -77,9 +77,27 @@ class _LexborNodes:
         parent = node.parent
         return parent if parent is not None and parent.is_element_node else None
 
+    def after(self, node: LexborNode) -> Iterator[LexborNode]:
+        at: LexborNode | None = node
+        is_first = True
+        while at is not None:
+            following = None if is_first else at.child
+            is_first = False
+            while following is None and at is not None:
+                following = at.next
+                at = at.parent if following is None else at
+            at = following
+            if at is None or (at.is_text_node and not (at.text_content or "").isspace()):
+                return
+            if at.is_element_node:
+                yield at
+
     def within(self, node: LexborNode) -> Iterator[LexborNode]:
         elements = (each for each in node.traverse() if each.is_element_node)
         return islice(elements, 1, None)  # Without the node itself.
+
+    def written(self, node: LexborNode) -> str:
+        return str(node.text())
 
     def text(self, node: LexborNode) -> str:
         return contract.collapsed(node.text(separator=" "))
@@ -92,8 +110,10 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
     """Return the content, and the document that a page of frames has for browsers without them."""
     first = _elements(root)
     # Links and metadata are read first: the steps below remove parts of the tree.
-    linking = ((_LINKS[node.tag_id], node.attributes, node) for node in first["links"])
+    linking = [(_LINKS[node.tag_id], node.attributes, node) for node in first["links"]]
     links, nofollow = contract.links_to_follow(linking, _anchor)
+    link_texts = contract.texts_of(links)
+    by_anchor = marks.anchored(_NODES, ((attributes, node) for name, attributes, node in linking if name == "a"))
     metas = [node.attributes for node in first["meta"]]
     description, robots = contract.description_and_directives(metas)
     json_ld = (node.text() for node in first["script"] if contract.is_json_ld(node.attributes))
@@ -104,17 +124,19 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
     links_of_head = [node.attributes for node in first["link"]]
     refreshes = (node for node in first["meta"] if contract.is_refresh(node.attributes))
     refresh = contract.refresh_in(node.attributes for node in refreshes if not _is_within(node, ("noscript",)))
-    ids = marks.section_ids(_NODES, first["headings"])
+    ids = marks.section_ids(_NODES, first["headings"], by_anchor)
+    terms = marks.terms_of(_NODES, first[contract.DEFINED], by_anchor, link_texts=link_texts)
     without_frames = next((node.text() for node in first["noframes"]), "")
     _reduce_to_text(tree, first)
     title = tree.css_first("title")
-    text = _read_text(tree, root, ids, contract.texts_of(links))
+    text = _read_text(tree, root, ids, link_texts)
     found = Extract(
         title=(_NODES.text(title) if title else "") or contract.shared_title(metas) or text.first_heading,
         description=description,
         headings=tuple(mark.heading for mark in text.headings),
         body=text.body,
         blocks=text.blocks,
+        terms=terms,
         lang=(root.attributes.get("lang") or root.attributes.get("xml:lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=contract.canonical_in(links_of_head),

@@ -22,7 +22,7 @@ from app.crawl.read.extract.boilerplate import (
     Sign,
     sign_of,
 )
-from app.storage.page_parts import BREADCRUMB, HEADINGS, LIST, TEXT, Block, body_of
+from app.storage.page_parts import BREADCRUMB, HEADINGS, LIST, MAX_TERMS, TEXT, Block, Term, body_of
 
 Node = TypeVar("Node")
 
@@ -33,6 +33,9 @@ MARKED: Final = contract.STRUCTURE | boilerplate.WITH_ATTRIBUTES
 EDGE: Final = " \0 "
 CLOSING: Final = "\0>"
 
+#: Elements for which an anchor before them may be, and elements after an anchor that are looked at.
+_NAMED_BY_ANCHOR: Final = frozenset({*contract.HEADINGS, contract.DEFINED, contract.ANCHORED})
+_MAX_AFTER: Final = 8
 #: Elements within a heading that are searched for an id. Headings may be nested in each other.
 _MAX_WITHIN: Final = 20
 
@@ -68,7 +71,7 @@ class Nodes(Protocol[Node]):
         """Return a number that only this element has."""
 
     def name(self, node: Node) -> str:
-        """Return the name of an element, at least if it is `contract.ITEM` or in `MARKED`."""
+        """Return the name of an element, at least if it is in `MARKED` or one of the names of `contract`."""
 
     def attributes(self, node: Node) -> contract.Attributes:
         """Return the attributes of an element."""
@@ -79,17 +82,73 @@ class Nodes(Protocol[Node]):
     def parent(self, node: Node) -> Node | None:
         """Return the element around an element."""
 
+    def after(self, node: Node) -> Iterator[Node]:
+        """Return the elements that begin after an element, in document order, as long as no text is before them."""
+
     def within(self, node: Node) -> Iterator[Node]:
         """Return the elements in an element, in document order."""
+
+    def written(self, node: Node) -> str:
+        """Return the text in an element as it is written: no space is added at the edges of elements."""
 
     def text(self, node: Node) -> str:
         """Return the text in an element with white space collapsed."""
 
 
-def section_ids(nodes: Nodes[Node], headings: Iterable[Node]) -> dict[int, str]:
+def anchored(nodes: Nodes[Node], anchors: Iterable[tuple[contract.Attributes, Node]]) -> dict[int, tuple[str, Node]]:
+    """Return the ids of anchors without text by the key of the element that each is for, with this element.
+
+    It is the first heading, term or code after the anchor, if no text is between the two.
+    """
+    found: dict[int, tuple[str, Node]] = {}
+    for attributes, node in anchors:
+        if "href" in attributes or not (name := attributes.get("id") or attributes.get("name")) or nodes.text(node):
+            continue
+        for each in islice(nodes.after(node), _MAX_AFTER):
+            if nodes.name(each) in _NAMED_BY_ANCHOR:
+                found[nodes.key(each)] = name, each
+                break
+    return found
+
+
+def terms_of(
+    nodes: Nodes[Node],
+    defined: Iterable[Node],
+    by_anchor: Mapping[int, tuple[str, Node]],
+    *,
+    link_texts: Collection[str],
+) -> tuple[Term, ...]:
+    """Return the terms of definition lists, given as nodes, and those that an anchor is right before.
+
+    `link_texts` are the texts of all links of the page.
+    """
+    found: dict[str, Term] = {}
+    for node in defined:
+        section = nodes.id(node) or by_anchor.get(nodes.key(node), ("",))[0]
+        section = section or next(filter(None, map(nodes.id, islice(nodes.within(node), _MAX_WITHIN))), "")
+        text = contract.term(nodes.written(node)) if section and section.isprintable() else ""
+        if text and not (contract.may_be_reference(text, link_texts) and _is_reference(nodes, node, text)):
+            found.setdefault(section, Term(section, text))
+    for section, node in by_anchor.values():
+        if nodes.name(node) == contract.ANCHORED and (text := contract.term(nodes.written(node))):
+            found.setdefault(section, Term(section, text))
+    return tuple(found.values())[:MAX_TERMS]
+
+
+def _is_reference(nodes: Nodes[Node], node: Node, text: str) -> bool:
+    """Return whether a term ends with a link to another page: an entry of an index."""
+    *_, last = (None, *(each for each in nodes.within(node) if nodes.name(each) == "a" and not nodes.id(each)))
+    href = (nodes.attributes(last).get("href") or "") if last is not None else ""
+    return last is not None and not href.startswith("#") and text.endswith(contract.term(nodes.written(last)))
+
+
+def section_ids(
+    nodes: Nodes[Node], headings: Iterable[Node], by_anchor: Mapping[int, tuple[str, Node]]
+) -> dict[int, str]:
     """Return the id of each heading's section, by the heading's key; empty where it has none.
 
-    It is the heading's own id, or the first one within it, or that of the nearest element that begins with the heading.
+    It is the heading's own id, or the first one within it, or that of the anchor before it. Else it is that of the
+    nearest element that begins with the heading.
     """
     found = {}
     begun: set[int] = set()
@@ -102,7 +161,7 @@ def section_ids(nodes: Nodes[Node], headings: Iterable[Node]) -> dict[int, str]:
             parent = nodes.parent(parent)
         within = islice(nodes.within(heading), _MAX_WITHIN)
         own = nodes.id(heading) or next(filter(None, map(nodes.id, within)), "")
-        found[nodes.key(heading)] = own or above
+        found[nodes.key(heading)] = own or by_anchor.get(nodes.key(heading), ("",))[0] or above
     return found
 
 
@@ -202,6 +261,8 @@ def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str, links: Collecti
                 lines.append(line)
             continue
         if lines:
+            if within.heading and (last := contract.heading(lines[-1])) != lines[-1]:
+                lines[-1:] = [last] if last.strip() else []
             placed.append(PlacedBlock(Block(tuple(lines), within.kind, within.id), within.region, within.parts))
             lines = []
         if piece[0] == ">":

@@ -1,0 +1,85 @@
+"""Find what defines the name that a query is: one look-up in what was decided when the pack was built."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final
+
+from app.search.pack_tables import cut
+from app.search.query import Query, words
+from app.text.names import GENERIC, alphanumeric
+
+#: Definitions of a query, and rows that are read for one name.
+_MAX_DEFINITIONS: Final = 60
+_MAX_ROWS: Final = 100
+#: Kind of a definition whose name may be an ordinary word, which people do not type as a name.
+_WORD: Final = 4
+#: Words of a query that may be a name, as in app/pack/definitions.py.
+_MAX_WORDS: Final = 8
+
+_COLUMNS: Final = f"""page, {cut("fragment", 200)}, {cut("full_name", 400)}"""
+_BY_NAME: Final = (
+    f"SELECT {_COLUMNS} FROM definitions WHERE name = ? AND kind < {_WORD} ORDER BY rank LIMIT {_MAX_ROWS}"  # noqa: S608 (ours)
+)
+_QUALIFIED: Final = f"""
+SELECT {_COLUMNS}, page IN (SELECT page FROM definitions WHERE name IN (?2, ?3) AND fragment = '') AS is_on_page
+FROM definitions WHERE name = ?1 AND (is_on_page OR instr(lower(fragment), ?3) OR instr(lower(full_name), ?3))
+ORDER BY rank LIMIT {_MAX_ROWS}
+"""  # noqa: S608 (ours)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A page that defines a name, and the fragment of the section that does; empty for the page as a whole."""
+
+    page: int
+    fragment: str = ""
+
+
+def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int]) -> tuple[Definition, ...]:
+    """Return the definitions of the name that a query is, best first; nothing for any other query."""
+    typed = words(" ".join(query.typed))
+    if query.excluded or any(phrase.symbol for phrase in query.phrases) or len(typed) > _MAX_WORDS:
+        return ()
+    found: dict[Definition, str] = {}
+    for name in dict.fromkeys((typed, _without_generic(typed))):
+        for definition, full_name in (*_qualified(connection, name), *_named(connection, name)):
+            if definition.page not in hidden:
+                found.setdefault(definition, full_name)
+    # An option has its signs; of `put` and `Put`, the one that is written like the query comes first.
+    written = query.text.split()[-1]
+    ordered = sorted(found, key=lambda each: (written not in found[each], found[each].startswith("-")))
+    return tuple(ordered[:_MAX_DEFINITIONS])
+
+
+def _named(connection: sqlite3.Connection, name: tuple[str, ...]) -> Iterator[tuple[Definition, str]]:
+    for page, fragment, full_name in connection.execute(_BY_NAME, (" ".join(name),)):
+        yield Definition(page, fragment), full_name or fragment
+
+
+def _qualified(connection: sqlite3.Connection, name: tuple[str, ...]) -> Iterator[tuple[Definition, str]]:
+    """Yield what the end of a name names, on a page or within something that its beginning names."""
+    found = []
+    spelled = "".join(name)
+    for at in range(1, len(name)):
+        before, last = name[:at], " ".join(name[at:])
+        rows = connection.execute(_QUALIFIED, (last, " ".join(before), before[-1]))
+        for page, fragment, full_name, is_on_page in rows:
+            its_words = words(full_name or fragment)
+            qualifier = its_words[: at - len(name)]
+            is_within = qualifier and qualifier[-at:] == before[-len(qualifier) :]
+            if is_on_page or is_within or alphanumeric(fragment).endswith(spelled):
+                found.append((its_words != name, not is_within, Definition(page, fragment), full_name or fragment))
+    # What has all of the name comes first, then what its name qualifies.
+    found.sort(key=itemgetter(0, 1))
+    for _, _, definition, full_name in found:
+        yield definition, full_name
+
+
+def _without_generic(name: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a name without the words that say what kind of thing it is: `class OrderedDict`, `Alias directive`."""
+    kept = tuple(word for word in name if word not in GENERIC)
+    return kept or name

@@ -1,0 +1,75 @@
+"""Of the versions of a page in several languages, show one: that in the visitor's language."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.search.definitions import Definition
+from app.search.pack_tables import Properties
+
+#: Versions of a page: a hostile pack may have millions.
+_MAX_VERSIONS = 200
+_VERSIONS = "SELECT id, versions FROM pages WHERE versions > 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The pages that are versions of each other. `group_of` has the number of a page's group.
+
+    `language` is that of the site's start page, for visitors without a preferred language among the versions.
+    """
+
+    group_of: Mapping[int, int]
+    pages_of: Mapping[int, tuple[int, ...]]
+    properties: Properties
+    language: str
+
+    @classmethod
+    def read(cls, connection: sqlite3.Connection, properties: Properties, language: str) -> Versions:
+        """Read the groups of a pack."""
+        group_of = dict(connection.execute(_VERSIONS).fetchall())
+        pages_of: dict[int, list[int]] = defaultdict(list)
+        for page, group in group_of.items():
+            if len(pages_of[group]) < _MAX_VERSIONS:
+                pages_of[group].append(page)
+        return cls(group_of, {group: tuple(pages) for group, pages in pages_of.items()}, properties, language)
+
+    def preferred(self, pages: Iterable[int], languages: Sequence[str]) -> dict[int, int]:
+        """Return the page that is shown for each page that has other versions among these pages."""
+        groups: dict[int, list[int]] = defaultdict(list)
+        for page in pages if self.group_of else ():
+            if (group := self.group_of.get(page)) is not None:
+                groups[group].append(page)
+        wanted = [f"{tag.lower()}-" for tag in (*languages, self.language) if tag]
+
+        def rank(page: int) -> int:
+            lang = f"{self.properties.of('lang', page)}-"
+            return next((at for at, tag in enumerate(wanted) if lang.startswith(tag)), len(wanted))
+
+        return {page: min(group, key=rank) for group in groups.values() if len(group) > 1 for page in group}
+
+    def definitions(self, found: Sequence[Definition], languages: Sequence[str]) -> tuple[Definition, ...]:
+        """Return definitions, of each page those in one version."""
+        shown = self.preferred(dict.fromkeys(each.page for each in found), languages)
+        # In the place of the first version is the one that is shown.
+        ordered: dict[int, list[Definition]] = defaultdict(list)
+        for each in found:
+            page = shown.get(each.page, each.page)
+            ordered[page] += [each] if each.page == page else []
+        return tuple(each for definitions in ordered.values() for each in definitions)
+
+    def scores(self, scores: dict[int, float], pages: Sequence[int], languages: Sequence[str]) -> dict[int, float]:
+        """Return the scores of pages, given best first: one version of each page, with the score of the first one."""
+        shown = self.preferred(pages, languages)
+        merged: dict[int, float] = {}
+        for page in pages:
+            merged.setdefault(shown.get(page, page), scores[page])
+        return merged
+
+    def others(self, page: int) -> tuple[tuple[str, int], ...]:
+        """Return language and page of each other version of a page, by language."""
+        pages = self.pages_of.get(self.group_of.get(page, 0), ())
+        return tuple(sorted((self.properties.of("lang", each), each) for each in pages if each != page))

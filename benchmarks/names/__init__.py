@@ -1,0 +1,1 @@
+"""How often the first hit for a name is its definition, for names from the indexes of sites."""
