@@ -1,14 +1,12 @@
-"""What an operator reads of the event queue, and the act on it: failed events are queued again."""
+"""What an operator reads of the event queue: its events by state, and those that failed last."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from psycopg.sql import SQL
 
-from app.coverart.event_record import CHANNEL
 from app.coverart.musicbrainz import Connection
 
 #: Characters of a message and of a reason that are read.
@@ -33,23 +31,6 @@ _FAILED = SQL(
     WHERE state = 'failed' ORDER BY last_updated DESC, id DESC LIMIT %(limit)s
     """
 )
-
-# As `event_record` does for descendants: two equal events are never queued, and a failed parent comes first.
-_QUEUE_AGAIN = SQL(
-    """
-    UPDATE artwork_indexer.event_queue AS event SET state = 'queued', attempts = 0, last_updated = clock_timestamp()
-    WHERE id = %(id)s AND state = 'failed' AND NOT EXISTS (
-        SELECT FROM artwork_indexer.event_queue AS parent
-        WHERE parent.id = ANY(event.depends_on) AND parent.state = 'failed'
-    ) AND NOT EXISTS (
-        SELECT FROM artwork_indexer.event_queue AS twin
-        WHERE twin.state = 'queued' AND twin.entity_type = event.entity_type AND twin.action = event.action
-        AND twin.message = event.message
-    )
-    """
-)
-
-_NOTIFY = SQL("SELECT pg_notify(%(channel)s, '')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +70,3 @@ def failed_events(connection: Connection, *, limit: int) -> list[FailedEvent]:
         FailedEvent(id, entity, action, about, attempts, at.timestamp(), reason, tuple(parents))
         for id, entity, action, about, attempts, at, reason, parents in rows
     ]
-
-
-def queue_again(connection: Connection, ids: Sequence[int]) -> list[int]:
-    """Queue failed events again with all their attempts; return which. Their descendants follow when they complete.
-
-    One stays failed while a parent is failed, or an equal event is queued. They are queued in the given order.
-    """
-    queued = []
-    for event in ids:
-        with connection.transaction():
-            if connection.execute(_QUEUE_AGAIN, {"id": event}).rowcount:
-                queued.append(event)
-    if queued:
-        connection.execute(_NOTIFY, {"channel": CHANNEL})
-    return queued

@@ -1,4 +1,4 @@
-"""Acts on cover art and event art: index items again, and queue failed events again."""
+"""Cover art and event art: what is read of the event queue, and the act to index items again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from app.broker.errors import InvalidMessage
 from app.coverart import event_record
-from app.coverart.event_review import EventCount, FailedEvent, count_events, failed_events, queue_again
+from app.coverart.event_review import EventCount, FailedEvent, count_events, failed_events
 from app.coverart.jobs import Index, canonical_gid, message
 from app.coverart.project import served
 from app.errors import ArtNotServed, DatabaseFailed, InvalidJob
@@ -46,23 +46,6 @@ def read_events(ops: Operations) -> EventReport | None:
             return EventReport(count_events(connection), failed_events(connection, limit=MAX_FAILED))
     except DatabaseFailed as error:
         return EventReport(trouble=str(error))
-
-
-def requeue_events(ops: Operations, ids: Sequence[int], *, why: str = "") -> list[int]:
-    """Queue failed events again; return those that are queued now.
-
-    Raises ArtNotServed without EVENT_QUEUE_URL, InvalidMessage without an event, and DatabaseFailed.
-    """
-    url = ops.settings.event_queue_url.get_secret_value()
-    if not url:
-        raise ArtNotServed("events are not served here: EVENT_QUEUE_URL is empty")
-    if not ids:
-        raise InvalidMessage("choose at least one event")
-    with ops.act("art requeue", "events", why=why, events=list(ids)) as act:
-        with event_record.connect(url) as connection:
-            queued = queue_again(connection, ids)
-        act.result = f"{len(queued)} of {len(ids)} queued again"
-    return queued
 
 
 def reindex(ops: Operations, exchange: str, gids: Sequence[str], *, why: str = "") -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from app.broker.dead_letters import DeadLetter
+from app.broker.dead_letters import DeadSets
 from app.coverart import event_rows
 from app.coverart.event_record import connect
 from app.coverart.event_rows import EventRow, EventState, Requeued
@@ -15,7 +15,6 @@ from app.coverart.reader_status import ReaderStatus
 from app.errors import ArtNotServed, EventsInUse, NoSuchEvent
 from app.messages.dead_sets import dead_sets
 from app.operations.operations import Operations
-from app.topology.retry_policies import art_policy
 
 _SUBJECT = "event queue"
 
@@ -89,10 +88,13 @@ def _requeued(connection: Connection, ids: Sequence[int] | None, *, dry_run: boo
 
 def _forget_letters(ops: Operations, events: set[int]) -> int:
     """Remove the dead letters of events from the served archives' dead sets; return their number."""
-    names = {art_policy(exchange, ops.settings).dead.name for exchange in ops.settings.art_exchanges}
-    is_concerned: Callable[[DeadLetter], bool] = lambda letter: event_of(letter.delivery.headers) in events  # noqa: E731
-    sets = dead_sets(ops.settings)
-    return sum(sets.only(name).forget(is_concerned) for name in names) if events else 0
+    names = [f"{exchange}.failed" for exchange in ops.settings.art_exchanges] if events else []
+    return sum(_forget(dead_sets(ops.settings).only(name), events) for name in names)
+
+
+def _forget(sets: DeadSets, events: set[int]) -> int:
+    concerned = {letter.id for letter in sets.iter_letters() if event_of(letter.delivery.headers) in events}
+    return sets.forget(lambda letter: letter.id in concerned) if concerned else 0
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from app.broker.errors import InvalidMessage
-from app.operations import art
+from app.operations import art, art_events
 from app.operations.overview import PATIENCE
 from app.web.middleware import OPS_PAGES
 from app.web.ops.overviews import overview_of
@@ -43,11 +43,10 @@ def requeue(visit: Acting) -> RedirectResponse:
     given = visit.form.get("event", ())
     if not all(each.isascii() and each.isdigit() and len(each) < 19 for each in given):
         raise InvalidMessage("event: expected the number of an event")
-    queued = art.requeue_events(visit.ops, [int(each) for each in given], why=visit.value("why"))
-    note = f"{len(queued)} of {len(given)} events are queued again."
-    if len(queued) < len(given):
-        note += " The others depend on a failed event, or an equal one is queued."
-    return visit.back(f"{OPS_PAGES}/art", note)
+    if not given:
+        raise InvalidMessage("choose at least one event")
+    done = art_events.requeue(visit.ops, [int(each) for each in given], why=visit.value("why"))
+    return visit.back(f"{OPS_PAGES}/art", f"{done}.")
 
 
 @router.post("/art/reindex")

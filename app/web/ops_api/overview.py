@@ -23,7 +23,7 @@ from app.errors import (
     TooManySearches,
     UriTooLong,
 )
-from app.operations import art, timers
+from app.operations import art, art_events, timers
 from app.operations.audit import AuditEntry
 from app.operations.findings import findings, sentence
 from app.operations.overview import PATIENCE, as_json
@@ -197,7 +197,9 @@ async def fire_timer(ops: Calling, body: FireBody) -> Response:
 @router.post("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")
 async def requeue_events(ops: Calling, body: RequeueBody) -> Response:
     """Queue failed events of cover art again; `done` has those that are queued now."""
-    return await answer(lambda: {"done": [str(each) for each in art.requeue_events(ops, body.events, why=body.why)]})
+    return await answer(
+        lambda: {"done": [str(each) for each in art_events.requeue(ops, body.events, why=body.why).ids]}
+    )
 
 
 @router.post("/art/reindex", response_model=DoneAnswer, operation_id="reindex_art")
