@@ -121,13 +121,16 @@ def test_a_look_at_a_long_queue_visits_rows_in_proportion_to_what_it_publishes(
     class Watched:
         """Explains each statement of a look before it runs."""
 
+        def transaction(self) -> Any:
+            return queue.connection.transaction()
+
         def execute(self, statement: Any, values: Any = None) -> Any:
             visited.append(queue.visited(statement, values))
             return queue.connection.execute(statement, values)
 
-    with queue.connection.transaction():
-        ids = event_choice.EventChoice("release", 3_600).choose(Watched())  # type: ignore[arg-type]
-    assert len(ids) == event_choice.MIN_IN_FLIGHT
+    publisher, messages = new_publisher()
+    publisher.publish_ready(Watched())  # type: ignore[arg-type]
+    assert len(messages) == event_choice.MIN_IN_FLIGHT
     assert sum(visited) < MOST_ROWS
 
 
