@@ -32,6 +32,10 @@ LONGEST_MESSAGE = 10_000
 # It is read as text, since psycopg would raise an error for a number or a nesting that Python cannot read.
 MESSAGE = SQL("left(message::text, {length})").format(length=LONGEST_MESSAGE)
 
+# A burst of events is there before the statistics that describe it, by which the planner would sort the whole queue for
+# each page.
+_WITHOUT_SORT = SQL("SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)")
+
 _IN_FLIGHT = SQL(
     "SELECT id, {message} FROM artwork_indexer.event_queue WHERE state = 'running' AND entity_type::text = %(entity)s"
     " AND last_updated > now() - make_interval(mins => %(minutes)s)"
@@ -124,7 +128,8 @@ class EventChoice:
         self._positions: dict[Direction, _Position] = {}
 
     def choose(self, connection: Connection) -> list[int]:
-        """Return the ids of the events to publish, one of each item at a time."""
+        """Return the ids of the events to publish, one of each item at a time; runs in a transaction."""
+        connection.execute(_WITHOUT_SORT)
         values = {"entity": self.entity, "minutes": _FORGOTTEN_AFTER}
         running = {id: items_of(decoded(about)) for id, about in connection.execute(_IN_FLIGHT, values)}
         self._note_ends(set(running))
