@@ -91,7 +91,7 @@ def log_in(tab: Page, base: str, password: str = PASSWORD) -> None:
 
 def ended_act(tab: Page) -> str:
     """Return what the page of an act says when it has ended; without scripts, the page reloads itself."""
-    status, at_work = tab.get_by_role("status"), re.compile("running|starting|waits", re.IGNORECASE)
+    status, at_work = tab.get_by_role("status"), re.compile("so far|starting|waits", re.IGNORECASE)
     expect(status).not_to_contain_text(at_work, timeout=120_000)
     return status.inner_text()
 
