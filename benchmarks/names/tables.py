@@ -80,4 +80,6 @@ def _opened(outcomes: Sequence[Outcome]) -> float:
 
 
 def _opened_text(outcomes: Sequence[Outcome]) -> str:
-    return "" if not outcomes or outcomes[0].contestant != OURS else f"{_opened(outcomes):.3f}"
+    """Return the share as text; empty for a contestant without sections, and for names without a fragment."""
+    is_measured = any(each.contestant == OURS and each.name.fragment for each in outcomes)
+    return f"{_opened(outcomes):.3f}" if is_measured else ""
