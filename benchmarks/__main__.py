@@ -180,8 +180,7 @@ def _judged(folder: Path, *, unseen: bool) -> Measured:
 
 
 def _named(folder: Path) -> Measured:
-    halves = {"tuning half": False, names_tables.HELD_OUT: True}
-    outcomes = {half: names.run(folder, held_out=held_out) for half, held_out in halves.items()}
+    outcomes = names.run(folder, {names_tables.TUNING: False, names_tables.HELD_OUT: True})
     return names_tables.shown(outcomes), _packages(indexes.SITES, folder, corpus.SITES)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -64,18 +64,20 @@ CONTESTANTS: Final[dict[str, Callable[[Path, str], First]]] = {
 }
 
 
-def run(folder: Path, *, held_out: bool, contestants: tuple[str, ...] = tuple(CONTESTANTS)) -> list[Outcome]:
-    """Return the outcomes of the tuning half or of the half that is held out."""
-    outcomes = []
+def run(folder: Path, halves: Mapping[str, bool]) -> dict[str, list[Outcome]]:
+    """Return the outcomes of halves, by their names. They are given with whether they are held out."""
+    outcomes: dict[str, list[Outcome]] = {half: [] for half in halves}
     for site in SITES:
         pack = corpus.build([site], folder)[site]
         root = sites.unpack(SITES[site].site, folder / "sites")
-        names, sections = list(chosen(site, root, held_out=held_out)), Sections(root)
-        for contestant in contestants:
-            first = CONTESTANTS[contestant](pack, site)
-            for name in names:
-                found = first(name.q)
-                outcomes.append(Outcome(site, name, contestant, found, sections.opened(found, name)))
+        sections = Sections(root)
+        for contestant, make in CONTESTANTS.items():
+            first = make(pack, site)
+            for half, held_out in halves.items():
+                found = ((name, first(name.q)) for name in chosen(site, root, held_out=held_out))
+                outcomes[half] += (
+                    Outcome(site, name, contestant, place, sections.opened(place, name)) for name, place in found
+                )
     return outcomes
 
 
@@ -92,5 +94,5 @@ def chosen(site: str, root: Path, *, held_out: bool) -> Iterator[NamedPlace]:
 
 if __name__ == "__main__":
     console = Console()
-    for table in tables.shown({"tuning half": run(ROOT / ".perennial" / "bench", held_out=False)}).tables:
+    for table in tables.shown(run(ROOT / ".perennial" / "bench", {tables.TUNING: False})).tables:
         console.print(table.rich())

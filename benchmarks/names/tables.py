@@ -13,7 +13,7 @@ from benchmarks.relevance.contestants import OURS
 #: Share of the names whose first hit is the page that defines them, and of these the share that open at the section.
 AIMS: Final = {SECTION: 0.95, OWN_PAGE: 0.97, BOTH_WORDS: 0.99}
 OPENED_AIM: Final = 0.98
-HELD_OUT: Final = "held-out half"
+TUNING, HELD_OUT = "tuning half", "held-out half"
 
 METHOD = """\
 - Names: drawn by chance from the indexes of eight sites: inventories of Sphinx, search indexes of javadoc, the indexes
@@ -80,4 +80,6 @@ def _opened(outcomes: Sequence[Outcome]) -> float:
 
 
 def _opened_text(outcomes: Sequence[Outcome]) -> str:
-    return "" if not outcomes or outcomes[0].contestant != OURS else f"{_opened(outcomes):.3f}"
+    """Return the share as text; empty for a contestant without sections, and for names without a fragment."""
+    is_measured = any(each.contestant == OURS and each.name.fragment for each in outcomes)
+    return f"{_opened(outcomes):.3f}" if is_measured else ""

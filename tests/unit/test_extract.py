@@ -366,3 +366,47 @@ def test_lexbor_agrees_with_html5lib_on_any_tag_soup(document: str) -> None:
     fast, slow = extractor("lexbor").extract(document), BeautifulSoupExtractor("html5lib").extract(document)
     assert (fast.links, fast.title, fast.headings) == (slow.links, slow.title, slow.headings)
     assert fast.body.split() == slow.body.split()
+
+
+@both
+def test_terms_and_anchored_code_are_read_with_their_ids_and_entries_of_an_index_are_left_out(
+    parser: Extractor,
+) -> None:
+    found = parser.extract(
+        """<body><dl>
+        <dt id="os.getpid">os.<code>getpid</code>()<a href="#os.getpid">¶</a></dt><dd>Returns it.</dd>
+        <a name="coalesce"></a><dt><b>coalesce(<i>X</i>)</b></dt><dd>First one.</dd>
+        <dt><a id="GUC-PORT"></a><span>port (<code>integer</code>)</span></dt><dd>The port.</dd>
+        <dt id="entry1">port, <a href="config.html">Settings</a></dt>
+        <dt id="entry2"><a href="other.html">Other</a></dt>
+        <dt>no id</dt></dl>
+        <p><a id="id-1" class="indexterm"></a> <code>pg_sleep</code> sleeps.
+        <a id="here"></a>Text <code>no</code></p></body>"""
+    )
+    assert [tuple(term) for term in found.terms] == [
+        ("os.getpid", "os.getpid()"),
+        ("coalesce", "coalesce(X)"),
+        ("GUC-PORT", "port (integer)"),
+        ("id-1", "pg_sleep"),
+    ]
+
+
+@both
+def test_the_id_of_a_heading_may_be_that_of_an_empty_anchor_before_it(parser: Extractor) -> None:
+    found = parser.extract(
+        '<body><h1>Bag</h1><a id="put(K)"><!-- --></a>\n<ul><li><h4>put</h4>Puts.</li></ul>'
+        '<a name="x"></a>text<h4>y</h4>'
+    )
+    assert [(block.id, block.lines) for block in found.blocks if block.kind == "h4"] == [
+        ("put(K)", ("put",)),
+        ("", ("y",)),
+    ]
+
+
+@both
+def test_a_link_that_names_a_fragment_keeps_it(parser: Extractor) -> None:
+    found = parser.extract(
+        '<body><a href="p.html#pragma_size">size</a> <a href="p.html#size">here</a>'
+        '<a href="#s%C3%BC%C3%9F">süß()</a></body>'
+    )
+    assert [link.text for link in found.links] == ["size\tpragma_size\nhere", "süß()\tsüß"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from app.broker.nesting import read_json
 from app.crawl.read.extract.boilerplate import BOILERPLATE, HEADER, NEVER_BOILERPLATE
 from app.storage import page_parts
-from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, MAX_ID, MAX_TERM, TABLE, Block, Term
+from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, MAX_ID, TABLE, Block, Term
 from app.text.anchor_texts import joined_texts
 from app.text.names import is_named_after
 
@@ -201,16 +201,6 @@ def _with_fragment(text: str, fragment: str) -> str:
 def texts_of(links: Iterable[Anchor]) -> frozenset[str]:
     """Return the texts of links."""
     return frozenset(text.partition("\t")[0] for link in links for text in link.text.split("\n"))
-
-
-def term(text: str) -> str:
-    """Return the text of a term without the permalink at its end, cut to its limit."""
-    return heading(collapsed(text))[:MAX_TERM]
-
-
-def may_be_reference(text: str, links: Collection[str]) -> bool:
-    """Return whether a term may be the entry of an index: a link, or text, comma and a link."""
-    return text in links or text.rpartition(", ")[2] in links
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:

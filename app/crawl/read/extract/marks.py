@@ -22,7 +22,7 @@ from app.crawl.read.extract.boilerplate import (
     Sign,
     sign_of,
 )
-from app.storage.page_parts import BREADCRUMB, HEADINGS, LIST, MAX_TERMS, TEXT, Block, Term, body_of
+from app.storage.page_parts import BREADCRUMB, HEADINGS, LIST, MAX_TERM, MAX_TERMS, TEXT, Block, Term, body_of
 
 Node = TypeVar("Node")
 
@@ -126,11 +126,11 @@ def terms_of(
     for node in defined:
         section = nodes.id(node) or by_anchor.get(nodes.key(node), ("",))[0]
         section = section or next(filter(None, map(nodes.id, islice(nodes.within(node), _MAX_WITHIN))), "")
-        text = contract.term(nodes.written(node)) if section and section.isprintable() else ""
-        if text and not (contract.may_be_reference(text, link_texts) and _is_reference(nodes, node, text)):
+        text = _term(nodes.written(node)) if section and section.isprintable() else ""
+        if text and not (_may_be_reference(text, link_texts) and _is_reference(nodes, node, text)):
             found.setdefault(section, Term(section, text))
     for section, node in by_anchor.values():
-        if nodes.name(node) == contract.ANCHORED and (text := contract.term(nodes.written(node))):
+        if nodes.name(node) == contract.ANCHORED and (text := _term(nodes.written(node))):
             found.setdefault(section, Term(section, text))
     return tuple(found.values())[:MAX_TERMS]
 
@@ -139,7 +139,17 @@ def _is_reference(nodes: Nodes[Node], node: Node, text: str) -> bool:
     """Return whether a term ends with a link to another page: an entry of an index."""
     *_, last = (None, *(each for each in nodes.within(node) if nodes.name(each) == "a" and not nodes.id(each)))
     href = (nodes.attributes(last).get("href") or "") if last is not None else ""
-    return last is not None and not href.startswith("#") and text.endswith(contract.term(nodes.written(last)))
+    return last is not None and not href.startswith("#") and text.endswith(_term(nodes.written(last)))
+
+
+def _term(text: str) -> str:
+    """Return the text of a term without the permalink at its end, cut to its limit."""
+    return contract.heading(contract.collapsed(text))[:MAX_TERM]
+
+
+def _may_be_reference(text: str, links: Collection[str]) -> bool:
+    """Return whether a term may be the entry of an index: a link, or text, comma and a link."""
+    return text in links or text.rpartition(", ")[2] in links
 
 
 def section_ids(
