@@ -59,7 +59,7 @@ def application(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         *(at(f"/guide/{n}", f"Streams, part {n}", "Streams carry bytes. " * 9) for n in range(1, 15)),
         *(at(f"/library/{n}", f"Module {n}", "A library of streams.", modified=f"2026-01-{n:02}") for n in range(1, 9)),
         at("/de/1", "Ströme", "Streams heißen auf Deutsch Ströme.", lang="de"),
-        at("/ar/1", "تيارات streams", "تيارات البيانات streams هي تدفق من البايتات.", lang="ar"),
+        at("/arabic/1", "تيارات streams", "تيارات البيانات streams هي تدفق من البايتات.", lang="ar"),
         at(f"/{ATTACK}", f"Hostile {ATTACK}", f"streams {ATTACK}", modified="2020-02-02"),
         at(f"/{'long' * 60}", LONG, f"streams {LONG}"),
     ]
