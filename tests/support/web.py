@@ -21,7 +21,10 @@ def served(app: FastAPI, *, proxies: Sequence[str] = LOOPBACK) -> Iterator[httpx
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30) as client:
+        # uvicorn closes a connection that is idle for five seconds: a client that reuses it then would be reset.
+        limits = httpx.Limits(keepalive_expiry=1.0)
+        base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with httpx.Client(base_url=base, timeout=30, limits=limits) as client:
             yield client
     finally:
         server.should_exit = True
