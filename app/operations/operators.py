@@ -1,4 +1,4 @@
-"""Operators: who acts, by which way, and what a role permits."""
+"""Operators: names, roles and origins, and what a role permits."""
 
 from __future__ import annotations
 

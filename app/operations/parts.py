@@ -26,6 +26,12 @@ class Reading(Generic[T]):
     trouble: str = ""
     age: float = 0.0
 
+    def required(self, error: type[ApplicationError]) -> T:
+        """Return the value; raises `error` with the trouble where it is missing."""
+        if self.value is None:
+            raise error(self.trouble)
+        return self.value
+
 
 class Part(Generic[T]):
     """A value that is gathered at most once in `every` seconds, and only when it is read.

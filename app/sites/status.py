@@ -92,12 +92,12 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
     timer = Timers(redis).running(name)
     store, notes = store_of(settings), DamageNotes(redis)
     store.on_damage = notes.add
-    pack = None
     try:
         pack = asdict(read_manifest(store, name))
     except PackNotFound:
-        pass
+        pack = None
     except PackCorrupt as error:
+        pack = None
         key = manifest_key(name)
         note_damaged(store, ObjectDamaged(str(error), key, store.stat(key).etag))
     left = (progress.open + progress.waiting) * progress.delay if progress.state == "running" else 0.0

@@ -1,4 +1,4 @@
-"""One request of an operator: who sent it, its form, and the page or redirection that answers it."""
+"""One request of an operator: its sender, its form, and the page or redirection that answers it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from itsdangerous import BadSignature
+from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.errors import ResourceNotFound
@@ -145,7 +146,8 @@ async def acting(request: Request, state: Annotated[OpsState, Depends(ops_state)
         name = operator.name
         state.access.require_own_form(request, operator, next(iter(form.get("form_token", ())), ""))
     except ApplicationError as error:
-        state.note_refusal(request, error, name=name)
+        # It writes to the store, which must not hold up the event loop.
+        await run_in_threadpool(state.note_refusal, request, error, name=name)
         raise
     return Visit(request, state, state.operations(operator), form)
 

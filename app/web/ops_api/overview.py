@@ -150,10 +150,8 @@ async def queues(request: Request, ops: Calling) -> Response:
     del ops
 
     def found() -> dict[str, Any]:
-        reading = overview_of(request).queues.read(time.monotonic() + PATIENCE)
-        if reading.value is None:
-            raise BrokerUnreachable(reading.trouble)
-        return {"queues": [asdict(each) for each in reading.value.queues], "trouble": reading.value.trouble}
+        state = overview_of(request).queues.read(time.monotonic() + PATIENCE).required(BrokerUnreachable)
+        return {"queues": [asdict(each) for each in state.queues], "trouble": state.trouble}
 
     return await answer(found)
 
@@ -164,10 +162,7 @@ async def searchers(request: Request, ops: Calling) -> Response:
     del ops
 
     def found() -> dict[str, Any]:
-        reading = overview_of(request).routes.read(time.monotonic() + PATIENCE)
-        if reading.value is None:
-            raise SearchUnavailable(reading.trouble)
-        return asdict(reading.value)
+        return asdict(overview_of(request).routes.read(time.monotonic() + PATIENCE).required(SearchUnavailable))
 
     return await answer(found)
 
