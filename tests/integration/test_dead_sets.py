@@ -565,9 +565,12 @@ def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is
         operators.stdin.close()
     publisher.close()
     assert killed > 30 // step
-    # A letter that was safe elsewhere at the kill, and not yet removed, is in both places. Of one in two queues of the
-    # dead set, only one is shown.
-    assert bool(twice) == ("tidy" not in act)
+    # Of a letter in two queues of the dead set, only one is shown. One that was safe elsewhere at the kill, and not yet
+    # removed, is in both places; with large steps, no kill need meet such a moment.
+    if "tidy" in act:
+        assert not twice
+    elif not in_shards:
+        assert twice
 
 
 def found_everywhere(ids: list[str], dead: DeadSets, broker: Broker, file: Path) -> int:

@@ -410,8 +410,9 @@ def test_an_act_is_paused_continued_and_cancelled_after_its_present_letter(
     assert operator.send(act, do="cancel").is_redirect
     assert "cancelled: " in operator.ended(act)
     assert operator.send(act, do="resume").status_code == 400
-    assert sum(broker.depths([DEAD_SET, "site.index"])) == 50
-    assert len(set(urls_in(broker, "site.index"))) == broker.depth("site.index") < 50
+    dead, replayed = broker.depths([DEAD_SET, "site.index"])
+    assert dead + replayed == 50
+    assert len(set(urls_in(broker, "site.index"))) == replayed < 50
 
 
 def test_two_operators_at_once_replay_each_letter_once(
