@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 #: Keys of acts begin with this, and keys of the ids of their letters.
 ACTS_PREFIX: Final = "acts/"
 _IDS_PREFIX: Final = "act-letters/"
-_ID: Final = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}")
+_ID: Final = re.compile(r"\d{8}T\d{6}\.\d{6}-[0-9a-f]{8}")
 
 #: Seconds between two writes of a running act, and without one after which its process counts as dead.
 BEAT: Final = 1.0
@@ -110,7 +110,7 @@ class LongActs:
         Raises RoleRequired, and InvalidMessage for no letter or too many.
         """
         now = time.time()
-        ident = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+        ident = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
         with self._ops.act(f"{order.verb} letters", subject, why=why, id=ident, **order.options()) as audited:
             total = sum(map(len, ids.values()))
             if not 1 <= total <= MAX_LETTERS:

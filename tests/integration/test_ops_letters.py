@@ -309,7 +309,7 @@ def test_the_api_can_do_what_the_page_can(
     assert (dropped["done"], dropped["total"]) == (left, left)
     assert len((settings.data_dir / "dead" / dropped["export"]).read_text().splitlines()) == left
     assert [each["id"] for each in api("GET", "/acts")][:2] == [dropped["id"], slow["id"]]
-    api("GET", "/acts/20260101T000000-00000000", status=404)
+    api("GET", "/acts/20260101T000000.000000-00000000", status=404)
 
 
 def test_without_a_broker_pages_and_api_say_so(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_canary_and_a_rate_while_new_letters_die_and_deaths_after_the_replay_a
     again = operator.open(f"/ops/dead?act={act.rpartition('/')[2]}")
     assert "1 match," in text_of(again)
     assert "it failed again" in text_of(again)
-    assert operator.client.get("/ops/dead?act=20260101T000000-00000000").status_code == 200
+    assert operator.client.get("/ops/dead?act=20260101T000000.000000-00000000").status_code == 200
 
 
 def test_an_act_is_paused_continued_and_cancelled_after_its_present_letter(
