@@ -129,6 +129,10 @@ class ManagementRefused(ManagementFailed, reason="management-refused"):
     """Raised when the account may use the management API, and lacks the tag for one address of it."""
 
 
+class ControlRefused(ApplicationError, reason="control-refused", problem=UNAVAILABLE):
+    """Raised when the account may not publish to the workers' remote control."""
+
+
 class TopologyDiffers(ApplicationError, reason="topology"):
     """Raised when the broker has an exchange or a queue with other arguments than declared; names it."""
 

@@ -16,6 +16,8 @@ from app.topology.retry_policies import retry_policies
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 
+#: Characters of what a message is about.
+MAX_SUBJECT = 500
 #: Names of labels in the summaries of letters.
 _TASK, _DOMAIN = "task", "domain"
 
@@ -105,6 +107,19 @@ def payload_of(letter: DeadLetter) -> Mapping[str, Any]:
         case [list(), dict(named)] | dict(named):
             return named
     return {}
+
+
+def subject_of(arguments: Any) -> str:
+    """Return what arguments are about: their URL, domain or gid, or else their beginning.
+
+    They are those of a message as `DeadLetter.arguments` returns them: `[positional, named]`, or an envelope.
+    """
+    match arguments:
+        case [[*_], {"url": str(subject)}] | {"url": str(subject)} | [[str(subject), *_], _]:
+            return subject[:MAX_SUBJECT]
+        case [[*_], {"domain": str(subject)}] | {"domain": str(subject)} | [[*_], {"gid": str(subject)}]:
+            return subject[:MAX_SUBJECT]
+    return str(arguments)[:120]
 
 
 def new_export(settings: Settings) -> Path:

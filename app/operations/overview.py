@@ -17,6 +17,7 @@ from app.errors import PackNotFound
 from app.messages.dead_sets import dead_sets
 from app.operations.parts import Part, Reading
 from app.operations.queues import Growth, QueueReport, read_queues
+from app.operations.workers import WorkersReport, read_workers
 from app.pack.manifest import read_manifest
 from app.private_services.process_states import ProcessState, current_states
 from app.redis_state.client import get_quick_redis
@@ -32,6 +33,8 @@ _QUICK, _STORE, _CHECKS, _SLOW = 2.0, 10.0, 60.0, 300.0
 #: Crawls and timers that are read, domains whose packs are compared, and dead letters whose times are read.
 _MAX_CRAWLS, _MAX_TIMERS, _MAX_DOMAINS, _MAX_LETTERS = 20, 100, 500, 2_000
 _HOURS: Final = 24
+#: Seconds after which the heartbeat file of a worker is old.
+_FRESH_HEARTBEAT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ class Overview:
         self.packs = Part("packs", self._domains_without_pack, every=_SLOW)
         self.dead = Part("dead", self._read_deaths, every=_CHECKS)
         self.processes = Part("processes", self._read_processes, every=_QUICK)
+        self.workers = Part("workers", self._read_workers, every=_QUICK)
         self.breakers = Part("breakers", breakers, every=_QUICK)
         self.checks = Part("checks", checks, every=_CHECKS)
 
@@ -195,6 +199,11 @@ class Overview:
         files = sorted(folder.iterdir()) if folder.is_dir() else []
         workers = [WorkerFile(file.name, max(0.0, now - file.stat().st_mtime)) for file in files]
         return Processes(current_states(self._settings.data_dir), workers)
+
+    def _read_workers(self) -> WorkersReport:
+        queues = self.queues.read(time.monotonic() + PATIENCE)
+        fresh = [each.name for each in self._read_processes().workers if each.age < _FRESH_HEARTBEAT]
+        return read_workers(self._settings, queues.value, fresh)
 
 
 def as_json(snapshot: Snapshot) -> Mapping[str, object]:

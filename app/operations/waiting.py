@@ -16,7 +16,7 @@ from app.broker.headers import FIRST_FAILED, LAST_ERROR
 from app.broker.publishing import Publisher
 from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue, Moved, Waiting, move, peek
 from app.errors import ResourceNotFound
-from app.messages.dead_sets import domain_of, task_of
+from app.messages.dead_sets import domain_of, subject_of, task_of
 from app.operations.operations import Operations
 from app.topology.declare import coalescing_queues
 from app.topology.retry_policies import retry_policies
@@ -166,7 +166,7 @@ def _described(queue: DelayQueue, waiting: Waiting) -> WaitingMessage:
         work_queue=queue.work_queue(delivery),
         task=task_of(letter),
         domain=domain_of(letter),
-        subject=_subject(letter),
+        subject=subject_of(letter.arguments()),
         error=str(delivery.headers.get(LAST_ERROR, ""))[:_MAX_TEXT],
         attempt=queue.policy.attempts(delivery),
         attempts=queue.policy.retries(delivery) + 1,
@@ -174,17 +174,6 @@ def _described(queue: DelayQueue, waiting: Waiting) -> WaitingMessage:
         delay_seconds=queue.delay_ms / 1_000,
         looks=waiting.looks,
     )
-
-
-def _subject(letter: DeadLetter) -> str:
-    """Return what a message is about: its URL or domain, or else the beginning of its arguments."""
-    arguments = letter.arguments()
-    match arguments:
-        case [[*_], {"url": str(subject)}] | {"url": str(subject)} | [[str(subject), *_], _]:
-            return subject[:_MAX_TEXT]
-        case [[*_], {"domain": str(subject)}] | {"domain": str(subject)}:
-            return subject[:_MAX_TEXT]
-    return str(arguments)[:120]
 
 
 def _reason_text(ops: Operations, why: str) -> str:

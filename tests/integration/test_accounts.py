@@ -223,11 +223,24 @@ def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
             overview = client.get("/api/v1/ops/overview", headers=api_headers()).json()
             assert [each["level"] for each in overview["findings"]] == ["problem"], overview
             assert "no worker consumes" in overview["findings"][0]["text"]
+            with Connection(settings.broker) as worker:
+                worker.default_channel.queue_declare(MAILBOX, exclusive=True)
+                worker.default_channel.basic_consume(MAILBOX, no_ack=True)
+                shown = eventually(lambda: workers_of(client), "the worker is known", every=0.5)
+            # The account may not ask workers, and says so.
+            assert shown == [("worker@host", False)]
+            assert "this account of the broker may not ask workers" in client.get("/ops/queues").text
         url = environments["web"]["BROKER_URL"]
         for exchange, key in (("", MAILBOX), ("", "site.index"), ("celery.pidbox", ""), ("perennial.events", "loaded")):
             assert refused(url, lambda channel, to=(exchange, key): publish(channel, *to)), (exchange, key)
         for queue in QUEUES:
             assert refused(url, lambda channel, queue=queue: channel.queue_delete(queue)), queue
+
+
+def workers_of(client: httpx.Client) -> list[tuple[str, bool]]:
+    """Return the names of the workers, each with whether it answers."""
+    found = client.get("/api/v1/ops/workers", headers=api_headers()).json()
+    return [(each["name"], each["answers"]) for each in found["workers"]]
 
 
 def wait_for_checks(client: httpx.Client) -> None:

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser
 from pydantic import SecretStr
 from redis import Redis
 
+from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.messages.envelopes import site_message
 from app.operations.waiting import looks
@@ -102,4 +103,31 @@ def test_the_home_page_changes_without_a_reload_and_works_without_scripts(
         assert opened.page.evaluate("window.isTheSamePage")
         log_in(plain)
         assert "site.index (1 ready)" in plain.page.inner_text("#live-findings")
+        assert opened.faults == plain.faults == []
+
+
+def test_the_page_of_an_act_follows_it_with_and_without_scripts_until_it_ends(
+    browser: Browser, base: str, publisher: Publisher
+) -> None:
+    dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}", headers={"perennial-reason": "x"})
+    with tab(browser, base) as opened, tab(browser, base, java_script_enabled=False) as plain:
+        for each in (opened, plain):
+            log_in(each)
+            publisher.publish([dead] * 20)
+            each.open("/ops/dead")
+            each.page.check("input[value=all]")
+            each.page.fill("input[name=rate]", "4")
+            each.page.click("button[value=replay]")
+            each.page.wait_for_selector("#live-act[data-live]")
+            each.page.fill("#live-act-steps input[name=why]", "typed meanwhile")
+            if each is opened:
+                each.page.evaluate("window.isTheSamePage = true")
+            each.page.wait_for_selector("#live-act:not([data-live]) [role=status]", timeout=60_000)
+            assert "20 of 20 replayed" in each.page.inner_text("#live-act [role=status]")
+        assert opened.page.evaluate("window.isTheSamePage")
+        assert opened.page.locator("[data-is-live]").count() == 0
+        # What is typed stays until the field loses the focus.
+        assert opened.page.input_value("#live-act-steps input[name=why]") == "typed meanwhile"
+        opened.page.evaluate("document.activeElement.blur()")
+        opened.page.wait_for_selector("#live-act-steps input[name=why]", state="detached")
         assert opened.faults == plain.faults == []

@@ -68,7 +68,7 @@ class OperatorAtPage:
         def page() -> BeautifulSoup | None:
             answer = self.client.get(act)
             assert answer.status_code == 200, answer.text
-            return None if "Refresh" in answer.headers else BeautifulSoup(answer.text, "html.parser")
+            return None if "data-live" in answer.text else BeautifulSoup(answer.text, "html.parser")
 
         found = eventually(page, f"{act} ends", seconds=seconds)
         assert found is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from fastapi import APIRouter, Response
@@ -12,12 +13,13 @@ from app.errors import ResourceNotFound
 from app.operations.letters import DONE, export_file
 from app.operations.long_acts import LongAct, LongActs
 from app.operations.operations import Operations
-from app.web.middleware import OPS_PAGES
-from app.web.ops.visits import Acting, Reading
+from app.web.middleware import LIVE_PATH, OPS_PAGES
+from app.web.ops.visits import Acting, Reading, Visit
+from app.web.pages import templates
 
 router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
 
-#: Seconds after which the page of a running act is loaded again.
+#: Seconds after which the page of a running act is loaded again where no script runs.
 REFRESH: Final = 2
 
 
@@ -29,27 +31,49 @@ def list_acts(visit: Reading) -> HTMLResponse:
 
 @router.get("/acts/{ident}", response_class=HTMLResponse)
 def show_act(visit: Reading, ident: str, still: bool = False) -> HTMLResponse:
-    """Show an act. While it runs, the page is loaded again and again, unless it is to be `still`."""
-    acts = LongActs(visit.ops)
-    act = acts.read(ident)
-    died_again: int | None = None
-    if not act.is_running and act.done and act.order.verb != "drop":
-        try:
-            died_again = acts.died_again(ident)
-        except (DeadSetBusy, BrokerUnreachable):
-            died_again = None
-    page = visit.page(
-        "act.html",
-        act=act,
-        text=described(act),
-        reloads=act.is_running and not still,
-        died_again=died_again,
-        has_export=bool(act.export) and has_export(visit.ops, act.export),
-    )
-    if act.is_running and not still:
-        # Every browser knows this field; it has no script and no element.
-        page.headers["Refresh"] = str(REFRESH)
-    return page
+    """Show an act. While it runs, the page follows it, unless it is to be `still`."""
+    act = LongActs(visit.ops).read(ident)
+    is_followed = act.is_running and not still
+    parts = act_fragments(visit, act, is_followed=is_followed)
+    verb = act.order.verb.capitalize()
+    return visit.page("act.html", fragments=parts, verb=verb, phase=act.phase, refresh=REFRESH if is_followed else None)
+
+
+def followed_act(visit: Visit, ident: str) -> Callable[[], Mapping[str, str]]:
+    """Return a function that reads an act, and returns its parts as HTML."""
+    # A token has its time in it: with one token, the parts differ only if the act does.
+    acts, token = LongActs(visit.ops), visit.form_token
+
+    def fragments() -> Mapping[str, str]:
+        act = acts.read(ident)
+        return act_fragments(visit, act, is_followed=act.is_running, form_token=token)
+
+    return fragments
+
+
+def act_fragments(visit: Visit, act: LongAct, *, is_followed: bool, form_token: str = "") -> Mapping[str, str]:
+    """Return the page of an act as HTML by the id of its elements. The last one names the stream that follows it."""
+    values = {
+        "operator": visit.ops.operator,
+        "form_token": form_token or visit.form_token,
+        "act": act,
+        "text": described(act),
+        "live": f"{LIVE_PATH}?act={act.id}" if is_followed else "",
+        "died_again": None if act.is_running else _died_again(visit, act),
+        "has_export": bool(act.export) and has_export(visit.ops, act.export),
+    }
+    # The stream ends with the part that names it, so that one is the last.
+    names = {"live-act-steps": "steps", "live-act": "progress"}
+    return {ident: templates.get_template(f"ops/act/{name}.html").render(values) for ident, name in names.items()}
+
+
+def _died_again(visit: Visit, act: LongAct) -> int | None:
+    if not act.done or act.order.verb == "drop":
+        return None
+    try:
+        return LongActs(visit.ops).died_again(act.id)
+    except (DeadSetBusy, BrokerUnreachable):
+        return None
 
 
 @router.post("/acts/{ident}")

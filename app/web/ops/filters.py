@@ -64,18 +64,12 @@ def built(value: str) -> str:
         return value
 
 
-def plain(text: object) -> str:
-    """Return a text of others with a sign for each character that cannot be printed or turns the order of others."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(text))
-
-
 FILTERS = {
     "iso": iso,
     "utc": utc,
     "ago": ago,
     "duration": duration,
     "number": number,
-    "plain": plain,
     "visible": visible,
     "built": built,
 }

@@ -11,16 +11,20 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, Overloaded
+from app.operations.overview import PATIENCE
 from app.web.middleware import LIVE_PATH
+from app.web.ops.acts import followed_act
 from app.web.ops.home import fragments as home_fragments
 from app.web.ops.overviews import overview_of
+from app.web.ops.queues import worker_fragments
 from app.web.ops.visits import Reading, Visit
 
 router = APIRouter(include_in_schema=False)
@@ -61,10 +65,21 @@ class Streams:
                 self.open -= 1
 
 
+class LiveParameters(BaseModel):
+    """Which page is followed: an act with `act`, else the one of this name."""
+
+    page: Literal["home", "queues"] = "home"
+    act: str = Field("", max_length=100)
+
+
 @router.get(LIVE_PATH)
-async def live(visit: Reading) -> StreamingResponse:
-    """Send the parts of the home page that change."""
+async def live(visit: Reading, parameters: Annotated[LiveParameters, Query()]) -> StreamingResponse:
+    """Send the parts of a page that change."""
     overview = overview_of(visit.request)
+    if parameters.act:
+        return stream(visit, followed_act(visit, parameters.act))
+    if parameters.page == "queues":
+        return stream(visit, lambda: worker_fragments(overview, time.monotonic() + PATIENCE))
     return stream(visit, lambda: home_fragments(overview.read()))
 
 

@@ -71,6 +71,11 @@ class Visit:
     ops: Operations
     form: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @property
+    def form_token(self) -> str:
+        """A new token for the forms of the operator's page."""
+        return self.state.access.form_token(self.ops.operator)
+
     def value(self, name: str) -> str:
         """Return the only value of a form's field, without spaces around it; empty if it is missing."""
         return next(iter(self.form.get(name, ())), "").strip()
@@ -91,7 +96,7 @@ class Visit:
         note = self._note()
         html = templates.get_template(f"ops/{template}").render(
             operator=self.ops.operator,
-            form_token=self.state.access.form_token(self.ops.operator),
+            form_token=self.form_token,
             has_sessions=bool(self.state.access.passwords),
             path=self.request.scope["path"],
             now=datetime.now(UTC),

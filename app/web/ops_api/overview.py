@@ -28,6 +28,7 @@ from app.operations.audit import AuditEntry
 from app.operations.findings import findings, sentence
 from app.operations.overview import PATIENCE, as_json
 from app.operations.queues import QueueFigures
+from app.operations.workers import WorkerReport
 from app.web.api import describe_errors
 from app.web.middleware import OPS_API
 from app.web.models import MAX_DOMAIN, StrictParameters
@@ -108,6 +109,14 @@ class QueuesAnswer(BaseModel):
     trouble: str
 
 
+class WorkersAnswer(BaseModel):
+    """All workers; `trouble` is why what they run is unknown, `asked_seconds_ago` the age of the answer."""
+
+    workers: Sequence[WorkerReport]
+    trouble: str
+    asked_seconds_ago: float
+
+
 class TimerAnswer(BaseModel):
     """A domain's timer."""
 
@@ -152,6 +161,24 @@ async def queues(request: Request, ops: Calling) -> Response:
     def found() -> dict[str, Any]:
         state = overview_of(request).queues.read(time.monotonic() + PATIENCE).required(BrokerUnreachable)
         return {"queues": [asdict(each) for each in state.queues], "trouble": state.trouble}
+
+    return await answer(found)
+
+
+@router.get("/workers", response_model=WorkersAnswer, operation_id="workers")
+async def workers(request: Request, ops: Calling) -> Response:
+    """List the workers: the tasks that each one runs now, its pool, queues and prefetch."""
+    del ops
+
+    def found() -> dict[str, Any]:
+        # The queues' consumers come first, and then a silence of a worker that does not answer.
+        reading = overview_of(request).workers.read(time.monotonic() + 2 * PATIENCE)
+        state = reading.required(BrokerUnreachable)
+        return {
+            "workers": [asdict(each) for each in state.workers],
+            "trouble": state.trouble,
+            "asked_seconds_ago": round(reading.age, 1),
+        }
 
     return await answer(found)
 

@@ -1,0 +1,86 @@
+"""What the workers of a Celery application do now: Celery's `inspect` over one connection, with bounded waits.
+
+Commands of remote control: https://docs.celeryq.dev/en/stable/userguide/workers.html#inspecting-workers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp.exceptions import AccessRefused
+from kombu.pidbox import Mailbox
+
+from .connection import connected
+from .errors import ControlRefused
+
+#: The queue of a worker's remote control is called as the worker, and this; it lasts as long as its connection.
+MAILBOX_ENDING: Final = ".celery.pidbox"
+#: Seconds of one wait for a reply.
+PATIENCE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """A task that a worker runs. `arguments` are `[positional, named]`, `since` seconds since the epoch or None."""
+
+    id: str
+    name: str
+    arguments: list[Any]
+    since: float | None
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReply:
+    """What one worker answered: the tasks that it runs, its pool's size and prefetch count, and its queues."""
+
+    tasks: list[RunningTask]
+    pool_size: int | None
+    prefetch: int | None
+    queues: list[str]
+
+
+def ask_workers(url: str, names: Collection[str] = (), *, patience: float = PATIENCE) -> dict[str, WorkerReply]:
+    """Return the replies of workers by name: of these `names` only, as soon as all have answered, or of all.
+
+    It waits `patience` seconds after the last reply for another one. A worker that does not answer is missing. Raises
+    BrokerUnreachable, and ControlRefused for an account that may not control workers: no smaller right exists.
+    """
+    with connected(url) as connection:
+        mailbox = Mailbox("celery", type="fanout", connection=connection)
+        try:
+            tasks = _replies(mailbox, "active", names, patience)
+            pools = _replies(mailbox, "stats", tasks, patience) if tasks else {}
+            queues = _replies(mailbox, "active_queues", tasks, patience) if tasks else {}
+        except AccessRefused as error:
+            raise ControlRefused("this account of the broker may not ask workers") from error
+    return {name: _reply(found, pools.get(name), queues.get(name)) for name, found in tasks.items()}
+
+
+def _replies(mailbox: Any, command: str, names: Collection[str], patience: float) -> dict[str, Any]:
+    found = mailbox.call(sorted(names) or None, command, timeout=patience)
+    return {name: reply for each in found for name, reply in each.items()}
+
+
+def _reply(tasks: Any, stats: Any, queues: Any) -> WorkerReply:
+    measured = stats if isinstance(stats, Mapping) else {}
+    pool = measured.get("pool")
+    return WorkerReply(
+        tasks=[_task(each) for each in tasks if isinstance(each, Mapping)] if isinstance(tasks, list) else [],
+        pool_size=pool.get("max-concurrency") if isinstance(pool, Mapping) else None,
+        prefetch=measured.get("prefetch_count"),
+        queues=sorted(str(each["name"]) for each in queues) if isinstance(queues, list) else [],
+    )
+
+
+def _task(info: Mapping[str, Any]) -> RunningTask:
+    since = info.get("time_start")
+    return RunningTask(
+        id=str(info.get("id", "")),
+        name=str(info.get("name", "")),
+        arguments=[info.get("args"), info.get("kwargs")],
+        since=float(since) if isinstance(since, int | float) else None,
+        pid=info.get("worker_pid"),
+    )
