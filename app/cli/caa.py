@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.arguments import AsJson, Why
-from app.cli.caa_audit import AuditReport, Comparison, in_order
+from app.cli.caa_audit import AuditReport, Comparison, in_order, kept_result
 from app.cli.caa_events import DryRun, print_requeued
 from app.cli.caa_events import cli as events
 from app.cli.caa_jobs import (
@@ -100,13 +100,14 @@ def audit(
     selection = GidSelection.of(gids, every=every, after=after, limit=limit)
     served = ServedArchive.of(archive, get_settings())
     resume, throttle = ResumePoint(selection), Throttle(rate)
+    report = AuditReport(served, fix=fix, yes=yes, as_json=as_json, publisher=JobPublisher(served))
     with (
         resume.printed(),
+        kept_result(report, resume),
         # What a standby lacks must not be deleted from the archive.
         served.connect(primary=fix) as connection,
         served.connect(primary=fix) as second,
     ):
-        report = AuditReport(served, fix=fix, yes=yes, as_json=as_json, publisher=JobPublisher(served))
         public, web_service = PublicArchive.of(served.settings), WebService.of(served.settings)
         comparison = Comparison(served.project, public, web_service, second, given=not every, every_metadata=metadata)
         count = partial(selection.count, connection, served.project, audited=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -15,7 +18,9 @@ from typing import TypeVar
 
 import typer
 
-from app.cli.caa_jobs import BATCH, JobPublisher, ServedArchive
+from app.broker.errors import ApplicationError
+from app.cli.caa_jobs import BATCH, JobPublisher, ResumePoint, ServedArchive
+from app.cli.context import operations
 from app.cli.printing import print_lines
 from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
@@ -29,9 +34,11 @@ from app.errors import (
     ArchiveUnavailable,
     EntityNotFound,
     RemoteError,
+    StoreError,
     WebServiceError,
     WebServiceUnavailable,
 )
+from app.operations.art_audit import MAX_FINDINGS, MAX_TEXT, ArtAudit, KeptFinding, keep_audit
 
 #: Items that are being compared or wait for an earlier one, for each job. One slow item holds up no other.
 _AHEAD = 16
@@ -169,6 +176,8 @@ class AuditReport:
     kinds: Counter[str] = field(default_factory=Counter)
     items: int = 0
     unread: int = 0
+    #: The first findings.
+    first: list[ArtFinding] = field(default_factory=list)
 
     def add(self, gid: str, found: tuple[ArtFinding, ...] | RemoteError) -> None:
         """Print the findings of an item and publish their repairs; an item that could not be read is counted."""
@@ -181,6 +190,7 @@ class AuditReport:
         self._print_findings(gid, found)
         self.items += 1
         self.kinds.update(finding.kind for finding in found)
+        self.first += found[: MAX_FINDINGS - len(self.first)]
         if self.fix:
             fixes = list(dict.fromkeys(finding.fix for finding in found if finding.fix is not None))
             images = [job for job in fixes if isinstance(job, Delete) and job.id is not None]
@@ -252,3 +262,45 @@ class AuditReport:
             line += f"; {sent.total():,} job{'' if sent.total() == 1 else 's'}{f' ({kinds})' if kinds else ''} enqueued"
         # Standard output has one line for each finding, for programs.
         typer.echo(line, err=True)
+
+
+@contextmanager
+def kept_result(report: AuditReport, resume: ResumePoint) -> Iterator[None]:
+    """Keep how an audit of all items ends, in the store; while that is away, say so and go on."""
+    began, stopped = time.time(), ""
+    try:
+        yield
+    except (KeyboardInterrupt, ApplicationError) as error:
+        stopped = str(error) or "interrupted"
+        raise
+    finally:
+        if resume.selection.every:
+            _keep(report, resume, began, stopped)
+
+
+def _keep(report: AuditReport, resume: ResumePoint, began: float, stopped: str) -> None:
+    ops = operations()
+    result = ArtAudit(
+        archive=report.archive.project.prefix,
+        command=shlex.join(["perennial", *sys.argv[1:]])[:MAX_TEXT],
+        operator=ops.operator.name,
+        began=began,
+        ended=time.time(),
+        items=resume.count,
+        unread=report.unread,
+        differing=report.items,
+        kinds=dict(report.kinds),
+        fixes=report.fix,
+        enqueued=dict(report.publisher.published),
+        held_back=len(report.held_back),
+        last=resume.last,
+        stopped=stopped[:MAX_TEXT],
+        findings=[
+            KeptFinding(gid=each.gid, kind=each.kind, file=each.file, fix=kind_of(each.fix) if each.fix else "")
+            for each in report.first
+        ],
+    )
+    try:
+        keep_audit(ops, result)
+    except StoreError as error:
+        typer.echo(f"the operations page will not show this audit: {error}", err=True)

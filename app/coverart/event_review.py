@@ -1,4 +1,4 @@
-"""What an operator reads of the event queue: its events by state, and those that failed last."""
+"""The events of MusicBrainz's event queue that failed last, each with its last reason."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from app.coverart.musicbrainz import Connection
 
 #: Characters of a message and of a reason that are read.
 _MAX_TEXT: Final = 500
-
-_COUNT = SQL(
-    "SELECT entity_type::text, state::text, count(*), min(created) FROM artwork_indexer.event_queue"
-    " WHERE state <> 'completed' GROUP BY 1, 2 ORDER BY 1, 2"
-)
 
 # Those that failed with another event come back with it.
 _FAILED = SQL(
@@ -34,16 +29,6 @@ _FAILED = SQL(
 
 
 @dataclass(frozen=True, slots=True)
-class EventCount:
-    """How many events of an entity have a state; `oldest` is when the first one came, in seconds since the epoch."""
-
-    entity: str
-    state: str
-    count: int
-    oldest: float
-
-
-@dataclass(frozen=True, slots=True)
 class FailedEvent:
     """A failed event with its last reason; `failed_parents` are those it waits for. Times are epoch seconds."""
 
@@ -55,12 +40,6 @@ class FailedEvent:
     at: float
     reason: str
     failed_parents: tuple[int, ...]
-
-
-def count_events(connection: Connection) -> list[EventCount]:
-    """Return the events that are not completed, by entity and state."""
-    rows = connection.execute(_COUNT)
-    return [EventCount(entity, state, count, oldest.timestamp()) for entity, state, count, oldest in rows]
 
 
 def failed_events(connection: Connection, *, limit: int) -> list[FailedEvent]:

@@ -9,6 +9,7 @@ from psycopg.sql import SQL
 from redis import Redis
 
 from app.coverart.event_record import connect
+from app.coverart.musicbrainz import Connection
 from app.coverart.project import PROJECTS, served
 from app.coverart.reader_status import READER_TIMEOUT, ReaderStatus
 from config.settings import Settings
@@ -107,9 +108,15 @@ def event_queue_state(settings: Settings, redis: Redis) -> EventQueueState | Non
     url = settings.event_queue_url.get_secret_value()
     if not url:
         return None
+    with connect(url) as connection:
+        return read_state(connection, settings, redis)
+
+
+def read_state(connection: Connection, settings: Settings, redis: Redis) -> EventQueueState:
+    """Return the state of the event queue of an open connection; raises psycopg's errors and RedisError."""
     reader = ReaderStatus(redis)
     silent, paused = reader.seconds_silent(), reader.is_paused()
-    with connect(url) as connection, connection.transaction():
+    with connection.transaction():
         connection.execute(_LIMIT, {"ms": str(_COUNT_SECONDS * 1_000)})
         counts = {entity: rest for entity, *rest in connection.execute(_COUNTS)}
         failed: dict[str, dict[str, int]] = {}

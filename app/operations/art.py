@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from redis import RedisError
+
 from app.broker.errors import InvalidMessage
 from app.coverart import event_record
-from app.coverart.event_review import EventCount, FailedEvent, count_events, failed_events
+from app.coverart.event_review import FailedEvent, failed_events
+from app.coverart.event_state import EventQueueState, read_state
 from app.coverart.jobs import Index, canonical_gid, message
 from app.coverart.project import served
 from app.errors import ArtNotServed, DatabaseFailed, InvalidJob
 from app.operations.operations import Operations
+from app.redis_state.client import get_quick_redis
 
 #: Failed events that are listed, and gids of one act.
 MAX_FAILED: Final = 50
@@ -24,9 +28,9 @@ _PATIENCE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class EventReport:
-    """The event queue: its events by state, and those that failed last. `trouble` is why they are unknown."""
+    """The event queue and its events that failed last. `trouble` is why they are unknown."""
 
-    counts: Sequence[EventCount] = ()
+    state: EventQueueState | None = None
     failed: Sequence[FailedEvent] = ()
     trouble: str = ""
 
@@ -43,8 +47,9 @@ def read_events(ops: Operations) -> EventReport | None:
         return None
     try:
         with event_record.connect(url, timeout=_PATIENCE) as connection:
-            return EventReport(count_events(connection), failed_events(connection, limit=MAX_FAILED))
-    except DatabaseFailed as error:
+            state = read_state(connection, ops.settings, get_quick_redis(ops.settings.redis))
+            return EventReport(state, failed_events(connection, limit=MAX_FAILED))
+    except (DatabaseFailed, RedisError) as error:
         return EventReport(trouble=str(error))
 
 

@@ -21,6 +21,9 @@ from app.cli import caa as commands
 from app.cli.main import main
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, EVENT_ART, listing
+from app.operations.art_audit import ArtAudit, read_audits
+from app.operations.operations import Operations
+from app.operations.operators import command_operator
 from app.private_services import Urls
 from app.topology.queues import art_queues
 from config.settings import Settings, get_settings
@@ -329,6 +332,34 @@ def test_an_unreadable_item_is_reported_and_the_others_are_compared(caa: Command
     done = caa("audit", "--all", status=1)
     assert done.stderr.splitlines()[0].startswith(f"{A}: not compared: GET http://127.0.0.1:")
     assert done.stderr.splitlines()[1] == "3 releases compared: 0 findings; 1 could not be read"
+
+
+def kept_audits(caa: Command) -> dict[str, ArtAudit]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in caa.art.environment.items():
+            patch.setenv(name, value)
+        ops = Operations(Settings(), command_operator())
+    return read_audits(ops, ["cover-art-archive", "event-art-archive"])
+
+
+def test_how_the_last_audit_of_all_ended_is_kept_also_where_it_was_stopped(caa: Command) -> None:
+    before = kept_audits(caa)
+    caa("audit", A)
+    assert kept_audits(caa) == before
+    spoil(caa.art)
+    done = caa("audit", "--all", "--fix", status=1)
+    assert kept_audits(caa).keys() == {"cover-art-archive"}
+    audit = kept_audits(caa)["cover-art-archive"]
+    assert (audit.command, audit.operator) == ("perennial caa audit --all --fix", command_operator().name)
+    assert [(each.gid, each.kind, each.file, each.fix) for each in audit.findings] == lines(done)
+    assert sum(audit.kinds.values()) == len(lines(done))
+    assert (audit.fixes, audit.held_back, audit.stopped) == (True, 1, "")
+    assert sum(audit.enqueued.values()) == 3
+    caa.art.archive.faults.add(slow_down("0"), path=f"/metadata/mbid-{B}", times=6)
+    caa("audit", "--all", status=1)
+    stopped = kept_audits(caa)["cover-art-archive"]
+    assert (stopped.items, stopped.last) == (1, A)
+    assert "SlowDown" in stopped.stopped
 
 
 def test_an_audit_pauses_for_an_unavailable_archive_then_names_the_point_to_continue_at(caa: Command) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import httpx
@@ -12,7 +12,10 @@ import pytest
 from kombu import Connection
 from pydantic import SecretStr
 
+from app.operations.art_audit import ArtAudit, KeptFinding, keep_audit
 from app.operations.audit import AuditLog
+from app.operations.operations import Operations
+from app.operations.operators import command_operator
 from app.storage.open import store_of
 from app.topology.declare import declare_all
 from config.settings import Settings
@@ -119,9 +122,45 @@ def test_items_are_indexed_again_by_the_page_and_the_api(
     assert send_form(client, "/ops/art/reindex", archive="other", gids=GID).status_code == 404
 
 
+def test_the_state_of_the_events_and_the_last_audit_are_shown_by_page_and_api(
+    operable: Settings, client: httpx.Client, events: Events
+) -> None:
+    events.add("failed", "{}", reason="ArchiveRefused: 400")
+    finding = KeptFinding(gid=GID, kind="listing-stale", file=HOSTILE, fix="index")
+    audit = ArtAudit(
+        archive="cover-art-archive",
+        command="perennial caa audit --all --fix",
+        operator="kim@host",
+        began=1_000.0,
+        ended=8_200.0,
+        items=1_400_000,
+        unread=2,
+        differing=31,
+        kinds={"listing-stale": 30, "image-left": 1},
+        fixes=True,
+        enqueued={"index": 30},
+        held_back=1,
+        last=GID,
+        findings=[finding],
+    )
+    keep_audit(Operations(operable, command_operator()), audit)
+    page = client.get("/ops/art").text
+    assert "1,400,000 items were compared, 31 of them differ, 2 could not be read" in page
+    for said in ("after 2 h", "kim@host", "30 listing-stale, 1 image-left", "30 index enqueued; 1 images not deleted"):
+        assert said in page
+    assert "1 ArchiveRefused" in page
+    assert "no event reader runs" in page
+    assert HOSTILE not in page
+    found = client.get("/api/v1/ops/art", headers=api_headers()).json()
+    assert found["audits"] == [asdict(audit)]
+    assert found["events"]["entities"][0]["failed"] == {"ArchiveRefused": 1}
+    store_of(operable).put("art-audits/cover-art-archive.json", b"{")
+    assert "The audits are unknown" in client.get("/ops/art").text
+
+
 def test_a_database_that_is_away_is_said_on_the_page(settings: Settings, connection: Connection) -> None:
     away = SecretStr("postgresql://nobody@127.0.0.1:1/none")
     with operated(with_operators(settings, musicbrainz_url=away, event_queue_url=away)) as client:
-        assert "The database is away" in client.get("/ops/art").text
+        assert "The events are unknown" in client.get("/ops/art").text
         body = {"events": [1]}
         assert client.post("/api/v1/ops/art/requeue", json=body, headers=api_headers()).status_code == 503

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from app.broker.errors import InvalidMessage
+from app.errors import StoreError
 from app.operations import art, art_events
+from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.overview import PATIENCE
 from app.web.middleware import OPS_PAGES
 from app.web.ops.overviews import overview_of
@@ -27,8 +30,16 @@ def show_art(visit: Reading) -> HTMLResponse:
     queues = overview.queues.read(until)
     found = queues.value.queues if queues.value else ()
     by_archive = {name: [queue for queue in found if queue.name.startswith(f"{name}.")] for name in exchanges}
+    audits: Mapping[str, ArtAudit] = {}
+    audit_trouble = ""
+    try:
+        audits = read_audits(visit.ops, exchanges)
+    except StoreError as error:
+        audit_trouble = str(error)
     return visit.page(
         "art.html",
+        audits=audits,
+        audit_trouble=audit_trouble,
         archives=by_archive,
         queues=queues,
         events=art.read_events(visit.ops) if exchanges else None,

@@ -13,6 +13,8 @@ from pydantic import BaseModel, Field
 
 from app.broker.errors import ApplicationError, BrokerUnreachable, InvalidMessage, Overloaded
 from app.cluster.protocol import Routes
+from app.coverart.event_review import FailedEvent
+from app.coverart.event_state import EventQueueState
 from app.errors import (
     BodyRefused,
     OperatorRequired,
@@ -24,6 +26,7 @@ from app.errors import (
     UriTooLong,
 )
 from app.operations import art, art_events, timers
+from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.audit import AuditEntry
 from app.operations.findings import findings, sentence
 from app.operations.overview import PATIENCE, as_json
@@ -115,6 +118,16 @@ class WorkersAnswer(BaseModel):
     workers: Sequence[WorkerReport]
     trouble: str
     asked_seconds_ago: float
+
+
+class ArtAnswer(BaseModel):
+    """Cover art: the archives, the event queue and the last audits. `trouble` is why the events are unknown."""
+
+    archives: Sequence[str]
+    events: EventQueueState | None
+    failed: Sequence[FailedEvent]
+    trouble: str
+    audits: Sequence[ArtAudit]
 
 
 class TimerAnswer(BaseModel):
@@ -214,6 +227,24 @@ async def list_timers(ops: Calling, parameters: Annotated[TimerParameters, Query
 async def fire_timer(ops: Calling, body: FireBody) -> Response:
     """Let a domain's timer be due now."""
     return await answer(lambda: {"done": [timers.fire(ops, body.domain, why=body.why)]})
+
+
+@router.get("/art", response_model=ArtAnswer, operation_id="art")
+async def show_art(ops: Calling) -> Response:
+    """Report the event queue of cover art, its events that failed last, and the last audit of each archive."""
+
+    def found() -> dict[str, Any]:
+        archives = art.archives(ops)
+        events = (art.read_events(ops) if archives else None) or art.EventReport()
+        return {
+            "archives": archives,
+            "events": asdict(events.state) if events.state else None,
+            "failed": [asdict(each) for each in events.failed],
+            "trouble": events.trouble,
+            "audits": [asdict(each) for each in read_audits(ops, archives).values()],
+        }
+
+    return await answer(found)
 
 
 @router.post("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")

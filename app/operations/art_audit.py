@@ -1,0 +1,74 @@
+"""The last audit of each archive of cover art: how it ended, kept as one small object in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from app.errors import ObjectNotFound
+from app.operations.operations import Operations
+from app.storage.reading import parsing
+
+#: Keys of results begin with this; the exchange of the archive follows.
+PREFIX: Final = "art-audits/"
+#: Findings that are kept of an audit, the first ones, and characters of each text.
+MAX_FINDINGS: Final = 100
+MAX_TEXT: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFinding:
+    """One difference: the file of an item, its kind, and the kind of the job that repairs it, empty without one."""
+
+    gid: str
+    kind: str
+    file: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtAudit:
+    """How an audit of an archive ended. `began` and `ended` are seconds since the epoch.
+
+    `items` were compared, `unread` of them could not be read, and `differing` have findings, whose number by kind is
+    `kinds`. With `fixes`, jobs were enqueued: their number by kind is `enqueued`, and `held_back` images were not
+    deleted. `stopped` is why it did not reach its end, `last` the gid after which another one can continue.
+    """
+
+    archive: str
+    command: str
+    operator: str
+    began: float
+    ended: float
+    items: int
+    unread: int
+    differing: int
+    kinds: Mapping[str, int]
+    fixes: bool
+    enqueued: Mapping[str, int]
+    held_back: int
+    last: str
+    stopped: str = ""
+    findings: Sequence[KeptFinding] = field(default_factory=list)
+
+
+def keep_audit(ops: Operations, audit: ArtAudit) -> None:
+    """Replace the result of the archive's last audit; raises StoreError."""
+    ops.store.put(f"{PREFIX}{audit.archive}.json", json.dumps(asdict(audit)).encode())
+
+
+def read_audits(ops: Operations, archives: Sequence[str]) -> dict[str, ArtAudit]:
+    """Return the last audit of each archive that has one; raises StoreError."""
+    found = {}
+    for archive in archives:
+        try:
+            data = ops.store.get(f"{PREFIX}{archive}.json").data
+        except ObjectNotFound:
+            continue
+        with parsing("an audit of cover art", data):
+            value = json.loads(data)
+            findings = [KeptFinding(**each) for each in value.pop("findings")]
+            found[archive] = ArtAudit(**value, findings=findings)
+    return found
