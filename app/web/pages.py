@@ -41,7 +41,7 @@ from app.web.presenter import (
     results_view,
 )
 from app.web.problems import public_detail
-from app.web.static_files import static_path
+from app.web.static_files import icon_uri, static_path
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,7 +52,7 @@ templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-templates.globals["static"] = static_path
+templates.globals |= {"static": static_path, "icon_uri": icon_uri}
 
 #: Characters of the URL of a click.
 _MAX_URL = 4_000

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
+from urllib.parse import quote
 
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -13,16 +16,24 @@ from starlette.types import Scope
 FOLDER = Path(__file__).parent / "static"
 IMMUTABLE = "public, max-age=31536000, immutable"
 
-_VERSIONS = {
-    path.name: hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest()
+#: What is served under a name: a style sheet with the one that it extends, so that a page needs one request.
+_EXTENDED: Final = {"ops.css": "style.css"}
+_CONTENTS: Final[Mapping[str, bytes]] = {
+    path.name: b"".join((FOLDER / name).read_bytes() for name in (_EXTENDED.get(path.name), path.name) if name)
     for path in sorted(FOLDER.iterdir())
     if path.is_file()
 }
+_VERSIONS = {name: hashlib.blake2b(content, digest_size=6).hexdigest() for name, content in _CONTENTS.items()}
 
 
 def static_path(name: str) -> str:
     """Return the path of a static file with its version, which changes with its content."""
     return f"/static/{name}?v={_VERSIONS[name]}"
+
+
+def icon_uri() -> str:
+    """Return the icon as a data URI, which needs no request."""
+    return f"data:image/svg+xml,{quote(_CONTENTS['icon.svg'])}"
 
 
 class VersionedFiles(StaticFiles):
@@ -36,6 +47,9 @@ class VersionedFiles(StaticFiles):
     ) -> Response:
         """Return the file. Only its address with the present version may be kept."""
         response = super().file_response(full_path, stat_result, scope, status_code)
-        if scope["query_string"] == f"v={_VERSIONS.get(Path(full_path).name, '')}".encode():
+        name = Path(full_path).name
+        if name in _EXTENDED:
+            response = Response(_CONTENTS[name], status_code, media_type="text/css")
+        if scope["query_string"] == f"v={_VERSIONS.get(name, '')}".encode():
             response.headers["Cache-Control"] = IMMUTABLE
         return response

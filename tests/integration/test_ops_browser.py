@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Request
 from pydantic import SecretStr
 from redis import Redis
 
@@ -52,12 +52,33 @@ def base(declared: Settings, publisher: Publisher, redis: Redis) -> Iterator[str
     looks.kept.clear()
 
 
+def size_of(request: Request) -> int:
+    """Return the bytes of the answer to a request."""
+    return request.sizes()["responseHeadersSize"] + request.sizes()["responseBodySize"]
+
+
 def log_in(opened: Tab) -> None:
     opened.open("/ops/login")
     opened.page.fill("input[name=name]", "kim")
     opened.page.fill("input[name=password]", PASSWORD)
     opened.page.click("button[type=submit]")
     opened.page.wait_for_url("**/ops")
+
+
+def test_the_home_page_takes_three_requests_in_an_empty_browser_and_few_bytes(browser: Browser, base: str) -> None:
+    with tab(browser, base) as opened:
+        log_in(opened)
+        session = opened.page.context.storage_state()
+    with tab(browser, base, storage_state=session) as empty:
+        requests: list[Request] = []
+        empty.page.on("requestfinished", lambda request: requests.append(request))
+        empty.open("/ops")
+        # The fourth is the event stream, which begins when the page is shown.
+        empty.page.wait_for_selector("[data-is-live]")
+        sizes = {each.url.partition("?")[0].removeprefix(empty.base): size_of(each) for each in requests}
+        assert sorted(sizes) == ["/ops", "/static/ops.css", "/static/ops.js"]
+        assert sum(sizes.values()) < 30_000
+        assert empty.faults == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

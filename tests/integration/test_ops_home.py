@@ -71,7 +71,7 @@ def test_the_home_page_is_small_and_says_what_is_needed(client: httpx.Client) ->
     assert "no worker consumes from" in page.text
     assert page.headers["cache-control"] == "no-store"
     loaded = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
-    assert len(loaded) <= 4
+    assert len(loaded) == 2
     assert all("immutable" in client.get(path).headers["cache-control"] for path in loaded)
     eventually(lambda: "are well" in client.get("/ops").text, "the checks have run", every=0.5)
 

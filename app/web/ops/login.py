@@ -12,8 +12,7 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.operations.operators import Operator, Origin, Role
 from app.web.middleware import LOGIN_PATH, OPS_PAGES
 from app.web.ops.access import MAX_NAME, require_same_origin, set_cookie
-from app.web.ops.visits import Acting, OpsState, ops_state, read_form
-from app.web.pages import templates
+from app.web.ops.visits import Acting, OpsState, anonymous, ops_state, read_form
 
 router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
 
@@ -21,9 +20,9 @@ State = Annotated[OpsState, Depends(ops_state)]
 
 
 @router.get("/login", response_class=HTMLResponse)
-async def login_page(state: State) -> HTMLResponse:
+async def login_page(request: Request, state: State) -> HTMLResponse:
     """Show the form."""
-    return _login_page(state)
+    return _login_page(request, state)
 
 
 @router.post("/login")
@@ -40,7 +39,7 @@ async def log_in(request: Request, state: State) -> Response:
         cookie = await run_in_threadpool(state.access.log_in, name, password)
     except ApplicationError as error:
         await run_in_threadpool(state.note_refusal, request, error, name=name)
-        return _login_page(state, name=name, fault=str(error), status=error.problem.status)
+        return _login_page(request, state, name=name, fault=str(error), status=error.problem.status)
     response = RedirectResponse(OPS_PAGES, status_code=303, headers={"Cache-Control": "no-store"})
     set_cookie(request, response, cookie)
     operator = Operator(name, Role.READ, Origin.PAGE)
@@ -57,8 +56,7 @@ async def log_out(visit: Acting) -> Response:
     return response
 
 
-def _login_page(state: OpsState, *, name: str = "", fault: str = "", status: int = 200) -> HTMLResponse:
-    html = templates.get_template("ops/login.html").render(
-        name=name, fault=fault, has_sessions=bool(state.access.passwords), max_name=MAX_NAME
-    )
-    return HTMLResponse(html, status_code=status, headers={"Cache-Control": "no-store"})
+def _login_page(
+    request: Request, state: OpsState, *, name: str = "", fault: str = "", status: int = 200
+) -> HTMLResponse:
+    return anonymous(request, state).page("login.html", status=status, name=name, fault=fault, max_name=MAX_NAME)

@@ -173,14 +173,18 @@ Reading = Annotated[Visit, Depends(reading)]
 Acting = Annotated[Visit, Depends(acting)]
 
 
+def anonymous(request: Request, state: OpsState) -> Visit:
+    """Return a visit without a session, for the pages that need none."""
+    return Visit(request, state, state.operations(Operator("", Role.READ, Origin.PAGE)))
+
+
 def trouble(request: Request, state: OpsState, error: type[ApplicationError], detail: str) -> Response:
     """Return the page for an error of a page; without a session, the way to log in."""
     problem = error.problem
     if problem.status == 401 and request.method == "GET":
         return RedirectResponse(f"{OPS_PAGES}/login", status_code=303, headers={"Cache-Control": "no-store"})
     try:
-        operator = state.access.page_operator(request)
+        visit = Visit(request, state, state.operations(state.access.page_operator(request)))
     except ApplicationError:
-        operator = Operator("", Role.READ, Origin.PAGE)
-    visit = Visit(request, state, state.operations(operator))
+        visit = anonymous(request, state)
     return visit.page("trouble.html", status=problem.status, title=problem.title, detail=detail)
