@@ -50,16 +50,16 @@ def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
     report = _report(domain)
     found = CrawlReports(get_settings()).broken_links(report)
     if as_json:
-        print_json(map(asdict, found))
+        print_json(map(asdict, found.read()))
     else:
-        for each in found:
+        for each in found.read():
             more = f"\n  and {each.number - MAX_SOURCES} more" if each.number > MAX_SOURCES else ""
             pages = "".join(f"\n  on {page}" for page in each.pages)
             detail = f" ({each.detail})" if each.detail else ""
             typer.echo(printable(f"{each.url}: {each.reason}{detail}") + pages + more)
-        if not found:
+        if not found.total:
             typer.echo(f"{report.record.domain}: no broken links in crawl {report.record.id}")
-    raise typer.Exit(code=1 if found else 0)
+    raise typer.Exit(code=1 if found.total else 0)
 
 
 def printed(found: Explanation) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.reports.crawl_report import BrokenLink, CrawlReport, broken_links, read_report
+from app.crawl.reports.crawl_report import BrokenLinks, CrawlReport, broken_links, read_report
 from app.crawl.reports.explanation import Explanation, PastEntry, explain_url, url_history
 from app.crawl.urls import Target, parse_domain, parse_target
 from app.errors import CrawlNotFound
@@ -42,7 +42,7 @@ class CrawlReports:
             raise CrawlNotFound(f"{name} has no crawl record")
         return report
 
-    def broken_links(self, report: CrawlReport) -> list[BrokenLink]:
+    def broken_links(self, report: CrawlReport) -> BrokenLinks:
         """Return the broken links of a crawl. Reads the crawl's stored pages."""
         return broken_links(report, self._store)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from app.crawl.frontier.frontier import Frontier
@@ -21,7 +21,7 @@ from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries, read_excluded
 from app.crawl.urls import canonical_key
 from app.storage.damage import read_readable
-from app.storage.layout import Page, content_key, outline_of, page_id
+from app.storage.layout import Page, content_key, id_in_key, outline_of, page_id
 from app.storage.store import ObjectStore
 
 #: Pages that are listed of each broken link.
@@ -58,9 +58,13 @@ class CrawlReport:
             counted["waiting"] = self.waiting
         return in_order(counted)
 
-    def rows(self) -> Iterator[dict[str, str | int]]:
-        """Yield a row for each URL with all columns; unknown values are empty texts and zeros."""
-        for entry in chain(self.entries.values(), self.listed):
+    def rows(self, reason: str = "", *, first: int = 0) -> Iterator[dict[str, str | int]]:
+        """Yield a row for each URL, or each with a reason code, after `first` ones.
+
+        Each row has all columns; unknown values are empty texts and zeros.
+        """
+        entries = (each for each in chain(self.entries.values(), self.listed) if reason in ("", each.code))
+        for entry in islice(entries, first, None):
             referrer = self.entries.get(entry.referrer)
             yield {
                 "url": entry.url,
@@ -155,40 +159,57 @@ def excluded_entries(excluded: ExcludedUrls, *, at: float) -> list[UrlEntry]:
     ]
 
 
-def broken_links(report: CrawlReport, store: ObjectStore) -> list[BrokenLink]:
-    """Return the broken links of a crawl, those of most pages first. Reads the crawl's stored pages."""
-    broken = (entry for entry in report.entries.values() if _is_broken(entry) and not is_sitemap(entry))
-    targets = {canonical_key(entry.url): entry for entry in broken}
-    if not targets:
-        return []
-    sources: dict[str, _Sources] = {key: _Sources() for key in targets}
+@dataclass(frozen=True, slots=True)
+class BrokenLinks:
+    """The broken links of a crawl, those of most pages first: their `total`, and each as it is read.
+
+    Of each URL only the canonical key, a page id and the pages that are listed are in memory.
+    """
+
+    _entries: LatestEntries
+    _found: Sequence[tuple[str, _Sources]]
+
+    @property
+    def total(self) -> int:
+        """The number of broken links."""
+        return len(self._found)
+
+    def read(self, first: int = 0, limit: int | None = None) -> Iterator[BrokenLink]:
+        """Yield at most `limit` links, after `first` ones."""
+        for ident, sources in islice(self._found, first, None if limit is None else first + limit):
+            entry = self._entries[ident]
+            urls = tuple(sources.urls)
+            yield BrokenLink(entry.url, entry.status, entry.code, entry.detail, sources.number, urls)
+
+
+def broken_links(report: CrawlReport, store: ObjectStore) -> BrokenLinks:
+    """Return the broken links of a crawl. Reads the crawl's stored pages."""
+    sources: dict[str, _Sources] = {}
+    for entry in report.entries.values():
+        if _is_broken(entry) and not is_sitemap(entry):
+            # A start page needs no link.
+            sources[canonical_key(entry.url)] = _Sources(entry.page_id, is_start=not entry.depth)
     key_of = lru_cache(_CACHED_KEYS)(canonical_key)
-    for url, links in _links(report, store):
-        for key in {key_of(link) for link in links} & targets.keys():
+    for url, links in _links(report, store) if sources else ():
+        for key in {key_of(link) for link in links} & sources.keys():
             sources[key].add(url)
-    found = [
-        BrokenLink(entry.url, entry.status, entry.code, entry.detail, sources[key].number, sources[key].sorted)
-        for key, entry in targets.items()
-        # A start page needs no link.
-        if sources[key].number or not entry.depth
-    ]
-    return sorted(found, key=lambda each: (-each.number, each.url))
+    found = [(key, each) for key, each in sources.items() if each.number or each.is_start]
+    found.sort(key=lambda pair: (-pair[1].number, pair[0]))
+    return BrokenLinks(report.entries, [(each.page_id, each) for _, each in found])
 
 
 @dataclass(slots=True)
 class _Sources:
-    """The pages that link to one URL: their number, and the first of them in the order of their URLs."""
+    """The pages that link to the URL of `page_id`: their number, and the first ones in the order of their URLs."""
 
+    page_id: str
+    is_start: bool
     number: int = 0
     urls: list[str] = field(default_factory=list)
 
     def add(self, url: str) -> None:
         self.number += 1
         self.urls = heapq.nsmallest(MAX_SOURCES, [*self.urls, url])
-
-    @property
-    def sorted(self) -> tuple[str, ...]:
-        return tuple(self.urls)
 
 
 def _is_broken(entry: UrlEntry) -> bool:
@@ -199,15 +220,18 @@ def _is_broken(entry: UrlEntry) -> bool:
 
 def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the URL of each page with the URLs that it links to."""
-    stored = {}
-    for entry in report.entries.values():
+    entries, domain = report.entries, report.record.domain
+    for entry in entries.values():
         if entry.links:
             yield entry.url, entry.links
-        elif entry.state in STORED_STATES:
-            stored[content_key(report.record.domain, entry.page_id)] = entry.url
+    stored = (
+        content_key(domain, entry.page_id)
+        for entry in entries.values()
+        if entry.state in STORED_STATES and not entry.links
+    )
     for key, content in read_readable(store, stored, outline_of):
         if isinstance(content, Page):
-            yield stored[key], tuple(link.url for link in content.links)
+            yield entries[id_in_key(key)].url, tuple(link.url for link in content.links)
 
 
 def _record_of(frontier: Frontier, store: ObjectStore, domain: str, crawl_id: str) -> CrawlRecord | None:

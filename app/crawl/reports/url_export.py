@@ -37,7 +37,7 @@ def export_urls(report: CrawlReport, form: Format, *, reason: str = "") -> Itera
     """Return the export of a crawl's URLs in pieces, or only of those with a reason code; raises InvalidMessage."""
     if reason and reason not in report.totals and not is_reason_code(reason):
         raise InvalidMessage(f"reason {reason!r}: it is no reason code")
-    rows = (row for row in report.rows() if not reason or row["reason"] == reason)
+    rows = report.rows(reason)
     if form is Format.JSONL:
         return _pieces(f"{json.dumps(row)}\n" for row in rows)
     named = ({name: _cell(value) for name, value in row.items()} for row in rows)

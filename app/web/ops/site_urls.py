@@ -32,10 +32,9 @@ def urls(visit: Reading, domain: str, reason: str = "", page: int = 1) -> HTMLRe
         raise InvalidMessage(f"reason {reason[:80]!r}: no URL has this reason code")
     name = parse_domain(domain)
     report = visit.ops.reports.latest(name)
-    rows = (row for row in report.rows() if reason in ("", row["reason"]))
-    # The end is bounded: islice refuses larger numbers than an index has.
+    # islice refuses larger numbers than an index has.
     first = min((page - 1) * _PER_PAGE, 10**12)
-    found = list(islice(rows, first, first + _PER_PAGE + 1))
+    found = list(islice(report.rows(reason, first=first), _PER_PAGE + 1))
     return visit.page(
         "site_urls.html",
         domain=name,
@@ -69,14 +68,15 @@ def broken_links(visit: Reading, domain: str, page: int = 1) -> HTMLResponse:
         raise InvalidMessage(f"page {page}: expected a number from 1")
     name = parse_domain(domain)
     found = visit.ops.reports.broken_links(visit.ops.reports.latest(name))
-    first = (page - 1) * _PER_PAGE
+    # Larger numbers are no index.
+    first = min((page - 1) * _PER_PAGE, found.total)
     return visit.page(
         "site_broken.html",
         domain=name,
         base=site_path(name),
-        total=len(found),
-        links=found[first : first + _PER_PAGE],
-        has_more=len(found) > first + _PER_PAGE,
+        total=found.total,
+        links=list(found.read(first, _PER_PAGE)),
+        has_more=found.total > first + _PER_PAGE,
         number=page,
     )
 

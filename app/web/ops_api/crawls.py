@@ -43,6 +43,13 @@ class DomainParameters(StrictParameters):
     )
 
 
+class BrokenLinksParameters(DomainParameters):
+    """Query parameters of broken links."""
+
+    offset: int = Field(0, ge=0, le=100_000_000, description="Links to leave out at the beginning.")
+    limit: int = Field(1_000, ge=1, le=10_000, description="Links to answer with, at most.")
+
+
 class ExportParameters(DomainParameters):
     """Query parameters of an export."""
 
@@ -90,11 +97,12 @@ async def status(ops: Calling, parameters: Annotated[DomainParameters, Query()])
 
 
 @router.get("/broken-links", response_model=list[BrokenLink], operation_id="broken_links")
-async def list_broken_links(ops: Calling, parameters: Annotated[DomainParameters, Query()]) -> Response:
-    """List the broken links of a domain's latest crawl, and the pages that have them."""
+async def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters, Query()]) -> Response:
+    """List the broken links of a domain's latest crawl, those of most pages first, and the pages that have them."""
 
     def found() -> list[dict[str, Any]]:
-        return [asdict(each) for each in ops.reports.broken_links(ops.reports.latest(parameters.domain))]
+        links = ops.reports.broken_links(ops.reports.latest(parameters.domain))
+        return [asdict(each) for each in links.read(parameters.offset, parameters.limit)]
 
     return await answer(found)
 
