@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Browser, Request
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 PAGES = {
     "/ops": "Is everything well?",
     f"/ops/waiting?queue={QUEUE}": "Waiting messages",
-    "/ops/queues": "Queues",
+    "/ops/queues": "Queues and workers",
     "/ops/art": "Cover art",
     "/ops/searchers": "Searchers",
     "/ops/audit": "Audit",
@@ -125,6 +126,26 @@ def test_the_home_page_changes_without_a_reload_and_works_without_scripts(
         log_in(plain)
         assert "site.index (1 ready)" in plain.page.inner_text("#live-findings")
         assert opened.faults == plain.faults == []
+
+
+def test_from_the_home_page_to_the_replay_of_a_cause_are_five_clicks(
+    browser: Browser, base: str, publisher: Publisher
+) -> None:
+    dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}", headers={"perennial-reason": "down"})
+    publisher.publish([dead] * 3)
+    publisher.publish([replace(dead, headers={"perennial-reason": "other"})])
+    with tab(browser, base, java_script_enabled=False) as opened:
+        log_in(opened)
+        opened.page.click("nav >> text=Dead letters")
+        opened.page.click("[aria-label=Causes] >> text=down")
+        assert "When the cause is repaired" in opened.page.inner_text("main")
+        opened.page.click("[aria-label=Letters] td a >> nth=0")
+        assert "Arguments" in opened.page.inner_text("main")
+        opened.page.go_back()
+        opened.page.click("button[value=replay]")
+        opened.page.wait_for_selector("#live-act:not([data-live]) [role=status]", timeout=60_000)
+        assert "3 of 3 replayed" in opened.page.inner_text("#live-act [role=status]")
+        assert opened.faults == []
 
 
 def test_the_page_of_an_act_follows_it_with_and_without_scripts_until_it_ends(

@@ -144,7 +144,7 @@ def test_a_letter_is_shown_with_its_attempts_and_its_notes(
     assert "ask the site's owner" in found
     assert (audited(settings)[0].act, audited(settings)[0].subject) == ("note", ident)
     assert operator.send("/ops/dead/note", letter=f"{DEAD_SET}/{ident}", text=" ").status_code == 400
-    assert operator.client.get("/ops/dead/letter/no-such-letter").status_code == 400
+    assert operator.client.get("/ops/dead/letter/no-such-letter").status_code == 404
 
 
 def test_a_dry_run_changes_nothing_and_a_replay_sends_each_letter_once(

@@ -97,9 +97,12 @@ def parse_ref(ref: str, sets: DeadSets) -> tuple[str, str]:
 
 
 def chosen_by(visit: Visit) -> ChosenLetters:
-    """Return what a form chooses: its `letter` fields, or with the scope `all` what its `query` matches."""
+    """Return what a form chooses: its `letter` fields, or with the scope `all` what its `query` matches.
+
+    The scope `marked-or-all` of a cause's page is `all` without `letter` fields.
+    """
     scope = visit.value("scope")
-    if scope == "all":
+    if scope == "all" or (scope == "marked-or-all" and "letter" not in visit.form):
         pairs = dict(parse_qsl(visit.value("query"), max_num_fields=50))
         try:
             return ChosenLetters((), LetterParameters(**pairs).query())

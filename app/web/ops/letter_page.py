@@ -13,8 +13,9 @@ from fastapi.responses import HTMLResponse
 
 from app.broker.dead_letters import DeadLetter
 from app.broker.dead_letters.exports import readable
-from app.broker.errors import ApplicationError
+from app.broker.errors import ApplicationError, InvalidMessage
 from app.coverart.jobs import Move, parse
+from app.errors import ResourceNotFound
 from app.operations.letter_attempts import Attempt, attempts_of, broker_deaths
 from app.operations.letter_queries import row_of
 from app.operations.letters import add_note, editable, edited_body, find_letter, is_editable, known_queues, notes_of
@@ -37,7 +38,10 @@ _WIDTH: Final = 600.0
 def show_letter(visit: Reading, ident: str) -> HTMLResponse:
     """Show a letter."""
     settings = visit.ops.settings
-    letter = find_letter(visit.ops.dead_sets, ident)
+    try:
+        letter = find_letter(visit.ops.dead_sets, ident)
+    except InvalidMessage as error:
+        raise ResourceNotFound(f"{error}: it was replayed or dropped, or an act works on it now") from error
     attempts = attempts_of(letter, settings)
     text = editable(letter)
     return visit.page(

@@ -187,4 +187,5 @@ def trouble(request: Request, state: OpsState, error: type[ApplicationError], de
         visit = Visit(request, state, state.operations(state.access.page_operator(request)))
     except ApplicationError:
         visit = anonymous(request, state)
-    return visit.page("trouble.html", status=problem.status, title=problem.title, detail=detail)
+    is_act = request.method == "POST"
+    return visit.page("trouble.html", status=problem.status, title=problem.title, detail=detail, is_act=is_act)
