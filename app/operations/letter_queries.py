@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from app.broker.dead_letters import DeadLetter, DeadSets, LetterSummary
+from app.broker.dead_letters import DeadLetter, DeadSets, LetterGroup, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.messages.dead_sets import domain_of, task_of, where
 
@@ -136,22 +136,14 @@ class LetterRow:
 
 
 @dataclass(slots=True, kw_only=True)
-class CauseGroup:
-    """Letters of one task with the same reason, exception and location.
+class CauseGroup(LetterGroup):
+    """Letters of one task with the same reason, exception and location; its key is that of `cause_key`.
 
     `hours` counts deaths in each of the last TREND_HOURS hours, the present one last.
     """
 
-    group: str
     task: str
-    reason: str
-    exception: str
-    location: str
-    count: int = 0
-    first: float | None = None
-    last: float | None = None
     hours: list[int] = field(default_factory=lambda: [0] * TREND_HOURS)
-    queues: Counter[str] = field(default_factory=Counter)
     #: Errors without what varies, with their numbers.
     errors: Counter[str] = field(default_factory=Counter)
 
@@ -162,21 +154,22 @@ class CauseGroup:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for JSON, with the most frequent error as `error`."""
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "errors"}
-        return fields | {"queues": dict(self.queues), "error": self.error}
+        names = ("task", "reason", "exception", "location", "count", "first", "last", "hours")
+        queues = {cut(name, MAX_NAME): number for name, number in self.queues.items()}
+        return {name: getattr(self, name) for name in names} | {
+            "group": self.key,
+            "queues": queues,
+            "error": self.error,
+        }
 
-    def add(self, letter: LetterSummary, now: float) -> None:
-        """Count a letter."""
-        cause = letter.cause
-        self.count += 1
-        self.queues[cut(letter.queue, MAX_NAME)] += 1
-        error = normalised(cause.message)
+    def count_death(self, letter: LetterSummary, now: float) -> None:
+        """Count a letter, its error and the hour of its death."""
+        self.add(letter)
+        error = normalised(letter.cause.message)
         if error in self.errors or len(self.errors) < MAX_GROUPS:
             self.errors[error] += 1
-        if cause.failed_at is not None:
-            self.first = min(cause.failed_at, cause.failed_at if self.first is None else self.first)
-            self.last = max(cause.failed_at, cause.failed_at if self.last is None else self.last)
-            hours_ago = int(max(0.0, now - cause.failed_at) // _HOUR)
+        if letter.cause.failed_at is not None:
+            hours_ago = int(max(0.0, now - letter.cause.failed_at) // _HOUR)
             if hours_ago < TREND_HOURS:
                 self.hours[-1 - hours_ago] += 1
 
@@ -205,13 +198,13 @@ def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> Lett
         task, cause = cut(task_of(letter), MAX_NAME), letter.cause
         if (task, letter.group) not in groups:
             groups[task, letter.group] = CauseGroup(
-                group=cause_key(letter),
+                key=cause_key(letter),
                 task=task,
                 reason=cut(cause.reason, MAX_NAME),
                 exception=cut(cause.exception, MAX_NAME),
                 location=cut(cause.location, MAX_NAME),
             )
-        groups[task, letter.group].add(letter, now)
+        groups[task, letter.group].count_death(letter, now)
         rank = (cause.failed_at or 0.0, total)
         if len(newest) < offset + limit:
             heapq.heappush(newest, (*rank, row_of(letter)))
@@ -224,7 +217,9 @@ def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> Lett
         groups=newest_groups[:MAX_GROUPS],
         group_count=len(groups),
         rows=rows[offset : offset + limit],
-        queues=sorted({queue for group in groups.values() for queue in group.queues if queue})[:MAX_GROUPS],
+        queues=sorted({cut(queue, MAX_NAME) for group in groups.values() for queue in group.queues if queue})[
+            :MAX_GROUPS
+        ],
         tasks=sorted({group.task for group in groups.values() if group.task})[:MAX_GROUPS],
         reasons=sorted({group.reason for group in groups.values()})[:MAX_GROUPS],
     )
