@@ -197,10 +197,12 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                     self.to_task(message)
                 require_valid_headers(message.headers)
                 require_shallow_body(message)
-                delivery, task = original_delivery(message), message.headers["task"]
-                policy = self._failures.policies.policy_for(delivery.queue, task)
+                # A policy decides on the message as it came, whatever is added to it below.
+                message.original = delivery = original_delivery(message)
+                policy = self._failures.policies.policy_for(delivery.queue, message.headers["task"])
                 # `self.request.retries` of a task, which Celery counts by its own retries only.
                 message.headers["retries"] = policy.attempts(delivery)
+                message.headers["retried"] = policy.retried(delivery)
                 run_task(message)
             except ApplicationError as error:
                 self._fail(message, error)

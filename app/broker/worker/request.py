@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
-from celery import signals
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from billiard.exceptions import WorkerLostError
+from celery import signals, states
 from celery.exceptions import Ignore, Terminated, TimeLimitExceeded
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -19,12 +21,19 @@ from ..policies.base import Dead, Decision, Drop, Postponed
 from .carry_out import Disposition
 from .celery_internals import RevocableRequest
 from .failures import Done, FailureHandler, Original, failure_of
-from .task import AttemptFailed, AttemptPostponed
-
-if TYPE_CHECKING:
-    from billiard.einfo import ExceptionInfo
+from .task import AttemptFailed, AttemptPostponed, AttemptRetried
 
 logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """The bad end of a run: `state` is what Celery has recorded in the process that ran it, None for nothing."""
+
+    state: str | None
+    text: str
+    traceback: str = ""
+    error: BaseException = field(default_factory=lambda: ApplicationError("postponed"))
 
 
 class Request(RevocableRequest):
@@ -39,9 +48,10 @@ class Request(RevocableRequest):
 
     def may_run(self) -> bool:
         """Return whether the policy lets the task run; if not, the message is dead-lettered."""
-        text = "WorkerLostError: earlier deliveries of this message crashed their workers"
+        error = WorkerLostError("earlier deliveries of this message crashed their workers")
+        announced = Announced(None, f"WorkerLostError: {error}", "", error)
         self._ended = True
-        if self._failures.may_run(self._original(partial(self._finish, text, "")), self.type):
+        if self._failures.may_run(self._original(partial(self._finish, announced)), self.type):
             self._ended = False
             return True
         state.task_ready(self)
@@ -56,7 +66,7 @@ class Request(RevocableRequest):
         """Publish the message again for a moment later, instead of a run."""
         self._ended = True
         state.task_ready(self)
-        done = partial(self._finish, "set aside: it has to run alone", "")
+        done = partial(self._finish, Announced(None, "set aside: it has to run alone"))
         self._failures.set_aside(self._original(done), self.type, deliveries=unacknowledged(self._delivery))
 
     def acknowledge(self) -> None:
@@ -77,18 +87,19 @@ class Request(RevocableRequest):
         """Handle any other bad end: an exception in the child process, or the child's death."""
         error = exc_info.exception
         error = error.exc if isinstance(error, ExceptionWithTraceback) else error
-        decided = isinstance(error, AttemptFailed | AttemptPostponed)
+        ignored = isinstance(error, Ignore) and not isinstance(error, AttemptFailed | AttemptPostponed)
         # A termination means one message: others that share its process run again.
         for_another = isinstance(error, Terminated) and self.run_alone is not None and not self.was_revoked
-        if not decided and not for_another and isinstance(error, Ignore | Terminated):
+        # `return_ok`: the run ended in its process, which passed its end on.
+        if not for_another and (ignored or isinstance(error, Terminated)):
             super().on_failure(exc_info, send_failed_event, return_ok)
-        elif state.should_terminate or (self.was_cancelled and not decided):
+        elif state.should_terminate or (self.was_cancelled and not return_ok):
             # The worker is stopping: the message stays unacknowledged and goes back to its queue.
             state.task_ready(self)
-        elif self.run_alone and not self._ended and (not decided or is_out_of_memory(error)):
+        elif self.run_alone and not self._ended and (not return_ok or is_out_of_memory(error)):
             self._run_again(self.run_alone, error)
         else:
-            self._fail(error, str(exc_info.traceback or ""))
+            self._fail(error, str(exc_info.traceback or ""), in_process=return_ok)
 
     def on_revoked(self, reason: str) -> None:
         """Report the outcome of a replay that never ran or did not finish. Celery then acknowledges, as documented."""
@@ -130,7 +141,8 @@ class Request(RevocableRequest):
             return None
         return AttemptPostponed(postpone) if postpone else None
 
-    def _fail(self, error: BaseException, trace: str = "") -> None:
+    def _fail(self, error: BaseException, trace: str = "", *, in_process: bool = False) -> None:
+        """Let the policy decide on a bad end, which Celery has announced if it came `in_process`."""
         if self._ended:
             return
         self._ended = True
@@ -143,14 +155,20 @@ class Request(RevocableRequest):
             def finish(decision: Decision, disposition: Disposition) -> None:
                 if postpone.mark and isinstance(decision, Postponed):
                     self._call_hook("on_postponed", self.id, self.args, self.kwargs)
-                self._finish(f"postponed: {postpone.why}", "", decision, disposition)
+                self._finish(Announced(None, f"postponed: {postpone.why}"), decision, disposition)
 
             self._failures.postpone(self._original(finish), self.type, postpone)
             return
-        failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace, task=self.type)
-        self._failures.fail(self._original(partial(self._finish, str(failure), failure.traceback)), failure)
+        if isinstance(error, AttemptFailed | AttemptRetried):
+            failure, state_in_process = error.failure, states.RETRY if isinstance(error, AttemptRetried) else None
+            error = ApplicationError(str(failure))
+        else:
+            failure = failure_of(error, trace=trace, task=self.type)
+            state_in_process = states.FAILURE if in_process else None
+        announced = Announced(state_in_process, str(failure), failure.traceback, error)
+        self._failures.fail(self._original(partial(self._finish, announced)), failure)
 
-    def _finish(self, error: str, trace: str, decision: Decision, disposition: Disposition) -> None:
+    def _finish(self, announced: Announced, decision: Decision, disposition: Disposition) -> None:
         """Acknowledge or reject the message, then announce what became of it."""
         if disposition is Disposition.REJECT:
             # Celery's own `reject` would announce a rejected task, and this one will be retried.
@@ -160,26 +178,37 @@ class Request(RevocableRequest):
             self.acknowledge()
         if isinstance(decision, Dead):
             self._call_hook("on_dead_letter", self.args, self.kwargs)
-        if not isinstance(decision, Dead | Drop):
-            self.send_event("task-retried", exception=error, traceback=trace)
-            return
-        self.send_event("task-failed", exception=error, traceback=trace)
-        exception = ApplicationError(error)
+        is_end = isinstance(decision, Dead | Drop)
+        event = "task-failed" if is_end else "task-retried"
+        self.send_event(event, exception=announced.text, traceback=announced.traceback)
+        outcome = states.FAILURE if is_end else states.RETRY
+        if announced.state != outcome and not isinstance(decision, Postponed):
+            self._announce(outcome, announced)
+
+    def _announce(self, outcome: str, announced: Announced) -> None:
+        """Record and signal the outcome as Celery does in a run's process: this one was lost, or could not do it."""
+        error, task, arguments = announced.error, self.task, (self.id, self.args, self.kwargs)
         try:
-            self.task.backend.mark_as_failure(
-                self.id, exception, traceback=trace or None, request=self.context, store_result=self.store_errors
-            )
+            raise error
+        except type(error):
+            einfo = ExceptionInfo()
+        einfo.traceback = announced.traceback or einfo.traceback
+        try:
+            if outcome == states.FAILURE:
+                task.backend.mark_as_failure(
+                    self.id, error, einfo.traceback, request=self.context, store_result=self.store_errors
+                )
+            elif self.store_errors:
+                task.backend.mark_as_retry(self.id, error, einfo.traceback, request=self.context)
         except Exception as lost:  # noqa: BLE001 - Each backend has its own; the message is settled already.
-            logger.warning("%s[%s]: its failure is not in the result backend: %s", self.name, self.id, lost)
-        signals.task_failure.send(
-            sender=self.task,
-            task_id=self.id,
-            exception=exception,
-            args=self.args,
-            kwargs=self.kwargs,
-            traceback=None,
-            einfo=None,
-        )
+            logger.warning("%s[%s]: its %s is not in the result backend: %s", self.name, self.id, outcome, lost)
+        self._call_hook("on_retry" if outcome == states.RETRY else "on_failure", error, *arguments, einfo)
+        self._call_hook("after_return", outcome, error, *arguments, einfo)
+        if outcome == states.RETRY:
+            signals.task_retry.send(sender=task, request=self.context, reason=error, einfo=einfo)
+        else:
+            about = {"task_id": self.id, "args": self.args, "kwargs": self.kwargs}
+            signals.task_failure.send(sender=task, exception=error, traceback=None, einfo=einfo, **about)
 
     def _call_hook(self, name: str, *arguments: Any) -> None:
         hook = getattr(self.task, name, None)

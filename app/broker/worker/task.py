@@ -1,27 +1,42 @@
-"""Celery's task in a pool process: every exception becomes a value that the main process can act on."""
+"""Celery's task in a pool process: its end is announced as a retry or a failure, and handed to the main process."""
 
 from __future__ import annotations
 
+import pickle
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from billiard import current_process
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Task as CeleryTask
-from celery.exceptions import Ignore, WorkerShutdown, WorkerTerminate
+from celery.exceptions import Ignore, Retry, TaskPredicate, WorkerShutdown, WorkerTerminate
 
 from ..errors import ApplicationError, InvalidMessage, Postpone
 from ..failure import Failure
 from .failures import failure_of
 
+#: Bytes of a pickled exception that a pool process passes to the main process.
+_MAX_PICKLED: Final = 64_000
+
+
+class AttemptRetried(Retry):  # type: ignore[misc]
+    """Carries a failure that will be retried to the main process.
+
+    Celery records and signals a retry, with the error of the task, and calls `on_retry` and `after_return`.
+    """
+
+    def __init__(self, failure: Failure, error: BaseException | None = None) -> None:
+        super().__init__(str(failure), error)
+        self.failure = failure
+
+    def __reduce__(self) -> tuple[type[AttemptRetried], tuple[Failure]]:
+        """Leave the error of the task in its process: only the failure is read elsewhere."""
+        return type(self), (self.failure,)
+
 
 class AttemptFailed(Ignore):  # type: ignore[misc]
-    """Carries a failure from a pool process to the main process.
-
-    Celery neither marks, logs nor signals an Ignore as a failure. Only the main process
-    knows whether the attempt will be retried.
-    """
+    """Carries a failure to the main process, which announces it: Celery neither records nor signals an Ignore."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -46,7 +61,7 @@ class Task(CeleryTask):  # type: ignore[misc]
     shares_process = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the task; if it is called directly, its exceptions are raised unchanged.
+        """Run the task; called directly or by `apply`, it raises its exceptions unchanged.
 
         A task that raises Celery's Reject or Retry has failed like any other. Celery would lose the message of a Reject
         on a queue without a dead-letter exchange, and that of a Retry on every queue. Ignore is passed on: it says that
@@ -54,23 +69,41 @@ class Task(CeleryTask):  # type: ignore[misc]
         """
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
+        if self.request.is_eager:
+            return self.run(*args, **kwargs)
         try:
             return self.run(*args, **kwargs)
         except Postpone as postpone:
             raise AttemptPostponed(postpone) from None
         except Ignore:
             raise
-        except SoftTimeLimitExceeded as error:
-            if waiting := self.on_time_limit():
-                raise AttemptPostponed(waiting) from None
-            raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
         except (SystemExit, KeyboardInterrupt) as error:
             # A pool process ends by it, and the main process notices the loss; a thread of the worker just goes on.
             if current_process().name != "MainProcess" or isinstance(error, WorkerShutdown | WorkerTerminate):
                 raise
             raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
-        except Exception as error:  # noqa: BLE001 - Every failure spends the same budget.
-            raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
+        except Exception as error:
+            if isinstance(error, SoftTimeLimitExceeded) and (waiting := self.on_time_limit()):
+                raise AttemptPostponed(waiting) from None
+            end = self._end_of(error)
+            if end is error:
+                raise
+            raise end from error
+
+    def _end_of(self, error: Exception) -> Exception:
+        """Return the exception by which a failed run ends: Celery records a retry, or a failure by this error.
+
+        The main process announces what Celery cannot: an error that cannot be pickled, or one for which the message may
+        run again at once.
+        """
+        failure = failure_of(error, trace=traceback.format_exc(), task=self.name)
+        if isinstance(error, MemoryError):
+            return AttemptFailed(failure)
+        retried = self.request.get("retried")
+        if retried == "all" or (retried == "transient" and not failure.permanent):
+            return AttemptRetried(failure, error)
+        is_predicate = isinstance(error, TaskPredicate)
+        return error if not is_predicate and _can_be_pickled(error) else AttemptFailed(failure)
 
     def retry(
         self, args: Any = None, kwargs: Any = None, exc: BaseException | None = None, *_more: Any, **_options: Any
@@ -107,3 +140,12 @@ class Task(CeleryTask):  # type: ignore[misc]
 
         A hook for subclasses, called in the main process. It must be quick.
         """
+
+
+def _can_be_pickled(error: Exception) -> bool:
+    """Return whether the main process can be given an exception: it is small, and comes back as the same class."""
+    try:
+        pickled = pickle.dumps(error)
+        return len(pickled) <= _MAX_PICKLED and type(pickle.loads(pickled)) is type(error)  # noqa: S301 - Just pickled.
+    except Exception:  # noqa: BLE001 - The class of an exception may raise anything.
+        return False
