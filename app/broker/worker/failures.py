@@ -93,10 +93,11 @@ class FailureHandler:
         self.loop_thread: int | None = None
         self._gathered: list[_Act] = []
 
-    def fail(self, original: Original, failure: Failure) -> None:
+    def fail(self, original: Original, failure: Failure, *, is_logged: bool = False) -> None:
         """Let the queue's policy decide on a failed run, carry the decision out, then call `done`.
 
-        The outcome of a replay is reported last, when it is durable.
+        The outcome of a replay is reported last, when it is durable. Of a failure that Celery has logged, the log gets
+        no second traceback.
         """
         delivery = original.delivery
         failure = replace(failure, worker=self._worker)
@@ -110,7 +111,7 @@ class FailureHandler:
                 retries = f"{number} of {policy.retries(delivery)}"
                 logger.warning("Retry %s of %s in %g s: %s", retries, subject, seconds, failure, extra=context)
             case Dead():
-                trace = f"\n{failure.traceback}" if failure.traceback else ""
+                trace = f"\n{failure.traceback}" if failure.traceback and not is_logged else ""
                 logger.error("Dead-lettered %s (%s): %s%s", subject, failure.reason, failure, trace, extra=context)
             case _:
                 logger.warning("Dropped %s: %s", subject, failure, extra=context)

@@ -166,7 +166,8 @@ class Request(RevocableRequest):
             failure = failure_of(error, trace=trace, task=self.type)
             state_in_process = states.FAILURE if in_process else None
         announced = Announced(state_in_process, str(failure), failure.traceback, error)
-        self._failures.fail(self._original(partial(self._finish, announced)), failure)
+        original = self._original(partial(self._finish, announced))
+        self._failures.fail(original, failure, is_logged=state_in_process == states.FAILURE)
 
     def _finish(self, announced: Announced, decision: Decision, disposition: Disposition) -> None:
         """Acknowledge or reject the message, then announce what became of it."""
@@ -202,11 +203,12 @@ class Request(RevocableRequest):
                 task.backend.mark_as_retry(self.id, error, einfo.traceback, request=self.context)
         except Exception as lost:  # noqa: BLE001 - Each backend has its own; the message is settled already.
             logger.warning("%s[%s]: its %s is not in the result backend: %s", self.name, self.id, outcome, lost)
-        self._call_hook("on_retry" if outcome == states.RETRY else "on_failure", error, *arguments, einfo)
-        self._call_hook("after_return", outcome, error, *arguments, einfo)
         if outcome == states.RETRY:
+            self._call_hook("on_retry", error, *arguments, einfo)
             signals.task_retry.send(sender=task, request=self.context, reason=error, einfo=einfo)
         else:
+            self._call_hook("on_failure", error, *arguments, einfo)
+            self._call_hook("after_return", outcome, error, *arguments, einfo)
             about = {"task_id": self.id, "args": self.args, "kwargs": self.kwargs}
             signals.task_failure.send(sender=task, exception=error, traceback=None, einfo=einfo, **about)
 

@@ -23,7 +23,7 @@ _MAX_PICKLED: Final = 64_000
 class AttemptRetried(Retry):  # type: ignore[misc]
     """Carries a failure that will be retried to the main process.
 
-    Celery records and signals a retry, with the error of the task, and calls `on_retry` and `after_return`.
+    Celery records and signals a retry, with the error of the task, and calls `on_retry`.
     """
 
     def __init__(self, failure: Failure, error: BaseException | None = None) -> None:

@@ -1,0 +1,236 @@
+"""What Celery promises beside retry policies, with a result backend. Each row of the guide's table has a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import chain, chord, group, states
+from celery.exceptions import ChordError, TaskRevokedError
+
+from app.broker.dead_letters.sets import DeadSets
+from app.broker.errors import ApplicationError, InvalidMessage, Postpone
+from app.broker.publishing import Publisher
+from app.private_services import Urls
+from tests.support import canvas_app
+from tests.support.broker import Broker
+from tests.support.canvas_app import OutOfStock, add, called_back, fail, forget, hang, refuse, refuse_oddly
+from tests.support.corner import own_vhost
+from tests.support.waiting import eventually
+from tests.support.worker import Worker, worker
+
+pytestmark = pytest.mark.acceptance
+
+DEAD = "work.dead"
+ENDED = 60.0
+
+
+@dataclass
+class Bench:
+    """A running worker, and the folder of its journals."""
+
+    url: str
+    folder: Path
+    broker: Broker
+    worker: Worker
+
+    def journal(self, name: str) -> str:
+        """Return the path of a new journal."""
+        path = self.folder / name
+        assert not path.exists()
+        return str(path)
+
+    def replay(self, ident: str) -> None:
+        """Replay the dead letter of a task, with a fresh budget."""
+        publisher = Publisher(self.url)
+        dead = DeadSets.of(canvas_app.policies, self.url, publisher)
+
+        def found() -> list[str]:
+            return [letter.id for letter in dead.letters() if letter.delivery.headers.get("id") == ident]
+
+        [letter] = eventually(found, f"{ident} is dead-lettered; log:\n{self.worker.log[-3_000:]}", seconds=ENDED)
+        dead.replay([letter], budget="fresh")
+        publisher.close()
+
+
+def lines(journal: str) -> list[str]:
+    path = Path(journal)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("canvas")
+    with own_vhost(services) as url:
+        environment = {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": services.redis_url}
+        canvas_app.app.conf.update(broker_read_url=url, broker_write_url=url, result_backend=services.redis_url)
+        with worker(
+            environment,
+            folder / "worker.log",
+            app="tests.support.canvas_app",
+            queues=["work"],
+            concurrency=4,
+            options=["--loglevel=INFO"],
+        ) as running:
+            yield Bench(url, folder, Broker(url), running)
+        canvas_app.app.pool.force_close_all()
+
+
+def test_called_applied_or_eager_a_task_raises_what_it_raised(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        fail(str(tmp_path / "called"))
+    applied = fail.apply((str(tmp_path / "applied"),))
+    assert (applied.state, len(lines(str(tmp_path / "applied")))) == (states.FAILURE, 4)
+    with pytest.raises(KeyError, match="no such shelf"):
+        applied.get()
+    with pytest.raises(Postpone):
+        canvas_app.wait_for.apply((str(tmp_path / "waits"),), throw=True)
+    canvas_app.app.conf.update(task_always_eager=True, task_eager_propagates=True)
+    try:
+        assert fail.delay(str(tmp_path / "eager"), 0, 5).get() == 5
+        with pytest.raises(KeyError):
+            fail.delay(str(tmp_path / "propagated"))
+    finally:
+        canvas_app.app.conf.update(task_always_eager=False, task_eager_propagates=False)
+
+
+def test_a_result_follows_the_retries_and_raises_the_class_of_the_last_error(bench: Bench) -> None:
+    journal = bench.journal("result")
+    result = fail.delay(journal)
+    eventually(lambda: result.state == states.RETRY, "the result is RETRY", seconds=ENDED, every=0.02)
+    with pytest.raises(KeyError, match="no such shelf"):
+        result.get(timeout=ENDED)
+    assert (result.state, lines(journal).count("run")) == (states.FAILURE, 3)
+    assert "in fail" in str(result.traceback)
+
+
+def test_hooks_and_signals_tell_a_retry_from_a_failure_and_a_success(bench: Bench) -> None:
+    journal = bench.journal("hooks")
+    assert fail.delay(journal, 1, 4).get(timeout=ENDED) == 4
+    again = ["run", "on_retry KeyError", "task_retry True"]
+    eventually(lambda: lines(journal) == [*again, "run", "on_success", "after_return SUCCESS"], f"{lines(journal)}")
+    failed = bench.journal("failure")
+    with pytest.raises(OutOfStock):
+        refuse.delay(failed).get(timeout=ENDED)
+    end = ["run", "on_failure OutOfStock", "task_failure OutOfStock True", "after_return FAILURE"]
+    eventually(lambda: lines(failed) == end, f"{lines(failed)}")
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "name"),
+    [(refuse_oddly, ApplicationError, "ApplicationError"), (hang, Exception, "TimeLimitExceeded")],
+)
+def test_the_worker_announces_what_a_process_cannot(bench: Bench, task: Any, error: type[Exception], name: str) -> None:
+    journal = bench.journal(name)
+    with pytest.raises(error):
+        task.delay(journal).get(timeout=ENDED)
+    retries = [line for line in lines(journal) if "retry" in line]
+    ends = [f"on_failure {name}", "after_return FAILURE", f"task_failure {name} True"]
+    eventually(lambda: set(ends) <= set(lines(journal)), f"the end is announced: {lines(journal)}")
+    assert sorted(lines(journal)) == sorted(["run"] * 3 + retries + ends)
+    assert (len(retries), retries.count("task_retry True")) == (4, 2)
+
+
+def test_links_follow_the_end_and_not_the_retries(bench: Bench) -> None:
+    journal, failed = bench.journal("link"), bench.journal("link-error")
+    linked = fail.apply_async((journal, 2, 3), link=add.s(10))
+    assert linked.get(timeout=ENDED) == 3
+    assert eventually(lambda: linked.children, "the link is sent")[0].get(timeout=ENDED) == 13
+    on_error = called_back.s(journal=failed)
+    with pytest.raises(KeyError):
+        fail.apply_async((failed,), link_error=on_error).get(timeout=ENDED)
+    eventually(lambda: "link_error KeyError" in lines(failed), f"the link is called: {lines(failed)}", seconds=ENDED)
+    assert lines(failed).count("link_error KeyError") == 1
+
+
+def test_a_chain_goes_on_after_retries_and_after_the_replay_of_a_dead_letter(bench: Bench) -> None:
+    journal, stopped = bench.journal("chain"), bench.journal("stopped")
+    assert chain(fail.s(journal, 2, 1), add.s(1), add.s(1)).delay().get(timeout=ENDED) == 3
+    result = chain(fail.si(stopped, 3, 5), add.s(1)).delay()
+    with pytest.raises(KeyError):
+        result.parent.get(timeout=ENDED)
+    eventually(lambda: result.state == states.FAILURE, "the rest of the chain has failed, too", seconds=ENDED)
+    bench.replay(result.parent.id)
+
+    def now() -> str:
+        # A result that has ended is never read again.
+        return str(canvas_app.app.AsyncResult(result.id).state)
+
+    eventually(lambda: now() == states.SUCCESS, "the chain ends", seconds=ENDED)
+    assert canvas_app.app.AsyncResult(result.id).get() == 6
+
+
+def test_a_group_and_a_chord_wait_for_retries_of_their_members(bench: Bench) -> None:
+    journals = [bench.journal(f"member-{number}") for number in range(4)]
+    assert group(fail.s(journal, 1, 2) for journal in journals[:2]).delay().get(timeout=ENDED) == [2, 2]
+    assert chord([fail.s(journal, 2, 5) for journal in journals[2:]], add.s()).delay().get(timeout=ENDED) == 10
+
+
+def test_a_chord_fails_with_the_dead_letter_of_a_member(bench: Bench) -> None:
+    journal = bench.journal("chord")
+    result = chord([fail.s(journal, 3, 5), add.s(1)], add.s()).delay()
+    eventually(lambda: result.state == states.FAILURE, "the chord fails", seconds=ENDED)
+    assert isinstance(result.result, ChordError)
+
+
+def test_a_postponed_message_keeps_its_state_and_its_budget(bench: Bench) -> None:
+    journal = bench.journal("postponed")
+    result = canvas_app.wait_for.delay(journal)
+    eventually(lambda: lines(journal).count("run") > 3, "it waits more often than it may fail", seconds=ENDED)
+    assert result.state == states.PENDING
+    Path(f"{journal}.stock").touch()
+    assert result.get(timeout=ENDED) is None
+
+
+def test_a_task_that_is_replaced_after_a_failure_has_the_result_of_the_other(bench: Bench) -> None:
+    journal = bench.journal("replaced")
+    assert canvas_app.replaced.delay(journal, 1).get(timeout=ENDED) == 7
+    assert (lines(journal).count("before"), lines(journal).count("run")) == (2, 2)
+
+
+def test_a_result_that_is_ignored_is_never_stored(bench: Bench) -> None:
+    journal = bench.journal("ignored")
+    result = forget.delay(journal)
+    bench.replay(result.id)
+    eventually(lambda: lines(journal).count("run") == 6, "it fails again", seconds=ENDED)
+    assert canvas_app.app.backend.get_state(result.id) == states.PENDING
+
+
+def test_a_revoked_message_is_neither_run_nor_dead_lettered(bench: Bench) -> None:
+    journal = bench.journal("revoked")
+    result = fail.delay(journal)
+    eventually(lambda: result.state == states.RETRY, "it waits for its retry", seconds=ENDED, every=0.02)
+    result.revoke()
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=ENDED)
+    assert lines(journal).count("run") < 3
+    assert not [each for each in bench.broker.peek(DEAD) if each.headers.get("id") == result.id]
+
+
+def test_a_countdown_is_refused_and_an_expired_message_is_discarded(bench: Bench) -> None:
+    journal = bench.journal("expired")
+    with pytest.raises(InvalidMessage, match="neither countdown nor eta"):
+        fail.apply_async((journal,), countdown=1)
+    with pytest.raises(TaskRevokedError):
+        fail.apply_async((journal,), expires=-1).get(timeout=ENDED)
+    assert lines(journal) == []
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_other_pools_keep_the_promises(bench: Bench, pool: str) -> None:
+    """The worker of the other tests has Celery's default, prefork."""
+    journal = bench.journal(pool)
+    environment = {"CELERY_BROKER_URL": bench.url, "CELERY_RESULT_BACKEND": canvas_app.app.conf.result_backend}
+    log = bench.folder / f"{pool}.log"
+    with worker(
+        environment, log, app="tests.support.canvas_app", queues=["slow"], options=[f"--pool={pool}", "--loglevel=INFO"]
+    ):
+        with pytest.raises(OutOfStock):
+            refuse.apply_async((journal,), queue="slow").get(timeout=ENDED)
+        result = fail.apply_async((f"{journal}-again",), queue="slow")
+        eventually(lambda: result.state == states.RETRY, "it is retried", seconds=ENDED)
+    end = ["run", "on_failure OutOfStock", "task_failure OutOfStock True", "after_return FAILURE"]
+    assert lines(journal) == end

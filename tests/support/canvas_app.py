@@ -1,0 +1,157 @@
+"""An application that uses all of Celery: results, canvas, hooks and signals. `celery -A tests.support.canvas_app`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, signals
+
+from app.broker.errors import Postpone
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.registry import RetryPolicies
+from app.broker.worker.install import install
+
+# The broker and the result backend are those of CELERY_BROKER_URL and CELERY_RESULT_BACKEND, which Celery itself reads.
+
+policies = RetryPolicies(
+    {
+        "work": DelayQueues("work", timeout_ms=300, retry_max=2),
+        "slow": DelayQueues("slow", timeout_ms=600_000, retry_max=1),
+    },
+    default=DelayQueues("work", timeout_ms=300, retry_max=2),
+)
+app = Celery("canvas", set_as_current=False)
+app.conf.task_queues = policies.work_queues()
+app.conf.task_default_queue = "work"
+app.conf.worker_proc_alive_timeout = 60
+install(app, policies, publish_timeout=5.0)
+
+
+class OutOfStock(Exception):
+    """Raised for an error that no retry can fix."""
+
+    permanent = True
+
+
+class Unpicklable(Exception):
+    """Raised by a library whose exceptions cannot be rebuilt from their arguments."""
+
+    def __init__(self, shelf: str, row: int) -> None:
+        super().__init__(f"{shelf}-{row}")
+
+
+def note(journal: str, line: str) -> int:
+    """Append a line to a journal; return how many such lines there were before."""
+    path = Path(journal)
+    before = path.read_text().splitlines().count(line) if path.exists() else 0
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    return before
+
+
+class Hooked(app.Task):  # type: ignore[misc, name-defined]
+    """A task that notes each hook that Celery calls."""
+
+    abstract = True
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Note the failure."""
+        note(args[0], f"on_failure {type(exc).__name__}")
+
+    def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Note the retry."""
+        note(args[0], f"on_retry {type(exc).__name__}")
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        """Note the success."""
+        note(args[0], "on_success")
+
+    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Note the state."""
+        note(args[0], f"after_return {status}")
+
+
+#: What registers a task; typed, since Celery's own decorator is not.
+task: Callable[..., Callable[[Callable[..., Any]], Any]] = app.task
+
+
+@task(base=Hooked)
+def fail(journal: str, times: int = 1_000, value: int = 0) -> int:
+    """Raise KeyError the first `times` times, then return the value."""
+    if note(journal, "run") < times:
+        raise KeyError("no such shelf")
+    return value
+
+
+@task(base=Hooked)
+def refuse(journal: str) -> None:
+    """Raise an error that is permanent, until a file says that there is stock."""
+    note(journal, "run")
+    if not Path(f"{journal}.stock").exists():
+        raise OutOfStock("sold out")
+
+
+@task(base=Hooked)
+def refuse_oddly(journal: str) -> None:
+    """Raise an error that cannot be pickled."""
+    note(journal, "run")
+    raise Unpicklable("shelf", 3)
+
+
+@task(base=Hooked, time_limit=1)
+def hang(journal: str) -> None:
+    """Run into the hard time limit."""
+    note(journal, "run")
+    threading.Event().wait(60)
+
+
+@task()
+def wait_for(journal: str) -> None:
+    """Postpone until a file exists."""
+    note(journal, "run")
+    if not Path(f"{journal}.stock").exists():
+        raise Postpone(0.3, "nothing is there yet")
+
+
+@task(bind=True)
+def replaced(self: Any, journal: str, times: int) -> None:
+    """Let another task do it, after some failures of this one."""
+    if note(journal, "before") < times:
+        raise KeyError("no such shelf")
+    raise self.replace(fail.s(journal, 1, 7))
+
+
+@task(ignore_result=True)
+def forget(journal: str) -> None:
+    """Fail without a result."""
+    note(journal, "run")
+    raise KeyError("no such shelf")
+
+
+@task()
+def add(*numbers: Any) -> int:
+    """Return the sum of numbers, or of lists of them."""
+    return sum(sum(each) if isinstance(each, list) else each for each in numbers)
+
+
+@task()
+def called_back(request: Any, error: Any = None, _trace: Any = None, *, journal: str) -> None:
+    """Note the call of an error's link: by Celery's old form with an id, or with the request."""
+    note(journal, f"link_error {type(error).__name__}")
+
+
+@signals.task_failure.connect  # type: ignore[untyped-decorator]
+def _note_failure(args: Any = None, exception: Any = None, einfo: Any = None, **_: Any) -> None:
+    """Note what Sentry and OpenTelemetry listen to."""
+    if args:
+        note(args[0], f"task_failure {type(exception).__name__} {einfo is not None}")
+
+
+@signals.task_retry.connect  # type: ignore[untyped-decorator]
+def _note_retry(request: Any = None, einfo: Any = None, **_: Any) -> None:
+    """Note what Sentry and OpenTelemetry listen to."""
+    if request.args:
+        note(request.args[0], f"task_retry {einfo is not None}")
