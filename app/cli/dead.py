@@ -196,6 +196,7 @@ def replay(
         bool, typer.Option("--canary", help="One first; the others only if it succeeds; stop at the first failure.")
     ] = False,
     wait: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the outcome of a canary.")] = 60.0,
+    again: Annotated[bool, typer.Option("--again", help="Send also what an interrupted replay may have sent.")] = False,
     dry_run: DryRun = False,
     why: Why = "",
     as_json: AsJson = False,
@@ -203,7 +204,7 @@ def replay(
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
     ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
     with output.progress(ids) as on_progress:
-        order = LetterOrder(verb="replay", budget=budget, rate=rate, canary=wait if canary else None)
+        order = LetterOrder(verb="replay", budget=budget, rate=rate, canary=wait if canary else None, again=again)
         subject = filters.subject(idents)
         result = act_on_letters(operations(), order, ids, subject=subject, why=why, on_progress=on_progress)
     output.exit_with_result(result, "replayed", as_json=as_json)

@@ -28,6 +28,7 @@ from app.operations.letters import (
 
 OneId = Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")]
 Budget = Annotated[ReplayBudget | None, typer.Option(help="As of `replay`.")]
+Again = Annotated[bool, typer.Option("--again", help="As of `replay`.")]
 Queue = Annotated[str, typer.Option("--queue", metavar="NAME", help="The queue, one of this application's.")]
 Exchange = Annotated[str, typer.Option("--exchange", metavar="NAME", help="The exchange.")]
 Key = Annotated[str, typer.Option("--key", metavar="KEY", help="The routing key.")]
@@ -43,6 +44,7 @@ def edit(
     exchange: Exchange = "",
     key: Key = "",
     budget: Budget = None,
+    again: Again = False,
     why: Why = "",
     as_json: AsJson = False,
 ) -> None:
@@ -55,6 +57,7 @@ def edit(
     order = LetterOrder(
         verb="edit",
         budget=budget,
+        again=again,
         body=body,
         content_type=content_type or None,
         exchange=address.exchange if address else None,
@@ -69,13 +72,16 @@ def redirect(
     exchange: Exchange = "",
     key: Key = "",
     budget: Budget = None,
+    again: Again = False,
     why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Replay dead letters to another queue, or to an exchange with a routing key."""
     ops = operations()
     address = redirection(ops.settings, queue=queue, exchange=exchange, routing_key=key)
-    order = LetterOrder(verb="redirect", budget=budget, exchange=address.exchange, routing_key=address.routing_key)
+    order = LetterOrder(
+        verb="redirect", budget=budget, again=again, exchange=address.exchange, routing_key=address.routing_key
+    )
     _carry_out(order, ops.dead_sets.find(idents), why=why, as_json=as_json)
 
 

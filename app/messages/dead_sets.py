@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnNote, Retention
 from app.broker.dead_letters.dead_set import log_note
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import parse_domain
+from app.storage.open import store_of
+from app.storage.reading import parsing
+from app.storage.store import ObjectStore
 from app.topology.retry_policies import retry_policies
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 
 #: Characters of what a message is about.
 MAX_SUBJECT = 500
+#: Keys of the notes of replays begin with this; the dead set follows.
+SENT_PREFIX: Final = "dead-sent/"
 #: Names of labels in the summaries of letters.
 _TASK, _DOMAIN = "task", "domain"
 
@@ -38,8 +45,41 @@ def dead_sets(settings: Settings | None = None, *, on_note: OnNote = log_note) -
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
     audit = Audit(dead_directory(settings) / "audit.jsonl")
     return DeadSets.of(
-        retry_policies(settings), settings.broker, publisher, audit=audit, labels=labels_of, on_note=on_note
+        retry_policies(settings),
+        settings.broker,
+        publisher,
+        audit=audit,
+        labels=labels_of,
+        sent=StoredSentNotes(store_of(settings)),
+        on_note=on_note,
     )
+
+
+class StoredSentNotes:
+    """The notes of replays, each an object of the store. Methods raise StoreError."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def note(self, set_name: str, ids: Sequence[str]) -> str:
+        """Write the ids of letters that are about to be sent."""
+        key = f"{SENT_PREFIX}{set_name}/{uuid.uuid4().hex}.json"
+        self._store.put(key, json.dumps(list(ids)).encode())
+        return key
+
+    def notes(self, set_name: str) -> dict[str, list[str]]:
+        """Return the ids of each note, by its key."""
+        return {stat.key: self._ids(stat.key) for stat in self._store.list(f"{SENT_PREFIX}{set_name}/")}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete notes."""
+        for key in keys:
+            self._store.delete(key)
+
+    def _ids(self, key: str) -> list[str]:
+        data = self._store.get(key).data
+        with parsing("the note of a replay", data):
+            return [str(each) for each in json.loads(data)]
 
 
 def retention(settings: Settings) -> Retention:

@@ -63,6 +63,7 @@ class LetterOrder:
     budget: ReplayBudget | None = None
     rate: float | None = None
     canary: float | None = None
+    again: bool = False
     body: str | None = None
     content_type: str | None = None
     exchange: str | None = None
@@ -77,7 +78,7 @@ class LetterOrder:
 
     def options(self) -> dict[str, Any]:
         """Return what differs from a plain replay, for the audit."""
-        options = {name: value for name, value in asdict(self).items() if value is not None and name != "verb"}
+        options = {name: value for name, value in asdict(self).items() if value not in (None, False) and name != "verb"}
         return options | ({"body": f"{len(self.changes.body or b'')} bytes"} if self.body is not None else {})
 
 
@@ -111,6 +112,7 @@ def carry_out(
             rate=order.rate,
             canary=order.canary,
             changes=order.changes,
+            again=order.again,
             halt=halt,
             on_progress=on_progress,
         )

@@ -25,6 +25,7 @@ from kombu import Connection
 from app.broker.dead_letters import operations, reading, shards
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.letters import LetterFilter
+from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.broker.headers import REPLAY, REPLAY_HISTORY
@@ -37,6 +38,7 @@ from tests.support.broker import Broker
 from tests.support.dead import (
     DEAD_OF,
     OF_QUEUE,
+    NotesInFolder,
     dead_letter,
     dead_sets,
     declare,
@@ -558,6 +560,8 @@ def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is
             print(json.dumps([act, broker_url, operation, str(file)]), file=operators.stdin, flush=True)
             ended = json.loads(operators.stdout.readline())
             assert not ended["failed"]
+            if act.startswith("replay") and ended["killed"]:
+                require_sent_once(ids, broker_url, publisher, broker, file)
             twice += found_everywhere(ids, dead, broker, file)
             if not ended["killed"]:
                 break
@@ -571,6 +575,18 @@ def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is
         assert not twice
     elif not in_shards:
         assert twice
+
+
+def require_sent_once(ids: list[str], url: str, publisher: Publisher, broker: Broker, file: Path) -> None:
+    """Assert that a replay after a killed one sends no letter a second time, and leaves only those in doubt."""
+    notes = NotesInFolder(file.with_suffix(".sent"))
+    dead = dead_sets(url, publisher, file.with_suffix(".audit"), sent=notes).only("post.dead")
+    result = dead.replay()
+    queued = [message.headers[REPLAY_HISTORY][0] for message in broker.peek("mail")]
+    assert len(queued) == len(set(queued))
+    assert set(result.stayed.values()) <= {IN_DOUBT}
+    assert set(queued) | set(result.stayed) == set(ids)
+    assert [letter.id for letter in dead.summaries()] == list(result.stayed)
 
 
 def found_everywhere(ids: list[str], dead: DeadSets, broker: Broker, file: Path) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,29 @@ def declare(broker: str) -> None:
 def dead_sets(broker: str, publisher: Publisher, audit: Path | None = None, **options: Any) -> DeadSets:
     """Return the dead sets of these policies."""
     return DeadSets.of(POLICIES, broker, publisher, audit=Audit(audit) if audit else None, **options)
+
+
+class NotesInFolder:
+    """Notes of replays as files of a folder, for processes that are killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def note(self, set_name: str, ids: Sequence[str]) -> str:
+        """Write a file."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{set_name}-{uuid.uuid4().hex}"
+        path.write_text(json.dumps(list(ids)))
+        return str(path)
+
+    def notes(self, set_name: str) -> dict[str, list[str]]:
+        """Read the files."""
+        return {str(path): json.loads(path.read_text()) for path in self._folder.glob(f"{set_name}-*")}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete files."""
+        for key in keys:
+            Path(key).unlink(missing_ok=True)
 
 
 def small_shards() -> None:

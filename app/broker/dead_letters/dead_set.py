@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from kombu import Queue
@@ -23,6 +24,7 @@ from .exports import ExportAndDrop
 from .letters import DeadLetter, Labels, LetterSummary, id_matches
 from .operations import Operation, OperationResult, carry_out_operation
 from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReturnedCopies, never_halt
+from .sent import NoNotes, SentNotes
 from .shards import OnNote, ShardedSet, ShardRules, opened
 
 logger = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ class DeadSet:
 
     All methods raise DeadSetBusy while another process works on the set for long, and BrokerUnreachable. Several
     threads may call them: they wait for each other as processes do. `on_note` gets what an operator should know: a
-    wrong index, an interrupted move, or letters that were not read.
+    wrong index, an interrupted move, or letters that were not read. `sent` keeps what replays are about to send.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class DeadSet:
         *,
         audit: Audit | None = None,
         labels: Labels | None = None,
+        sent: SentNotes | None = None,
         on_note: OnNote = log_note,
     ) -> None:
         if policy.dead is None:
@@ -101,6 +104,7 @@ class DeadSet:
         self._broker = broker
         self._publisher = publisher
         self._audit = audit
+        self._sent: SentNotes = sent or NoNotes()
         self._rules = ShardRules(policy.shards_dead_set, labels)
         self._on_note = on_note
 
@@ -156,11 +160,13 @@ class DeadSet:
         canary: float | None,
         on_progress: OnProgress,
         changes: ReplayChanges = UNCHANGED,
+        again: bool = False,
         halt: Halt = never_halt,
     ) -> OperationResult:
         """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
 
-        After a kill at any point, a letter is in the dead set, in its queue, or in both. `budget` defaults to the
+        After a kill at any point, a letter is in the dead set, in its queue, or in both. What may be in both stays in
+        the next replay, unless that one sends it `again`. `budget` defaults to the
         policy's; `rate` is letters per second. `canary` is the seconds to wait for the outcome of each letter. Then
         the others follow only if the first one succeeds, and the first failure stops the replay.
         It also stops, between two batches, when `halt` returns why.
@@ -176,6 +182,8 @@ class DeadSet:
                 self.policy,
                 self._publisher,
                 returned=ReturnedCopies(connection, self.queue.exchange.name),
+                sent=self._sent,
+                in_doubt=frozenset() if again else self._in_doubt(dead_set),
                 budget=budget or self.policy.replay_budget,
                 audit=self._audit,
                 rate=rate,
@@ -183,7 +191,10 @@ class DeadSet:
                 changes=changes,
                 halt=halt,
             )
-            return carry_out_operation(dead_set, ids, operation, on_progress=on_progress)
+            result = carry_out_operation(dead_set, ids, operation, on_progress=on_progress)
+            if not result.is_broken:
+                self._sent.delete(operation.notes)
+            return result
 
     def drop(self, ids: Sequence[str], export: Path, *, on_progress: OnProgress = ignore_progress) -> OperationResult:
         """Append letters to the file `export`, then remove them from the dead set.
@@ -235,6 +246,14 @@ class DeadSet:
             restored.append(letter.id)
             present.add(letter.id)
         return restored
+
+    def _in_doubt(self, dead_set: ShardedSet) -> frozenset[str]:
+        """Return the ids of letters that an interrupted replay may have sent; delete notes of others."""
+        if not (notes := self._sent.notes(self.name)):
+            return frozenset()
+        present = {letter.id for letter in dead_set.summaries()}
+        self._sent.delete(key for key, ids in notes.items() if present.isdisjoint(ids))
+        return frozenset(present.intersection(chain.from_iterable(notes.values())))
 
     def _opened(self, *, thorough: bool = False) -> AbstractContextManager[ShardedSet]:
         return opened(self._broker, self.name, self._publisher, self._rules, self._on_note, thorough=thorough)

@@ -55,6 +55,8 @@ class OperationResult:
     missing: list[str] = field(default_factory=list)
     #: Why it ended early; empty if it did not.
     stopped: str = ""
+    #: Whether the broker may not have learnt what was removed.
+    is_broken: bool = False
 
     @property
     def complete(self) -> bool:
@@ -67,6 +69,7 @@ class OperationResult:
             self.stayed | other.stayed,
             self.missing + other.missing,
             self.stopped or other.stopped,
+            self.is_broken or other.is_broken,
         )
 
 
@@ -91,6 +94,7 @@ def carry_out_operation(
         operation.finish()
     except (OperationStopped, ApplicationError, *CONNECTION_ERRORS) as error:
         result.stopped = str(error) or type(error).__name__
+        result.is_broken = not isinstance(error, OperationStopped)
         result.missing = []
     return result
 

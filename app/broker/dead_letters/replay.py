@@ -21,6 +21,7 @@ from .canary import Canary
 from .letters import DeadLetter
 from .operations import Operation, OperationStopped
 from .reading import DeadSetLease
+from .sent import IN_DOUBT, SentNotes
 
 #: Publishes that fail in a row before the replay stops: then the broker is the cause, not a message.
 _MAX_FAILURES = 3
@@ -70,6 +71,8 @@ class Replay(Operation):
     The first letter for an address is published alone. If no queue is bound there, that letter and all others for the
     address stay. An alternate exchange hides this from the publisher, because it routes the message to the dead set;
     so `returned` watches what arrives there. `rate` is letters per second. `halt` is called before each batch.
+
+    What is about to be sent is noted first. Letters `in_doubt` stay: an interrupted replay may have sent them.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class Replay(Operation):
         publisher: Publisher,
         *,
         returned: ReturnedCopies,
+        sent: SentNotes,
+        in_doubt: frozenset[str],
         budget: ReplayBudget,
         audit: Audit | None = None,
         rate: float | None = None,
@@ -88,6 +93,10 @@ class Replay(Operation):
         self._policy = policy
         self._publisher = publisher
         self._returned = returned
+        self._sent = sent
+        self._in_doubt = in_doubt
+        #: Keys of the notes of what was sent.
+        self.notes: list[str] = []
         self._budget = budget
         self._audit = audit
         self._interval = 1 / rate if rate else 0.0
@@ -127,9 +136,12 @@ class Replay(Operation):
         When the broker accepts nothing, the next call of another method raises OperationStopped: what it has confirmed
         is then removed from the dead set.
         """
-        stayed: dict[str, str] = {}
+        stayed = {letter.id: IN_DOUBT for letter in letters if letter.id in self._in_doubt}
+        sendable = [letter for letter in letters if letter.id not in stayed]
+        if sendable:
+            self.notes.append(self._sent.note(sendable[0].set, [letter.id for letter in sendable]))
         routable = []
-        for letter in letters:
+        for letter in sendable:
             address = self._address(letter)
             if self._stop_reason:
                 stayed[letter.id] = self._stop_reason

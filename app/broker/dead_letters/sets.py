@@ -143,11 +143,14 @@ class DeadSets:
         rate: float | None = None,
         canary: float | None = None,
         changes: ReplayChanges = UNCHANGED,
+        again: bool = False,
         halt: Halt = never_halt,
         on_progress: OnProgress = ignore_progress,
     ) -> OperationResult:
         """Replay letters set by set, as `DeadSet.replay` does; stop at the first set whose replay stops."""
-        replay = partial(DeadSet.replay, budget=budget, rate=rate, canary=canary, changes=changes, halt=halt)
+        replay = partial(
+            DeadSet.replay, budget=budget, rate=rate, canary=canary, changes=changes, again=again, halt=halt
+        )
         return self._in_each_set(replay, chosen, limit, on_progress)
 
     def drop(

@@ -138,6 +138,7 @@ def order_by(visit: Visit, verb: str) -> LetterOrder:
         budget=budget or None,  # type: ignore[arg-type]
         rate=rate or None,
         canary=canary,
+        again=bool(visit.value("again")),
         exchange=address.exchange if address else None,
         routing_key=address.routing_key if address else None,
     )

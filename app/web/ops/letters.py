@@ -29,7 +29,19 @@ router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
 PER_PAGE: Final = 50
 _LAST_PAGE: Final = 2_000
 #: Fields of a form that its preview sends again.
-_FIELDS: Final = ("budget", "canary", "wait", "rate", "queue", "exchange", "routing_key", "why", "scope", "query")
+_FIELDS: Final = (
+    "budget",
+    "again",
+    "canary",
+    "wait",
+    "rate",
+    "queue",
+    "exchange",
+    "routing_key",
+    "why",
+    "scope",
+    "query",
+)
 
 
 class PagedLetters(LetterParameters):

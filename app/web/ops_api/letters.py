@@ -90,10 +90,11 @@ class ReplayOptions(StrictDocument):
     budget: ReplayBudget | None = Field(None, description="The retry budget; null is the default of the policy.")
     rate: float | None = Field(None, gt=0, le=100_000, description="Letters a second.")
     canary: float | None = Field(None, ge=0.1, le=3_600, description="Seconds to wait for the outcome of a canary.")
+    again: bool = Field(False, description="Send also what an interrupted replay may have sent.")
 
     def order(self, verb: Verb, settings: Settings, address: Redirection | None = None) -> LetterOrder:
         """Return the order; raises InvalidMessage for an unknown address."""
-        order = LetterOrder(verb=verb, budget=self.budget, rate=self.rate, canary=self.canary)
+        order = LetterOrder(verb=verb, budget=self.budget, rate=self.rate, canary=self.canary, again=self.again)
         if address is None:
             return order
         found = redirection(settings, queue=address.queue, exchange=address.exchange, routing_key=address.routing_key)

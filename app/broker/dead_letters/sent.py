@@ -1,0 +1,42 @@
+"""Notes of the letters that a replay is about to send: what a kill leaves in doubt is not sent again by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+#: Why a letter stays that an interrupted replay may have sent.
+IN_DOUBT: Final = (
+    "an interrupted replay may have sent it already: look for what it did, then replay it `again`, or drop it"
+)
+
+
+class SentNotes(Protocol):
+    """Durable notes by dead set. All methods raise ApplicationError if the notes cannot be read or written."""
+
+    def note(self, set_name: str, ids: Sequence[str]) -> str:
+        """Keep the ids of letters that are about to be sent; return the key of the note."""
+
+    def notes(self, set_name: str) -> Mapping[str, Sequence[str]]:
+        """Return the ids of each note, by its key."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete notes."""
+
+
+class NoNotes:
+    """Keeps nothing: after a kill, a letter that was sent is sent again."""
+
+    def note(self, set_name: str, ids: Sequence[str]) -> str:
+        """Do nothing."""
+        del set_name, ids
+        return ""
+
+    def notes(self, set_name: str) -> Mapping[str, Sequence[str]]:
+        """Return nothing."""
+        del set_name
+        return {}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Do nothing."""
+        del keys
