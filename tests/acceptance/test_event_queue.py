@@ -275,7 +275,7 @@ def fail_to_the_limit(scene: Scene) -> None:
     for attempt in range(1, MAX_ATTEMPTS + 1):
         state = "queued" if attempt < MAX_ATTEMPTS else "failed"
         expected = [("noop", state, attempt)]
-        eventually(partial(scene.has_rows, expected), f"attempt {attempt}")
+        eventually(partial(scene.has_rows, expected), f"attempt {attempt}", seconds=120)
         scene.update("last_updated = now() - attempts * interval '1 hour'", "state = 'queued'")
 
 

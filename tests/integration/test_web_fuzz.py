@@ -48,6 +48,7 @@ PATHS = ("/", "/api/v1/search", "/suggest")
 #: that the schema allows is right. A URL that is too long may be refused by the length of the address. All other checks
 #: have their defaults.
 CONFIG = """
+request-timeout = 60
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "400", "404"]
 [checks.negative_data_rejection]
