@@ -17,7 +17,7 @@ OTHER: Final = "\x1e"
 END: Final = re.compile(r"[\n\x1d\x1e]")
 
 _SPACES: Final = str.maketrans(dict.fromkeys(f"{SENTENCE}{HEADING}{OTHER}", " "))
-_STOP: Final = re.compile(r"""[.!?…:。！？：]['"”’»)\]）」』]*$""")
+_STOP: Final = re.compile(r"""[.!?…。！？]['"”’»)\]）」』]*$""")
 _PLAIN: Final = re.compile(r"(?<!\S)[\"'“‘«(]?[^\W\d_]+[\"'”’»)]?[,.;:]?(?!\S)")
 #: Plain words of a line that ends as a sentence does, and of one that does not; characters where words have no spaces.
 _LEAST_WORDS: Final = 4

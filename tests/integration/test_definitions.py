@@ -79,6 +79,18 @@ def test_an_ordinary_word_in_a_heading_is_no_definition(tmp_path: Path) -> None:
     assert hits(tmp_path, [am, guide], "hooks")[0].path == "/githooks.html"
 
 
+@pytest.mark.parametrize("text", ["ordered dict", "ordered dic", "OrderedDi", "orderedd", "ordered d"])
+def test_a_name_is_found_by_its_parts_and_by_its_beginning(tmp_path: Path, text: str) -> None:
+    pack = tmp_path / "pack.sqlite"
+    types = page("/types.html", "Types", "All types.", terms=(Term("types.OrderedDict", "class types.OrderedDict()"),))
+    uses = page("/uses.html", "Ordered dicta of d and dictation", "ordered dict, ordered dictation: OrderedDict. " * 9)
+    with closing(PackSearcher(write_pack(pack, [uses, types, *FILLER]))) as searcher:
+        assert searcher.search(parse(text)).hits[0].link == "https://site.example/types.html#types.OrderedDict"
+        assert text == "ordered dict" or searcher.suggest(text)[0] == "OrderedDict"
+        if " " in text:
+            assert searcher.search(parse(f'"{text}"')).hits[0].path == "/uses.html"
+
+
 def test_an_option_is_found_with_its_sign_and_case(tmp_path: Path) -> None:
     options = page(
         "/cmdline.html",
