@@ -36,6 +36,7 @@ from app.search.snippet import (
     best_snippet,
     first_paragraph,
     matching_lines,
+    phrases_in,
     snippet_of_section,
 )
 from app.search.stemmed import stems_in
@@ -266,7 +267,7 @@ class PackSearcher:
                 opens_at = subsection_with(fragment, named)
                 paragraph = first_paragraph(body, opens_at.heading if opens_at else heading, matcher)
                 hit = replace(hit, opens_at=opens_at, snippet=paragraph or hit.snippet)
-            found.append(hit)
+            found.append(replace(hit, coverage=_coverage(hit, matcher)))
         return tuple(found)
 
     def _other_versions(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
@@ -280,6 +281,11 @@ def _snippet(description: str, body: str, title: str, opens_at: Subsection | Non
     if opens_at is None:
         return best_snippet(texts, matcher, shown=names)
     return snippet_of_section(texts, opens_at.heading, matcher, shown=names)
+
+
+def _coverage(hit: Hit, matcher: Matcher) -> float:
+    shown = (hit.title, hit.opens_at.heading if hit.opens_at else "", hit.snippet.text)
+    return len(phrases_in("\n".join(shown), matcher)) / max(1, matcher.phrases)
 
 
 def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[int, str | None]]:

@@ -98,11 +98,11 @@ def snippet_of_section(texts: Sequence[str], heading: str, matcher: Matcher, *, 
     paragraph = first_paragraph(texts[-1], heading, matcher)
     if paragraph is None:
         return best_snippet(texts, matcher, shown=shown)
-    found = _phrases_in(f"{heading}\n{paragraph.text}", matcher)
+    found = phrases_in(f"{heading}\n{paragraph.text}", matcher)
     if len(found) == matcher.phrases:
         return paragraph
     best = best_snippet(texts, matcher, shown=shown)
-    return best if len(_phrases_in(best.text, matcher)) > len(found) else paragraph
+    return best if len(phrases_in(best.text, matcher)) > len(found) else paragraph
 
 
 def first_paragraph(body: str, heading: str, matcher: Matcher) -> Snippet | None:
@@ -134,7 +134,8 @@ def _snippet(text: str, matcher: Matcher) -> Snippet:
     return Snippet(text, _marks(text, matcher))
 
 
-def _phrases_in(text: str, matcher: Matcher) -> set[int]:
+def phrases_in(text: str, matcher: Matcher) -> set[int]:
+    """Return the numbers of the phrases that match a text."""
     return {phrase for _, _, phrase in matcher.matches(fold(text))}
 
 
