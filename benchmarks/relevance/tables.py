@@ -35,7 +35,7 @@ Select = Callable[[JudgedQuery], bool]
 class Part:
     """The queries of one part of the judged set, and the scores of each contestant in the same order.
 
-    `together` are the scores of ours where all sites are searched at once.
+    `together` are our scores where all sites are searched at once.
     """
 
     name: str
