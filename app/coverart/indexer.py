@@ -70,7 +70,7 @@ class Indexer:
         def from_database(read: Callable[[Connection, Project, Any], Any], key: object) -> Any:
             with (
                 watch(services.database, str(key)),
-                musicbrainz.connect(settings.musicbrainz_url.get_secret_value(), primary=True) as connection,
+                musicbrainz.kept_connection(settings.musicbrainz_url.get_secret_value()) as connection,
             ):
                 return read(connection, project, key)
 
