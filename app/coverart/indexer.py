@@ -25,6 +25,7 @@ from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, Serv
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ImageInUse, RemoteError, WebServiceBehind
+from app.redis_state.circuit_breaker import admit_to_all
 from app.redis_state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
@@ -140,8 +141,8 @@ class Indexer:
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
         with ExitStack() as stack:
             clear = stack.enter_context(own_marks(self.window, owned=owned))
-            for breaker in self.services.needed_by(kind_of(job), in_turn=self.ordered):
-                stack.enter_context(breaker.admit(*gids, *map(self.project.bucket, gids)))
+            breakers = self.services.needed_by(kind_of(job), in_turn=self.ordered)
+            stack.enter_context(admit_to_all(breakers, *gids, *map(self.project.bucket, gids)))
             match job:
                 case Index():
                     return self._index(job, clear)

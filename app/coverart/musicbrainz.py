@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -73,8 +74,11 @@ def connect(
         yield connection
 
 
-#: Connections that this process keeps for its next jobs, by their URL.
-_kept: dict[str, Connection] = {}
+#: Connections that this process keeps for its next jobs, and when each was last used, by their URL.
+_kept: dict[str, tuple[Connection, float]] = {}
+
+#: Seconds after its last use for which a connection is not checked: within a job.
+_FRESH = 1.0
 
 #: One for each setting with a URL; threads of one process open others, which are closed.
 _MAX_KEPT = 2
@@ -87,14 +91,15 @@ os.register_at_fork(after_in_child=_kept.clear)
 def kept_connection(url: str, *, variable: str = "MUSICBRAINZ_URL") -> Iterator[Connection]:
     """Lend the connection to the primary that this process keeps for its jobs; it is opened by the first one.
 
-    A new connection costs the server more than all statements of a job. Each block checks the kept one by a statement,
+    A new connection costs the server more than all statements of a job. Each job checks the kept one by a statement,
     and opens another one if the server ended it or is a standby by now. Between two blocks it is in no transaction and
     nothing is set for its session, so it may be that of a pooler. Raises as `connect` does.
     """
     parameters = _parameters(url, variable)
     with _own_errors(parameters):
-        connection = _kept.pop(url, None)
-        if connection is None or not _is_usable(connection):
+        connection, used = _kept.pop(url, (None, 0.0))
+        is_fresh = time.monotonic() - used < _FRESH
+        if connection is None or not (is_fresh or _is_usable(connection)):
             connection = _open(parameters, primary=True)
         try:
             yield connection
@@ -107,9 +112,10 @@ def _keep(url: str, connection: Connection) -> None:
     if connection.closed or not is_idle or url in _kept:
         connection.close()
         return
-    _kept[url] = connection
+    _kept[url] = connection, time.monotonic()
     while len(_kept) > _MAX_KEPT:
-        _kept.pop(next(iter(_kept))).close()
+        oldest, _ = _kept.pop(next(iter(_kept)))
+        oldest.close()
 
 
 def _is_usable(connection: Connection) -> bool:
@@ -203,9 +209,12 @@ def homes(connection: Connection, project: Project, images: Collection[int]) -> 
 def _read(connection: Connection, project: Project, query: str, **values: object) -> list[tuple[Any, ...]]:
     """Return the rows of a query of queries.sql, which takes at most READ_SECONDS, or COUNT_SECONDS if it counts."""
     seconds = COUNT_SECONDS if query == "counts" else READ_SECONDS
-    with connection.transaction():
-        connection.execute(_READ_ONLY.format(round(seconds * 1_000)))
-        return connection.execute(_query(query, project), values).fetchall()
+    statements = SQL("{}; {}").format(_READ_ONLY.format(round(seconds * 1_000)), _query(query, project))
+    # One round trip: the server takes statements that come together for one transaction.
+    cursor = psycopg.ClientCursor(connection).execute(statements, values)
+    while cursor.nextset():
+        pass
+    return cursor.fetchall()
 
 
 @cache

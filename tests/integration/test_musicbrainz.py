@@ -257,8 +257,10 @@ def test_a_connection_that_breaks_is_an_outage(musicbrainz_url: str, db: changes
 
 
 def test_jobs_of_a_process_share_a_connection_that_is_replaced_when_it_broke_and_never_left_in_a_transaction(
-    musicbrainz_url: str, db: changes.Db
+    musicbrainz_url: str, db: changes.Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(musicbrainz, "_FRESH", 0)
+
     def pid() -> int:
         with kept_connection(musicbrainz_url) as connection:
             return connection.info.backend_pid
