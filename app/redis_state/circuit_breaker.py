@@ -90,7 +90,7 @@ class CircuitBreaker:
     def succeed(self) -> None:
         """Forget the failures: the service answered. A pause that has begun goes on.
 
-        Does nothing if there were none at the last admission, and none was counted here since.
+        Does nothing if Redis remembered no failure at the last admission, and none was counted here since.
         """
         if self._may_remember:
             self._succeed(keys=self.keys)
