@@ -176,12 +176,6 @@ def entities(connection: Connection, project: Project, gids: Collection[str]) ->
     return found
 
 
-def target_gid(connection: Connection, project: Project, gid: str) -> str:
-    """Return the gid that an entity was merged into; its own gid if it was not, or does not exist."""
-    rows = _read(connection, project, "target", gid=gid)
-    return str(rows[0][0]) if rows else gid
-
-
 def gids_of(
     kind: GidKind, connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000
 ) -> Iterator[str]:
