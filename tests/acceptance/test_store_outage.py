@@ -50,7 +50,9 @@ def test_a_crawl_waits_while_the_store_is_away_and_spends_no_retry(
         store.mkdir()
         system.post("index+crawl", url=site.at("/"))
         eventually(lambda: "The store does not answer" in system.worker.log, "pages are not consumed")
-        eventually(lambda: system.worker.log.count("The store does not answer") >= 2, "it is tried again, in vain")
+        eventually(
+            lambda: system.worker.log.count("The store does not answer") >= 2, "it is tried again, in vain", seconds=90
+        )
         store.rmdir()
         away.rename(store)
         assert system.packed(site.domain).pages == len(PAGES) + 1
