@@ -130,8 +130,9 @@ class _Session(requests.Session):
         super().__init__()
         self.trust_env = False
         self.headers.clear()
+        adapter = _GuardedAdapter(policy)
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _GuardedAdapter(policy))
+            self.mount(scheme, adapter)
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:  # noqa: ARG002
         """Return None, which requests reads as: not a redirect."""

@@ -147,9 +147,6 @@ def guarded_pool(
     Call `urlopen` with a `Timeout` and `preload_content=False`. Head and body together must arrive within the read
     time-out, or within what is left of the total. The pool reads no proxy from the environment.
     """
-    peers = {"policy": ANY_ADDRESS if proxy else policy}
-    plain = type("GuardedConnection", (_Guarded, HTTPConnection), peers)
-    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), peers)
     pool: urllib3.PoolManager
     if proxy:
         headers = {"Proxy-Authorization": proxy_login} if proxy_login else None
@@ -158,11 +155,19 @@ def guarded_pool(
         )
     else:
         pool = urllib3.PoolManager(num_pools=64, maxsize=8, ssl_context=_tls_context(ca_file))
-    pool.pool_classes_by_scheme = {
+    pool.pool_classes_by_scheme = dict(_pool_classes(ANY_ADDRESS if proxy else policy))
+    return pool
+
+
+@functools.lru_cache(maxsize=64)
+def _pool_classes(policy: AddressPolicy) -> Mapping[str, type[HTTPConnectionPool]]:
+    """Return classes whose connections check their peer against a policy; to make them takes a millisecond."""
+    plain = type("GuardedConnection", (_Guarded, HTTPConnection), {"policy": policy})
+    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), {"policy": policy})
+    return {
         "http": type("GuardedPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
         "https": type("GuardedSecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
     }
-    return pool
 
 
 @functools.lru_cache(maxsize=64)
