@@ -25,8 +25,8 @@ from app.cli import dead_output as output
 from app.cli.arguments import AsJson, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_result, printable
-from app.messages.dead_sets import dead_sets, new_export, retention, where
-from app.operations.letters import LetterOrder, act_on_letters
+from app.messages.dead_sets import dead_sets, new_export, where
+from app.operations.letters import LetterOrder, act_on_letters, tidy_dead_sets
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
@@ -276,9 +276,8 @@ def restore(
 @cli.command()
 def tidy(as_json: AsJson = False) -> None:
     """Move the letters of long dead sets to shards, and drop what DEAD_MAX_AGE and DEAD_MAX_LETTERS do not keep."""
-    settings = get_settings()
-    path = new_export(settings)
-    moved, dropped = _sets().tidy(retention(settings), path)
+    path = new_export(get_settings())
+    moved, dropped = tidy_dead_sets(operations(), path)
     details = {"in shards": ", ".join(f"{count:,} of {name}" for name, count in moved.items() if count) or "none"}
     output.exit_with_result(
         dropped, "dropped", as_json=as_json, **details, **({"file": str(path)} if dropped.done else {})

@@ -57,6 +57,11 @@ class Retention:
     max_age: float = 0.0
     max_letters: int = 0
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether any letter may be dropped."""
+        return bool(self.max_age or self.max_letters)
+
     def surplus(self, letters: Iterable[LetterSummary], total: int) -> list[str]:
         """Return the ids of the letters that are not kept; `letters` are the oldest of `total`, in their order."""
         too_many = total - self.max_letters if self.max_letters else 0
