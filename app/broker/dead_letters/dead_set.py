@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -185,7 +185,7 @@ class DeadSet:
             connection = stack.enter_context(connected(self._broker))
             operation = Replay(
                 self.policy,
-                self._publisher,
+                stack.enter_context(closing(self._publisher.sending_once())),
                 returned=ReturnedCopies(connection, self.queue.exchange.name),
                 sent=self._sent,
                 in_doubt=frozenset() if again else self._in_doubt(dead_set),
