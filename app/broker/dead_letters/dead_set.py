@@ -156,6 +156,10 @@ class DeadSet:
         with self._opened() as dead_set:
             return dead_set.read(ids)
 
+    def is_in_doubt(self, ident: str) -> bool:
+        """Return whether an interrupted replay may have sent the letter with this id. Raises what the notes raise."""
+        return any(ident in ids for ids in self._sent.notes(self.name).values())
+
     def replay(
         self,
         ids: Sequence[str],
