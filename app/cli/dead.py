@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,6 @@ from typer.core import TyperCommand
 
 from app.broker.dead_letters import Chosen, DeadSets, LetterSummary, read_export, to_record
 from app.broker.dead_letters.letters import EVERYTHING
-from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.errors import ApplicationError
 from app.broker.headers import ReplayBudget
 from app.cli import dead_changes
@@ -27,9 +25,8 @@ from app.cli import dead_output as output
 from app.cli.arguments import AsJson, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_result, printable
-from app.errors import StoreError
-from app.messages.dead_sets import dead_sets, new_export, where
-from app.operations.letters import LetterOrder, act_on_letters, tidy_dead_sets
+from app.messages.dead_sets import dead_sets, new_export, retention, where
+from app.operations.letters import LetterOrder, act_on_letters
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
@@ -179,12 +176,7 @@ def show(
     ident: Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")], as_json: AsJson = False
 ) -> None:
     """Show one dead letter: its arguments, error, headers and traceback."""
-    sets = _sets()
-    [letter] = sets.find([ident])
-    # Without the store, nothing is known of it, and the letter is shown all the same.
-    with suppress(StoreError):
-        if sets[letter.set].is_in_doubt(letter.id):
-            typer.echo(f"{letter.id}: {IN_DOUBT}", err=True)
+    [letter] = _sets().find([ident])
     print_result(output.details(letter), "\n".join(output.page(letter)), as_json=as_json)
 
 
@@ -284,8 +276,9 @@ def restore(
 @cli.command()
 def tidy(as_json: AsJson = False) -> None:
     """Move the letters of long dead sets to shards, and drop what DEAD_MAX_AGE and DEAD_MAX_LETTERS do not keep."""
-    path = new_export(get_settings())
-    moved, dropped = tidy_dead_sets(operations(), path)
+    settings = get_settings()
+    path = new_export(settings)
+    moved, dropped = _sets().tidy(retention(settings), path)
     details = {"in shards": ", ".join(f"{count:,} of {name}" for name, count in moved.items() if count) or "none"}
     output.exit_with_result(
         dropped, "dropped", as_json=as_json, **details, **({"file": str(path)} if dropped.done else {})
