@@ -71,7 +71,7 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             environment,
             folder / "worker.log",
             app="tests.support.canvas_app",
-            queues=["work"],
+            queues=["work", "picky"],
             concurrency=4,
             options=["--loglevel=INFO"],
         ) as running:
@@ -117,6 +117,14 @@ def test_hooks_and_signals_tell_a_retry_from_a_failure_and_a_success(bench: Benc
         refuse.delay(failed).get(timeout=ENDED)
     end = ["run", "on_failure OutOfStock", "task_failure OutOfStock True", "after_return FAILURE"]
     eventually(lambda: lines(failed) == end, f"{lines(failed)}")
+
+
+def test_a_failure_that_the_policy_of_its_queue_does_not_retry_is_announced_once(bench: Bench) -> None:
+    journal = bench.journal("picky")
+    with pytest.raises(KeyError):
+        fail.apply_async((journal,), queue="picky").get(timeout=ENDED)
+    eventually(lambda: bench.broker.depth("picky.failed") == 1, "it is dead-lettered", seconds=ENDED)
+    assert lines(journal) == ["run", "on_failure KeyError", "task_failure KeyError True", "after_return FAILURE"]
 
 
 @pytest.mark.parametrize(

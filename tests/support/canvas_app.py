@@ -11,6 +11,7 @@ from celery import Celery, signals
 
 from app.broker.errors import Postpone
 from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.install import install
 
@@ -19,6 +20,7 @@ from app.broker.worker.install import install
 policies = RetryPolicies(
     {
         "work": DelayQueues("work", timeout_ms=300, retry_max=2),
+        "picky": FixedTtl("picky", {"picky": "picky"}, ttl_ms=300, retry_max=2, fatal=frozenset({"exception"})),
         "slow": DelayQueues("slow", timeout_ms=600_000, retry_max=1),
     },
     default=DelayQueues("work", timeout_ms=300, retry_max=2),
@@ -26,7 +28,6 @@ policies = RetryPolicies(
 app = Celery("canvas", set_as_current=False)
 app.conf.task_queues = policies.work_queues()
 app.conf.task_default_queue = "work"
-app.conf.worker_proc_alive_timeout = 60
 install(app, policies, publish_timeout=5.0)
 
 

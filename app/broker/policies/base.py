@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from kombu import Exchange, Queue
 
@@ -65,9 +65,6 @@ class Dead:
 class Drop:
     """Acknowledge the message and do nothing: another one will come."""
 
-
-#: The failures of a run that are retried: every one, every one that is not permanent, or none.
-RetriedFailures = Literal["all", "transient", "none"]
 
 Decision = Retry | Reject | Postponed | Dead | Drop
 
@@ -129,15 +126,13 @@ class Policy(ABC):
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return the decision on a message whose run failed: a retry while its budget lasts, else its end."""
-        is_last = self.is_fatal(failure) or self.retried(delivery) == "none"
-        retry = None if is_last else self.retry_after(delivery, failure)
+        may_retry = self.has_retries(delivery) and not self.is_fatal(failure)
+        retry = self.retry_after(delivery, failure) if may_retry else None
         return retry or self.end(delivery, failure, attempts=self.attempts(delivery) + 1)
 
-    def retried(self, delivery: Delivery) -> RetriedFailures:
-        """Return which failures of this run are retried, while its message has retries left."""
-        if keeps_budget(delivery) or self.attempts(delivery) >= self.retries(delivery):
-            return "none"
-        return "all" if self.retries_permanent else "transient"
+    def has_retries(self, delivery: Delivery) -> bool:
+        """Return whether a failure of this run is retried unless it is fatal."""
+        return not keeps_budget(delivery) and self.attempts(delivery) < self.retries(delivery)
 
     def is_fatal(self, failure: Failure) -> bool:
         """Return whether a retry would fail in the same way."""

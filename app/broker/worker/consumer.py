@@ -202,7 +202,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 policy = self._failures.policies.policy_for(delivery.queue, message.headers["task"])
                 # `self.request.retries` of a task, which Celery counts by its own retries only.
                 message.headers["retries"] = policy.attempts(delivery)
-                message.headers["retried"] = policy.retried(delivery)
+                # The queue whose policy retries the failures of this run; empty for the last run.
+                message.headers["retried_by"] = delivery.queue if policy.has_retries(delivery) else ""
                 run_task(message)
             except ApplicationError as error:
                 self._fail(message, error)

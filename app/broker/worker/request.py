@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,12 +28,15 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The bad end of a run: `state` is what Celery has recorded in the process that ran it, None for nothing."""
+    """The bad end of a run: `state` is what Celery has recorded in the process that ran it, None for nothing.
+
+    `error` is the exception of the run, where the main process has it.
+    """
 
     state: str | None
     text: str
     traceback: str = ""
-    error: BaseException = field(default_factory=lambda: ApplicationError("postponed"))
+    error: BaseException | None = None
 
 
 class Request(RevocableRequest):
@@ -160,14 +163,14 @@ class Request(RevocableRequest):
             self._failures.postpone(self._original(finish), self.type, postpone)
             return
         if isinstance(error, AttemptFailed | AttemptRetried):
-            failure, state_in_process = error.failure, states.RETRY if isinstance(error, AttemptRetried) else None
-            error = ApplicationError(str(failure))
+            failure, recorded = error.failure, states.RETRY if isinstance(error, AttemptRetried) else None
+            announced = Announced(recorded, str(failure), failure.traceback)
         else:
             failure = failure_of(error, trace=trace, task=self.type)
-            state_in_process = states.FAILURE if in_process else None
-        announced = Announced(state_in_process, str(failure), failure.traceback, error)
+            recorded = states.FAILURE if in_process else None
+            announced = Announced(recorded, str(failure), failure.traceback, error)
         original = self._original(partial(self._finish, announced))
-        self._failures.fail(original, failure, is_logged=state_in_process == states.FAILURE)
+        self._failures.fail(original, failure, is_logged=recorded == states.FAILURE)
 
     def _finish(self, announced: Announced, decision: Decision, disposition: Disposition) -> None:
         """Acknowledge or reject the message, then announce what became of it."""
@@ -188,7 +191,8 @@ class Request(RevocableRequest):
 
     def _announce(self, outcome: str, announced: Announced) -> None:
         """Record and signal the outcome as Celery does in a run's process: this one was lost, or could not do it."""
-        error, task, arguments = announced.error, self.task, (self.id, self.args, self.kwargs)
+        error = announced.error or ApplicationError(announced.text)
+        task, arguments = self.task, (self.id, self.args, self.kwargs)
         try:
             raise error
         except type(error):

@@ -99,8 +99,8 @@ class Task(CeleryTask):  # type: ignore[misc]
         failure = failure_of(error, trace=traceback.format_exc(), task=self.name)
         if isinstance(error, MemoryError):
             return AttemptFailed(failure)
-        retried = self.request.get("retried")
-        if retried == "all" or (retried == "transient" and not failure.permanent):
+        queue = self.request.get("retried_by")
+        if queue and not self.app.retries.policies.policy_for(queue, self.name).is_fatal(failure):
             return AttemptRetried(failure, error)
         is_predicate = isinstance(error, TaskPredicate)
         return error if not is_predicate and _can_be_pickled(error) else AttemptFailed(failure)
