@@ -38,12 +38,12 @@ from tests.support.broker import Broker
 from tests.support.dead import (
     DEAD_OF,
     OF_QUEUE,
-    NotesInFolder,
     dead_letter,
     dead_sets,
     declare,
     failed_delivery,
     failure,
+    notes_in,
     small_shards,
 )
 from tests.support.waiting import eventually
@@ -579,7 +579,7 @@ def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is
 
 def require_sent_once(ids: list[str], url: str, publisher: Publisher, broker: Broker, file: Path) -> None:
     """Assert that a replay after a killed one sends no letter a second time, and leaves only those in doubt."""
-    notes = NotesInFolder(file.with_suffix(".sent"))
+    notes = notes_in(file.with_suffix(".sent"))
     dead = dead_sets(url, publisher, file.with_suffix(".audit"), sent=notes).only("post.dead")
     result = dead.replay()
     queued = [message.headers[REPLAY_HISTORY][0] for message in broker.peek("mail")]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher
+from app.messages.dead_sets import StoredSentNotes
+from app.storage.open import create_store
 from tests.support.decisions import carry_out_one
 from tests.support.deliveries import FAILURE
 
@@ -51,27 +52,9 @@ def dead_sets(broker: str, publisher: Publisher, audit: Path | None = None, **op
     return DeadSets.of(POLICIES, broker, publisher, audit=Audit(audit) if audit else None, **options)
 
 
-class NotesInFolder:
-    """Notes of replays as files of a folder, for processes that are killed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def note(self, set_name: str, ids: Sequence[str]) -> str:
-        """Write a file."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{set_name}-{uuid.uuid4().hex}"
-        path.write_text(json.dumps(list(ids)))
-        return str(path)
-
-    def notes(self, set_name: str) -> dict[str, list[str]]:
-        """Read the files."""
-        return {str(path): json.loads(path.read_text()) for path in self._folder.glob(f"{set_name}-*")}
-
-    def delete(self, keys: Iterable[str]) -> None:
-        """Delete files."""
-        for key in keys:
-            Path(key).unlink(missing_ok=True)
+def notes_in(folder: Path) -> StoredSentNotes:
+    """Return the notes of replays in a folder store, which processes share that are killed."""
+    return StoredSentNotes(create_store(folder.as_uri())[0])
 
 
 def small_shards() -> None:

@@ -20,7 +20,7 @@ from amqp.abstract_channel import AbstractChannel
 from app.broker.dead_letters import OperationResult, Retention, exports
 from app.broker.dead_letters.letters import LetterFilter
 from app.broker.publishing import Publisher
-from tests.support.dead import NotesInFolder, dead_sets, small_shards
+from tests.support.dead import dead_sets, notes_in, small_shards
 
 #: The function that writes to the file of an export.
 _APPEND = "append_lines"
@@ -46,7 +46,7 @@ def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
         if shards:
             small_shards()
         _kill_before(operation)
-        sent = NotesInFolder(file.with_suffix(".sent"))
+        sent = notes_in(file.with_suffix(".sent"))
         dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit"), sent=sent).only("post.dead")
         acts: dict[str, Callable[[], OperationResult]] = {
             "replay": dead.replay,
