@@ -13,8 +13,8 @@ Level = Literal["problem", "warning"]
 
 #: Seconds that a timer may be overdue: ticks claim a hundred timers each second.
 _OVERDUE: Final = 60.0
-#: Seconds without a heartbeat after which a worker's file counts as one of a worker that was killed.
-_SILENT, _FORGOTTEN = 30.0, 3_600.0
+#: Seconds without a heartbeat after which a worker's file says nothing any more.
+_FORGOTTEN: Final = 3_600.0
 #: Messages, and messages a minute, from which a work queue that grows is worth a look.
 _LONG, _GROWING = 1_000, 60.0
 #: Names that a finding lists.
@@ -84,7 +84,7 @@ def _processes(snapshot: Snapshot) -> Iterator[Finding]:
             text = f"the process {state.name} is {state.state} after {state.crashes} crashes in a row"
             yield Finding(level, text, "its last log lines name the reason", "/ops/queues")
     for worker in processes.workers:
-        if _SILENT < worker.age < _FORGOTTEN:
+        if worker.is_silent and worker.age < _FORGOTTEN:
             text = f"the worker {worker.name} has sent no heartbeat for {worker.age:.0f} s"
             yield Finding("warning", text, "was it stopped, or does it hang?", "/ops/queues")
 

@@ -33,8 +33,8 @@ _QUICK, _STORE, _CHECKS, _SLOW = 2.0, 10.0, 60.0, 300.0
 #: Crawls and timers that are read, domains whose packs are compared, and dead letters whose times are read.
 _MAX_CRAWLS, _MAX_TIMERS, _MAX_DOMAINS, _MAX_LETTERS = 20, 100, 500, 2_000
 _HOURS: Final = 24
-#: Seconds after which the heartbeat file of a worker is old.
-_FRESH_HEARTBEAT: Final = 30.0
+#: Seconds without a heartbeat after which a worker's file counts as one of a worker that was killed.
+_SILENT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,11 @@ class WorkerFile:
 
     name: str
     age: float
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the worker was probably killed, or hangs."""
+        return self.age > _SILENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +206,10 @@ class Overview:
         return Processes(current_states(self._settings.data_dir), workers)
 
     def _read_workers(self) -> WorkersReport:
-        queues = self.queues.read(time.monotonic() + PATIENCE)
-        fresh = [each.name for each in self._read_processes().workers if each.age < _FRESH_HEARTBEAT]
-        return read_workers(self._settings, queues.value, fresh)
+        until = time.monotonic() + PATIENCE
+        queues, processes = self.queues.read(until).value, self.processes.read(until).value
+        fresh = [each.name for each in processes.workers if not each.is_silent] if processes else []
+        return read_workers(self._settings, queues, fresh)
 
 
 def as_json(snapshot: Snapshot) -> Mapping[str, object]:
