@@ -166,10 +166,10 @@ class DeadSet:
         """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
 
         After a kill at any point, a letter is in the dead set, in its queue, or in both. What may be in both stays in
-        the next replay, unless that one sends it `again`. `budget` defaults to the
-        policy's; `rate` is letters per second. `canary` is the seconds to wait for the outcome of each letter. Then
-        the others follow only if the first one succeeds, and the first failure stops the replay.
-        It also stops, between two batches, when `halt` returns why.
+        the next replay, unless that one sends it `again`. `budget` defaults to the policy's; `rate` is letters per
+        second. `canary` is the seconds to wait for the outcome of each letter. Then the others follow only if the first
+        one succeeds, and the first failure stops the replay. It also stops, between two batches, when `halt` returns
+        why.
         """
         if rate is not None and rate <= 0:
             raise InvalidMessage(f"rate {rate:g}: expected more than 0 letters per second")
