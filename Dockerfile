@@ -25,9 +25,9 @@ COPY app app
 # Editable, since config/settings.py looks for the Procfile beside itself; this makes the `perennial` command.
 RUN pip install --quiet --no-deps --editable .
 
-# A named volume that is mounted here for the first time takes this folder's owner.
+# A named volume that is mounted at one of these folders for the first time takes its owner.
 RUN useradd --system --uid 10001 --no-create-home perennial \
-    && install --directory --owner=perennial /data
+    && install --directory --owner=perennial /data /data/dead
 USER perennial
 VOLUME /data
 

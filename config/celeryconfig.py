@@ -15,7 +15,15 @@ broker_connection_timeout = 5.0
 # What a task did is in the store or in the next message; nothing waits for a result.
 task_ignore_result = True
 
-imports = ("tasks.site", "tasks.timers", "tasks.pack", "tasks.coverart", "tasks.orchestrator", "tasks.notify")
+imports = (
+    "tasks.site",
+    "tasks.timers",
+    "tasks.pack",
+    "tasks.coverart",
+    "tasks.orchestrator",
+    "tasks.notify",
+    "tasks.retention",
+)
 
 
 def _route_by_exchange(name: str, _args: Any, _kwargs: Any, options: dict[str, Any], **_: Any) -> dict[str, str] | None:

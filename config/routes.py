@@ -58,6 +58,7 @@ ROUTES: tuple[Route, ...] = (
     Route("pack_full", "site.pack_full", PACK, time_limit=1_500),
     Route("pack_incremental", "site.pack_incremental", PACK, time_limit=1_500),
     Route("sweep", "site.sweep", PACK, time_limit=1_500),
+    Route("tidy", "site.tidy", PACK, time_limit=1_500),
 )
 
 #: The orchestrator's queue of events, none of which may be lost.

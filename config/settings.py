@@ -108,14 +108,14 @@ class Settings(BaseSettings):
     dead_max_age: float = Field(
         0.0,
         ge=0,
-        description="Seconds after which `perennial dead tidy` exports a dead letter and drops it. 0: never. For "
+        description="Seconds after which a packer exports a dead letter to a file and drops it. 0: never. For "
         "installations in which dead letters are not worked on.",
     )
     dead_max_letters: int = Field(
         0,
         ge=0,
-        description="Dead letters of a dead set that `perennial dead tidy` keeps: it exports and drops the oldest "
-        "others. 0: all. For a broker with a small disk.",
+        description="Dead letters that each dead set keeps: a packer exports and drops the oldest others. 0: all. For "
+        "a broker with a small disk.",
     )
 
     event_retry_ms: int = Field(

@@ -25,6 +25,7 @@ from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, t
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import DomainTask, context, domain_of, task
 from tasks.notify import publish_due_notifications
+from tasks.retention import publish_due_tidy
 from tasks.site import page_messages, publish_end
 
 logger = get_task_logger(__name__)
@@ -90,6 +91,7 @@ def tick() -> None:
     _sweep_what_was_lost()
     process.ticks.note()
     publish_due_notifications()
+    publish_due_tidy()
     # Last: it reads the store, which may be slow or away.
     start_due_crawls()
 

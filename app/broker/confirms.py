@@ -42,6 +42,11 @@ class Transfer:
     error: Exception | None = None
 
     @property
+    def was_sent(self) -> bool:
+        """Whether it was sent at least once."""
+        return self.channel is not None
+
+    @property
     def is_open(self) -> bool:
         """Whether it can be sent and has no answer."""
         return self.answer is Answer.NONE and self.error is None

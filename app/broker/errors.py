@@ -92,6 +92,9 @@ class Postpone(ApplicationError, reason="postponed"):
 class PublishFailed(ApplicationError, reason="publish", problem=UNAVAILABLE):
     """Raised when the broker did not confirm a message in time, refused it or could not route it."""
 
+    #: Whether the message was sent and got no answer: it may have arrived.
+    is_in_doubt = False
+
 
 class WorkerMisconfigured(ApplicationError, reason="not-wired"):
     """Raised when a worker starts with a task or a queue whose messages it would lose; names it and the cause."""

@@ -58,12 +58,17 @@ class Publisher:
     the confirm counts as lost, and the connection is opened again: the next attempt may make one duplicate. The limit
     is doubled for each time that the confirm of the same message was lost.
 
+    With `once`, no message is sent again that may have arrived: its error is in doubt.
+
     A channel that received a nack is replaced. On RabbitMQ 3.10 a channel whose first publish fell into a leader
     election of a quorum queue receives a nack for every later one.
     """
 
-    def __init__(self, url: str, *, timeout: float = 5.0, confirm_limit: float = CONFIRM_LIMIT) -> None:
+    def __init__(
+        self, url: str, *, timeout: float = 5.0, confirm_limit: float = CONFIRM_LIMIT, once: bool = False
+    ) -> None:
         self._url = url
+        self._once = once
         self._timeout = timeout
         self._confirm_limit = confirm_limit
         self._lock = threading.Lock()
@@ -126,6 +131,10 @@ class Publisher:
                 return False
         self.declare([queue])
         return True
+
+    def sending_once(self) -> Publisher:
+        """Return a publisher for the same broker, on a connection of its own, that sends no message twice."""
+        return Publisher(self._url, timeout=self._timeout, confirm_limit=self._confirm_limit, once=True)
 
     def close(self) -> None:
         """Close the connection; a later publish opens a new one."""
@@ -192,9 +201,9 @@ class Publisher:
         try:
             channel, confirms = self._open_channel()
             for transfer in transfers:
-                if transfer.is_open and transfer.channel is not channel:
+                if transfer.is_open and transfer.channel is not channel and not (self._once and transfer.was_sent):
                     self._write(channel, confirms, transfer)
-            self._await_answers(confirms, {each.tag for each in transfers if each.is_open})
+            self._await_answers(confirms, {each.tag for each in transfers if each.is_open and each.channel is channel})
         except _NoAnswer as error:
             return error
         except CONNECTION_ERRORS as error:
@@ -248,9 +257,11 @@ class Publisher:
                 f"{answers[Answer.RETURNED]} message(s) returned, no queue is bound for {shown}"
             ),
         }
-        failures[Answer.NONE].__cause__ = error
+        in_doubt = PublishFailed(str(failures[Answer.NONE]))
+        in_doubt.is_in_doubt = True
+        in_doubt.__cause__ = failures[Answer.NONE].__cause__ = error
         return {
-            position: each.error or failures[each.answer]
+            position: each.error or (in_doubt if each.is_open and each.was_sent else failures[each.answer])
             for position, each in enumerate(transfers)
             if each.answer is not Answer.CONFIRMED
         }

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.core import TyperCommand
 
 from app.broker.dead_letters import Chosen, DeadSets, LetterSummary, read_export, to_record
 from app.broker.dead_letters.letters import EVERYTHING
+from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.errors import ApplicationError
 from app.broker.headers import ReplayBudget
 from app.cli import dead_changes
@@ -25,8 +27,9 @@ from app.cli import dead_output as output
 from app.cli.arguments import AsJson, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_result, printable
-from app.messages.dead_sets import dead_sets, new_export, retention, where
-from app.operations.letters import LetterOrder, act_on_letters
+from app.errors import StoreError
+from app.messages.dead_sets import dead_sets, new_export, where
+from app.operations.letters import LetterOrder, act_on_letters, tidy_dead_sets
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
@@ -176,7 +179,12 @@ def show(
     ident: Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")], as_json: AsJson = False
 ) -> None:
     """Show one dead letter: its arguments, error, headers and traceback."""
-    [letter] = _sets().find([ident])
+    sets = _sets()
+    [letter] = sets.find([ident])
+    # Without the store, nothing is known of it, and the letter is shown all the same.
+    with suppress(StoreError):
+        if sets[letter.set].is_in_doubt(letter.id):
+            typer.echo(f"{letter.id}: {IN_DOUBT}", err=True)
     print_result(output.details(letter), "\n".join(output.page(letter)), as_json=as_json)
 
 
@@ -276,9 +284,8 @@ def restore(
 @cli.command()
 def tidy(as_json: AsJson = False) -> None:
     """Move the letters of long dead sets to shards, and drop what DEAD_MAX_AGE and DEAD_MAX_LETTERS do not keep."""
-    settings = get_settings()
-    path = new_export(settings)
-    moved, dropped = _sets().tidy(retention(settings), path)
+    path = new_export(get_settings())
+    moved, dropped = tidy_dead_sets(operations(), path)
     details = {"in shards": ", ".join(f"{count:,} of {name}" for name, count in moved.items() if count) or "none"}
     output.exit_with_result(
         dropped, "dropped", as_json=as_json, **details, **({"file": str(path)} if dropped.done else {})

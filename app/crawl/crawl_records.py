@@ -96,6 +96,7 @@ class CrawlRecords:
             moved_from=crawl.moved_from,
             selection=policy.selection,
         )
+        self._frontier.note_beginning(crawl.id)
         with suppress(PreconditionFailed):
             add_crawl(self._store, record)
             begun = self._frontier.begin(crawl)

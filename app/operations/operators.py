@@ -19,11 +19,12 @@ class Role(StrEnum):
 
 
 class Origin(StrEnum):
-    """The way by which an operator acts."""
+    """The way by which an operator acts; `system` is what the system does by its settings."""
 
     COMMAND = "command"
     PAGE = "page"
     API = "api"
+    SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,8 @@ def command_operator() -> Operator:
     except (OSError, KeyError):
         user = str(os.getuid())
     return Operator(f"{user}@{socket.gethostname()}", Role.ACT, Origin.COMMAND)
+
+
+def system_operator() -> Operator:
+    """Return the operator of what a process of the system does on this host by its settings."""
+    return Operator(f"system@{socket.gethostname()}", Role.ACT, Origin.SYSTEM)

@@ -85,7 +85,10 @@ class Sweep:
         """Find the backlogs of the domain's unfinished crawls again, as far as Redis does not know them."""
         # Oldest first: the last one to begin is the domain's latest.
         for record in reversed([crawl for crawl in crawls if not crawl.is_finished]):
-            if self.frontier.crawl(record.id) is not None and record.id not in self.frontier.restored():
+            if self.frontier.crawl(record.id) is None:
+                if self.frontier.is_beginning(record.id):
+                    continue
+            elif record.id not in self.frontier.restored():
                 continue
             self.records.restore_crawl(record.ref)
             waiting = self._rebuild(record)

@@ -93,7 +93,7 @@ _REQUESTS_EXCHANGE, _QUERIES_EXCHANGE = re.escape(requests_exchange.name), re.es
 _DEAD_SET, _SITE_DELAYS = rf"{_SITE}\.dead", rf"{_SITE}\.delay\..*"
 _SEARCHERS = rf"{re.escape(SEARCHER)}\..*"
 
-#: The accounts that do not depend on the settings: all but those of cover art and of clients.
+#: The accounts that do not depend on the settings.
 _FIXED = (
     _worker(
         "worker",
@@ -102,13 +102,6 @@ _FIXED = (
         own=tuple(rf"{re.escape(receiver)}\.lease" for receiver in (WEBHOOK, MAIL)),
         write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
         events_written=(r"crawl\..*", r"site\..*", r"dead_set\..*", r"doctor\..*"),
-    ),
-    _worker(
-        "packer",
-        queues=(PACK,),
-        delays=(_SITE_DELAYS,),
-        write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
-        events_written=("update", r"pack\..*"),
     ),
     _worker(
         "orchestrator",
@@ -137,6 +130,37 @@ _FIXED = (
 )
 
 
+def _dead_sets(art: Patterns) -> Patterns:
+    """Return the dead sets of all retry policies."""
+    return (_DEAD_SET, rf"{ORCHESTRATOR}\.error", *(rf"{exchange}\.failed" for exchange in art))
+
+
+def _parts_of(dead: Patterns) -> Patterns:
+    """Return what else dead sets have: a lease is an exclusive queue; a long set has shards, an index, an exchange."""
+    return tuple(rf"{name}\.(lease|index|shards|shard\..*)" for name in dead)
+
+
+def _packer(settings: Settings, art: Patterns) -> Account:
+    """Return the account of the packer. If the settings limit how long dead letters are kept, it drops the others."""
+    packer = _worker(
+        "packer",
+        queues=(PACK,),
+        delays=(_SITE_DELAYS,),
+        write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
+        events_written=("update", r"pack\..*"),
+    )
+    if not (settings.dead_max_age or settings.dead_max_letters):
+        return packer
+    dead = _dead_sets(art)
+    parts = _parts_of(dead)
+    return replace(
+        packer,
+        configure=(*packer.configure, *parts),
+        write=(*packer.write, *parts),
+        read=(*packer.read, *dead, *parts),
+    )
+
+
 def _web(settings: Settings, art: Patterns) -> Account:
     """Return the account of the web process. For operators it reads and empties dead sets and delay queues, too.
 
@@ -148,12 +172,11 @@ def _web(settings: Settings, art: Patterns) -> Account:
     if not settings.has_operators:
         return searches
     outcomes = re.escape(OUTCOMES.name)
-    dead = (_DEAD_SET, rf"{ORCHESTRATOR}\.error", *(rf"{exchange}\.failed" for exchange in art))
+    dead = _dead_sets(art)
+    parts = _parts_of(dead)
     retries = (rf"{ORCHESTRATOR}\.retry", *(rf"{exchange}\.retry" for exchange in art))
     delays = (_SITE_DELAYS, *(rf"{prefix}\.delay\..*" for prefix in (ORCHESTRATOR, *art)))
     returns = (_SITE, rf"{ORCHESTRATOR}\.retry-requeue", *art)
-    # The right to a dead set is held by an exclusive queue. A long one has shards with an index, and their exchange.
-    parts = tuple(rf"{name}\.(lease|index|shards|shard\..*)" for name in dead)
     return replace(
         searches,
         # A canary's outcomes come to a queue of its own.
@@ -171,6 +194,7 @@ def accounts(settings: Settings) -> Sequence[Account]:
     art_exchanges = tuple(re.escape(exchange) for exchange in art)
     return (
         *_FIXED,
+        _packer(settings, art_exchanges),
         _web(settings, art_exchanges),
         _art_worker("coverart", settings.cover_art_exchange),
         _art_worker("eventart", settings.event_art_exchange),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -16,23 +17,30 @@ from kombu import Connection
 from pydantic import SecretStr
 
 from app.broker.connection import connected
+from app.broker.dead_letters import reading
 from app.broker.dead_letters.canary import Canary
+from app.broker.dead_letters.exports import read_export
+from app.broker.dead_letters.reading import leased
 from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler
-from app.messages.dead_sets import dead_sets
+from app.messages.dead_sets import dead_directory, dead_sets
 from app.messages.envelopes import event_message, site_message
+from app.operations.audit import AuditLog
 from app.private_services.accounts import make_accounts
 from app.topology.accounts import accounts
 from app.topology.queues import searcher_queue
 from app.topology.retry_policies import retry_policies, site_policy
 from config.settings import Settings
+from tasks.retention import publish_due_tidy, tidy
 from tests.support.accounts import accounts_of
 from tests.support.broker import Broker
 from tests.support.clock import HandTimer
+from tests.support.corner import environment_of
 from tests.support.deliveries import delivery
 from tests.support.operators import api_headers, operated, with_operators
+from tests.support.task_context import task_context
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -235,6 +243,35 @@ def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
             assert refused(url, lambda channel, to=(exchange, key): publish(channel, *to)), (exchange, key)
         for queue in QUEUES:
             assert refused(url, lambda channel, queue=queue: channel.queue_delete(queue)), queue
+
+
+def test_the_packer_exports_and_drops_dead_letters_by_itself_only_where_the_settings_limit_them(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, limited = Broker(settings.broker), settings.model_copy(update={"dead_max_letters": 2})
+    bodies = [json.dumps({"type": "index", "url": f"https://{name}.gov/"}).encode() for name in "abc"]
+    with accounts_of(settings, tmp_path / "accounts") as environments, closing(Publisher(settings.broker)) as publisher:
+        publisher.publish([Outgoing(exchange="site.dead", routing_key="site.index", body=body) for body in bodies])
+        assert refused(environments["packer"]["BROKER_URL"], lambda channel: channel.basic_get("site.dead"))
+    with accounts_of(limited, tmp_path / "limited") as environments:
+        packer = {**environment_of(settings), **environments["packer"], "DEAD_MAX_LETTERS": "2"}
+        with task_context(packer, settings, monkeypatch) as process:
+            publish_due_tidy()
+            publish_due_tidy()
+            assert [json.loads(each.body) for each in broker.take("site.pack")] == [{"type": "tidy"}]
+            # It waits for an operator that works on the set, and has the next turn.
+            with monkeypatch.context() as patch, leased(settings.broker, "site.dead"):
+                patch.setattr(reading, "LEASE_TIMEOUT", 0.2)
+                tidy()
+            assert broker.depth("site.dead") == 3
+            tidy()
+            tidy()
+            assert broker.depth("site.dead") == 2
+            [entry] = AuditLog(process.store).entries()
+            assert entry.operator.startswith("system@")
+            assert (entry.origin, entry.act, entry.result) == ("system", "drop letters", "1 dropped")
+            [dropped] = read_export(dead_directory(process.settings) / entry.details["file"])
+            assert dropped.delivery.body == bodies[0]
 
 
 def workers_of(client: httpx.Client) -> list[tuple[str, bool]]:

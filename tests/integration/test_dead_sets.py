@@ -465,6 +465,41 @@ def reporting_worker(broker_url: str, outcomes: list[str]) -> Iterator[list[str]
         thread.join()
 
 
+@pytest.mark.parametrize(("lost", "arrived"), [(1, 1), (2, 10)])
+def test_a_letter_whose_confirm_was_lost_with_its_connection_is_not_sent_again(
+    broker: Broker,
+    broker_url: str,
+    publisher: Publisher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: int,
+    arrived: int,
+) -> None:
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(10)])
+    dead = dead_sets(broker_url, publisher, sent=NotesInFolder(tmp_path / "sent")).only("post.dead")
+    awaited, waits = Publisher._await_answers, count(1)
+
+    def await_or_lose(self: Publisher, *arguments: Any) -> None:
+        """Lose the connection once, when the broker has the messages and before it has confirmed them here."""
+        if next(waits) == lost:
+            eventually(lambda: broker.depth("mail") == arrived, "the messages are in their queue")
+            assert self._connection is not None
+            self._connection.connection.transport.close()
+            raise ConnectionResetError
+        awaited(self, *arguments)
+
+    monkeypatch.setattr(Publisher, "_await_answers", await_or_lose)
+    results = [dead.replay(), dead.replay()]
+    sent = [message.headers[REPLAY_HISTORY][0] for message in broker.peek("mail")]
+    assert sorted(sent) == sorted(ids)
+    in_doubt = list(results[1].stayed)
+    # The last one: confirms of others are read while messages are written.
+    assert in_doubt[-1] == ids[arrived - 1]
+    assert set(results[1].stayed.values()) == {IN_DOUBT}
+    assert [letter.id for letter in dead.summaries()] == in_doubt
+    assert dead.replay(again=True).done == in_doubt
+
+
 # Dropping and restoring
 
 

@@ -14,6 +14,7 @@ from app.broker.errors import InvalidMessage
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.crawl.frontier.cache import CrawlCache
+from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage
 from app.crawl.read.classify import Indexed
 from app.crawl.urls import Target
@@ -22,11 +23,12 @@ from app.pack.manifest import Manifest, read_manifest
 from app.pack.packer import PackRun
 from app.storage.layout import Page, content_key, from_json, page_id, to_json
 from app.timers.timers import full_pack as full_pack_of
+from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, end_crawl, index, index_and_crawl
 from tasks.site import page as page_task
-from tasks.timers import start_timer, tick
+from tasks.timers import start_timer, sweep, tick
 from tests.integration.test_tick import ticked
 from tests.servers.site import Request, Site, Wire, by_host, failure, page, redirect
 from tests.support.broker import Broker
@@ -35,7 +37,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-TASKS = {"index+crawl": index_and_crawl, "index": index, "crawl": crawl, "end_crawl": end_crawl}
+TASKS = {"index+crawl": index_and_crawl, "index": index, "crawl": crawl, "end_crawl": end_crawl, "page": page_task}
 
 DOMAIN = "a.gov"
 
@@ -170,6 +172,28 @@ def test_two_start_pages_that_redirect_to_each_other_end_the_crawl(process: Cont
                 TASKS[kind](**payload)
         assert messages == []
         assert process.frontier.open_messages(one.domain) == 0
+
+
+def test_a_start_page_is_requested_once_if_a_sweep_runs_while_its_crawl_begins(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Frontier.begin
+
+    def sweep_first(frontier: Frontier, crawl: Crawl) -> Crawl:
+        """Run a sweep at the moment when the crawl is in the store, and not yet in Redis."""
+        monkeypatch.setattr(Frontier, "begin", begun)
+        sweep()
+        return begun(frontier, crawl)
+
+    monkeypatch.setattr(Frontier, "begin", sweep_first)
+    with Site({"/": page("Home", "amber", links=["/oak"]), "/oak": page("Oak", "oak", links=["/"])}) as site:
+        index_and_crawl(url=site.at("/"), crawl_id="c")
+        for _ in range(8):
+            tick()
+            sweep()
+            for payload in (json.loads(each.body) for name in (INDEX, CRAWL, PAGE) for each in broker.take(name)):
+                TASKS[payload.pop("type")](**payload)
+        assert sorted(site.paths()) == ["/", "/oak", "/robots.txt", "/sitemap.xml"]
 
 
 def test_an_unavailable_robots_txt_is_not_requested_once_for_every_page(process: Context) -> None:

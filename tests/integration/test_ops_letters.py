@@ -22,6 +22,7 @@ from app.broker.delivery import Delivery
 from app.broker.failure import Failure
 from app.broker.outcomes import outcome_message
 from app.broker.publishing import Publisher
+from app.messages.dead_sets import StoredSentNotes
 from app.operations.audit import AuditEntry, AuditLog
 from app.storage.open import create_store, store_of
 from app.topology.declare import declare_all
@@ -29,6 +30,7 @@ from app.topology.queues import DEAD_SET
 from app.topology.retry_policies import site_policy
 from config.settings import Settings
 from tests.support.broker import Broker
+from tests.support.command import perennial
 from tests.support.corner import environment_of
 from tests.support.dead import failed_delivery, failure
 from tests.support.decisions import carry_out_one
@@ -475,6 +477,23 @@ def test_after_a_killed_web_process_the_page_says_what_happened_and_the_act_cont
         assert f"interrupted: {60 - left} of 60 replayed; the others are in the dead set" in interrupted
         assert operator.send(act, do="resume").is_redirect
         require_each_sent_once(operator, act, broker, number=60)
+
+
+def test_a_letter_that_an_interrupted_replay_may_have_sent_is_shown_as_such_and_stays(
+    operator: OperatorAtPage, declared: Settings, mortuary: Mortuary, broker: Broker
+) -> None:
+    first, second = mortuary.add(pages(2))
+    StoredSentNotes(store_of(declared)).note(DEAD_SET, [first])
+    shown = [text_of(operator.open(f"/ops/dead/letter/{ident}")) for ident in (first, second)]
+    assert ["may have sent the letter already" in text for text in shown] == [True, False]
+    answers = [operator.api("GET", f"/dead/letters/{ident}")["in_doubt"] for ident in (first, second)]
+    assert answers == [True, False]
+    printed = perennial(environment_of(declared), "dead", "show", first)
+    assert "may have sent it already" in printed.stderr
+    assert "1 of 2 replayed" in operator.ended(operator.begin(verb="replay", scope="all", query=""))
+    assert broker.depths([DEAD_SET, "site.index"]) == [1, 1]
+    dropped = operator.begin(verb="drop", letter=[f"{DEAD_SET}/{first}"], confirmed="yes")
+    assert "1 of 1 dropped" in operator.ended(dropped)
 
 
 def require_each_sent_once(operator: OperatorAtPage, act: str, broker: Broker, *, number: int) -> None:

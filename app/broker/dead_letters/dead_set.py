@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -56,6 +56,11 @@ class Retention:
 
     max_age: float = 0.0
     max_letters: int = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether any letter may be dropped."""
+        return bool(self.max_age or self.max_letters)
 
     def surplus(self, letters: Iterable[LetterSummary], total: int) -> list[str]:
         """Return the ids of the letters that are not kept; `letters` are the oldest of `total`, in their order."""
@@ -151,6 +156,10 @@ class DeadSet:
         with self._opened() as dead_set:
             return dead_set.read(ids)
 
+    def is_in_doubt(self, ident: str) -> bool:
+        """Return whether an interrupted replay may have sent the letter with this id. Raises what the notes raise."""
+        return any(ident in ids for ids in self._sent.notes(self.name).values())
+
     def replay(
         self,
         ids: Sequence[str],
@@ -180,7 +189,7 @@ class DeadSet:
             connection = stack.enter_context(connected(self._broker))
             operation = Replay(
                 self.policy,
-                self._publisher,
+                stack.enter_context(closing(self._publisher.sending_once())),
                 returned=ReturnedCopies(connection, self.queue.exchange.name),
                 sent=self._sent,
                 in_doubt=frozenset() if again else self._in_doubt(dead_set),

@@ -86,9 +86,11 @@ class DeadSetLease:
             reader.start(first, window)
             try:
                 yield reader
-            except BaseException:
-                # Closing without an answer would lose the acknowledgements of letters that were removed already.
-                with suppress(*CONNECTION_ERRORS):
+            except BaseException as error:
+                # Closing without an answer would lose the acknowledgements of letters that were removed already. If it
+                # fails, they may be lost: that is then the error, unless there is one of the connection already.
+                is_reported = isinstance(error, CONNECTION_ERRORS) or not isinstance(error, Exception)
+                with suppress(*CONNECTION_ERRORS if is_reported else ()):
                     connection.connection.close()
                 raise
             # The broker's answer means that it handled all acknowledgements and requeued the rest.

@@ -11,7 +11,7 @@ from amqp.exceptions import NotFound
 from kombu import Connection
 
 from ..delivery import Delivery
-from ..errors import Unroutable
+from ..errors import PublishFailed, Unroutable
 from ..headers import DEAD_ID, MAX_REPLAY_HISTORY, OUTCOME_TO, REPLAY_CHANGES, REPLAY_HISTORY, ReplayBudget
 from ..outgoing import Outgoing
 from ..policies.base import Address, Policy
@@ -72,7 +72,8 @@ class Replay(Operation):
     address stay. An alternate exchange hides this from the publisher, because it routes the message to the dead set;
     so `returned` watches what arrives there. `rate` is letters per second. `halt` is called before each batch.
 
-    What is about to be sent is noted first. Letters `in_doubt` stay: an interrupted replay may have sent them.
+    What is about to be sent is noted first. Letters `in_doubt` stay: an interrupted replay may have sent them. So does
+    a letter whose confirm is lost with its connection, and its note is kept. `publisher` sends no letter twice.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Replay(Operation):
         self._returned = returned
         self._sent = sent
         self._in_doubt = in_doubt
-        #: Keys of the notes of what was sent.
+        #: Keys of the notes of what was sent and is not surely removed yet.
         self.notes: list[str] = []
         self._budget = budget
         self._audit = audit
@@ -138,8 +139,7 @@ class Replay(Operation):
         """
         stayed = {letter.id: IN_DOUBT for letter in letters if letter.id in self._in_doubt}
         sendable = [letter for letter in letters if letter.id not in stayed]
-        if sendable:
-            self.notes.append(self._sent.note(sendable[0].set, [letter.id for letter in sendable]))
+        noted = self._sent.note(sendable[0].set, [letter.id for letter in sendable]) if sendable else ""
         routable = []
         for letter in sendable:
             address = self._address(letter)
@@ -152,6 +152,8 @@ class Replay(Operation):
             else:
                 routable.append(letter)
         stayed |= self._publish_batch(routable)
+        if sendable:
+            self._note_outcome(noted, sendable, stayed)
         if self._audit:
             outcomes = (f"stays: {stayed[letter.id]}" if letter.id in stayed else "replayed" for letter in letters)
             change = {"changes": str(self._changes)} if self._changes != UNCHANGED else {}
@@ -178,6 +180,22 @@ class Replay(Operation):
     def _require_no_halt(self) -> None:
         if reason := self._halt():
             raise OperationStopped(reason)
+
+    def _note_outcome(self, noted: str, letters: Sequence[DeadLetter], stayed: Mapping[str, str]) -> None:
+        """Keep the note of a batch until its letters are removed, and one of those in doubt for longer.
+
+        Letters that were surely not sent get none.
+        """
+        in_doubt = [letter.id for letter in letters if stayed.get(letter.id) == IN_DOUBT]
+        sent = [letter.id for letter in letters if letter.id not in stayed]
+        if len(sent) == len(letters):
+            self.notes.append(noted)
+            return
+        if in_doubt:
+            self._sent.note(letters[0].set, in_doubt)
+        if sent:
+            self.notes.append(self._sent.note(letters[0].set, sent))
+        self._sent.delete([noted])
 
     def _publish_first(self, letter: DeadLetter, address: Address) -> dict[str, str]:
         """Publish the first letter for an address; return why it stays, if it does."""
@@ -220,6 +238,8 @@ class Replay(Operation):
         self._failures_in_row += 1
         if self._failures_in_row == _MAX_FAILURES:
             self._stop_reason = f"the broker accepts no message: {error}"
+        if isinstance(error, PublishFailed) and error.is_in_doubt:
+            return {letter.id: IN_DOUBT}
         return {letter.id: str(error) or type(error).__name__}
 
     def _address(self, letter: DeadLetter) -> Address:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidMessage
+from ..errors import DeadSetBusy, InvalidMessage
 from ..headers import ReplayBudget
 from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
@@ -165,10 +165,16 @@ class DeadSets:
         return self._in_each_set(partial(DeadSet.drop, export=export), chosen, limit, on_progress)
 
     def tidy(self, retention: Retention, export: Path) -> tuple[dict[str, int], OperationResult]:
-        """Tidy each set, as `DeadSet.tidy` does; return the letters in shards by set, and what was dropped."""
+        """Tidy each set, as `DeadSet.tidy` does; return the letters in shards by set, and what was dropped.
+
+        A set on which another process works is left out, and the result says so.
+        """
         moved, result = {}, OperationResult()
         for dead_set in self:
-            moved[dead_set.name], dropped = dead_set.tidy(retention, export)
+            try:
+                moved[dead_set.name], dropped = dead_set.tidy(retention, export)
+            except DeadSetBusy as busy:
+                dropped = OperationResult(stopped=str(busy))
             result += dropped
         return moved, result
 

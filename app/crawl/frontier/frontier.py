@@ -57,6 +57,9 @@ ADMISSION = 256
 #: Seconds for which a message waits while another one of its page is worked on.
 _BUSY = 5.0
 
+#: Seconds that a crawl may need to begin: the time limit of its message.
+_BEGINNING = 120
+
 #: Seconds after which the end of a crawl is published again. More than all retries of the message take by default.
 END_AGAIN = 300
 
@@ -322,6 +325,14 @@ class Frontier(CrawlView):
         """Note that the segment at `offset` has `stored` lines, which `lines` are a part of, unless this is noted."""
         size = sum(len(line.encode()) for line in lines)
         self._stored(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[offset, stored, len(lines), size])
+
+    def note_beginning(self, crawl_id: str) -> None:
+        """Note that a process is about to store a crawl's record, and the crawl here afterwards."""
+        self._redis.set(f"{crawl_key(crawl_id)}:beginning", 1, ex=_BEGINNING)
+
+    def is_beginning(self, crawl_id: str) -> bool:
+        """Return whether a process begins a crawl, or was killed meanwhile: then the message comes again."""
+        return bool(self._redis.exists(f"{crawl_key(crawl_id)}:beginning"))
 
     def note_restored(self, crawl_id: str, stored_lines: int) -> None:
         """Note that a crawl was restored, and that the store has these lines of its record: it waits for a sweep."""

@@ -48,6 +48,7 @@ def show_letter(visit: Reading, ident: str) -> HTMLResponse:
         "dead_letter.html",
         letter=letter,
         row=row_of(letter),
+        in_doubt=visit.ops.dead_sets[letter.set].is_in_doubt(letter.id),
         subject=_subject(letter, settings),
         attempts=attempts,
         marks=_marks(attempts),

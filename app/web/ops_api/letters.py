@@ -168,12 +168,14 @@ async def list_letters(ops: Calling, parameters: Annotated[LettersParameters, Qu
 
 @router.get("/dead/letters/{ident}", response_model=_Json, operation_id="dead_letter")
 async def show_letter(ops: Calling, ident: Ident) -> Response:
-    """Return a dead letter: what `perennial dead export` writes, its error, attempts and notes."""
+    """Return a dead letter: its export, error, attempts, notes, and whether an interrupted replay may have sent it."""
 
     def found() -> _Json:
-        letter = find_letter(ops.dead_sets, ident)
+        sets = ops.dead_sets
+        letter = find_letter(sets, ident)
         return {
             **asdict(row_of(letter)),
+            "in_doubt": sets[letter.set].is_in_doubt(letter.id),
             "arguments": letter.arguments(),
             "traceback": letter.cause.traceback,
             "attempts_in_time": [asdict(each) for each in attempts_of(letter, ops.settings)],
