@@ -8,11 +8,9 @@ from typing import Any
 
 from app.broker.worker.task import Task
 from app.celery import app
-from app.coverart.coordination import CoalescingWindow
 from app.coverart.jobs import Job, job_of, message
 from app.coverart.project import served_project
 from app.errors import InvalidJob
-from app.redis_state.client import get_quick_redis
 from app.topology.queues import art_queues
 from config.routes import art_routes
 from config.settings import get_settings
@@ -39,14 +37,6 @@ class ArtTask(Task):
         context().publisher.declare(art_queues(exchange, context().settings))
         context().publisher.publish([message(job, exchange, message_id)])
         return self.AsyncResult(message_id)
-
-    def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Note that the broker has confirmed a message which waits for its coalescing window."""
-        job, exchange = self.job(tuple(args or ()), dict(kwargs or {}))
-        settings = context().settings
-        # The event loop waits for Redis here, so the client gives up soon. Without the note one more job runs.
-        redis = get_quick_redis(settings.redis)
-        CoalescingWindow(redis, served_project(exchange, settings), settings.art_window).mark_waiting(job, task_id)
 
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
         """Fail the event of a dead-lettered message, and those that depend on it."""

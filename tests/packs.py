@@ -10,7 +10,7 @@ from typing import Any
 
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import Load, PackVersion
-from app.pack import derived, groups, versions
+from app.pack import derived, groups, repeated, versions
 from app.pack.anchors import note_links
 from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
 from app.pack.definitions import write_definitions
@@ -92,7 +92,8 @@ def _row(page: Page) -> tuple[str | int, ...]:
     forms = derived.body_forms(VariantsByAlgorithm(), lang=page.lang, description=page.description, body=page.body)
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
-    return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, page.body)
+    body = repeated.without(repeated.lines_of(page), frozenset())
+    return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, body)
 
 
 def version_of(pack: Pack | Load) -> PackVersion:

@@ -74,18 +74,16 @@ class Postpone(ApplicationError, reason="postponed"):
     """Raised by a task to run again after `seconds`: the message waits in delay queues, its retry budget unspent.
 
     It waits in a few hops down a ladder of durations, or with `exactly` in one queue of that duration. The message
-    comes back with `headers` added. A `mark` is a header, too. With one, the task's hook `on_postponed` is called once
-    the message is in the delay queue. `why` is for logs and events.
+    comes back with `headers` added. `why` is for logs and events.
     """
 
     def __init__(
-        self, seconds: float, why: str, *, exactly: bool = False, mark: str = "", headers: Mapping[str, Any] = _NOTHING
+        self, seconds: float, why: str, *, exactly: bool = False, headers: Mapping[str, Any] = _NOTHING
     ) -> None:
         super().__init__(seconds, why)
         self.seconds = seconds
         self.why = why
         self.exactly = exactly
-        self.mark = mark
         self.headers = dict(headers)
 
 

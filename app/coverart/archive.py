@@ -60,13 +60,15 @@ def api_client(settings: Settings, *, follow_redirects: bool = False, auth: Auth
         user_agent=settings.user_agent,
         response_timeout=settings.response_timeout,
         follow_redirects=follow_redirects,
+        # Every request may be sent twice: a job may run twice.
+        keeps_connections=True,
         auth=auth,
     )
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Puts, copies and deletes objects. It holds no connection and no state: threads and forks may share it.
+    """Puts, copies and deletes objects. It has no state: threads and forks may share it.
 
     `template` is a URL with `{bucket}` in its host or path, and `{file}`. `secrets` never appear in an error's text.
     Every request runs in the context that `watch` returns for its bucket.

@@ -3,125 +3,99 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from redis import Redis
 from redis.lock import Lock
 
 from app.broker.errors import Postpone
+from app.broker.headers import whole_number
+from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart.jobs import Job, body_of, kind_of
 from app.coverart.project import Entity, Project
 from app.redis_state.client import PREFIX
 from app.redis_state.lease import lease
 
-#: The header of a message that has waited out its coalescing window.
-COALESCED = "perennial-settled"
+#: The header of a message that has waited out its coalescing window: its number among arrivals and beginnings of runs.
+ARRIVED = "perennial-settled"
 
-#: Value of a mark: a message waits in its delay queue, or is back and has not run yet.
-_WAITING = "waits"
-#: Begins the value of a merged gid's key: the key of its target follows.
-_ALIAS = "as "
-#: Only the message that reserved may replace it. A worker that was stopped for longer than the window would otherwise
-#: announce a message that has run.
-_MARK_WAITING = """
-local key = KEYS[1]
-local value = redis.call('GET', key)
-if value and string.sub(value, 1, #ARGV[3]) == ARGV[3] then
-    key = string.sub(value, #ARGV[3] + 1)
-    value = redis.call('GET', key)
+#: Milliseconds beyond the window for which Redis has the beginning of a run. An equal message that comes back later
+#: from its delay queue runs once more.
+_HELD_MS = 600_000
+
+# Under the locks of the job. Of a job that is covered nothing is noted: it reads nothing.
+_BEGIN = """
+local sequence = table.remove(KEYS, 1)
+local is_covered = 0
+for _, key in ipairs(KEYS) do
+    local began, by = unpack(redis.call('HMGET', key, 'number', 'by'))
+    if began and by ~= ARGV[1] and tonumber(began) > tonumber(ARGV[2]) then is_covered = 1 end
 end
-if value == ARGV[1] then redis.call('SET', key, ARGV[2], 'PX', ARGV[4]) end
+local number = is_covered == 0 and redis.call('INCR', sequence)
+for _, key in ipairs(KEYS) do
+    if is_covered == 0 then
+        redis.call('HSET', key, 'number', number, 'by', ARGV[1])
+        redis.call('PEXPIRE', key, ARGV[3])
+    elseif redis.call('HGET', key, 'by') == ARGV[1] then
+        redis.call('DEL', key)
+    end
+end
+return is_covered
 """
 
-#: Seconds for which a mark outlives the window. It is deleted when its message runs. If the message is purged instead,
-#: equal messages are dropped for this long. If the message comes later, one equal message more runs.
-HOLD = 600.0
+#: Notes that a job is about to read what it writes, for itself and for the equal ones that are given. Returns whether
+#: it needs no run.
+Begin = Callable[..., bool]
 
 
 @dataclass(frozen=True, slots=True)
 class CoalescingWindow:
     """Makes one job of equal messages of an archive that arrive within `seconds`; 0 turns it off.
 
-    The first message waits in a delay queue, and a mark in Redis says so. The mark is set when the broker has confirmed
-    the message, and deleted when its job is about to run. Equal messages are dropped while it exists. A message that
-    arrives during the run finds no mark, so a change that the job may not have read is never dropped.
+    Every message waits that long in a delay queue. When it is back, it is dropped if an equal job of another message
+    has begun to read since it arrived. A change that a job may not have read is never dropped, and a stopped job runs
+    again by its own message. One counter in Redis numbers arrivals and beginnings, so no clock matters. Without its
+    data more jobs run, never fewer.
     """
 
     redis: Redis = field(repr=False)
     project: Project
     seconds: float
 
-    def is_waiting(self, job: Job) -> bool:
-        """Return whether a message with this job waits, or with the job of the gid that it was merged into."""
-        value = self.redis.get(self._key(job))
-        if value is not None and str(value).startswith(_ALIAS):
-            value = self.redis.get(str(value).removeprefix(_ALIAS))
-        return value == _WAITING
+    def admit(self, message_id: str, headers: Mapping[str, Any]) -> Begin:
+        """Return the function that notes that the job of a message begins; raises Postpone for a new message.
 
-    def decide(self, job: Job, message_id: str, *, same_as: Job | None = None) -> Literal["drop"] | Postpone:
-        """Return what to do with a new message: drop it, since an equal one waits, or postpone it.
-
-        It is postponed for the window. While an equal message is being published to the delay queue, which may still
-        fail, it is postponed for a part of the window. `same_as` is the job that it shares the window of: the index of
-        the gid that its own gid was merged into.
+        A retry has not arrived in a window, and runs: hours have passed.
         """
-        key, reservation = self._key(same_as or job), f"asked by {message_id}"
-        if key != self._key(job):
-            # The hook that notes the confirm knows the message's own job only.
-            self.redis.set(self._key(job), f"{_ALIAS}{key}", px=_ms(self.seconds + HOLD))
-        if not self.redis.set(key, reservation, nx=True, px=_ms(self.seconds)):
-            state = self.redis.get(key)
-            if state == _WAITING:
-                return "drop"
-            if state != reservation:
-                return Postpone(self.seconds / 4, "an equal message is being moved to its delay queue")
-        return Postpone(self.seconds, "the coalescing window is open", exactly=True, mark=COALESCED)
+        if not self.seconds or RETRIES in headers:
+            return never_covered
+        arrived = whole_number(headers, ARRIVED, default=0)
+        if not arrived:
+            number = {ARRIVED: self.redis.incr(self._sequence)}
+            raise Postpone(self.seconds, "the coalescing window is open", exactly=True, headers=number)
 
-    def mark_waiting(self, job: Job, message_id: str) -> None:
-        """Note that the broker has confirmed the message in the delay queue."""
-        held_ms = _ms(self.seconds + HOLD)
-        self.redis.eval(_MARK_WAITING, 1, self._key(job), f"asked by {message_id}", _WAITING, _ALIAS, held_ms)
+        def begin(*jobs: Job) -> bool:
+            held_ms = round(self.seconds * 1_000) + _HELD_MS
+            keys = [self._sequence, *map(self._key, jobs)]
+            return bool(self.redis.eval(_BEGIN, len(keys), *keys, message_id, arrived, held_ms))
 
-    def clear(self, job: Job) -> None:
-        """Delete the mark: its job is about to read what it writes."""
-        self.redis.delete(self._key(job))
+        return begin
 
-    def hold(self, job: Job) -> None:
-        """Set the mark again if it is missing: its job was postponed and runs again."""
-        self.redis.set(self._key(job), _WAITING, nx=True, px=_ms(self.seconds + HOLD))
+    @property
+    def _sequence(self) -> str:
+        return f"{PREFIX}art:sequence:{self.project.prefix}"
 
     def _key(self, job: Job) -> str:
         digest = hashlib.blake2b(body_of(job), digest_size=16).hexdigest()
-        return f"{PREFIX}art:window:{self.project.prefix}:{kind_of(job)}:{digest}"
+        return f"{PREFIX}art:begun:{self.project.prefix}:{kind_of(job)}:{digest}"
 
 
-@contextmanager
-def own_marks(window: CoalescingWindow, *, owned: bool) -> Iterator[Callable[[Job], None]]:
-    """Yield the function that deletes the mark of a job, before it reads; set it again if the job is postponed.
-
-    A message without a mark of its own leaves all marks as they are. Equal messages may be dropped while a job is
-    postponed. Until its replacement is confirmed, the broker delivers the original again, which runs.
-    """
-    cleared: list[Job] = []
-
-    def clear(job: Job) -> None:
-        if owned:
-            window.clear(job)
-            cleared.append(job)
-
-    try:
-        yield clear
-    except Postpone:
-        for job in cleared:
-            window.hold(job)
-        raise
-
-
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1_000))
+def never_covered(*_: Job) -> bool:
+    """Return that a job needs its run, whatever others did."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +128,27 @@ class ItemLocks:
 
     @contextmanager
     def hold_entity(
-        self, gid: str, read: Callable[[str], Entity | None], *, on_lock: Callable[[str], None] = lambda _: None
-    ) -> Iterator[Entity | None]:
+        self,
+        gid: str,
+        read: Callable[[str], Entity | None],
+        *,
+        begin: Callable[[Collection[str]], bool] = lambda _: False,
+    ) -> Iterator[Entity | Literal["covered"] | None]:
         """Hold the locks of a gid and of the gid that it was merged into; yield the entity that was read under both.
 
-        `read` runs again when it returns an entity whose gid is not locked yet. `on_lock` is called with each gid that
-        was locked, before the read. Raises Postpone as `hold` does.
+        `read` runs again when it returns an entity whose gid is not locked yet. Before each read `begin` gets all gids
+        that are locked; if it returns True, the block gets "covered". Raises Postpone as `hold` does.
         """
         with ExitStack() as stack:
             held = self._acquire(stack, [gid])
-            on_lock(gid)
-            locked, entity = {gid}, read(gid)
-            while entity is not None and entity.gid not in locked:
-                held += self._acquire(stack, [entity.gid])
-                on_lock(entity.gid)
-                locked.add(entity.gid)
+            locked, entity = [gid], None
+            while not (is_covered := begin(locked)):
                 entity = read(gid)
-            yield entity
+                if entity is None or entity.gid in locked:
+                    break
+                held += self._acquire(stack, [entity.gid])
+                locked.append(entity.gid)
+            yield "covered" if is_covered else entity
             self._check(held)
 
     def _acquire(self, stack: ExitStack, gids: Iterable[str]) -> list[Lock]:

@@ -15,11 +15,10 @@ from typing import Any
 
 from psycopg.sql import SQL, Composable
 
-from app.broker.failure import MAX_MESSAGE
 from app.broker.headers import ATTEMPTS
 from app.broker.nesting import MAX_NESTING
 from app.broker.outgoing import Outgoing
-from app.broker.policies.fixed_ttl import EXCEPTIONS, MAX_EXCEPTIONS, RETRIES
+from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import jobs
 from app.coverart.event_choice import LONGEST_MESSAGE, MESSAGE, EventChoice, decoded
 from app.coverart.event_record import MAX_ATTEMPTS, complete, end_failed_run, fail
@@ -47,18 +46,9 @@ _STATEMENT_SECONDS = 10
 #: Publishes messages, and returns when the broker has confirmed all.
 Publish = Callable[[Sequence[Outgoing]], None]
 
-# Other programs may have left long reasons.
-_COLUMNS = SQL(
-    """
-    SELECT id, action::text, {message}, attempts, ARRAY(
-        SELECT left(failure_reason, {length}) FROM (
-            SELECT failure_reason, created FROM artwork_indexer.event_failure_reason AS failure
-            WHERE failure.event = event.id ORDER BY created DESC LIMIT {number}
-        ) AS latest ORDER BY created
-    )
-    FROM artwork_indexer.event_queue AS event
-    """
-).format(message=MESSAGE, length=MAX_MESSAGE, number=MAX_EXCEPTIONS)
+_COLUMNS = SQL("SELECT id, action::text, {message}, attempts FROM artwork_indexer.event_queue AS event").format(
+    message=MESSAGE
+)
 
 # Only chosen events are locked while the broker confirms: MusicBrainz's triggers wait for a locked row. A trigger may
 # have given an event another parent since it was chosen. The state is compared as text: by the index of states, which
@@ -110,14 +100,13 @@ _FORGET = SQL(
 class Event:
     """One row. Its message may be any JSON; None if it cannot be read.
 
-    `failed_runs` are those before the run that a message begins, `failures` the reasons in order, the last ten.
+    `failed_runs` are those before the run that a message begins. Their reasons stay in the database.
     """
 
     id: int
     action: str
     message: Any
     failed_runs: int
-    failures: tuple[str, ...] = ()
 
 
 def job_of_event(event: Event) -> Job:
@@ -150,7 +139,7 @@ def message_of_event(event: Event, exchange: str) -> Outgoing:
     """Return the message of an event's job, whose retry budget is what the event has left; raises InvalidJob."""
     headers: dict[str, Any] = {EVENT: event.id, RETRIES: max(0, MAX_ATTEMPTS - 1 - event.failed_runs)}
     if event.failed_runs:
-        headers |= {ATTEMPTS: event.failed_runs, EXCEPTIONS: list(event.failures)}
+        headers[ATTEMPTS] = event.failed_runs
     return replace(jobs.message(job_of_event(event), exchange, str(uuid.uuid4())), headers=headers)
 
 
@@ -243,7 +232,7 @@ def _set_limits(connection: Connection) -> None:
 
 def _events(connection: Connection, query: Composable, values: Mapping[str, Any]) -> list[Event]:
     rows = connection.execute(SQL("{}").format(query), values)
-    return [Event(id, action, decoded(about), runs, tuple(failures)) for id, action, about, runs, failures in rows]
+    return [Event(id, action, decoded(about), runs) for id, action, about, runs in rows]
 
 
 def _end_noop(connection: Connection, event: Event) -> None:

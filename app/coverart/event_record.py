@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from psycopg.sql import SQL
 
@@ -42,16 +42,21 @@ _QUICK = SQL("SELECT set_config('statement_timeout', %(ms)s, true), set_config('
 #: Opens a connection as `musicbrainz.connect` does, whose errors name this setting.
 connect = partial(musicbrainz.connect, primary=True, variable="EVENT_QUEUE_URL")
 
-# The row's lock waits for the end of the reader's transaction, which has published the message: the event is queued
-# before.
 _LOCK = SQL("SELECT state::text, attempts FROM artwork_indexer.event_queue WHERE id = %(id)s FOR UPDATE")
 
+# The row's lock waits for the end of the reader's transaction, which has published the message: the event is queued
+# before.
 _BEGIN = SQL(
-    "UPDATE artwork_indexer.event_queue SET state = 'running', last_updated = clock_timestamp(), attempts = %(run)s"
-    " WHERE id = %(id)s"
+    """
+    WITH locked AS (SELECT state, attempts FROM artwork_indexer.event_queue WHERE id = %(id)s FOR UPDATE)
+    UPDATE artwork_indexer.event_queue AS event
+    SET state = 'running', last_updated = clock_timestamp(), attempts = %(run)s
+    FROM locked
+    WHERE event.id = %(id)s
+    AND (locked.state = 'failed' OR locked.state = 'running' AND locked.attempts <= %(run)s)
+    RETURNING event.depends_on IS NOT NULL
+    """
 )
-
-_HAS_PARENTS = SQL("SELECT FROM artwork_indexer.event_queue WHERE id = %(id)s AND depends_on IS NOT NULL")
 
 _NOTE_REASON = SQL(
     "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
@@ -100,6 +105,18 @@ _COMPLETE = SQL(
     " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
 )
 
+# An event without a failed run has no descendants that failed with it. It is completed in one round trip.
+_COMPLETE_FIRST_RUN = SQL(
+    """
+    WITH completed AS (
+        UPDATE artwork_indexer.event_queue SET state = 'completed', last_updated = clock_timestamp()
+        WHERE id = %(id)s AND state = 'running'
+        AND NOT EXISTS (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)
+        RETURNING id
+    ) SELECT pg_notify(%(channel)s, '') FROM completed
+    """
+)
+
 _FAILED_DESCENDANTS = _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0")) + SQL(
     "SELECT id FROM locked"
 )
@@ -116,6 +133,10 @@ _FREE_OF_FAILED_PARENTS = SQL(
 )
 
 _NOTIFY = SQL("SELECT pg_notify(%(channel)s, '')")
+
+
+#: Whether an event whose run begins follows another one, as those of a move do.
+Turn = Literal["alone", "with parents"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,39 +157,37 @@ class EventRecord:
             raise ArtNotServed(f"a message of event {event} came, and EVENT_QUEUE_URL is not set here")
         return cls(url, event)
 
-    def begin(self, run: int) -> bool:
-        """Note that run number `run` begins; return False if the event is completed, deleted, or queued again.
+    def begin(self, run: int) -> Turn | None:
+        """Note that run number `run` begins; return None if the event is completed, deleted, or queued again.
 
         A message runs only in its turn: that of a queued event is left from a run that was given up. A failed event
         runs by a replay of its dead letter.
         """
-        with connect(self.url) as connection, connection.transaction():
-            state, attempts = connection.execute(_LOCK, {"id": self.event}).fetchone() or ("", 0)
-            is_its_turn = (state == "running" and attempts <= run) or state == "failed"
-            if is_its_turn:
-                connection.execute(_BEGIN, {"id": self.event, "run": run})
-            return bool(is_its_turn)
-
-    def has_parents(self) -> bool:
-        """Return whether the event follows another one."""
-        with connect(self.url) as connection:
-            return connection.execute(_HAS_PARENTS, {"id": self.event}).fetchone() is not None
+        with self._connection() as connection:
+            row = connection.execute(_BEGIN, {"id": self.event, "run": run}).fetchone()
+            return None if row is None else "with parents" if row[0] else "alone"
 
     def end_failed_run(self, reason: str) -> bool:
         """Note a failed run and queue the event again; return False if that was its last run."""
-        with connect(self.url) as connection, connection.transaction():
+        with self._connection() as connection, connection.transaction():
             return end_failed_run(connection, self.event, reason)
 
     def complete(self) -> None:
         """Complete the event, which releases those that depend on it."""
-        with connect(self.url) as connection, connection.transaction():
-            complete(connection, self.event)
+        with self._connection() as connection:
+            values = {"id": self.event, "channel": CHANNEL}
+            if connection.execute(_COMPLETE_FIRST_RUN, values).fetchone() is None:
+                with connection.transaction():
+                    complete(connection, self.event)
 
     def fail(self, reason: str) -> None:
         """Fail the event and its descendants; `reason` is kept if no failed run left one."""
         with connect(self.url, timeout=2) as connection, connection.transaction():
             connection.execute(_QUICK, {"ms": str(round(QUICK_SECONDS * 1_000))})
             fail(connection, self.event, reason)
+
+    def _connection(self) -> AbstractContextManager[Connection]:
+        return musicbrainz.kept_connection(self.url, variable="EVENT_QUEUE_URL")
 
 
 def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:
@@ -179,8 +198,8 @@ def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, 
     """
     run = run_number(headers)
     with _patient():
-        begun = record.begin(run)
-    if not begun:
+        turn = record.begin(run)
+    if turn is None:
         _log.info("Event %d is completed, deleted or queued again: its message is dropped", record.event)
         return
     try:
@@ -188,11 +207,9 @@ def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, 
     except Postpone:
         raise
     except ImageInUse as error:
-        with _patient():
-            is_part_of_move = record.has_parents()
-            if not is_part_of_move:
+        if turn == "alone":
+            with _patient():
                 record.fail(str(error))
-        if not is_part_of_move:
             raise
         _log.info("Event %d: the image was moved back: %s", record.event, error)
     except Exception as error:

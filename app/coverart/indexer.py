@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
@@ -14,10 +13,9 @@ from redis import Redis, RedisError
 from app.broker.errors import Postpone
 from app.broker.headers import whole_number
 from app.broker.policies.delays import rounded_up
-from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, own_marks
+from app.coverart.coordination import Begin, CoalescingWindow, ItemLocks, never_covered
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.ordering import deletion_waits, listing_waits, present_move
@@ -25,6 +23,7 @@ from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, Serv
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ImageInUse, RemoteError, WebServiceBehind
+from app.redis_state.circuit_breaker import admit_to_all
 from app.redis_state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
@@ -51,8 +50,6 @@ class Indexer:
     read_entity: Callable[[str], Entity | None]
     #: Returns the gid of the entity of an image, or None.
     read_home: Callable[[int], str | None]
-    #: Returns the gid that a gid was merged into, or itself.
-    target_gid: Callable[[str], str]
     locks: ItemLocks
     window: CoalescingWindow
     services: Services
@@ -70,7 +67,7 @@ class Indexer:
         def from_database(read: Callable[[Connection, Project, Any], Any], key: object) -> Any:
             with (
                 watch(services.database, str(key)),
-                musicbrainz.connect(settings.musicbrainz_url.get_secret_value(), primary=True) as connection,
+                musicbrainz.kept_connection(settings.musicbrainz_url.get_secret_value()) as connection,
             ):
                 return read(connection, project, key)
 
@@ -81,7 +78,6 @@ class Indexer:
             web_service=WebService.of(settings, watch=partial(watch, services.web_service)),
             read_entity=partial(from_database, musicbrainz.entity),
             read_home=lambda image: from_database(musicbrainz.homes, [image]).get(image),
-            target_gid=partial(from_database, musicbrainz.target_gid),
             locks=ItemLocks(redis, project),
             window=CoalescingWindow(redis, project, settings.art_window),
             services=services,
@@ -95,11 +91,8 @@ class Indexer:
         cost its budget.
         """
         try:
-            decision = self.decide(job, message_id, headers)
-            if isinstance(decision, Postpone):
-                raise decision
-            if decision == "run":
-                self.run(job, headers)
+            # The table of events has merged equal ones.
+            self.run(job, never_covered if self.ordered else self.window.admit(message_id, headers))
         except RemoteError as error:
             free_runs = whole_number(headers, FREE_RUNS, default=0)
             if error.free_after is None or free_runs >= (FIRST_FREE_RUNS if error.may_be_own else MAX_FREE_RUNS):
@@ -113,45 +106,30 @@ class Indexer:
                 raise
             raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
 
-    def decide(self, job: Job, message_id: str, headers: Collection[str]) -> Literal["run", "drop"] | Postpone:
-        """Return what to do with a message now. Only a new message, neither coalesced nor a retry, may be dropped.
-
-        For an `index` the database is read, since its gid may be merged into another. Raises the database's errors, and
-        Postpone while it is away.
-        """
-        if self.ordered or not self.window.seconds or {COALESCED, RETRIES} & set(headers):
-            return "run"
-        if not isinstance(job, Index):
-            return self.window.decide(job, message_id)
-        if self.window.is_waiting(job):
-            return "drop"
-        with self.services.database.admit(job.gid):
-            same_as = Index(self.target_gid(job.gid))
-        return self.window.decide(job, message_id, same_as=same_as)
-
-    def run(self, job: Job, headers: Collection[str] = ()) -> Outcome:
-        """Run a job.
+    def run(self, job: Job, begin: Begin = never_covered) -> Outcome:
+        """Run a job, unless `begin` returns before its reads that an equal job has read for it.
 
         Raises Postpone where another job works on the item or a circuit breaker is open, and the errors of archive, web
         service and database.
         """
-        # A mark stands for a message that waited: a retry must not delete that of another message.
-        owned = COALESCED in headers and RETRIES not in headers
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
-        with ExitStack() as stack:
-            clear = stack.enter_context(own_marks(self.window, owned=owned))
-            for breaker in self.services.needed_by(kind_of(job), in_turn=self.ordered):
-                stack.enter_context(breaker.admit(*gids, *map(self.project.bucket, gids)))
+        breakers = self.services.needed_by(kind_of(job), in_turn=self.ordered)
+        with admit_to_all(breakers, *gids, *map(self.project.bucket, gids)):
             match job:
                 case Index():
-                    return self._index(job, clear)
+                    return self._index(job, begin)
                 case Move():
-                    return self._move(job, clear)
+                    return self._move(job, begin)
                 case Delete():
-                    return self._delete(job, clear)
+                    return self._delete(job, begin)
 
-    def _index(self, job: Index, clear: Callable[[Job], None]) -> Outcome:
-        with self.locks.hold_entity(job.gid, self.read_entity, on_lock=lambda gid: clear(Index(gid))) as entity:
+    def _index(self, job: Index, begin: Begin) -> Outcome:
+        def begin_all(gids: Collection[str]) -> bool:
+            return begin(*map(Index, gids))
+
+        with self.locks.hold_entity(job.gid, self.read_entity, begin=begin_all) as entity:
+            if entity == "covered":
+                return "skipped"
             if entity is None:
                 _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
                 return "skipped"
@@ -180,11 +158,12 @@ class Indexer:
         error.free_after = _BEHIND
         raise error
 
-    def _move(self, job: Move, clear: Callable[[Job], None]) -> Outcome:
+    def _move(self, job: Move, begin: Begin) -> Outcome:
         if self.ordered:
             with self.locks.hold(job.old_gid, job.new_gid):
                 return copy(self.project, job, archive=self.archive)
-        clear(job)
+        if begin(job):
+            return "skipped"
         present = present_move(job, self.read_home(job.id))
         if present is None:
             _log.warning(
@@ -195,9 +174,10 @@ class Indexer:
         with self.locks.hold(present.old_gid, present.new_gid) as require_held:
             return move(self.project, present, archive=self.archive, require_held=require_held)
 
-    def _delete(self, job: Delete, clear: Callable[[Job], None]) -> Outcome:
+    def _delete(self, job: Delete, begin: Begin) -> Outcome:
         with self.locks.hold(job.gid):
-            clear(job)
+            if begin(job):
+                return "skipped"
             if self.ordered:
                 # A retry may come hours after the event. An image may have been moved back, and an entity may have
                 # images again, so that it needs its listing.

@@ -6,7 +6,9 @@ server or set for a session, and every read is one short read-only transaction w
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -36,7 +38,8 @@ GidKind = Literal["with_art", "merged", "deleted"]
 #: Seconds that a read may take, and a count of all gids.
 READ_SECONDS, COUNT_SECONDS = 30.0, 120.0
 
-_READ_ONLY = SQL("SET TRANSACTION READ ONLY")
+_READ_ONLY = SQL("SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = {}")
+_IS_STANDBY = SQL("SELECT pg_is_in_recovery()")
 #: By whether entities have credited artists: when the last row behind the metadata changed.
 _CHANGED: Mapping[bool, LiteralString] = {
     True: """greatest(found.last_updated, (
@@ -49,7 +52,9 @@ _CHANGED: Mapping[bool, LiteralString] = {
 #: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, and a transaction that idled too
 #: long; also of a write to a standby, which a failover may promote. The same statement may succeed later.
 _TRANSIENT = frozenset({"40001", "40P01", "55P03", "25006", "25P03"})
-_TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
+
+#: Milliseconds after which the kernel gives up a connection whose server acknowledges nothing.
+_UNACKNOWLEDGED_MS = 15_000
 
 
 @contextmanager
@@ -58,23 +63,83 @@ def connect(
 ) -> Iterator[Connection]:
     """Open a connection for the block; `timeout` is in seconds, at least 2. `variable` is the setting with the URL.
 
-    Each job opens its own: that costs a few milliseconds, and no connection is held between jobs. With `primary`, a
-    standby is refused, since it may be behind; of several hosts in the URL, the primary is taken.
+    With `primary`, a standby is refused, since it may be behind; of several hosts in the URL, the primary is taken.
 
     Raises, also within the block:
         DatabaseUnavailable: it cannot be reached, the connection broke, a read took too long, or it is a standby.
         DatabaseFailed: it answered with an error.
     """
     parameters = _parameters(url, variable)
-    fixed = {"client_encoding": "UTF8", **({"target_session_attrs": "primary"} if primary else {})}
-    try:
-        with psycopg.connect(
-            # The URL may set another time-out, but no other encoding.
-            **{"connect_timeout": round(timeout), **parameters, **fixed},
-            autocommit=True,
-            prepare_threshold=None,
-        ) as connection:
+    with _own_errors(parameters), _open(parameters, primary=primary, timeout=timeout) as connection:
+        yield connection
+
+
+#: Connections that this process keeps for its next jobs, and when each was last used, by their URL.
+_kept: dict[str, tuple[Connection, float]] = {}
+
+#: Seconds after its last use for which a connection is not checked: within a job.
+_FRESH = 1.0
+
+#: One for each setting with a URL; threads of one process open others, which are closed.
+_MAX_KEPT = 2
+
+# A child must not use the connection of its parent. psycopg leaves the server's session to the parent.
+os.register_at_fork(after_in_child=_kept.clear)
+
+
+@contextmanager
+def kept_connection(url: str, *, variable: str = "MUSICBRAINZ_URL") -> Iterator[Connection]:
+    """Lend the connection to the primary that this process keeps for its jobs; it is opened by the first one.
+
+    A new connection costs the server more than all statements of a job. Each job checks the kept one by a statement,
+    and opens another one if the server ended it or is a standby by now. Between two blocks it is in no transaction and
+    nothing is set for its session, so it may be that of a pooler. Raises as `connect` does.
+    """
+    parameters = _parameters(url, variable)
+    with _own_errors(parameters):
+        connection, used = _kept.pop(url, (None, 0.0))
+        is_fresh = time.monotonic() - used < _FRESH
+        if connection is None or not (is_fresh or _is_usable(connection)):
+            connection = _open(parameters, primary=True)
+        try:
             yield connection
+        finally:
+            _keep(url, connection)
+
+
+def _keep(url: str, connection: Connection) -> None:
+    is_idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    if connection.closed or not is_idle or url in _kept:
+        connection.close()
+        return
+    _kept[url] = connection, time.monotonic()
+    while len(_kept) > _MAX_KEPT:
+        oldest, _ = _kept.pop(next(iter(_kept)))
+        oldest.close()
+
+
+def _is_usable(connection: Connection) -> bool:
+    try:
+        [is_standby] = connection.execute(_IS_STANDBY).fetchone() or (True,)
+    except psycopg.Error:
+        is_standby = True
+    if is_standby:
+        connection.close()
+    return not is_standby
+
+
+def _open(parameters: Mapping[str, Any], *, primary: bool, timeout: float = 10.0) -> Connection:
+    fixed = {"client_encoding": "UTF8", **({"target_session_attrs": "primary"} if primary else {})}
+    # The URL may set other time-outs, but no other encoding.
+    defaults = {"connect_timeout": round(timeout), "tcp_user_timeout": _UNACKNOWLEDGED_MS}
+    return psycopg.connect(**{**defaults, **parameters, **fixed}, autocommit=True, prepare_threshold=None)
+
+
+@contextmanager
+def _own_errors(parameters: Mapping[str, Any]) -> Iterator[None]:
+    """Raise DatabaseUnavailable and DatabaseFailed in place of psycopg's errors."""
+    try:
+        yield
     except psycopg.Error as error:
         kind = DatabaseUnavailable if _is_outage(error) else DatabaseFailed
         host = parameters.get("host") or parameters.get("hostaddr") or "localhost"
@@ -111,12 +176,6 @@ def entities(connection: Connection, project: Project, gids: Collection[str]) ->
     return found
 
 
-def target_gid(connection: Connection, project: Project, gid: str) -> str:
-    """Return the gid that an entity was merged into; its own gid if it was not, or does not exist."""
-    rows = _read(connection, project, "target", gid=gid)
-    return str(rows[0][0]) if rows else gid
-
-
 def gids_of(
     kind: GidKind, connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000
 ) -> Iterator[str]:
@@ -144,10 +203,12 @@ def homes(connection: Connection, project: Project, images: Collection[int]) -> 
 def _read(connection: Connection, project: Project, query: str, **values: object) -> list[tuple[Any, ...]]:
     """Return the rows of a query of queries.sql, which takes at most READ_SECONDS, or COUNT_SECONDS if it counts."""
     seconds = COUNT_SECONDS if query == "counts" else READ_SECONDS
-    with connection.transaction():
-        connection.execute(_READ_ONLY)
-        connection.execute(_TIME_LIMIT, (str(round(seconds * 1_000)),))
-        return connection.execute(_query(query, project), values).fetchall()
+    statements = SQL("{}; {}").format(_READ_ONLY.format(round(seconds * 1_000)), _query(query, project))
+    # One round trip: the server takes statements that come together for one transaction.
+    cursor = psycopg.ClientCursor(connection).execute(statements, values)
+    while cursor.nextset():
+        pass
+    return cursor.fetchall()
 
 
 @cache

@@ -53,15 +53,6 @@ LEFT JOIN LATERAL (
 ) AS art ON TRUE
 ORDER BY wanted.gid, art.ordering, art.id
 
--- name: target
--- The gid of an entity, or of the one that it was merged into.
-SELECT entity.gid::text
-FROM musicbrainz.{entity} AS entity
-WHERE entity.id = coalesce(
-    (SELECT id FROM musicbrainz.{entity} WHERE gid = %(gid)s),
-    (SELECT new_id FROM musicbrainz.{redirect} WHERE gid = %(gid)s)
-)
-
 -- name: with_art
 -- Entities that have images, after a given gid.
 SELECT entity.gid::text

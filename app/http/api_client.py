@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
+import os
 import zlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any, Self
 from urllib.parse import urljoin
 
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
+from urllib3.exceptions import ProtocolError
+from urllib3.util.retry import Retry
 
 from app.errors import FetchError
 from app.http.addresses import ANY_ADDRESS, AddressPolicy
-from app.http.fetcher import guarded_pool
+from app.http.fetcher import ClosedMeanwhile, guarded_pool
 from app.http.response import Response, fetch_error, read_body
 from app.http.urls import without_credentials
+
+#: Idle connections to a host that are kept: those of as many threads.
+_MAX_KEPT = 64
+
+#: Seconds after which an idle connection is not used again: its server, or a router between, may have forgotten it.
+_MAX_IDLE = 4.0
 
 #: Redirects that one request follows.
 _MAX_REDIRECTS = 10
@@ -28,9 +40,10 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiClient:
-    """Sends requests to one API, each over a connection of its own. It has no state and may be made before a fork.
+    """Sends requests to one API. It has no state and may be made before a fork.
 
-    A reused connection that the server just closed would fail, and the next attempt may be hours away.
+    Each request has a connection of its own, or with `keeps_connections` one that this process kept for some seconds.
+    If the server just closed that one, the request is sent once more: all of its requests must bear that.
     Proxies and passwords of the environment (`HTTP_PROXY`, `~/.netrc`) are not used; `user:password@` in a URL is
     sent as basic authentication, and never shown.
 
@@ -49,6 +62,7 @@ class ApiClient:
     reads_body: bool = True
     #: Bytes of a body; a longer one is an error, since nothing can be concluded from a part.
     max_body_bytes: int = 16_000_000
+    keeps_connections: bool = False
     #: Whether GET and HEAD follow redirects. Never with `auth`, which would go to any server that a redirect names.
     follow_redirects: bool = False
     auth: AuthBase | None = field(default=None, repr=False)
@@ -61,7 +75,11 @@ class ApiClient:
         when the connection broke later, or the response is invalid, too long, or in a content coding.
         """
         follow = self.follow_redirects and self.auth is None and method in ("GET", "HEAD")
-        with _Session(self.policy) as session:
+        with (
+            nullcontext(_kept_session(os.getpid(), self.policy))
+            if self.keeps_connections
+            else _Session(self.policy) as session
+        ):
             for _ in range(_MAX_REDIRECTS + 1):
                 response = self._send_once(session, method, url, headers or {}, body)
                 location = response.headers.get("location")
@@ -130,12 +148,30 @@ class _Session(requests.Session):
         super().__init__()
         self.trust_env = False
         self.headers.clear()
+        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        adapter = _GuardedAdapter(policy)
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _GuardedAdapter(policy))
+            self.mount(scheme, adapter)
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:  # noqa: ARG002
         """Return None, which requests reads as: not a redirect."""
         return None
+
+
+@functools.lru_cache(maxsize=8)
+def _kept_session(process: int, policy: AddressPolicy) -> _Session:  # noqa: ARG001 - A child has its own.
+    return _Session(policy)
+
+
+class _RepeatOnClosed(Retry):
+    """Repeats a request only if the server closed a kept connection before it answered."""
+
+    def increment(self, *args: Any, **options: Any) -> Self:
+        """Return a policy for one more attempt, on another connection, or raise the error."""
+        error = options.get("error")
+        if isinstance(error, ProtocolError) and isinstance(error.args[-1], ClosedMeanwhile):
+            return self
+        return super().increment(*args, **options)
 
 
 class _GuardedAdapter(HTTPAdapter):
@@ -143,11 +179,11 @@ class _GuardedAdapter(HTTPAdapter):
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
-        super().__init__()
+        super().__init__(max_retries=_RepeatOnClosed(0, read=False))
 
     def init_poolmanager(self, *_args: Any, **_options: Any) -> None:
         """Use the guarded pool in place of a pool of the adapter's own."""
-        self.poolmanager = guarded_pool(self._policy)
+        self.poolmanager = guarded_pool(self._policy, maxsize=_MAX_KEPT, max_idle=_MAX_IDLE)
 
     def cert_verify(self, *_args: Any, **_options: Any) -> None:
         """Leave the pool's TLS context as it is."""

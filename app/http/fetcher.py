@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import http.client
 import io
+import math
 import socket
 import ssl
 import time
 import zlib
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import ada_url
@@ -138,31 +139,45 @@ class Fetcher:
 
 
 def guarded_pool(
-    policy: AddressPolicy, *, proxy: str = "", proxy_login: str = "", ca_file: str = ""
+    policy: AddressPolicy,
+    *,
+    proxy: str = "",
+    proxy_login: str = "",
+    ca_file: str = "",
+    maxsize: int = 8,
+    max_idle: float = math.inf,
 ) -> urllib3.PoolManager:
     """Return a pool whose every connection checks its peer against `policy` before it sends anything.
 
     The peer may be any proxy that the caller names. Raises OSError for an invalid `ca_file`.
 
+    Of a host `maxsize` idle connections are kept, and used again within `max_idle` seconds.
+
     Call `urlopen` with a `Timeout` and `preload_content=False`. Head and body together must arrive within the read
     time-out, or within what is left of the total. The pool reads no proxy from the environment.
     """
-    peers = {"policy": ANY_ADDRESS if proxy else policy}
-    plain = type("GuardedConnection", (_Guarded, HTTPConnection), peers)
-    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), peers)
     pool: urllib3.PoolManager
     if proxy:
         headers = {"Proxy-Authorization": proxy_login} if proxy_login else None
         pool = urllib3.ProxyManager(
-            proxy, num_pools=64, maxsize=8, ssl_context=_tls_context(ca_file), proxy_headers=headers
+            proxy, num_pools=64, maxsize=maxsize, ssl_context=_tls_context(ca_file), proxy_headers=headers
         )
     else:
-        pool = urllib3.PoolManager(num_pools=64, maxsize=8, ssl_context=_tls_context(ca_file))
-    pool.pool_classes_by_scheme = {
+        pool = urllib3.PoolManager(num_pools=64, maxsize=maxsize, ssl_context=_tls_context(ca_file))
+    pool.pool_classes_by_scheme = dict(_pool_classes(ANY_ADDRESS if proxy else policy, max_idle))
+    return pool
+
+
+@functools.lru_cache(maxsize=64)
+def _pool_classes(policy: AddressPolicy, max_idle: float) -> Mapping[str, type[HTTPConnectionPool]]:
+    """Return classes whose connections check their peer against a policy; to make them takes a millisecond."""
+    limits = {"policy": policy, "max_idle": max_idle}
+    plain = type("GuardedConnection", (_Guarded, HTTPConnection), limits)
+    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), limits)
+    return {
         "http": type("GuardedPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
         "https": type("GuardedSecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
     }
-    return pool
 
 
 @functools.lru_cache(maxsize=64)
@@ -181,10 +196,49 @@ else:
     _Base = object
 
 
+class ClosedMeanwhile(http.client.RemoteDisconnected):
+    """The server closed a connection that was kept from an earlier request, and did not answer on it."""
+
+
 class _Guarded(_Base):
     """A connection that checks its peer's address and holds each response to its deadline."""
 
     policy: AddressPolicy
+    max_idle: float
+    #: When the last response on it began; 0 for a connection without one.
+    _used = 0.0
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether it may be used for one more request."""
+        return super().is_connected and time.monotonic() - self._used < self.max_idle
+
+    def request(self, *args: Any, **options: Any) -> None:
+        """Send a request; raises ClosedMeanwhile."""
+        with self._closing_noticed():
+            super().request(*args, **options)
+
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # The pool closes over the base's type.
+        """Return the response; raises ClosedMeanwhile."""
+        with self._closing_noticed():
+            response = super().getresponse()
+        self._used = time.monotonic()
+        return response
+
+    def close(self) -> None:
+        """Close it; the next request opens another connection."""
+        super().close()
+        self._used = 0.0
+
+    @contextmanager
+    def _closing_noticed(self) -> Iterator[None]:
+        was_used = self._used
+        try:
+            yield
+        except ConnectionResetError as error:
+            if was_used:
+                raise ClosedMeanwhile(str(error)) from error
+            raise
 
     def _new_conn(self) -> socket.socket:
         # The address of the connected socket counts: a name may resolve to another address at each look-up.

@@ -13,6 +13,7 @@ from typing import Final
 
 from app.pack import anchors, groups, repeated
 from app.text.languages import algorithm_of, detect_language
+from app.text.lines import lines_in, without_ends
 from app.text.titles import without_site_name
 from app.text.variants import VariantsByAlgorithm
 
@@ -51,11 +52,13 @@ def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeate
     variants = VariantsByAlgorithm()
     for page_id in page_ids:
         for lang, title, description, body in database.execute(_TEXT, (page_id,)).fetchall():
-            lines = body.split(repeated.BREAK)
+            lines = lines_in(body)
             own = repeated.without(lines, repeated_lines)
             language = lang or detect_language(f"{title} {description} {own}")
             other_forms = body_forms(variants, lang=language, description=description, body=own)
-            database.execute(_UPDATE_TEXT, (language, own, other_forms, groups.hash_of(title, own), page_id))
+            database.execute(
+                _UPDATE_TEXT, (language, own, other_forms, groups.hash_of(title, without_ends(own)), page_id)
+            )
             repeated.note_removed(database, page_id, lines, repeated_lines)
 
 

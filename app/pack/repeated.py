@@ -13,16 +13,14 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from app.storage.layout import Page
-from app.storage.page_parts import body_of
+from app.storage.page_parts import BREADCRUMB, CODE, HEADINGS, Block, body_of
+from app.text.lines import OTHER, SENTENCE, ended, without_ends
 
 #: Share and number of pages with different texts on which a line must be to count as repeated.
 LEAST_SHARE: Final = 0.4
 LEAST_PAGES: Final = 8
 #: Pages among which a repeated line is on at least two: 0.6^63 is 1e-14.
 _SAMPLE: Final = 128
-#: Between the lines of a body in a row that is not finished: no line contains it.
-BREAK: Final = "\n"
-
 _NOTE: Final = (
     "INSERT INTO lines (object, hashes) VALUES (?, ?) "
     "ON CONFLICT (object) DO UPDATE SET hashes = excluded.hashes, removed = NULL"
@@ -32,13 +30,19 @@ _DISTINCT: Final = "SELECT DISTINCT CAST(hashes AS BLOB) FROM lines"
 
 
 def lines_of(page: Page) -> list[str]:
-    """Return the lines of a page's body: those of its blocks, and what follows them."""
+    """Return the lines of a page's body, those of its blocks and what follows them, each with what ends it."""
     for boilerplate in (False, True):
         text = body_of(page.blocks, boilerplate=boilerplate)
         if text and page.body.startswith(text):
-            lines = [line for block in page.blocks if boilerplate or not block.boilerplate for line in block.lines]
-            return [line for line in (*lines, page.body[len(text) :].strip(" ")) if line]
-    return [page.body] if page.body else []
+            blocks = (block for block in page.blocks if boilerplate or not block.boilerplate)
+            rest = without_ends(page.body[len(text) :]).strip(" ")
+            return [line for block in blocks for line in _ended(block)] + [rest + OTHER] * bool(rest)
+    return [without_ends(page.body) + SENTENCE] if page.body else []
+
+
+def _ended(block: Block) -> list[str]:
+    is_heading, may_be_sentence = block.kind in HEADINGS, block.kind not in (CODE, BREADCRUMB)
+    return [ended(line, is_heading=is_heading, may_be_sentence=may_be_sentence) for line in block.lines if line]
 
 
 def note_lines(database: sqlite3.Connection, page_id: str, lines: Iterable[str]) -> None:
@@ -80,7 +84,7 @@ def note_removed(database: sqlite3.Connection, page_id: str, lines: Iterable[str
 def without(lines: Collection[str], repeated: frozenset[int]) -> str:
     """Return the text of the lines without those that are repeated; with them if there are no others."""
     own = [line for line in lines if _hash(line) not in repeated] if repeated else lines
-    return " ".join(own or lines)
+    return "".join(own or lines)
 
 
 def _counted(pages: Iterable[bytes], *, among: frozenset[int] | None = None) -> Counter[int]:

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from app.pack.anchors import note_links
-from app.pack.repeated import BREAK, lines_of, note_lines
+from app.pack.repeated import lines_of, note_lines
 from app.pack.stored_pages import StoredContent
 from app.storage.layout import MAX_HEADINGS, Page, Tombstone
 from app.storage.page_parts import HEADINGS
@@ -50,7 +50,7 @@ class RowCounts:
 def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> None:
     """Insert every page, in the order given, and note the tombstones. The full-text index stays empty.
 
-    Bodies are not finished: they have a line for each line of their page.
+    Bodies are not finished: they have all lines of their page.
     """
     tombstones: list[StoredContent] = []
 
@@ -92,7 +92,7 @@ def apply(
 ) -> RowCounts:
     """Bring the rows up to date. Without `deletions`, rows of tombstones and of deleted objects stay.
 
-    The bodies of new and changed pages are not finished: they have a line for each line of their page.
+    The bodies of new and changed pages are not finished: they have all lines of their page.
     """
     added = changed = removed = 0
     for stored in contents:
@@ -162,14 +162,14 @@ def _note_parts(database: sqlite3.Connection, page_id: str, page: Page) -> None:
 
 
 def _body_lines(page: Page) -> list[str]:
-    return [_storable(line).replace(BREAK, " ") for line in lines_of(page)]
+    return [_storable(line) for line in lines_of(page)]
 
 
 def _row(stored: StoredContent, page: Page) -> tuple[str, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
     kinds = (page.content_type, page.canonical, "\n".join(page.alternates))
     texts = (page.title, page.description, "\n".join(page.headings), subsections(page))
-    body = BREAK.join(_body_lines(page))
+    body = "".join(_body_lines(page))
     return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts), body)
 
 

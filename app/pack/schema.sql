@@ -36,7 +36,7 @@ CREATE TABLE pages (
     anchors      TEXT NOT NULL DEFAULT '',         -- what links of other pages call this one, one a line
     name_forms   TEXT NOT NULL DEFAULT '',         -- stems and parts of words in title, headings and anchors
     body_forms   TEXT NOT NULL DEFAULT '',         -- the same of description and body; of words that are not in them
-    body         TEXT NOT NULL DEFAULT ''
+    body         TEXT NOT NULL DEFAULT ''          -- each line ends with what it is, as in app/text/lines.py
 );
 
 -- The pages of each group that are not shown.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from redis import Redis
@@ -50,15 +50,15 @@ class CircuitBreaker:
         self.first_pause = first_pause
         self.redis = redis
         self._limits = [threshold, _ms(first_pause), _ms(longest_pause), _ms(memory)]
-        self._keys = [f"{PREFIX}outage:{name}:{part}" for part in ("until", "count", "items", "probe", "others")]
+        self.keys = [f"{PREFIX}outage:{name}:{part}" for part in ("until", "count", "items", "probe", "others")]
+        self._may_remember = True
         folder = Path(__file__).parent
-        self._admit = load_script(redis, folder / "circuit_breaker_admit.lua")
         self._fail = load_script(redis, folder / "circuit_breaker_fail.lua")
         self._succeed = load_script(redis, folder / "circuit_breaker_succeed.lua")
 
     def seconds_open(self) -> float:
         """Return the seconds to consume no message, since it is open or a probe runs; else 0."""
-        until, _, _, probe, _ = self._keys
+        until, _, _, probe, _ = self.keys
         with self.redis.pipeline(transaction=False) as pipeline:
             pipeline.pttl(until)
             pipeline.pttl(probe)
@@ -66,37 +66,59 @@ class CircuitBreaker:
 
     def reason(self) -> str | None:
         """Return the error that opened it, or None while it is not open."""
-        reason = self.redis.get(self._keys[0])
+        reason = self.redis.get(self.keys[0])
         return None if reason is None else str(reason)
 
-    @contextmanager
-    def admit(self, *items: str) -> Iterator[None]:
-        """Admit a job that is about these items to the block; raises Postpone while the circuit breaker is open.
+    def admit(self, *items: str) -> AbstractContextManager[None]:
+        """Admit a job that is about these items to the block, as `admit_to_all` does."""
+        return admit_to_all([self], *items)
 
-        After a pause one job of all is admitted, the probe; the others are postponed until it has succeeded or failed.
-        """
-        token = str(uuid.uuid4())
-        wait_ms, is_probe = self._admit(keys=self._keys, args=[token, _ms(PROBE_LEASE), _ms(_PROBE_WAIT), *items])
-        if wait_ms:
-            raise Postpone(wait_ms / 1_000, f"the circuit breaker of the {self.service} is open")
-        try:
-            yield
-        finally:
-            if is_probe:
-                self.redis.eval(_RELEASE, 1, self._keys[3], token)
+    def note_admission(self, *, remembers: bool) -> None:
+        """Note whether Redis had failures to forget when a job was admitted."""
+        self._may_remember = remembers
 
     def fail(self, item: str = "", *, reason: str = "", retry_after: float | None = None) -> tuple[float, bool]:
         """Count a failed request about an item. Return the seconds that it is open, and whether this opened it.
 
         It stays open for `retry_after` seconds at least. While it is open, further failures do not count.
         """
+        self._may_remember = True
         args = [item, *self._limits, _ms(retry_after) if retry_after else 0, reason[:_MAX_REASON]]
-        open_ms, opened = self._fail(keys=self._keys, args=args)
+        open_ms, opened = self._fail(keys=self.keys, args=args)
         return open_ms / 1_000, bool(opened)
 
     def succeed(self) -> None:
-        """Forget the failures: the service answered. A pause that has begun goes on."""
-        self._succeed(keys=self._keys)
+        """Forget the failures: the service answered. A pause that has begun goes on.
+
+        Does nothing if Redis remembered no failure at the last admission, and none was counted here since.
+        """
+        if self._may_remember:
+            self._succeed(keys=self.keys)
+
+
+@contextmanager
+def admit_to_all(breakers: Sequence[CircuitBreaker], *items: str) -> Iterator[None]:
+    """Admit a job that is about these items to the block; raises Postpone while one circuit breaker is open.
+
+    After a pause one job of all is admitted, the probe; the others are postponed until it has succeeded or failed. The
+    circuit breakers are of one Redis, which is called once.
+    """
+    token, redis = str(uuid.uuid4()), breakers[0].redis
+    script = load_script(redis, Path(__file__).with_name("circuit_breaker_admit.lua"))
+    keys = [key for breaker in breakers for key in breaker.keys]
+    admissions = script(keys=keys, args=[token, _ms(PROBE_LEASE), _ms(_PROBE_WAIT), *items])
+    probed: list[CircuitBreaker] = []
+    try:
+        for breaker, (wait_ms, is_probe, remembers) in zip(breakers, admissions, strict=False):
+            if is_probe:
+                probed.append(breaker)
+            if wait_ms:
+                raise Postpone(wait_ms / 1_000, f"the circuit breaker of the {breaker.service} is open")
+            breaker.note_admission(remembers=bool(remembers))
+        yield
+    finally:
+        for breaker in probed:
+            redis.eval(_RELEASE, 1, breaker.keys[3], token)
 
 
 def _ms(seconds: float) -> int:

@@ -111,7 +111,7 @@ class Hit:
 
     `opens_at` is the subsection that matches better than the title; None for the page as a whole. `subsections` are
     others that match. `copies` is the number of other pages with the same text, and `copy_urls` are the first ones.
-    `versions` are the page in other languages.
+    `versions` are the page in other languages. `coverage` is the share of the query in title, section and snippet.
     """
 
     url: str
@@ -130,6 +130,7 @@ class Hit:
     copies: int = 0
     copy_urls: tuple[str, ...] = ()
     versions: tuple[Version, ...] = ()
+    coverage: float = 1.0
 
     @property
     def link(self) -> str:

@@ -1,20 +1,23 @@
-"""Find what defines the name that a query is: one look-up in what was decided when the pack was built."""
+"""Find what defines the name that a query is: look-ups in what was decided when the pack was built."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
-from app.search.pack_tables import cut
+from app.search.pack_tables import AFTER_ALL, cut, doc_frequency
 from app.search.query import Query, words
-from app.text.names import GENERIC, alphanumeric
+from app.text.names import GENERIC, alphanumeric, is_plain_word, last_part
 
 #: Definitions of a query, and rows that are read for one name.
 _MAX_DEFINITIONS: Final = 60
 _MAX_ROWS: Final = 100
+#: Names with one beginning that are compared, and characters of a beginning.
+_MAX_COMPARED: Final = 2_000
+_LEAST_BEGINNING: Final = 4
 #: Kind of a definition whose name may be an ordinary word, which people do not type as a name.
 _WORD: Final = 4
 #: Words of a query that may be a name, as in app/pack/definitions.py.
@@ -24,6 +27,12 @@ _COLUMNS: Final = f"""page, {cut("fragment", 200)}, {cut("full_name", 400)}"""
 _BY_NAME: Final = (
     f"SELECT {_COLUMNS} FROM definitions WHERE name = ? AND kind < {_WORD} ORDER BY rank LIMIT {_MAX_ROWS}"  # noqa: S608 (ours)
 )
+#: What defines best each of the shortest names with a beginning.
+_BEGINNING: Final = f"""
+SELECT {_COLUMNS} FROM (
+    SELECT * FROM definitions WHERE name > ? AND name < ? AND rank = 0 AND kind < {_WORD} LIMIT {_MAX_COMPARED}
+) ORDER BY length(name), name LIMIT ?
+"""  # noqa: S608 (ours)
 _QUALIFIED: Final = f"""
 SELECT {_COLUMNS}, page IN (SELECT page FROM definitions WHERE name IN (?2, ?3) AND fragment = '') AS is_on_page
 FROM definitions WHERE name = ?1 AND (is_on_page OR instr(lower(fragment), ?3) OR instr(lower(full_name), ?3))
@@ -45,14 +54,49 @@ def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Coll
     if query.excluded or any(phrase.symbol for phrase in query.phrases) or len(typed) > _MAX_WORDS:
         return ()
     found: dict[Definition, str] = {}
-    for name in dict.fromkeys((typed, _without_generic(typed))):
+    # `ordered dict` is `OrderedDict`, too.
+    in_one_word = "".join(typed) if not any(phrase.quoted for phrase in query.phrases) else " ".join(typed)
+    for name in dict.fromkeys((typed, (in_one_word,), _without_generic(typed))):
         for definition, full_name in (*_qualified(connection, name), *_named(connection, name)):
             if definition.page not in hidden:
                 found.setdefault(definition, full_name)
+    if not found and query.unfinished:
+        # `named tup` is the beginning of `namedtuple`. A last word that pages have may be complete.
+        beginnings = [in_one_word] if in_one_word not in typed else []
+        if not doc_frequency(connection, typed[-1]):
+            beginnings = [in_one_word, " ".join(typed)]
+        beginning_so = _beginning_with(connection, beginnings, hidden=hidden, limit=_MAX_DEFINITIONS)
+        return tuple(dict.fromkeys(definition for definition, _ in beginning_so))
     # An option has its signs; of `put` and `Put`, the one that is written like the query comes first.
     written = query.text.split()[-1]
     ordered = sorted(found, key=lambda each: (written not in found[each], found[each].startswith("-")))
     return tuple(ordered[:_MAX_DEFINITIONS])
+
+
+def names_beginning_with(
+    connection: sqlite3.Connection, query: Query, *, hidden: Collection[int], limit: int
+) -> list[str]:
+    """Return the names that begin with the words of a query, in one word or more; the shortest first.
+
+    An ordinary word is a name only for a query that has its parts.
+    """
+    typed = words(" ".join(query.typed))
+    if not query.unfinished or any(phrase.quoted for phrase in query.phrases):
+        return []
+    found = _beginning_with(connection, ("".join(typed), " ".join(typed)), hidden=hidden, limit=_MAX_ROWS)
+    names = ((last_part(full_name), full_name) for _, full_name in found if " " not in full_name)
+    return [name for name, full in names if len(typed) > 1 or not is_plain_word(name, full)][:limit]
+
+
+def _beginning_with(
+    connection: sqlite3.Connection, beginnings: Sequence[str], *, hidden: Collection[int], limit: int
+) -> Iterator[tuple[Definition, str]]:
+    for beginning in dict.fromkeys(beginnings):
+        if len(beginning) >= _LEAST_BEGINNING:
+            rows = connection.execute(_BEGINNING, (beginning, beginning + AFTER_ALL, limit))
+            for page, fragment, full_name in rows:
+                if page not in hidden:
+                    yield Definition(page, fragment), full_name or fragment
 
 
 def _named(connection: sqlite3.Connection, name: tuple[str, ...]) -> Iterator[tuple[Definition, str]]:

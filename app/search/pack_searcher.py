@@ -13,19 +13,38 @@ from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import pack_tables, passages, ranking, spelling, suggest, title_match, visible
-from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, SearchReply, SearchRequest, Sort, Version
+from app.search.contract import (
+    MAX_HITS,
+    Filters,
+    Hit,
+    PackHits,
+    PackInfo,
+    SearchReply,
+    SearchRequest,
+    Sort,
+    Subsection,
+    Version,
+)
 from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query, parse
 from app.search.site_settings import NO_SETTINGS, SearchSettings
-from app.search.snippet import MAX_SCANNED, best_snippet, first_paragraph, matching_lines
+from app.search.snippet import (
+    MAX_SCANNED,
+    Snippet,
+    best_snippet,
+    first_paragraph,
+    matching_lines,
+    phrases_in,
+    snippet_of_section,
+)
 from app.search.stemmed import stems_in
 from app.search.subsections import best_pdf_page, choose, subsection_with
 from app.search.turns import TURNS
 from app.search.versions import Versions
 from app.text.languages import ALGORITHMS
-from app.text.titles import without_site_name
+from app.text.titles import names_in, without_site_name
 
 #: As in app/pack/schema.sql.
 APPLICATION_ID = 0x5045524E
@@ -225,7 +244,7 @@ class PackSearcher:
                 url=url,
                 path=path,
                 title=without_site_name(title, self._site_name),
-                snippet=best_snippet((description, body), matcher),
+                snippet=_snippet(description, body, title, opens_at, matcher),
                 headings=tuple(line[:_MAX_HEADING] for line in matching_lines(headings, matcher)[:_MAX_HEADINGS]),
                 lang=lang,
                 score=scores[ranked[page]],
@@ -248,13 +267,25 @@ class PackSearcher:
                 opens_at = subsection_with(fragment, named)
                 paragraph = first_paragraph(body, opens_at.heading if opens_at else heading, matcher)
                 hit = replace(hit, opens_at=opens_at, snippet=paragraph or hit.snippet)
-            found.append(hit)
+            found.append(replace(hit, coverage=_coverage(hit, matcher)))
         return tuple(found)
 
     def _other_versions(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
         found = self._versions.others(page)[:_MAX_VERSIONS]
         urls = pack_tables.urls(connection, [each for _, each in found])
         return tuple(Version(lang=lang, url=url) for (lang, _), url in zip(found, urls, strict=True))
+
+
+def _snippet(description: str, body: str, title: str, opens_at: Subsection | None, matcher: Matcher) -> Snippet:
+    texts, names = (description, body), names_in(title)
+    if opens_at is None:
+        return best_snippet(texts, matcher, shown=names)
+    return snippet_of_section(texts, opens_at.heading, matcher, shown=names)
+
+
+def _coverage(hit: Hit, matcher: Matcher) -> float:
+    shown = (hit.title, hit.opens_at.heading if hit.opens_at else "", hit.snippet.text)
+    return len(phrases_in("\n".join(shown), matcher)) / max(1, matcher.phrases)
 
 
 def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[int, str | None]]:

@@ -15,7 +15,7 @@ from app.search.contract import Facet, Filters
 # Statements
 
 #: Sorts after every word in SQLite's order of texts.
-_AFTER_ALL = "\U0010ffff"
+AFTER_ALL = "\U0010ffff"
 
 _MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?"
 _COUNT_MATCHING = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
@@ -69,13 +69,13 @@ def doc_frequencies(connection: sqlite3.Connection, words: Collection[str]) -> d
 
 def max_doc_frequency(connection: sqlite3.Connection, prefix: str) -> int:
     """Return the highest document frequency of the words with a prefix."""
-    (most,) = connection.execute(_MAX_FREQUENCY, (prefix, prefix + _AFTER_ALL)).fetchone()
+    (most,) = connection.execute(_MAX_FREQUENCY, (prefix, prefix + AFTER_ALL)).fetchone()
     return _docs(most)
 
 
 def completions(connection: sqlite3.Connection, prefix: str, *, limit: int) -> list[tuple[str, int]]:
     """Return longer words with a prefix and their document frequencies, the most frequent first."""
-    rows = connection.execute(_WITH_PREFIX, (prefix, prefix + _AFTER_ALL, _MAX_WORD_LENGTH, limit))
+    rows = connection.execute(_WITH_PREFIX, (prefix, prefix + AFTER_ALL, _MAX_WORD_LENGTH, limit))
     return [(word, _docs(docs)) for word, docs in rows]
 
 

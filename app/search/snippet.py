@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
+from typing import NamedTuple
 
 from app.search.matcher import Match, Matcher
 from app.search.query import fold
+from app.text.lines import END, HEADING, OTHER, SENTENCE
 from app.text.variants import is_unspaced
 
 #: Characters of a snippet, ellipses not counted.
@@ -27,12 +29,16 @@ _MAX_MATCHES = 300
 _BEFORE = "…\N{NO-BREAK SPACE}"
 _AFTER = "\N{NO-BREAK SPACE}…"
 
-#: What may be between a name and its first paragraph, and how a sentence begins. Brackets may be in brackets once.
-_SIGNATURE = r"(?: Directive)?(?:\s?\([^()]{0,400}(?:\([^()]{0,100}\)[^()]{0,400}){0,4}\);?)?"
-_SENTENCE_BEGIN = r"(?=[^\W\d_a-z]\w*,? +[^\W\dA-Z])"
-#: Characters of the shortest paragraph that ends with its sentence.
-_LEAST_SENTENCE = 60
-_SENTENCE_END = re.compile(r"(?:[.!?…]\s+|[。！？]\s*)(?=\S)")
+#: Characters after which a snippet ends with a sentence, rather than within the next one.
+_ENOUGH = WIDTH // 2
+#: Neither in `e.g.` nor before a small letter.
+_SENTENCE_END = re.compile(r"""(?:(?:(?<=\w\w)|(?<=[)\]"'”’»]))[.!?…]["'”’»)\]]*\s+(?=[^\sa-z])|[。！？]\s*(?=\S))""")
+#: Characters up to which sentences that follow other lines are added.
+_SHORT = 60
+#: What may follow a name in its line: a signature is long.
+_REST_OF_LINE = rf"[^{SENTENCE}{HEADING}{OTHER}]{{0,600}}"
+#: Other lines between a line and the sentence that belongs to it.
+_MAX_BETWEEN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +70,11 @@ class _Passage:
     score: tuple[int, float, int] = (0, 0.0, 0)
 
 
-def best_snippet(texts: Sequence[str], matcher: Matcher) -> Snippet:
-    """Return the passage with the most different phrases, closest together; the first of equal passages.
+def best_snippet(texts: Sequence[str], matcher: Matcher, *, shown: Container[str] = ()) -> Snippet:
+    """Return the sentences with the most different phrases, closest together; the first of equal passages.
 
-    Without any match, return the beginning of the last text that is not empty.
+    Lines of a text end as in app/text/lines.py. Without a match in a sentence, return the other lines that match best,
+    except those that are `shown` beside the snippet, with a sentence. Without any match, return the first sentences.
     """
     passages: list[tuple[_Passage, str]] = []
     for text in texts:
@@ -78,33 +85,58 @@ def best_snippet(texts: Sequence[str], matcher: Matcher) -> Snippet:
                 break
     if passages:
         passage, text = max(passages, key=lambda pair: pair[0].score)
-    else:
-        text = next((text for text in reversed(texts) if text), "")
-        passage = _Passage(0, 0)
-    cut = _cut(text, passage)
-    return Snippet(cut, _marks(cut, matcher))
+        return _snippet(_cut(text, passage), matcher)
+    opening = next((text for text in texts if text), "")
+    for text in texts:
+        if passage := _best_passage(text, matcher, first_will_do=True, shown=shown):
+            return _snippet(_cut_lines(text, passage, opening), matcher)
+    return _snippet(_sentences(opening) or _cut(texts[-1], _Passage(0, 0)), matcher)
 
 
-def first_paragraph(body: str, name: str, matcher: Matcher) -> Snippet | None:
-    """Return how the text goes on after the heading or signature of a name; None if no sentence follows it.
+def snippet_of_section(texts: Sequence[str], heading: str, matcher: Matcher, *, shown: Container[str]) -> Snippet:
+    """Return the first sentences after a heading of the last text, or the best ones of a page if these say more."""
+    paragraph = first_paragraph(texts[-1], heading, matcher)
+    if paragraph is None:
+        return best_snippet(texts, matcher, shown=shown)
+    found = phrases_in(f"{heading}\n{paragraph.text}", matcher)
+    if len(found) == matcher.phrases:
+        return paragraph
+    best = best_snippet(texts, matcher, shown=shown)
+    return best if len(phrases_in(best.text, matcher)) > len(found) else paragraph
 
-    The body does not show what is a heading: the first mention counts that a sentence follows.
-    """
-    called = name.endswith("()")
-    written = re.escape(name.removesuffix("()").rstrip().rpartition(".")[2] if called else name)
-    found = re.compile(rf"(?<!\w){written}{_SIGNATURE}\s+{_SENTENCE_BEGIN}").search(body)
-    if found is None:
-        return None
-    start = found.end()
-    end = min(len(body), start + WIDTH)
-    sentences = [each.start() + 1 for each in _SENTENCE_END.finditer(body, start + _LEAST_SENTENCE, end)]
-    if sentences and end < len(body):
-        end = sentences[-1]
-    while start < end < len(body) and not (body[end].isspace() or is_unspaced(body[end])):
-        end -= 1
-    text = " ".join(body[start:end].split())
-    is_whole = end == len(body) or text.endswith((".", "!", "?", "。"))
-    return Snippet(text + ("" if is_whole else _AFTER), _marks(text, matcher))
+
+def first_paragraph(body: str, heading: str, matcher: Matcher) -> Snippet | None:
+    """Return the first sentences after the line that is a heading, or a name with its signature; None without one."""
+    is_called = heading.endswith("()")
+    name = re.escape(heading.removesuffix("()").rstrip().rpartition(".")[2] if is_called else heading)
+    # A pattern that begins with a text is searched for much faster than one with a condition before it.
+    lines = re.finditer(rf"{name}(?<![\w-]{name})(?![\w-])( ?\()?{_REST_OF_LINE}({END.pattern})", body)
+    found = [
+        # HEADING is less than OTHER. Of equal lines, the first one counts.
+        (is_called and not line[1], line[2], start)
+        for line in lines
+        if line[2] != SENTENCE and (start := _next_sentence(body, line.end(), line[2])) is not None
+    ]
+    return _snippet(_sentences(body, min(found)[2], has_gaps=False), matcher) if found else None
+
+
+def _next_sentence(text: str, at: int, end: str = OTHER) -> int | None:
+    """Return where the first line of sentences begins, if few other lines precede it."""
+    for number, line in enumerate(islice(_lines(text, at), _MAX_BETWEEN + 1)):
+        if line.end == SENTENCE:
+            return line.start
+        if line.end == HEADING or (end != HEADING and number):
+            break
+    return None
+
+
+def _snippet(text: str, matcher: Matcher) -> Snippet:
+    return Snippet(text, _marks(text, matcher))
+
+
+def phrases_in(text: str, matcher: Matcher) -> set[int]:
+    """Return the numbers of the phrases that match a text."""
+    return {phrase for _, _, phrase in matcher.matches(fold(text))}
 
 
 def _marks(text: str, matcher: Matcher) -> tuple[tuple[int, int], ...]:
@@ -146,16 +178,18 @@ def matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int
     return matched
 
 
-def _best_passage(text: str, matcher: Matcher, *, first_will_do: bool) -> _Passage | None:
-    """Return the best passage of a text. With `first_will_do`, the first one with all phrases adjacent is enough.
+def _best_passage(
+    text: str, matcher: Matcher, *, first_will_do: bool, shown: Container[str] | None = None
+) -> _Passage | None:
+    """Return the best passage of the sentences of a text, or of its other lines except those that are `shown`.
 
-    Its score may then be too low.
+    With `first_will_do`, the first one with all phrases adjacent is enough. Its score may then be too low.
     """
     best: _Passage | None = None
     for offset in range(0, min(len(text), MAX_SCANNED), _STRETCH):
         # A stretch overlaps the next one by the width of a snippet, so that no passage is split between the two.
         stretch = _matches(text, matcher, offset, min(len(text), offset + _STRETCH + WIDTH))
-        matches = islice(stretch, _MAX_MATCHES)
+        matches = islice(_in_lines(text, stretch, shown), _MAX_MATCHES)
         passage = _densest(_until_adjacent(matches, matcher) if first_will_do else list(matches))
         if passage and (best is None or passage.score > best.score):
             best = passage
@@ -183,6 +217,26 @@ def _matches(text: str, matcher: Matcher, at: int, end: int) -> Iterator[Match]:
         at += after
         # A piece with too few complete words is scanned again together with the text that follows it.
         size = _PIECE if after else 2 * size
+
+
+def _in_lines(text: str, matches: Iterable[Match], shown: Container[str] | None) -> Iterator[Match]:
+    """Yield the matches within lines of sentences; or those within other lines, except for lines that are `shown`."""
+    stop = 0
+    is_wanted = False
+    for match in matches:
+        start, end, _ = match
+        if start >= stop:
+            line = END.search(text, start)
+            stop = line.start() if line else len(text)
+            is_sentence = line is None or line[0] == SENTENCE
+            is_wanted = is_sentence if shown is None else not is_sentence and _line_at(text, start) not in shown
+        if is_wanted and end <= stop:
+            yield match
+
+
+def _line_at(text: str, at: int) -> str:
+    line = next(_lines(text, at))
+    return text[line.start : line.stop]
 
 
 def _until_adjacent(matches: Iterable[Match], matcher: Matcher) -> list[Match]:
@@ -224,20 +278,96 @@ def _densest(matches: Sequence[Match]) -> _Passage | None:
     return _Passage(*span, best) if matches else None
 
 
+class _Line(NamedTuple):
+    start: int
+    stop: int
+    end: str
+
+
+def _lines(text: str, at: int) -> Iterator[_Line]:
+    """Yield the lines of a text, the one at an offset first. The last one may have no end: then it is a sentence."""
+    start = 1 + max(text.rfind(end, 0, at) for end in (SENTENCE, HEADING, OTHER))
+    while start < len(text):
+        found = END.search(text, max(start, at))
+        line = _Line(start, found.start(), found[0]) if found else _Line(start, len(text), SENTENCE)
+        yield line
+        start = line.stop + 1
+
+
 def _cut(text: str, passage: _Passage) -> str:
-    """Return WIDTH characters around the passage, cut between words, or at the start of a sentence nearby."""
-    start = max(0, min(passage.start - (WIDTH - (passage.end - passage.start)) // 3, len(text) - WIDTH))
+    """Return WIDTH characters around the passage, cut between words, or from the start of a sentence nearby."""
+    line = next(_lines(text, passage.start), _Line(0, 0, SENTENCE))
+    start = max(line.start, passage.start - (WIDTH - (passage.end - passage.start)) // 3)
     start = min(start, passage.start)
-    if start and (sentence := _SENTENCE_END.search(text, start, passage.start + 1)):
-        start = sentence.end()
-    elif start:
-        while start < passage.start and not (text[start - 1].isspace() or is_unspaced(text[start])):
-            start += 1
-    end = latest = min(len(text), start + WIDTH)
-    earliest = min(passage.end, start + WIDTH)
-    while earliest < end < len(text) and not (text[end].isspace() or is_unspaced(text[end])):
+    earliest = max(line.start, min(passage.end - WIDTH, passage.start))
+    ends = [each.end() for each in _SENTENCE_END.finditer(text, earliest, passage.start + 1)]
+    starts = [line.start] * (earliest == line.start) + ends
+    if starts:
+        start = next((each for each in starts if each >= start), starts[-1])
+        return _sentences(text, start, passage.end)
+    while start < passage.start and not (text[start - 1].isspace() or is_unspaced(text[start])):
+        start += 1
+    return _BEFORE + _sentences(text, start, passage.end)
+
+
+def _sentences(text: str, start: int = 0, least: int = 0, *, width: int = WIDTH, has_gaps: bool = True) -> str:
+    """Return at most `width` characters of sentences from an offset on, and at least those up to `least`.
+
+    Other lines between them are left out. After the line of `least`, a heading ends the text, and without gaps any.
+    """
+    shown: list[str] = []
+    left = width
+    while start < len(text) and left > 0:
+        stop = text.find(SENTENCE, start)
+        if stop < 0 and text[-1] in (HEADING, OTHER):
+            break
+        stop = stop if stop >= 0 else len(text)
+        at = 1 + max(text.rfind(end, start, stop) for end in (HEADING, OTHER))
+        if is_gap := bool(shown) and at > start:
+            is_end = not has_gaps or left < WIDTH - _SHORT or text.find(HEADING, start, at) >= 0
+            if start >= least and is_end:
+                break
+            left -= len("… ")
+        at = max(at, start)
+        end, after = _stop(text, at, stop, least=least, left=left, is_first=not shown)
+        if end == at:
+            break
+        shown.append(("… " if is_gap else "") + " ".join(text[at:end].split()))
+        left -= end - at + 1
+        if after or end < stop:
+            return " ".join(shown) + after
+        start = stop + 1
+    return " ".join(shown)
+
+
+def _stop(text: str, at: int, stop: int, *, least: int, left: int, is_first: bool) -> tuple[int, str]:
+    """Return where a line ends of which `left` characters are shown, and what is shown in place of the rest."""
+    if stop - at <= left:
+        return stop, ""
+    latest = at + max(left, 0)
+    sentences = [each.end() for each in _SENTENCE_END.finditer(text, max(at, least - 1), latest + 1)]
+    if sentences and (sentences[-1] - at >= _ENOUGH or not is_first):
+        return sentences[-1], ""
+    if not is_first and at >= least:
+        return at, ""
+    end = latest
+    while max(at, least) < end and not (text[end].isspace() or is_unspaced(text[end])):
         end -= 1
-    if end <= earliest and end != len(text) and not (text[end].isspace() or is_unspaced(text[end])):
+    if end <= least and not (text[end].isspace() or is_unspaced(text[end])):
         end = latest
-    middle = " ".join(text[start:end].split())
-    return (_BEFORE if start else "") + middle + (_AFTER if end < len(text) else "")
+    return end, _AFTER
+
+
+def _cut_lines(text: str, passage: _Passage, opening: str) -> str:
+    """Return the line of the passage, if it is short, with the sentence that follows it or begins the page."""
+    line = next(_lines(text, passage.start))
+    matched = " ".join(text[line.start : line.stop].split()) if line.stop - line.start <= _ENOUGH else ""
+    left = WIDTH - len(matched) - len(" … ")
+    following = _next_sentence(text, line.stop + 1, line.end)
+    first = "" if following is not None else _sentences(opening, width=left)
+    after = "" if following is None else _sentences(text, following, width=left, has_gaps=False)
+    if first or after:
+        return " … ".join(filter(None, (first.removesuffix(_AFTER), matched, after)))
+    start = line.start if passage.end - line.start <= WIDTH else passage.start
+    stop, omitted = _stop(text, start, len(text), least=passage.end, left=WIDTH, is_first=True)
+    return " ".join(text[start:stop].split()) + omitted

@@ -10,13 +10,14 @@ from app.search.contract import Subsection
 from app.search.matcher import Matcher
 from app.search.query import words
 from app.search.snippet import matched_phrases
+from app.text.lines import HEADING
 from app.text.titles import names_in
 
 #: Subsections that are listed.
 _LISTED = 3
 #: The subsection of a page of a PDF, and the heading with which the text of one begins.
 _PDF_PAGE = re.compile(r"page=([0-9]+)\tPage \1")
-_FIRST_PAGE = re.compile(r"Page ([0-9]+) ")
+_FIRST_PAGE = re.compile(rf"Page ([0-9]+){HEADING}")
 
 
 def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | None, tuple[Subsection, ...]]:
@@ -77,7 +78,7 @@ def best_pdf_page(text: str, body: str, matcher: Matcher) -> Subsection | None:
     starts = [0]
     numbers = [first[1]]
     for number in (page[1] for page in pages if page and page[1] != first[1]):
-        if (start := body.find(f" Page {number} ", starts[-1])) < 0:
+        if (start := body.find(f"Page {number}{HEADING}", starts[-1])) < 0:
             break
         starts.append(start)
         numbers.append(number)

@@ -8,12 +8,15 @@ from itertools import islice
 
 from app.errors import InvalidQuery
 from app.search import pack_tables
+from app.search.definitions import names_beginning_with
 from app.search.pack_tables import cut
 from app.search.query import GAP, MAX_CHARACTERS, Phrase, Query, fold, parse, words
 from app.text.titles import without_numbering
 
 #: Completions of the last word, and names, examined per suggestion wanted.
 _CANDIDATES = 3
+#: Defined names that are suggested.
+_MAX_DEFINED = 3
 #: Names that are read. A query that more names match is too short for names to tell apart.
 _MAX_NAMES = 100
 #: Pages counted at most that have two words adjacent.
@@ -33,7 +36,7 @@ FROM names WHERE rowid IN (SELECT rowid FROM names WHERE names MATCH ? LIMIT ?)
 def suggestions(
     connection: sqlite3.Connection, text: str, *, pages: int, hidden: Collection[int], limit: int
 ) -> tuple[str, ...]:
-    """Return queries that begin with `text`: completions of its last word first, then names of pages.
+    """Return queries: names that the pack defines and that begin with `text`, completions of its last word, and titles.
 
     An invalid query has no suggestions. `pages` is the number of rows of the pack.
     """
@@ -41,9 +44,11 @@ def suggestions(
         query = parse(text, keep_stop_words=True)
     except InvalidQuery:
         return ()
-    completed = list(islice(_completed(connection, query, pages=pages, hidden=hidden, limit=limit), limit))
+    defined = names_beginning_with(connection, query, hidden=hidden, limit=_MAX_DEFINED)
+    words_completed = _completed(connection, query, pages=pages, hidden=hidden, limit=limit)
+    completed = _distinct([*defined, *islice(words_completed, limit)], unlike=[text])
     names = _distinct(_matching_names(connection, query, hidden=hidden, limit=limit), unlike=[text, *completed])
-    # A name is a better suggestion than a word, so names get half of the suggestions if there are enough.
+    # A title is a better suggestion than a word, so titles get half of the suggestions if there are enough.
     most = max(limit - len(names), (limit + 1) // 2)
     return tuple(_distinct([*completed[:most], *names, *completed[most:]], unlike=[text])[:limit])
 

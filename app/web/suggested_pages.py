@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated
 
 from pydantic import Field
 
 from app.broker.errors import ApplicationError
 from app.cluster.client.contract import SearchClient
-from app.search.contract import SearchRequest
+from app.search.contract import Hit, SearchRequest
 from app.web.addresses import is_followable
 
 #: Pages that are suggested at most.
@@ -31,12 +32,17 @@ class SuggestedPage:
 def suggested_pages(
     client: SearchClient, domains: Sequence[str], text: str, *, most: int, languages: Sequence[str] = ()
 ) -> tuple[SuggestedPage, ...]:
-    """Return the best pages with all words of the text, in the visitor's languages; none if the search fails."""
+    """Return the best pages with all words of the text, each once, in the visitor's languages; none without a reply."""
     if most < 1 or not domains:
         return ()
     with suppress(ApplicationError):
-        result = client.search(SearchRequest(domains=tuple(domains), q=text, limit=most, languages=tuple(languages)))
-        hits = () if result.relaxed else result.hits
+        result = client.search(
+            SearchRequest(domains=tuple(domains), q=text, limit=2 * most, languages=tuple(languages))
+        )
+        hits: dict[str, Hit] = {}
+        for hit in () if result.relaxed else result.hits:
+            if is_followable(hit.url):
+                hits.setdefault(hit.url, hit)
         return tuple(
             SuggestedPage(
                 url=hit.link,
@@ -44,7 +50,6 @@ def suggested_pages(
                 heading=hit.opens_at.heading if hit.opens_at else "",
                 domain=hit.domain,
             )
-            for hit in hits
-            if is_followable(hit.url)
+            for hit in islice(hits.values(), most)
         )
     return ()

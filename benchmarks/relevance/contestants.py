@@ -46,6 +46,20 @@ def ours(pack: Path, site: str) -> Rank:
     return rank
 
 
+def ours_on_all(packs: Mapping[str, Path]) -> Callable[[str, str], list[str]]:
+    """Search all sites at once. Of other sites than that of the query, paths have the domain in front."""
+    client = LocalSearchClient(packs.values())
+    domains = tuple(route.domain for route in client.routes().routes)
+    domain_of = {site: next(each for each in domains if each.startswith(f"{site}.")) for site in packs}
+
+    def rank(q: str, site: str) -> list[str]:
+        found = asyncio.run(search_corrected(client, SearchRequest(domains=domains, q=q, limit=DEPTH)))
+        paths = (path_of(hit.path) if hit.domain == domain_of[site] else hit.url for hit in found.hits)
+        return list(dict.fromkeys(paths))
+
+    return rank
+
+
 def tantivy(pack: Path, site: str) -> Rank:
     """Search title, headings and body with tantivy, stemmed and boosted."""
     return TantivyStemmed(_rows(pack, _USUAL_BOOSTS), _USUAL_BOOSTS, _LANGUAGES.get(site, "english")).rank

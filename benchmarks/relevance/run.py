@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.relevance import corpus, judged, measures, tables
-from benchmarks.relevance.contestants import CONTESTANTS
+from benchmarks.relevance.contestants import CONTESTANTS, ours_on_all
 from benchmarks.relevance.tables import Part
 from config.settings import ROOT
 
@@ -26,7 +26,9 @@ def _part(name: str, sites: Sequence[str], folder: Path, *, unseen: bool = False
     for contestant, make in CONTESTANTS.items():
         rank = {site: make(pack, site) for site, pack in packs.items()}
         scores[contestant] = [measures.scores(rank[query.site](query.q), query.grades) for query in queries]
-    return Part(name, queries, scores)
+    everywhere = ours_on_all(corpus.build(dict.fromkeys((*judged.TUNING, *sites)), folder))
+    together = [measures.scores(everywhere(query.q, query.site), query.grades) for query in queries]
+    return Part(name, queries, scores, together)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ METHOD = """\
   boosts 5, 2 and 1, the language's stemmer, and any of the words. *tantivy, our fields* has every field of text that a
   pack has, with our weights. *FTS5 porter* has tantivy's fields and boosts. Signs of tantivy's query language are left
   out of the queries.
+- *All sites at once*: the query is searched on all sites of its part, those of the unseen part with the tuning sites.
+  Pages of other sites count as wrong.
 - A difference is the mean over the queries, with the 95 % interval of a paired bootstrap (2,000 resamples).
 """
 
@@ -31,11 +33,15 @@ Select = Callable[[JudgedQuery], bool]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The queries of one part of the judged set, and the scores of each contestant in the same order."""
+    """The queries of one part of the judged set, and the scores of each contestant in the same order.
+
+    `together` are our scores where all sites are searched at once.
+    """
 
     name: str
     queries: Sequence[JudgedQuery]
     scores: Mapping[str, Sequence[Scores]]
+    together: Sequence[Scores]
 
 
 def shown(parts: Sequence[Part]) -> MeasuredRow:
@@ -99,8 +105,10 @@ def _by_site(part: Part) -> FigureTable:
     rows = []
     for site in dict.fromkeys(query.site for query in part.queries):
         means = [_mean(part, name, _of_site(site)).ndcg for name in part.scores]
-        rows.append((site, str(sum(query.site == site for query in part.queries)), *_three(*means)))
-    header = ("site", "queries", *(f"nDCG, {name}" for name in part.scores))
+        pairs = zip(part.queries, part.together, strict=True)
+        together = measures.mean([score for query, score in pairs if query.site == site]).ndcg
+        rows.append((site, str(sum(query.site == site for query in part.queries)), *_three(*means, together)))
+    header = ("site", "queries", *(f"nDCG, {name}" for name in part.scores), "ours, all sites at once")
     return FigureTable(f"By site, {part.name}", header, tuple(rows))
 
 

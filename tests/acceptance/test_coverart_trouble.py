@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import uuid
 from pathlib import Path
@@ -15,7 +11,6 @@ import pytest
 
 from app.coverart.outages import OUTAGE_ITEMS
 from app.private_services import Urls
-from config.settings import ROOT
 from tests.servers import archive as stand_in
 from tests.servers.archive import ArchiveServer
 from tests.servers.site import Request, Wire
@@ -65,14 +60,13 @@ def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing(
             for gid in waiting:
                 post(art, gid)
                 post(art, gid)
-            eventually(lambda: art.waiting().get("cover-art-archive.delay.3000") == 5, "all wait in the broker")
+            eventually(lambda: art.waiting().get("cover-art-archive.delay.3000") == 10, "all wait in the broker")
             first.kill()
         with art.worker("second"):
             eventually(lambda: done(art.archive, waiting), "what waited is done")
             eventually(lambda: art.archive.hits(path_of(running)) == 2, "what ran is run again")
             eventually(lambda: not art.waiting(), "nothing is left")
-        # What equals one that waits, and was not looked at before the kill, may come back when its window is over.
-        assert {art.archive.hits(path_of(gid)) for gid in waiting} <= {1, 2}
+        assert {art.archive.hits(path_of(gid)) for gid in waiting} == {1}
         assert art.waiting() == {}
         assert art.broker.depth(FAILED) == 0
 
@@ -146,34 +140,3 @@ def test_without_redis_no_job_spends_a_retry(killable: Killable, musicbrainz_url
         eventually(lambda: done(art.archive, wanted), "all are done", seconds=60)
         assert "Retry 1 of " not in worker.log
         assert art.broker.depth("cover-art-archive.retry") == 0
-
-
-def test_a_redis_that_is_silent_holds_the_event_loop_for_seconds_at_most(tmp_path: Path) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen(64)
-        environment = {
-            **os.environ,
-            "PERENNIAL_DATA_DIR": str(tmp_path),
-            "MUSICBRAINZ_URL": "postgresql://127.0.0.1:1/unused",
-            "REDIS_URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0",
-        }
-        command = [sys.executable, "-c", NOTE]
-        noted = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
-    kind, seconds = noted.stdout.split()
-    assert kind == "TimeoutError"
-    # With the patience of a pool process it would be a minute.
-    assert float(seconds) < 30
-
-
-NOTE = f"""
-import time
-from redis.exceptions import RedisError
-from tasks.coverart import index
-
-began = time.monotonic()
-try:
-    index.on_postponed("id", (), {{"gid": "{uuid.UUID(int=1)}", "archive": "cover-art-archive"}})
-except RedisError as error:
-    print(type(error).__name__, time.monotonic() - began)
-"""

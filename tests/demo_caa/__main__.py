@@ -37,9 +37,8 @@ RETRY_MS, WINDOW = 2_000, 1.5
 LEGEND = {
     "SQL": "a change that an editor makes in the database",
     "message": "the database posts a job: its kind (index, move, delete) and its body, byte for byte",
-    "window": "one edit posts many equal messages; the first waits for the others, which are dropped, and then runs",
-    "wait": "a message is back from a short wait, no retry spent: an equal one was on its way into the window, another "
-    "job had its item, or a move had to be first",
+    "window": "one edit posts many equal messages; each waits for the others; one runs, the others are dropped",
+    "wait": "a message is back from a short wait, no retry spent: another job had its item, or a move had to be first",
     "archive": "a request that goes out to the archive, with the status of its answer",
     "service": "a request that goes out to MusicBrainz's web service, which has the XML",
     "fault": "what the stand-in archive does wrong on purpose",

@@ -12,7 +12,7 @@ from kombu import Connection, Queue
 
 from app.broker.headers import REPLAY
 from app.broker.policies.fixed_ttl import RETRIES
-from app.coverart.coordination import COALESCED
+from app.coverart.coordination import ARRIVED
 from app.coverart.jobs import EVENT
 from app.coverart.project import Project
 from app.topology.declare import declare_all
@@ -94,8 +94,8 @@ class MessageTap:
         came = came_from(headers)
         if came.endswith(".retry"):
             return DemoEvent("retry", f"{called(key, body)} is back on its exchange and runs again")
-        if came.endswith(f".delay.{self._window_ms}") and COALESCED in headers:
-            waited = f"waited {self._window_ms / 1_000:g} s; equal messages were dropped meanwhile; it runs now"
+        if came.endswith(f".delay.{self._window_ms}") and ARRIVED in headers:
+            waited = f"waited {self._window_ms / 1_000:g} s; it runs unless an equal one has run since it came"
             return DemoEvent("window", f"{called(key, body)} {waited}")
         if came:
             return DemoEvent(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, ResponseT
 from app.http.addresses import AddressPolicy
 from app.http.api_client import ApiClient
 from tests.servers import hazards
-from tests.servers.site import Answer, Site, redirect, reply
+from tests.servers.site import Answer, Request, Site, Wire, redirect, reply
 
 pytestmark = pytest.mark.integration
 
@@ -108,3 +109,27 @@ def test_the_address_policy_holds_for_every_redirect(site: Site) -> None:
     with pytest.raises(ForbiddenAddress):
         client.send("GET", f"http://localhost:{site.port}/a")
     assert site.paths() == ["/a"]
+
+
+def test_kept_connections_are_used_again_without_cookies_and_what_the_server_closed_is_sent_once_more(
+    site: Site,
+) -> None:
+    peers: list[object] = []
+    answers = [reply("1", headers={"Set-Cookie": "a=b"}), reply("2"), None, reply("3"), None]
+
+    def answer(request: Request, wire: Wire) -> None:
+        peers.append(wire.connection.getpeername())
+        if chosen := answers.pop(0):
+            chosen(request, wire)
+        else:
+            wire.close()
+
+    site.set("/a", answer)
+    keeping = replace(CLIENT, keeps_connections=True)
+    assert [keeping.send("PUT", site.at("/a"), body=b"x").text for _ in range(3)] == ["1", "2", "3"]
+    assert peers[0] == peers[1] == peers[2] != peers[3]
+    assert [request.body for request in site.requests] == [b"x"] * 4
+    assert not any("cookie" in request.headers for request in site.requests)
+    with pytest.raises(FetchError, match="closed"):
+        CLIENT.send("PUT", site.at("/a"), body=b"x")
+    assert len(peers) == 5

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -221,8 +221,15 @@ def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(
             reads.append(gid)
             return found
 
-        with locks.hold_entity(first, read) as found:
-            assert found is not None
+        begun: list[tuple[str, ...]] = []
+
+        def begin(gids: Collection[str]) -> bool:
+            begun.append(tuple(gids))
+            return False
+
+        with locks.hold_entity(first, read, begin=begin) as found:
+            assert isinstance(found, Entity)
+            assert begun == [(first,), (first, second), (first, second, third)]
             assert (found.gid, [image.id for image in found.images]) == (third, [1])
             assert reads == [first, first, first]
             assert not any(is_free(locks, gid) for gid in (first, second, third))

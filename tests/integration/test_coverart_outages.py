@@ -66,7 +66,6 @@ def indexer_for(redis: Redis, archive_url: str, ws_url: str = "http://127.0.0.1:
         Indexer.of("cover-art-archive", settings, redis),
         read_entity=lambda gid: Entity(gid, (Image(1, "jpg", "", 1, True, True, False, ("Front",)),)),
         read_home=lambda _: HOME,
-        target_gid=lambda gid: gid,
     )
 
 

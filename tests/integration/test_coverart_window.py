@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,12 +14,11 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
-from app.coverart.coordination import COALESCED, HOLD, CoalescingWindow, own_marks
+from app.coverart.coordination import CoalescingWindow
 from app.coverart.indexer import Indexer
-from app.coverart.jobs import Delete, Index, Move
+from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
 from config.settings import Settings
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -31,103 +29,102 @@ JOB = Index(A)
 
 @pytest.fixture
 def window(redis: Redis) -> CoalescingWindow:
-    """Return a coalescing window that ends long after the test."""
+    """Return a coalescing window of a minute."""
     return CoalescingWindow(redis, COVER_ART, 60)
 
 
-def decision_on(window: CoalescingWindow, message_id: str, job: Any = JOB) -> str:
-    """Return the window's decision on a message: `drop`, `wait` for the window, or `soon` for a part of it."""
-    decision = window.decide(job, message_id)
-    if not isinstance(decision, Postpone):
-        return decision
-    expected = (window.seconds, True, COALESCED), (window.seconds / 4, False, "")
-    return ("wait", "soon")[expected.index((decision.seconds, decision.exactly, decision.mark))]
+def arrive(window: CoalescingWindow) -> Mapping[str, Any]:
+    """Have a new message wait, and return the headers with which it comes back."""
+    with pytest.raises(Postpone, match="the coalescing window is open") as waits:
+        window.admit("new", {})
+    assert (waits.value.seconds, waits.value.exactly) == (60, True)
+    return waits.value.headers
 
 
-def test_an_equal_message_is_dropped_only_when_the_first_one_surely_waits(window: CoalescingWindow) -> None:
-    assert decision_on(window, "first") == "wait"
-    assert decision_on(window, "second") == "soon"
-    window.mark_waiting(JOB, "first")
-    assert decision_on(window, "second") == "drop"
+def is_dropped(window: CoalescingWindow, message_id: str, headers: Mapping[str, Any], *jobs: Job) -> bool:
+    """Have a message that is back begin its job, JOB by default."""
+    return window.admit(message_id, headers)(*(jobs or [JOB]))
 
 
-def test_when_a_job_is_about_to_run_the_next_equal_one_waits_anew(window: CoalescingWindow) -> None:
-    decision_on(window, "first")
-    window.mark_waiting(JOB, "first")
-    window.clear(JOB)
-    assert decision_on(window, "second") == "wait"
+def test_of_equal_messages_that_arrived_before_a_run_began_that_one_runs(window: CoalescingWindow) -> None:
+    first, second, third = (arrive(window) for _ in range(3))
+    assert not is_dropped(window, "second", second)
+    assert is_dropped(window, "first", first)
+    assert is_dropped(window, "third", third)
 
 
-def test_a_message_that_came_again_before_the_broker_had_it_asks_again(window: CoalescingWindow) -> None:
-    assert decision_on(window, "first") == "wait"
-    assert decision_on(window, "first") == "wait"
-    window.mark_waiting(JOB, "first")
-    assert decision_on(window, "first") == "drop"
+def test_a_message_that_arrives_after_a_run_began_runs(window: CoalescingWindow) -> None:
+    first = arrive(window)
+    assert not is_dropped(window, "first", first)
+    assert not is_dropped(window, "later", arrive(window))
 
 
-def test_a_late_mark_of_a_message_that_has_run_drops_no_other(window: CoalescingWindow) -> None:
-    decision_on(window, "first")
-    window.clear(JOB)
-    window.mark_waiting(JOB, "first")
-    assert decision_on(window, "second") == "wait"
-    window.mark_waiting(JOB, "first")
-    assert decision_on(window, "third") == "soon"
+def test_a_stopped_job_runs_again_by_its_own_message_until_an_equal_one_ran_later(window: CoalescingWindow) -> None:
+    first, second = arrive(window), arrive(window)
+    assert not is_dropped(window, "first", first)
+    assert is_dropped(window, "second", second)
+    assert not is_dropped(window, "first", first)
+    assert not is_dropped(window, "later", arrive(window))
+    assert is_dropped(window, "first", first)
 
 
-def test_the_mark_is_held_until_the_run_however_late_it_is(redis: Redis) -> None:
-    window = CoalescingWindow(redis, COVER_ART, 0.1)
-    decision_on(window, "first")
-    window.mark_waiting(JOB, "first")
-    # The window is over, and the message may be anywhere between its delay queue and a worker.
-    assert not threading.Event().wait(0.2)
-    assert decision_on(window, "second") == "drop"
-    window.clear(JOB)
-    assert decision_on(window, "third") == "wait"
+def test_a_dropped_message_covers_no_other(window: CoalescingWindow) -> None:
+    first, second = arrive(window), arrive(window)
+    # A was merged into B, whose run began by another message meanwhile.
+    assert not is_dropped(window, "second", second, Index(B))
+    later = arrive(window)
+    assert not is_dropped(window, "first", first, Index(A))
+    assert is_dropped(window, "first", first, Index(A), Index(B))
+    assert not is_dropped(window, "later", later, Index(A))
 
 
-def test_a_mark_whose_message_never_comes_ends_some_minutes_later(redis: Redis, window: CoalescingWindow) -> None:
-    decision_on(window, "first")
-    assert 0 < redis.pttl(redis.keys("*window*")[0]) <= window.seconds * 1_000
-    window.mark_waiting(JOB, "first")
-    remaining = redis.pttl(redis.keys("*window*")[0]) / 1_000
-    assert window.seconds < remaining <= window.seconds + HOLD
+def test_a_retry_runs_and_covers_no_message(window: CoalescingWindow) -> None:
+    first = arrive(window)
+    assert not is_dropped(window, "other", arrive(window))
+    assert not is_dropped(window, "first", {**first, RETRIES: 3})
+    assert not is_dropped(window, "first", {RETRIES: 3})
+    waiting = arrive(window)
+    assert not is_dropped(window, "first", {RETRIES: 3})
+    assert not is_dropped(window, "waiting", waiting)
 
 
-def test_a_reservation_whose_message_was_never_confirmed_ends_with_the_window(redis: Redis) -> None:
-    window = CoalescingWindow(redis, COVER_ART, 0.1)
-    decision_on(window, "first")
-    eventually(lambda: not redis.keys("*window*"), "the reservation is gone")
-    assert decision_on(window, "second") == "wait"
+def test_after_the_loss_of_redis_each_message_runs(redis: Redis, window: CoalescingWindow) -> None:
+    first, second = arrive(window), arrive(window)
+    assert not is_dropped(window, "first", first)
+    redis.flushdb()
+    assert not is_dropped(window, "second", second)
+    assert not is_dropped(window, "later", arrive(window))
 
 
-def test_other_jobs_and_other_archives_have_windows_of_their_own(redis: Redis, window: CoalescingWindow) -> None:
-    decision_on(window, "first")
-    window.mark_waiting(JOB, "first")
-    for number, other in enumerate((Index(B), Delete(A), Delete(A, 1), Delete(A, 1, "png"), Move(1, A, B, "jpg"))):
-        assert decision_on(window, f"other {number}", other) == "wait"
-    assert decision_on(CoalescingWindow(redis, EVENT_ART, 60), "event") == "wait"
+def test_the_beginning_of_a_run_is_kept_for_minutes_beyond_the_window(redis: Redis, window: CoalescingWindow) -> None:
+    is_dropped(window, "first", arrive(window))
+    [key] = redis.keys("*art:begun*")
+    assert 600_000 < redis.pttl(key) <= 660_000
 
 
-def test_of_many_equal_messages_at_once_one_waits(window: CoalescingWindow) -> None:
+def test_other_jobs_and_other_archives_have_windows_of_their_own(window: CoalescingWindow) -> None:
+    others: list[Job] = [Index(B), Delete(A), Delete(A, 1), Delete(A, 1, "png"), Move(1, A, B, "jpg")]
+    arrived = [arrive(window) for _ in others]
+    events = replace(window, project=EVENT_ART)
+    event = arrive(events)
+    assert not is_dropped(window, "first", arrive(window))
+    for number, (other, headers) in enumerate(zip(others, arrived, strict=True)):
+        assert not is_dropped(window, f"other {number}", headers, other)
+    assert not is_dropped(events, "event", event)
+
+
+def test_of_many_equal_messages_at_once_one_runs(window: CoalescingWindow) -> None:
+    arrived = [arrive(window) for _ in range(80)]
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: decision_on(window, str(number)), range(80)))
-    assert sorted(answers) == ["soon"] * 79 + ["wait"]
+        dropped = list(pool.map(lambda number: is_dropped(window, str(number), arrived[number]), range(80)))
+    assert sorted(dropped) == [False] + [True] * 79
 
 
 @pytest.fixture
 def indexer(redis: Redis, window: CoalescingWindow) -> Indexer:
-    """Return an indexer for a database without entities, in which A was merged into B."""
+    """Return an indexer for a database without entities."""
     settings = Settings(musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"))
-    indexer = Indexer.of("cover-art-archive", settings, redis)
-    merged = {A: B}
-    return replace(indexer, window=window, read_entity=lambda _: None, target_gid=lambda gid: merged.get(gid, gid))
-
-
-@pytest.mark.parametrize(("headers", "decision"), [([], Postpone), ([COALESCED], str), ([RETRIES], str)])
-def test_only_a_new_message_waits_for_the_coalescing_window(
-    indexer: Indexer, headers: list[str], decision: type
-) -> None:
-    assert isinstance(indexer.decide(JOB, "first", headers), decision)
+    return replace(Indexer.of("cover-art-archive", settings, redis), window=window, read_entity=lambda _: None)
 
 
 def test_without_redis_a_message_is_postponed(indexer: Indexer) -> None:
@@ -138,7 +135,7 @@ def test_without_redis_a_message_is_postponed(indexer: Indexer) -> None:
 
 
 def reading(entity: Entity) -> Callable[[str], Entity]:
-    """Return a function that reads an entity twice, under both locks of a merged one, and then stops the job."""
+    """Return a function that reads an entity, under both locks of a merged one, and then stops the job."""
     reads = iter([entity])
 
     def read(gid: str) -> Entity:
@@ -149,62 +146,47 @@ def reading(entity: Entity) -> Callable[[str], Entity]:
     return read
 
 
-def deliver(indexer: Indexer, gid: str, message_id: str) -> str:
-    """Have a new `index` message decided on, confirm it if it waits, and return the decision."""
-    job = Index(gid)
-    decision = indexer.decide(job, message_id, headers=[])
-    if not isinstance(decision, Postpone):
-        return decision
-    assert decision.mark == COALESCED
-    indexer.window.mark_waiting(job, message_id)
-    return "wait"
+def is_read(indexer: Indexer, gid: str, headers: Mapping[str, Any], message_id: str) -> bool:
+    """Have a message that is back run, and return whether its job read the database: A was merged into B."""
+    try:
+        replace(indexer, read_entity=reading(Entity(B, ()))).handle(Index(gid), message_id, headers)
+    except ZeroDivisionError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize(("first", "second"), [(A, B), (B, A), (A, A)])
 def test_a_merged_gid_shares_the_window_of_its_target(indexer: Indexer, first: str, second: str) -> None:
-    assert deliver(indexer, first, "first") == "wait"
-    assert deliver(indexer, second, "second") == "drop"
-    assert deliver(indexer, second, "third") == "drop"
-    with pytest.raises(ZeroDivisionError):
-        replace(indexer, read_entity=reading(Entity(B, ()))).run(Index(first), headers=[COALESCED])
-    assert deliver(indexer, second, "during the run") == "wait"
+    one, two = arrive(indexer.window), arrive(indexer.window)
+    assert is_read(indexer, first, one, "one")
+    later = arrive(indexer.window)
+    assert not is_read(indexer, second, two, "two")
+    assert is_read(indexer, second, later, "later")
 
 
 @pytest.mark.parametrize("job", [Delete(A), Move(1, A, B, "jpg")])
-def test_a_message_that_comes_during_the_run_of_an_equal_job_waits_anew(indexer: Indexer, job: Delete | Move) -> None:
-    assert isinstance(indexer.decide(job, "first", headers=[]), Postpone)
-    indexer.window.mark_waiting(job, "first")
-    assert indexer.decide(job, "second", headers=[]) == "drop"
-    # The first request to the archive stops the job.
-    archive: Any = SimpleNamespace(copy=lambda *_: 1 / 0, delete=lambda *_: 1 / 0)
+def test_a_message_that_comes_during_the_run_of_an_equal_job_runs_later(indexer: Indexer, job: Delete | Move) -> None:
+    first, equal = arrive(indexer.window), arrive(indexer.window)
+    during: list[Mapping[str, Any]] = []
+
+    def stop(*_: object) -> None:
+        during.append(arrive(indexer.window))
+        raise ZeroDivisionError
+
+    archive: Any = SimpleNamespace(copy=stop, delete=stop)
+    stopping = replace(indexer, archive=archive, read_home=lambda _: B)
     with pytest.raises(ZeroDivisionError):
-        replace(indexer, archive=archive, read_home=lambda _: B).run(job, headers=[COALESCED])
-    assert isinstance(indexer.decide(job, "during the run", headers=[]), Postpone)
+        stopping.handle(job, "first", first)
+    stopping.handle(job, "equal", equal)
+    with pytest.raises(ZeroDivisionError):
+        stopping.handle(job, "during", during[0])
 
 
-def test_a_retry_leaves_the_mark_of_a_message_that_waits(indexer: Indexer) -> None:
-    assert deliver(indexer, B, "first") == "wait"
-    assert indexer.run(Index(B), headers={COALESCED: True, RETRIES: 3}) == "skipped"
-    assert deliver(indexer, B, "second") == "drop"
-
-
-def test_a_job_whose_item_is_locked_keeps_its_mark(indexer: Indexer) -> None:
-    assert deliver(indexer, B, "first") == "wait"
+def test_a_job_whose_item_is_locked_covers_no_other(indexer: Indexer) -> None:
+    first, second = arrive(indexer.window), arrive(indexer.window)
     with indexer.locks.hold(B), pytest.raises(Postpone, match="held"):
-        indexer.run(Index(B), headers={COALESCED: True})
-    assert deliver(indexer, B, "second") == "drop"
-
-
-def test_a_mark_that_was_deleted_is_set_again_if_the_job_is_postponed(window: CoalescingWindow) -> None:
-    def run() -> None:
-        with own_marks(window, owned=True) as clear:
-            clear(JOB)
-            assert not window.is_waiting(JOB)
-            raise Postpone(1.0, "the archive is away")
-
-    with pytest.raises(Postpone):
-        run()
-    assert window.is_waiting(JOB)
+        indexer.handle(Index(B), "first", first)
+    assert is_read(indexer, B, second, "second")
 
 
 @pytest.mark.parametrize("locked", [A, B])

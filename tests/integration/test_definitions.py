@@ -11,7 +11,7 @@ from app.search.contract import Filters, Hit
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.storage.layout import Page
-from app.storage.page_parts import Block, PageLink, Term
+from app.storage.page_parts import Block, PageLink, Term, body_of
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.integration
@@ -31,19 +31,17 @@ def heading(text: str, section: str) -> Block:
 
 
 def test_a_section_that_is_named_comes_before_pages_that_mention_the_name(tmp_path: Path) -> None:
-    core = page(
-        "/mod/core.html",
-        "core",
-        "Many directives. DocumentRoot Directive This is the folder of the files. ServerName Directive Names it.",
-        blocks=(heading("DocumentRoot Directive", "documentroot"), heading("ServerName Directive", "servername")),
-    )
+    blocks = (
+        Block(("Many directives.",)), heading("DocumentRoot Directive", "documentroot"),
+        Block(("Syntax: DocumentRoot path",)), Block(("This is the folder of the files.",)),
+        heading("ServerName Directive", "servername"), Block(("It names it.",)),
+    )  # fmt: skip
+    core = page("/mod/core.html", "core", body_of(blocks), blocks=blocks)
     mentions = page("/howto.html", "DocumentRoot and others", "DocumentRoot " * 30)
     for text in ("DocumentRoot", "documentroot", "DocumentRoot directive", "core DocumentRoot"):
         first, *_ = hits(tmp_path, [mentions, core], text)
         assert first.link == "https://site.example/mod/core.html#documentroot"
-    assert hits(tmp_path, [mentions, core], "DocumentRoot")[0].snippet.text == (
-        "This is the folder of the files. ServerName Directive Names it."
-    )
+    assert hits(tmp_path, [mentions, core], "DocumentRoot")[0].snippet.text == "This is the folder of the files."
 
 
 def test_a_page_that_is_named_comes_before_one_whose_title_ends_with_the_name(tmp_path: Path) -> None:
@@ -79,6 +77,18 @@ def test_an_ordinary_word_in_a_heading_is_no_definition(tmp_path: Path) -> None:
     am = page("/git-am.html", "git-am", "am applies. Hooks run.", blocks=(heading("Hooks", "_hooks"),))
     guide = page("/githooks.html", "githooks", "hooks hooks hooks: all about hooks", headings="Hooks of git")
     assert hits(tmp_path, [am, guide], "hooks")[0].path == "/githooks.html"
+
+
+@pytest.mark.parametrize("text", ["ordered dict", "ordered dic", "OrderedDi", "orderedd", "ordered d"])
+def test_a_name_is_found_by_its_parts_and_by_its_beginning(tmp_path: Path, text: str) -> None:
+    pack = tmp_path / "pack.sqlite"
+    types = page("/types.html", "Types", "All types.", terms=(Term("types.OrderedDict", "class types.OrderedDict()"),))
+    uses = page("/uses.html", "Ordered dicta of d and dictation", "ordered dict, ordered dictation: OrderedDict. " * 9)
+    with closing(PackSearcher(write_pack(pack, [uses, types, *FILLER]))) as searcher:
+        assert searcher.search(parse(text)).hits[0].link == "https://site.example/types.html#types.OrderedDict"
+        assert text == "ordered dict" or searcher.suggest(text)[0] == "OrderedDict"
+        if " " in text:
+            assert searcher.search(parse(f'"{text}"')).hits[0].path == "/uses.html"
 
 
 def test_an_option_is_found_with_its_sign_and_case(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from app.coverart import musicbrainz
 from app.coverart.event_record import EventRecord, run_event
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index
-from app.coverart.musicbrainz import connect, count_gids, entities, entity, gids_of, homes
+from app.coverart.musicbrainz import connect, count_gids, entities, entity, gids_of, homes, kept_connection
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 from app.errors import DatabaseFailed, DatabaseUnavailable
 from app.messages.art_event_reader import EventReader
@@ -254,6 +254,31 @@ def test_a_connection_that_breaks_is_an_outage(musicbrainz_url: str, db: changes
 
     with pytest.raises(DatabaseUnavailable, match="terminat"):
         read_while_it_breaks()
+
+
+def test_jobs_of_a_process_share_a_connection_that_is_replaced_when_it_broke_and_never_left_in_a_transaction(
+    musicbrainz_url: str, db: changes.Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(musicbrainz, "_FRESH", 0)
+
+    def pid() -> int:
+        with kept_connection(musicbrainz_url) as connection:
+            return connection.info.backend_pid
+
+    first = pid()
+    assert pid() == first
+    db.execute("SELECT pg_terminate_backend(%s, 10000)", (first,))
+    second = pid()
+    assert second != first
+    with kept_connection(musicbrainz_url) as connection:
+        # Another thread, which meanwhile needs one, gets its own.
+        other = pid()
+        assert other not in (first, second)
+        connection.execute("BEGIN")
+    assert pid() == other
+    with pytest.raises(DatabaseFailed), kept_connection(musicbrainz_url) as connection, connection.transaction():
+        connection.execute("SELECT 1 / 0")
+    assert pid() == other
 
 
 def test_an_answer_that_something_is_wrong_is_no_outage(musicbrainz_url: str, db: changes.Db, gid: str) -> None:

@@ -197,8 +197,8 @@ def test_a_postponement_can_be_exact_and_then_waits_in_a_queue_of_its_own(name: 
 
 
 def test_a_postponement_travels_from_a_pool_process_whole() -> None:
-    there = pickle.loads(pickle.dumps(Postpone(2.5, "why", exactly=True, mark="m")))
-    assert (there.seconds, there.why, there.exactly, there.mark) == (2.5, "why", True, "m")
+    there = pickle.loads(pickle.dumps(Postpone(2.5, "why", exactly=True, headers={"a": 1})))
+    assert (there.seconds, there.why, there.exactly, there.headers) == (2.5, "why", True, {"a": 1})
 
 
 # fixed_ttl

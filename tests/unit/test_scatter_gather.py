@@ -131,6 +131,12 @@ def test_scores_are_compared_as_shares_of_the_best_possible_score() -> None:
     assert urls(ask([small, large])) == ["s1", "l1", "l2", "s2"]
 
 
+def test_a_page_with_the_words_far_apart_comes_after_pages_of_another_pack_that_show_them_together() -> None:
+    apart = pack("a.example", [replace(hit("apart", 1.0), coverage=0.5)])
+    about = pack("b.example", [hit("first", 0.9), hit("second", 0.6), hit("third", 0.3)])
+    assert urls(ask([apart, about])) == ["first", "second", "third", "apart"]
+
+
 def test_packs_take_turns_on_a_tie() -> None:
     one = pack("one.example", [hit(f"a{at}", 0.5) for at in range(4)] + [hit("a4", 0.1)])
     two = pack("two.example", [hit("b0", 0.504), hit("b1", 0.498), hit("b2", 0.49)])

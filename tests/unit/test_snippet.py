@@ -22,14 +22,17 @@ from app.search.query import Phrase, fold, parse, words
 from app.search.snippet import WIDTH, Snippet, _Passage, best_snippet, matching_lines
 from app.search.subsections import best_pdf_page
 from app.storage.layout import CONTENT_VERSION, Page, from_json, to_json
-from app.storage.page_parts import Block
+from app.storage.page_parts import Block, body_of
+from app.text.lines import HEADING, OTHER, SENTENCE
 from tests.packs import page, write_pack
 from tests.support.pdf import pdf
 
 pytestmark = pytest.mark.unit
 
 FILLER = "Nothing of note is said in this sentence, nor in the next. "
-WORDS = st.sampled_from(["find", "Fínd", "me", "finder", "it", "<b>", "a&b", "é", "x" * 300, ". ", "\n", "und", "–"])
+WORDS = st.sampled_from(
+    ["find", "Fínd", "me", "finder", "it", "<b>", "a&b", "é", "x" * 300, ". ", SENTENCE, HEADING, OTHER, "und", "–"]
+)
 TEXTS = st.lists(st.one_of(WORDS, st.text(max_size=12)), max_size=120).map(" ".join)
 
 
@@ -54,7 +57,8 @@ def test_a_snippet_is_a_part_of_the_page_with_its_matches_marked(text: str, type
     assert "".join(piece for piece, _ in snippet.pieces) == snippet.text
     assert all(piece for piece, _ in snippet.pieces)
     inner = snippet.text.removeprefix("…\u00a0").removesuffix("\u00a0…")
-    assert inner in " ".join(text.split()) or len(inner) >= WIDTH - 1
+    whole = " ".join(text.split())
+    assert all(part in whole for part in inner.split(" … ")) or len(inner) >= WIDTH - 1
     assert len(inner) <= WIDTH
     matcher = set(words(" ".join(query.words)))
     for piece in marked(snippet):
@@ -72,8 +76,38 @@ def test_the_passage_with_all_words_closest_together_is_shown() -> None:
 
 def test_a_snippet_begins_at_the_start_of_a_sentence_nearby() -> None:
     snippet = cut(f"{FILLER * 9}Then it was found here. {FILLER * 9}", "found ")
-    assert snippet.text.startswith("…\u00a0Nothing of note")
-    assert snippet.text.endswith("\u00a0…")
+    assert snippet.text == f"{FILLER}Then it was found here. {FILLER * 2}".rstrip()
+    long = "a clause that goes on, " * 30
+    assert cut(f"{long} found, {long}", "found ").text.startswith("…\u00a0")
+
+
+def test_a_snippet_is_of_sentences_with_a_match_not_of_other_lines_around_them() -> None:
+    lines = (
+        *(("Amber", HEADING), ("Contents", OTHER), ("About amber", OTHER), ("Amber is old.", SENTENCE)),
+        *(
+            ("amber(size=1)", OTHER),
+            ("Trees, e.g. pines, make it.", SENTENCE),
+            ("Use", HEADING),
+            ("Amber glows.", SENTENCE),
+        ),
+    )
+    text = "".join(f"{line}{end}" for line, end in lines)
+    assert cut(text, "amber ").text == "Amber is old. … Trees, e.g. pines, make it."
+    assert cut(text, "contents ").text == "Contents … Amber is old."
+    shown = best_snippet(("", text), Matcher(parse("use ").phrases), shown={"Use"})
+    assert (shown.text, shown.marks) == ("Amber is old. … Trees, e.g. pines, make it.", ())
+    assert cut(f"Amber{OTHER}Pines{OTHER}", "pines ").text == "Pines"
+
+
+def test_a_hit_that_opens_at_a_section_shows_its_first_sentences(tmp_path: Path) -> None:
+    blocks = (
+        Block(("Trees",), "h1"), Block(("Here are trees in general.",)), Block(("Amber trees",), "h2", "amber"),
+        Block(("tree(kind)",)), Block(("They are all very old.",)), Block(("Pines",), "h2", "pines"),
+        Block(("Some old pines stand at the coast.",)),
+    )  # fmt: skip
+    trees = page("/trees", "Trees", body_of(blocks), headings="Trees\nAmber trees\nPines", blocks=blocks)
+    (hit,) = hits(tmp_path, [trees], "amber trees")
+    assert (hit.link, hit.snippet.text) == ("https://site.example/trees#amber", "They are all very old.")
 
 
 def test_the_rarer_of_two_distant_words_is_shown() -> None:
@@ -334,11 +368,10 @@ def test_a_hit_in_a_pdf_opens_at_the_first_page_with_most_of_the_query(
 
 def test_a_title_that_matches_does_not_hide_the_page_of_a_pdf() -> None:
     matcher = Matcher(parse("juniper").phrases)
-    assert best_pdf_page("page=2\tPage 2", "Page 1 amber Page 2 juniper", matcher) == Subsection(
-        fragment="page=2", heading="Page 2"
-    )
-    assert best_pdf_page("linux\tPage 2", "Page 1 amber Page 2 juniper", matcher) is None
-    assert best_pdf_page("", "Page 1 amber", matcher) is None
+    body = f"Page 1{HEADING}amber{OTHER}Page 2{HEADING}juniper"
+    assert best_pdf_page("page=2\tPage 2", body, matcher) == Subsection(fragment="page=2", heading="Page 2")
+    assert best_pdf_page("linux\tPage 2", body, matcher) is None
+    assert best_pdf_page("", f"Page 1{HEADING}amber", matcher) is None
 
 
 def test_of_headings_with_as_many_words_the_one_with_rarer_words_is_opened(tmp_path: Path) -> None:

@@ -131,9 +131,8 @@ class FailureHandler:
         except Exception as error:  # noqa: BLE001 - A task may ask for an infinite wait, or for NaN seconds.
             self.fail(original, failure_of(InvalidMessage(f"{postpone!r}: {error}"), task=task))
             return
-        added = postpone.headers | ({postpone.mark: True} if postpone.mark else {})
-        if added and isinstance(decision, Postponed):
-            decision = replace(decision, headers={**decision.headers, **added})
+        if postpone.headers and isinstance(decision, Postponed):
+            decision = replace(decision, headers={**decision.headers, **postpone.headers})
         self._act(decision, original)
 
     def set_aside(self, original: Original, task: object, *, deliveries: int) -> None:

@@ -153,14 +153,8 @@ class Request(RevocableRequest):
         if isinstance(error, TimeLimitExceeded):
             error = self._postponed_at_time_limit() or error
         if isinstance(error, AttemptPostponed):
-            postpone = error.postpone
-
-            def finish(decision: Decision, disposition: Disposition) -> None:
-                if postpone.mark and isinstance(decision, Postponed):
-                    self._call_hook("on_postponed", self.id, self.args, self.kwargs)
-                self._finish(Announced(None, f"postponed: {postpone.why}"), decision, disposition)
-
-            self._failures.postpone(self._original(finish), self.type, postpone)
+            finish = partial(self._finish, Announced(None, f"postponed: {error.postpone.why}"))
+            self._failures.postpone(self._original(finish), self.type, error.postpone)
             return
         if isinstance(error, AttemptFailed | AttemptRetried):
             failure, recorded = error.failure, states.RETRY if isinstance(error, AttemptRetried) else None

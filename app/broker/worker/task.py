@@ -135,12 +135,6 @@ class Task(CeleryTask):  # type: ignore[misc]
         """
         return None
 
-    def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Note that a message postponed with a mark is in its delay queue; its original is acknowledged afterwards.
-
-        A hook for subclasses, called in the main process. It must be quick.
-        """
-
 
 def _can_be_pickled(error: Exception) -> bool:
     """Return whether the main process can be given an exception: it is small, and comes back as the same class."""

@@ -42,6 +42,8 @@ _Rank = tuple[str, float]
 _RankedHits = list[tuple[_Rank, Hit]]
 #: Digits of a score that count. The rarity of a word differs by more than that between two packs.
 _DIGITS = 2
+#: Power of a hit's coverage in its score. A pack raises its best passages, however little of the query they have.
+_COVERAGE = 2
 
 
 def validate_request(request: SearchRequest) -> SearchRequest:
@@ -107,8 +109,9 @@ def merge(
     """Return the page of hits of a checked request from the outcomes of its domains; raises as `gather_replies` does.
 
     Each pack's own order is kept. Between packs the better score decides, as a share of the best possible one, or the
-    later date. Packs in which no page has all the words are left out if another pack has such a page. Only the first
-    page of hits has best bets, and only without filters.
+    later date. A hit that does not show all of the query in one place counts less: its pack may have no better one.
+    Packs in which no page has all the words are left out if another pack has such a page. Only the first page of hits
+    has best bets, and only without filters.
     """
     replies, silent = gather_replies(outcomes)
     with_hits = [reply for reply in replies if reply.results.total]
@@ -150,7 +153,7 @@ def _hits_with_domain(reply: SearchReply) -> Iterator[Hit]:
 def _ranked_hits(reply: SearchReply, *, by_date: bool) -> _RankedHits:
     """Rank the hits of a pack by score, or by date: undated hits last, and within a day by score."""
     hits = list(_hits_with_domain(reply))
-    scores = [hit.score for hit in hits]
+    scores = [hit.score * hit.coverage**_COVERAGE for hit in hits]
     if not by_date:
         # A hit that its pack puts before another one counts as no worse than that one.
         scores = list(accumulate(reversed(scores), max))[::-1]

@@ -178,7 +178,7 @@
       active = -1;
       input.removeAttribute("aria-activedescendant");
       // A name that leads to a suggested page is not suggested as a query as well.
-      const names = new Set(pages.flatMap(({ title, heading }) => [title, heading]));
+      const names = new Set(pages.flatMap(({ title, heading }) => [title, heading, lastPart(heading)]));
       const queries = texts.filter((text) => !names.has(text)).slice(0, pages.length ? mostWithPages : undefined);
       const words = queries.map((text) => element("li", { role: "option", dir: "auto", textContent: text }));
       list.replaceChildren(...words, ...pages.map(pageOption));
@@ -190,6 +190,11 @@
       input.setAttribute("aria-expanded", "true");
       const number = options().length;
       announcement.textContent = number === 1 ? "1 suggestion" : `${number} suggestions`;
+    }
+
+    // `OrderedDict` of `collections.OrderedDict()`.
+    function lastPart(name) {
+      return name.replace(/ ?\(\)$/, "").split(/[.:#]/).pop();
     }
 
     // A page: choosing it opens the page instead of searching.

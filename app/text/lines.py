@@ -1,0 +1,51 @@
+"""Lines of a page's text in a pack: the character that ends each says whether it is a sentence.
+
+Snippets are cut from sentences. All three characters count as white space for searches and take the place of one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from app.text.variants import is_unspaced
+
+#: What ends a line: one of sentences, a heading, and anything else such as code, a cell or an entry of a list.
+SENTENCE: Final = "\n"
+HEADING: Final = "\x1d"
+OTHER: Final = "\x1e"
+END: Final = re.compile(r"[\n\x1d\x1e]")
+
+_SPACES: Final = str.maketrans(dict.fromkeys(f"{SENTENCE}{HEADING}{OTHER}", " "))
+_STOP: Final = re.compile(r"""[.!?…。！？]['"”’»)\]）」』]*$""")
+_PLAIN: Final = re.compile(r"(?<!\S)[\"'“‘«(]?[^\W\d_]+[\"'”’»)]?[,.;:]?(?!\S)")
+#: Plain words of a line that ends as a sentence does, and of one that does not; characters where words have no spaces.
+_LEAST_WORDS: Final = 4
+_MANY_WORDS: Final = 12
+_LEAST_UNSPACED: Final = 12
+
+
+def ended(line: str, *, may_be_sentence: bool, is_heading: bool = False) -> str:
+    """Return the line with the character that ends it."""
+    end = HEADING if is_heading else SENTENCE if may_be_sentence and _is_sentence(line) else OTHER
+    return line.translate(_SPACES) + end
+
+
+def lines_in(text: str) -> list[str]:
+    """Return the lines of a text, each with the character that ends it, as `ended` does."""
+    ends = [match.end() for match in END.finditer(text)]
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def without_ends(text: str) -> str:
+    """Return the text of lines with spaces between them."""
+    return text.translate(_SPACES).rstrip(" ")
+
+
+def _is_sentence(line: str) -> bool:
+    """Return whether a line has plain words and a stop at its end, or many plain words."""
+    if is_unspaced(line):
+        return len(line) >= _LEAST_UNSPACED and _STOP.search(line) is not None
+    has_stop = _STOP.search(line[-6:]) is not None
+    least = _LEAST_WORDS if has_stop else _MANY_WORDS
+    return line.count(" ") >= least - 1 and len(_PLAIN.findall(line)) >= least
