@@ -476,7 +476,7 @@ def test_a_letter_whose_confirm_was_lost_with_its_connection_is_not_sent_again(
     arrived: int,
 ) -> None:
     ids = dead_letter(publisher, [failed_delivery(number) for number in range(10)])
-    dead = dead_sets(broker_url, publisher, sent=NotesInFolder(tmp_path / "sent")).only("post.dead")
+    dead = dead_sets(broker_url, publisher, sent=notes_in(tmp_path / "sent")).only("post.dead")
     awaited, waits = Publisher._await_answers, count(1)
 
     def await_or_lose(self: Publisher, *arguments: Any) -> None:
