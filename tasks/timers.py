@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -9,7 +11,6 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.broker.connection import connection_to
-from app.broker.errors import PublishFailed
 from app.broker.worker.task import Task
 from app.crawl.frontier.values import Admitted, Refill
 from app.crawl.record.crawls import read_crawl
@@ -20,7 +21,7 @@ from app.redis_state.client import PREFIX
 from app.sites.scheduler import START_LOST, DueCrawl
 from app.sites.sweep import Sweep
 from app.storage.damage import isolated
-from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
+from app.timers.stored import StoredTimer, delete_stored_timers, store_timer
 from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import DomainTask, context, domain_of, task
@@ -29,6 +30,9 @@ from tasks.retention import publish_due_tidy
 from tasks.site import page_messages, publish_end
 
 logger = get_task_logger(__name__)
+
+#: Seconds in which one tick fires timers; the next one goes on.
+_FIRING = 1.0
 
 #: While Redis has this key, no process looks for crawls that are due.
 _SITES_READ = f"{PREFIX}sites:read"
@@ -77,14 +81,11 @@ def reset_timer(**message: Any) -> None:
 def tick() -> None:
     """Fire the timers that are due, and admit pages of crawls that have room: publish confirmed, then note it."""
     process = context()
-    for timer in process.timers.claim_due():
-        try:
-            _fire(timer)
-        except PublishFailed:
-            raise
-        except Exception:
-            # The next timers must not wait for this one, which is due again when its claim expires.
-            logger.exception("%s: the timer cannot fire; next attempt when its claim expires", timer.domain)
+    until = time.monotonic() + _FIRING
+    while timers := process.timers.claim_due():
+        _fire(timers)
+        if time.monotonic() >= until:
+            break
     for refill in process.frontier.refill(stalled=STALLED):
         with isolated(process.store, _CANNOT_GO_ON, refill.domain, refill.crawl_id):
             _refill(refill)
@@ -110,17 +111,25 @@ def sweep(**message: Any) -> None:
         logger.warning("Sweep of %s", action)
 
 
-def _fire(timer: Timer) -> None:
+def _fire(timers: Sequence[Timer]) -> None:
+    """Publish the callbacks of claimed timers together, and delete the timers whose callbacks are confirmed.
+
+    Timers of domains with an unfinished crawl are put off, and one that cannot fire is due again when its claim
+    expires. Raises PublishFailed.
+    """
     process = context()
-    frontier = process.frontier
-    if any(holds(timer.domain) for holds in (frontier.open_messages, frontier.is_active, frontier.is_restored)):
-        process.timers.rearm(timer)
-        return
-    if not process.timers.is_unchanged(timer):  # It was set back while others of its claim fired, and is due later.
-        return
-    process.publisher.publish([queue_message(timer.callback.queue, timer.callback.message, process.budgets)])
-    if process.timers.remove(timer):
-        delete_stored_timer(process.store, timer.domain)
+    crawled = process.frontier.crawled([timer.domain for timer in timers])
+    process.timers.rearm([timer for timer in timers if timer.domain in crawled])
+    firing = process.timers.unchanged([timer for timer in timers if timer.domain not in crawled])
+    callbacks = (timer.callback for timer in firing)
+    failures = process.publisher.publish_each(
+        [queue_message(callback.queue, callback.message, process.budgets) for callback in callbacks]
+    )
+    fired = process.timers.remove([timer for number, timer in enumerate(firing) if number not in failures])
+    if fired:
+        delete_stored_timers(process.store, [timer.domain for timer in fired])
+    for failure in failures.values():
+        raise failure
 
 
 def _refill(refill: Refill) -> None:

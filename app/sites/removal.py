@@ -18,7 +18,7 @@ from app.sites.search_reports import report_prefix
 from app.sites.stored import site_key, start_key
 from app.storage.layout import announcement_key, content_prefix, manifest_key, pack_key
 from app.storage.store import ObjectStore
-from app.timers.stored import delete_stored_timer
+from app.timers.stored import delete_stored_timers
 from app.timers.timers import Timers
 
 #: Keys of Redis in one deletion.
@@ -89,7 +89,7 @@ class SiteRemoval:
         for crawl_id in self._crawl_ids():
             self._frontier.set_state(crawl_id, "cancelled")
         Timers(self._redis).delete(self.domain)
-        delete_stored_timer(self._store, self.domain)
+        delete_stored_timers(self._store, [self.domain])
 
     def requests_in_flight(self) -> int:
         """Return the number of requests to the domain, and to hosts below it, that have not ended.
@@ -116,7 +116,7 @@ class SiteRemoval:
         for key in list(chain.from_iterable((stat.key for stat in self._store.list(prefix)) for prefix in prefixes)):
             self._store.delete(key)
         Timers(self._redis).delete(self.domain)
-        delete_stored_timer(self._store, self.domain)
+        delete_stored_timers(self._store, [self.domain])
         self._delete_keys(ids)
         return found
 

@@ -1,15 +1,22 @@
--- Complete a claim, unless the timer was started or reset since: delete the timer, or put it off by ARGV[3] seconds.
--- Returns 1 if it was; a timer that is deleted already counts as deleted by a former call.
--- KEYS: deadlines, timer of the domain. ARGV: domain, version at the claim, seconds or '' to delete.
-local version = redis.call('HGET', KEYS[2], 'version')
-if version ~= ARGV[2] then
-    return not version and ARGV[3] == '' and 1 or 0
+-- Complete claims, each unless its timer was started or reset since: delete the timer, or put it off by some seconds.
+-- Returns 1 for each that was, else 0; a timer that is deleted already counts as deleted by a former call.
+-- KEYS: deadlines, then the timer of each domain. ARGV: of each, its domain, version at the claim, seconds or '' to delete.
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
+local completed = {}
+for number = 1, #KEYS - 1 do
+    local timer = KEYS[number + 1]
+    local domain, claimed, seconds = ARGV[3 * number - 2], ARGV[3 * number - 1], ARGV[3 * number]
+    local version = redis.call('HGET', timer, 'version')
+    if version ~= claimed then
+        completed[number] = not version and seconds == '' and 1 or 0
+    elseif seconds == '' then
+        redis.call('DEL', timer)
+        redis.call('ZREM', KEYS[1], domain)
+        completed[number] = 1
+    else
+        redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), domain)
+        completed[number] = 1
+    end
 end
-if ARGV[3] == '' then
-    redis.call('DEL', KEYS[2])
-    redis.call('ZREM', KEYS[1], ARGV[1])
-else
-    local clock = redis.call('TIME')
-    redis.call('ZADD', KEYS[1], string.format('%.6f', clock[1] + clock[2] / 1000000 + ARGV[3]), ARGV[1])
-end
-return 1
+return completed

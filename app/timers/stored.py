@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,9 +30,12 @@ def store_timer(store: ObjectStore, timer: StoredTimer) -> None:
     store.put(timer_key(timer.domain), json.dumps(fields, sort_keys=True).encode())
 
 
-def delete_stored_timer(store: ObjectStore, domain: str) -> None:
-    """Delete a domain's timer from the store; a missing one is no error."""
-    store.delete(timer_key(domain))
+def delete_stored_timers(store: ObjectStore, domains: Iterable[str]) -> None:
+    """Delete the timers of domains from the store; missing ones cost no request of their own."""
+    keys = set(map(timer_key, domains))
+    for stat in store.list(_PREFIX):
+        if stat.key in keys:
+            store.delete(stat.key)
 
 
 def stored_timers(store: ObjectStore, domain: str = "") -> Iterator[StoredTimer]:

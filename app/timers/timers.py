@@ -6,7 +6,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ _TICKED = f"{PREFIX}ticked"
 #: A full pack contains everything that an incremental one would, so it wins. Other callbacks have strength 0.
 _STRENGTH = {"pack_full": 2, "pack_incremental": 1}
 
-#: Timers claimed by one tick.
+#: Timers of one claim, which are fired together.
 _BATCH = 100
 
 #: The reference document's names of the two packs, besides the message types.
@@ -99,24 +99,33 @@ class Timers:
         return bool(self._reset(keys=_keys(domain), args=_arguments(domain, timeout, callback)))
 
     def claim_due(self, *, lease: float = 30.0) -> list[Timer]:
-        """Claim the timers that are due. One that is neither removed nor rearmed in `lease` seconds is due again."""
+        """Claim the first timers that are due. One that is not completed in `lease` seconds is due again."""
         rows = self._claim(keys=[_DEADLINES, _CLAIMED], args=[_TIMER, lease, _BATCH, uuid.uuid4().hex])
         return [
             Timer(domain, float(timeout), Callback(queue, json.loads(message)), version)
             for domain, timeout, queue, message, version in rows
         ]
 
-    def is_unchanged(self, timer: Timer) -> bool:
-        """Return whether a claimed timer was neither started nor reset since its claim."""
-        return self._redis.hget(_TIMER + timer.domain, "version") == timer.version
+    def unchanged(self, timers: Sequence[Timer]) -> list[Timer]:
+        """Return the claimed timers that were neither started nor reset since their claim."""
+        pipe = self._redis.pipeline(transaction=False)
+        for timer in timers:
+            pipe.hget(_TIMER + timer.domain, "version")
+        return [timer for timer, version in zip(timers, pipe.execute(), strict=True) if timer.version == version]
 
-    def remove(self, timer: Timer) -> bool:
-        """Delete a claimed timer unless it was started or reset since; return whether it was deleted."""
-        return bool(self._complete(keys=_keys(timer.domain), args=[timer.domain, timer.version, ""]))
+    def remove(self, timers: Sequence[Timer]) -> list[Timer]:
+        """Delete claimed timers, but for those that were started or reset since; return those that were deleted."""
+        return self._completed([(timer, "") for timer in timers])
 
-    def rearm(self, timer: Timer) -> bool:
-        """Put a claimed timer off by its own timeout unless it was started or reset since; return whether it was."""
-        return bool(self._complete(keys=_keys(timer.domain), args=[timer.domain, timer.version, timer.timeout]))
+    def rearm(self, timers: Sequence[Timer]) -> list[Timer]:
+        """Put claimed timers off, each by its own timeout, as `remove` deletes them; return those that were."""
+        return self._completed([(timer, timer.timeout) for timer in timers])
+
+    def _completed(self, claims: Sequence[tuple[Timer, float | str]]) -> list[Timer]:
+        keys = [_TIMER + timer.domain for timer, _ in claims]
+        arguments = [argument for timer, seconds in claims for argument in (timer.domain, timer.version, seconds)]
+        done = self._complete(keys=[_DEADLINES, *keys], args=arguments) if claims else []
+        return [timer for (timer, _), is_done in zip(claims, done, strict=True) if is_done]
 
     def stop(self, domain: str, *, callback: Callback) -> bool:
         """Delete a domain's timer, claimed or not, if it has this callback; return whether it was deleted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from celery.beat import Scheduler
 from kombu import Connection
 
+from app.broker.errors import PublishFailed
 from app.broker.outgoing import Outgoing
 from app.celery import app
 from app.crawl.frontier.values import Crawl, FoundPage, Host, MessageKind
@@ -63,32 +65,52 @@ def test_a_due_timer_publishes_its_callback_once_and_is_removed(process: Context
     assert broker.depth("site.pack") == 0
 
 
-def test_a_timer_that_is_reset_while_another_one_of_its_claim_fires_is_due_later(
+def test_of_timers_that_are_due_together_one_whose_publish_fails_holds_no_other_back(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    domains = ["a.gov", "b.gov"]
-    for domain in domains:
-        process.timers.start(domain, timeout=0.05, callback=full_pack(domain))
-    publish = process.publisher.publish
+    names = {f"{number}.gov" for number in range(250)}
+    for name in names:
+        process.timers.start(name, timeout=0.01, callback=full_pack(name))
+    publish, failed = process.publisher.publish_each, set[str]()
 
-    def publish_and_reset(messages: Sequence[Outgoing]) -> None:
-        publish(messages)
-        fired = json.loads(messages[0].body).get("domain")
-        for domain in domains:
-            if fired and domain != fired:
-                process.timers.reset(domain, timeout=30, callback=full_pack(domain))
+    def publish_others(messages: Sequence[Outgoing]) -> dict[int, Exception]:
+        failed.add(json.loads(messages[0].body)["domain"])
+        return publish(messages[1:]) or {0: PublishFailed("refused")}
 
-    def due(domain: str) -> bool:
-        timer = process.timers.running(domain)
-        return timer is not None and timer.remaining < 0
+    def fired() -> bool:
+        with suppress(PublishFailed):
+            tick()
+        return process.timers.count() == len(failed)
 
-    eventually(lambda: all(map(due, domains)), "both timers to be due")
     with monkeypatch.context() as patch:
-        patch.setattr(process.publisher, "publish", publish_and_reset)
-        tick()
-    assert len(broker.take("site.pack")) == 1
+        patch.setattr(process.publisher, "publish_each", publish_others)
+        eventually(fired, "all others have fired")
+    assert {json.loads(each.body)["domain"] for each in broker.take("site.pack")} == names - failed
+    for name in failed:
+        process.timers.make_due(name)
+    tick()
+    assert {json.loads(each.body)["domain"] for each in broker.take("site.pack")} == failed
+    assert process.timers.count() == 0
+
+
+def test_a_timer_that_is_reset_while_its_claim_fires_fires_again_later(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov"))
+    publish = process.publisher.publish_each
+
+    def reset_and_publish(messages: Sequence[Outgoing]) -> dict[int, Exception]:
+        process.timers.reset("a.gov", timeout=30, callback=full_pack("a.gov"))
+        return publish(messages)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process.publisher, "publish_each", reset_and_publish)
+        ticked(broker)
+    timer = process.timers.running("a.gov")
+    assert timer is not None
+    process.timers.make_due("a.gov")
     ticked(broker)
-    assert [process.timers.running(domain) for domain in domains] == [None, None]
+    assert process.timers.running("a.gov") is None
 
 
 def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires(

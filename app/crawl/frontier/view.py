@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from redis import Redis
 
@@ -102,10 +102,21 @@ class CrawlView:
         """Return the ids of the restored crawls that wait for a sweep."""
         return sorted(str(crawl_id) for crawl_id in self._redis.smembers(RESTORED_CRAWLS))
 
-    def is_restored(self, domain: str) -> bool:
-        """Return whether a crawl of a domain was restored and waits for a sweep, which may find more of its pages."""
-        crawls = map(self.crawl, self.restored())
-        return any(crawl is not None and crawl.domain == domain for crawl in crawls)
+    def crawled(self, domains: Collection[str]) -> set[str]:
+        """Return the domains with a crawl that has pages left, or whose end is not recorded yet.
+
+        So has a crawl that was restored and waits for a sweep, which may find more of its pages.
+        """
+        pipe = self._redis.pipeline(transaction=False)
+        for domain in domains:
+            pipe.smembers(crawls_key(domain))
+        domain_of = {str(each): domain for domain, ids in zip(domains, pipe.execute(), strict=True) for each in ids}
+        if not domain_of:
+            return set()
+        active = self._redis.smismember(ACTIVE_CRAWLS, list(map(plain_id, domain_of)))
+        restored = self._redis.smismember(RESTORED_CRAWLS, list(domain_of))
+        left = map(sum, self._open_and_waiting(domain_of))
+        return {domain for domain, *held in zip(domain_of.values(), active, restored, left, strict=True) if any(held)}
 
     def is_active(self, domain: str) -> bool:
         """Return whether a crawl of a domain has pages left, or its end is not recorded yet."""
