@@ -273,11 +273,11 @@ class EntityNotFound(ApplicationError, reason="entity-not-found"):
     """Raised when a command names an unknown release or event; names it."""
 
 
-class EventsInUse(ApplicationError, reason="events-in-use", permanent=True):
+class EventsInUse(ApplicationError, reason="events-in-use", permanent=True, problem=INVALID):
     """Raised when running events are to be handed back while a reader publishes events."""
 
 
-class NoSuchEvent(ApplicationError, reason="no-such-event", permanent=True):
+class NoSuchEvent(ApplicationError, reason="no-such-event", permanent=True, problem=INVALID):
     """Raised for an event that the table does not have, or that has not failed."""
 
 

@@ -68,9 +68,9 @@ def hand_back(ops: Operations, *, dry_run: bool = False, why: str = "") -> Reque
     with _table(ops) as connection:
         if dry_run:
             return event_rows.hand_back(connection, dry_run=True)
-        if ReaderStatus(ops.redis).may_publish():
-            raise EventsInUse("the event reader publishes events: `perennial caa events pause` first")
         with ops.act("hand back events", _SUBJECT, why=why) as act:
+            if ReaderStatus(ops.redis).may_publish():
+                raise EventsInUse("the event reader publishes events: pause it first (`perennial caa events pause`)")
             done = event_rows.hand_back(connection)
             act.result = str(done)
     return done

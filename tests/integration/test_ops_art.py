@@ -11,7 +11,9 @@ import psycopg
 import pytest
 from kombu import Connection
 from pydantic import SecretStr
+from redis import Redis
 
+from app.coverart.reader_status import ReaderStatus
 from app.operations.art_audit import ArtAudit, KeptFinding, keep_audit
 from app.operations.audit import AuditLog
 from app.operations.operations import Operations
@@ -164,3 +166,69 @@ def test_a_database_that_is_away_is_said_on_the_page(settings: Settings, connect
         assert "The events are unknown" in client.get("/ops/art").text
         body = {"events": [1]}
         assert client.post("/api/v1/ops/art/requeue", json=body, headers=api_headers()).status_code == 503
+
+
+def test_the_reader_is_paused_and_resumed_and_running_events_are_handed_back_by_the_page_and_the_api(
+    operable: Settings, client: httpx.Client, events: Events, redis: Redis
+) -> None:
+    fresh, other = events.add("running", '{"gid": "a"}'), events.add("running", '{"gid": "b"}')
+    status = ReaderStatus(redis)
+    status.touch()
+
+    def said(path: str, **fields: str) -> str:
+        return client.get(send_form(client, path, **fields).headers["location"]).text
+
+    def posted(path: str, **body: object) -> httpx.Response:
+        return client.post(f"/api/v1/ops/art/{path}", json=body, headers=api_headers())
+
+    assert "2 running events would be queued again" in said("/ops/art/handback", act="dry-handback")
+    assert send_form(client, "/ops/art/handback", act="handback").status_code == 400
+    assert "pause it first" in posted("handback").json()["detail"]
+    assert events.states() == {fresh: ("running", 0), other: ("running", 0)}
+    page = said("/ops/art/reader", act="pause", why="a switch")
+    assert status.is_paused()
+    assert "The event reader is paused." in page
+    assert 'value="resume"' in page
+    assert said("/ops/art/reader", act="resume").count("The event reader is resumed.") == 1
+    assert not status.is_paused()
+    assert posted("pause").json() == {"done": ["paused"]}
+    assert client.get("/api/v1/ops/art", headers=api_headers()).json()["events"]["paused"]
+    assert posted("handback", dry_run=True).json() == {"done": [str(fresh), str(other)]}
+    assert posted("handback").json() == {"done": [str(fresh), str(other)]}
+    assert {state for state, _ in events.states().values()} == {"queued"}
+    assert "0 events queued again" in said("/ops/art/handback", act="handback")
+    assert posted("resume").json() == {"done": ["resumed"]}
+    assert send_form(client, "/ops/art/reader", act="stop").status_code == 400
+    with operated(operable, password=READ_PASSWORD) as reader:
+        for path, act in (("reader", "pause"), ("handback", "handback")):
+            assert 'action="/ops/art/reader"' not in reader.get("/ops/art").text
+            assert send_form(reader, f"/ops/art/{path}", act=act).status_code == 403
+    assert not status.is_paused()
+    entries = list(AuditLog(store_of(operable)).entries())
+    acts = [(entry.act, entry.result.partition(":")[0]) for entry in entries if not entry.act.startswith("log")]
+    assert [act for act in acts if act[1] not in ("refused", "failed")] == [
+        ("resume events", "done"),
+        ("hand back events", "0 events queued again"),
+        ("hand back events", "2 events queued again"),
+        ("pause events", "done"),
+        ("resume events", "done"),
+        ("pause events", "done"),
+    ]
+    assert [entry.why for entry in entries if entry.act == "pause events" and entry.result == "done"] == [
+        "",
+        "a switch",
+    ]
+
+
+def test_a_requeue_by_the_api_can_be_tried_and_names_an_event_that_has_not_failed(
+    client: httpx.Client, events: Events
+) -> None:
+    failed, queued = events.add("failed", '{"gid": "a"}', reason="503"), events.add("queued", '{"gid": "b"}')
+
+    def requeued(event: int, **body: object) -> httpx.Response:
+        return client.post("/api/v1/ops/art/requeue", json={"events": [event], **body}, headers=api_headers())
+
+    assert requeued(failed, dry_run=True).json() == {"done": [str(failed)]}
+    assert events.states()[failed] == ("failed", 5)
+    refused = requeued(queued)
+    assert (refused.status_code, refused.json()["detail"]) == (400, f"event {queued} is queued, and not failed")

@@ -19,6 +19,8 @@ from app.web.ops.visits import Acting, Reading
 
 router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
 
+_STEERED = {"pause": art_events.pause_reader, "resume": art_events.resume_reader}
+
 
 @router.get("/art", response_class=HTMLResponse)
 def show_art(visit: Reading) -> HTMLResponse:
@@ -58,6 +60,25 @@ def requeue(visit: Acting) -> RedirectResponse:
         raise InvalidMessage("choose at least one event")
     done = art_events.requeue(visit.ops, [int(each) for each in given], why=visit.value("why"))
     return visit.back(f"{OPS_PAGES}/art", f"{done}.")
+
+
+@router.post("/art/reader")
+def steer_reader(visit: Acting) -> RedirectResponse:
+    """Pause the reader of events, or resume it."""
+    steer = _STEERED.get(visit.value("act"))
+    if steer is None:
+        raise InvalidMessage("act: expected pause or resume")
+    steer(visit.ops, why=visit.value("why"))
+    return visit.back(f"{OPS_PAGES}/art", f"The event reader is {visit.value('act')}d.")
+
+
+@router.post("/art/handback")
+def hand_back(visit: Acting) -> RedirectResponse:
+    """Queue running events again for another indexer, or only count them."""
+    dry_run = visit.value("act") == "dry-handback"
+    done = art_events.hand_back(visit.ops, dry_run=dry_run, why=visit.value("why"))
+    note = f"{len(done.ids):,} running events would be queued again." if dry_run else f"{done}."
+    return visit.back(f"{OPS_PAGES}/art", note)
 
 
 @router.post("/art/reindex")

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from app.broker.errors import ApplicationError, BrokerUnreachable, InvalidMessage, Overloaded
 from app.cluster.protocol import Routes
 from app.coverart.event_review import FailedEvent
+from app.coverart.event_rows import Requeued
 from app.coverart.event_state import EventQueueState
 from app.errors import (
     BodyRefused,
@@ -78,6 +79,13 @@ class RequeueBody(StrictBody):
     """Failed events of the event queue that are to be queued again."""
 
     events: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(min_length=1, max_length=200)
+    dry_run: bool = Field(False, description="Only check and list the events.")
+
+
+class HandBackBody(StrictBody):
+    """Running events of the event queue, for the indexer that takes it over."""
+
+    dry_run: bool = Field(False, description="Only list the events.")
 
 
 class ReindexBody(StrictBody):
@@ -249,10 +257,40 @@ async def show_art(ops: Calling) -> Response:
 
 @router.post("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")
 async def requeue_events(ops: Calling, body: RequeueBody) -> Response:
-    """Queue failed events of cover art again; `done` has those that are queued now."""
-    return await answer(
-        lambda: {"done": [str(each) for each in art_events.requeue(ops, body.events, why=body.why).ids]}
-    )
+    """Queue failed events of cover art again; `done` has those that are queued now, or with `dry_run` would be."""
+    return await answer(lambda: _ids(art_events.requeue(ops, body.events, dry_run=body.dry_run, why=body.why)))
+
+
+@router.post("/art/pause", response_model=DoneAnswer, operation_id="pause_events")
+async def pause_events(ops: Calling, body: StrictBody) -> Response:
+    """Let the readers of the event queue publish nothing until they are resumed; jobs of published events go on."""
+
+    def paused() -> dict[str, Any]:
+        art_events.pause_reader(ops, why=body.why)
+        return {"done": ["paused"]}
+
+    return await answer(paused)
+
+
+@router.post("/art/resume", response_model=DoneAnswer, operation_id="resume_events")
+async def resume_events(ops: Calling, body: StrictBody) -> Response:
+    """Let the readers of the event queue publish events again."""
+
+    def resumed() -> dict[str, Any]:
+        art_events.resume_reader(ops, why=body.why)
+        return {"done": ["resumed"]}
+
+    return await answer(resumed)
+
+
+@router.post("/art/handback", response_model=DoneAnswer, operation_id="hand_back_events")
+async def hand_back_events(ops: Calling, body: HandBackBody) -> Response:
+    """Queue running events again, for the indexer that takes the table over; with `dry_run` list them in `done`."""
+    return await answer(lambda: _ids(art_events.hand_back(ops, dry_run=body.dry_run, why=body.why)))
+
+
+def _ids(requeued: Requeued) -> dict[str, Any]:
+    return {"done": [str(each) for each in requeued.ids]}
 
 
 @router.post("/art/reindex", response_model=DoneAnswer, operation_id="reindex_art")
