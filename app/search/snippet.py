@@ -11,7 +11,7 @@ from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 from app.search.matcher import Match, Matcher
-from app.search.query import fold
+from app.search.query import fold, words
 from app.text.lines import END, HEADING, OTHER, SENTENCE
 from app.text.variants import is_unspaced
 
@@ -370,4 +370,5 @@ def _cut_lines(text: str, passage: _Passage, opening: str) -> str:
         return " … ".join(filter(None, (first.removesuffix(_AFTER), matched, after)))
     start = line.start if passage.end - line.start <= WIDTH else passage.start
     stop, omitted = _stop(text, start, len(text), least=passage.end, left=WIDTH, is_first=True)
-    return " ".join(text[start:stop].split()) + omitted
+    with_words = filter(words, END.split(text[start:stop]))
+    return " ".join(" ".join(with_words).split()) + omitted

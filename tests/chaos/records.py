@@ -20,6 +20,7 @@ from app.messages.dead_sets import dead_sets, domain_of, payload_of, task_of
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_prefix, from_json
+from app.text.lines import without_ends
 from app.timers.timers import Timers
 from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS, TICK
@@ -70,7 +71,7 @@ class PackWatch:
         with closing(sqlite3.connect(path)) as pack:
             meta = dict(pack.execute("SELECT key, value FROM meta"))
             rows = pack.execute("SELECT path, title, body FROM pages")
-            contents = {path: f"{title}\n{body}" for path, title, body in rows}
+            contents = {path: f"{title}\n{without_ends(body)}" for path, title, body in rows}
         generation = int(meta["generation"])
         self.records.append(PackRecord(domain, generation, meta["kind"], contents))
         self._seen[domain] = generation

@@ -97,6 +97,7 @@ def test_a_snippet_is_of_sentences_with_a_match_not_of_other_lines_around_them()
     shown = best_snippet(("", text), Matcher(parse("use ").phrases), shown={"Use"})
     assert (shown.text, shown.marks) == ("Amber is old. … Trees, e.g. pines, make it.", ())
     assert cut(f"Amber{OTHER}Pines{OTHER}", "pines ").text == "Pines"
+    assert cut(f"Pines{OTHER}/{OTHER}Amber{OTHER}¶{OTHER}", "pines ").text == "Pines Amber"
 
 
 def test_a_hit_that_opens_at_a_section_shows_its_first_sentences(tmp_path: Path) -> None:
