@@ -39,7 +39,7 @@ def running(
 ) -> Iterator[tuple[ArtSystem, Worker]]:
     """One system for all tests: each has items of its own. A message that spends a retry stays in the retry queue."""
     folder = tmp_path_factory.mktemp("outages")
-    fixed = {"ART_RETRY_MS": "14400000", "ART_WINDOW": "0", "ART_OUTAGE_PAUSE": "0.3"}
+    fixed = {"ART_RETRY_MS": "14400000", "ART_WINDOW": "0", "ART_OUTAGE_PAUSE": "0.3", "PGAPPNAME": "worker"}
     with art_corner(services, musicbrainz_template, folder, **fixed) as system, system.worker() as worker:
         yield system, worker
 
@@ -56,10 +56,13 @@ def answering(faults: Faults, answer: Answer) -> Iterator[None]:
 
 @contextmanager
 def database_away(art: ArtSystem) -> Iterator[None]:
-    """Hide the socket that PostgreSQL listens on."""
+    """Hide the socket that PostgreSQL listens on, and end the connections that the worker keeps."""
     [folder] = parse_qs(urlsplit(art.environment["MUSICBRAINZ_URL"]).query)["host"]
     [socket] = [each for each in Path(folder).glob(".s.PGSQL.*") if each.suffix != ".lock"]
     hidden = socket.rename(socket.with_name("hidden"))
+    art.database.execute(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'worker'"
+    )
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.coverart.outages import OUTAGE_ITEMS
+from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, OUTAGE_ITEMS
 from app.private_services import Urls
 from tests.servers import archive as stand_in
 from tests.servers.archive import ArchiveServer
@@ -105,7 +105,8 @@ def test_a_broker_that_is_killed_loses_no_job_that_is_to_be_retried(
     with art_system(own, environment_of(own), musicbrainz_url, tmp_path, **more) as art, art.worker() as worker:
         art.archive.faults.add(stand_in.broken(), times=len(wanted))
         for gid in wanted:
-            post(art, gid)
+            # The next failed run spends a retry.
+            post(art, gid, **{FREE_RUNS: FIRST_FREE_RUNS})
         eventually(lambda: art.broker.depth("cover-art-archive.retry") == len(wanted), "all wait to be retried")
         killable.kill("beam.smp")
         killable.start()
