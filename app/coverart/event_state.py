@@ -9,7 +9,7 @@ from psycopg.sql import SQL
 from redis import Redis
 
 from app.coverart.event_record import connect
-from app.coverart.musicbrainz import Connection
+from app.coverart.musicbrainz import Connection, is_pooled
 from app.coverart.project import PROJECTS, served
 from app.coverart.reader_status import READER_TIMEOUT, ReaderStatus
 from config.settings import Settings
@@ -66,11 +66,15 @@ class EntityEvents:
 
 @dataclass(frozen=True, slots=True)
 class EventQueueState:
-    """The state of the table, and the seconds since a reader last read it: None if none ever did."""
+    """The state of the table, and the seconds since a reader last read it: None if none ever did.
+
+    `pooled` is whether EVENT_QUEUE_URL leads through a pooler.
+    """
 
     entities: tuple[EntityEvents, ...]
     seconds_silent: float | None
     paused: bool
+    pooled: bool
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -128,7 +132,7 @@ def read_state(connection: Connection, settings: Settings, redis: Redis) -> Even
         queued, running, oldest = counts.get(project.entity, (0, 0, 0.0))
         exchange = exchanges.get(project.entity, "")
         entities.append(EntityEvents(project.entity, exchange, queued, running, oldest, failed.get(project.entity, {})))
-    return EventQueueState(tuple(entities), silent, paused)
+    return EventQueueState(tuple(entities), silent, paused, is_pooled(connection))
 
 
 def age_text(seconds: float) -> str:

@@ -56,6 +56,27 @@ _TRANSIENT = frozenset({"40001", "40P01", "55P03", "25006", "25P03"})
 #: Milliseconds after which the kernel gives up a connection whose server acknowledges nothing.
 _UNACKNOWLEDGED_MS = 15_000
 
+#: Seconds of silence after which the kernel asks whether the server's machine is there. By default these are two hours.
+_KEEPALIVE = 10
+
+#: Seconds to wait for the result of a statement, more than any time limit of one: a server that hangs keeps no limit.
+#: Two such waits fit into the time limit of a job.
+_RESULT_SECONDS = 135.0
+
+
+class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that ends where a result does not come in time, so that its process can go on."""
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Wait for what the generator awaits; without `timeout` that is the result of a statement."""
+        try:
+            return super().wait(gen, interval, _RESULT_SECONDS if timeout is None else timeout)
+        except psycopg.OperationalError as error:
+            if self.info.transaction_status != psycopg.pq.TransactionStatus.ACTIVE:
+                raise
+            self.close()
+            raise psycopg.OperationalError(f"no result in {_RESULT_SECONDS:g} s") from error
+
 
 @contextmanager
 def connect(
@@ -128,11 +149,22 @@ def _is_usable(connection: Connection) -> bool:
     return not is_standby
 
 
+def is_pooled(connection: Connection) -> bool:
+    """Return whether a connection leads to a pooler, which names a backend that is not the server's own."""
+    return connection.execute("SELECT pg_backend_pid()").fetchone() != (connection.info.backend_pid,)
+
+
 def _open(parameters: Mapping[str, Any], *, primary: bool, timeout: float = 10.0) -> Connection:
     fixed = {"client_encoding": "UTF8", **({"target_session_attrs": "primary"} if primary else {})}
     # The URL may set other time-outs, but no other encoding.
-    defaults = {"connect_timeout": round(timeout), "tcp_user_timeout": _UNACKNOWLEDGED_MS}
-    return psycopg.connect(**{**defaults, **parameters, **fixed}, autocommit=True, prepare_threshold=None)
+    defaults = {
+        "connect_timeout": round(timeout),
+        "tcp_user_timeout": _UNACKNOWLEDGED_MS,
+        "keepalives_idle": _KEEPALIVE,
+        "keepalives_interval": _KEEPALIVE,
+    }
+    options: dict[str, Any] = {**defaults, **parameters, **fixed}
+    return _BoundedConnection.connect(**options, autocommit=True, prepare_threshold=None)
 
 
 @contextmanager

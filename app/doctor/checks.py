@@ -394,6 +394,12 @@ def event_queue(settings: Settings) -> Iterator[CheckResult]:
         return
     yield from (CheckResult("problem", text) for text in state.problems)
     yield from (CheckResult("warning", text) for text in state.warnings)
+    if state.pooled:
+        yield CheckResult(
+            "warning",
+            "EVENT_QUEUE_URL leads through a pooler; in transaction mode it passes no notification on, and the event "
+            "reader polls. Give the process eventreader a URL of the primary itself",
+        )
     yield from (CheckResult("ok", f"events of the type {each.entity}: {each}") for each in state.entities)
 
 

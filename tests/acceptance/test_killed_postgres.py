@@ -1,18 +1,21 @@
-"""PostgreSQL is killed while events are published, run and recorded: nothing is lost, and no event stays running."""
+"""PostgreSQL is killed or hangs while events are published, run and recorded: none is lost or stays running."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 from uuid import UUID
 
 import pytest
+from pydantic import SecretStr
 
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
+from app.doctor.checks import WITHOUT_BROKER
 from app.errors import ServicesError
 from app.private_services import Urls, service
 from tests.servers import postgres
@@ -23,6 +26,7 @@ from tests.support.art import ArtSystem, art_system
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.programs import program
 from tests.support.waiting import eventually
+from tests.support.worker import Worker
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
@@ -54,7 +58,16 @@ def pooled(url: str) -> Iterator[str]:
             service.reap()
 
 
-RELEASES = 20
+GIDS = [str(UUID(int=number, version=4)) for number in range(1, 21)]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events in work; the first two jobs wait for `go_on`."""
+
+    art: ArtSystem
+    reader: Worker
+    go_on: threading.Event
 
 
 @pytest.fixture
@@ -64,10 +77,28 @@ def server() -> Iterator[KillablePostgres]:
         yield running
 
 
-def test_after_kill_9_of_postgresql_every_event_completes_and_no_attempt_was_charged(
-    services: Urls, server: KillablePostgres, tmp_path: Path
+def kill(server: KillablePostgres, events: Events) -> None:
+    """Kill the database in the middle of two jobs, and start it again when reader and jobs have met that."""
+    server.kill()
+    events.go_on.set()
+    eventually(lambda: "Events wait in their table" in events.reader.log, "the reader has lost the database")
+    eventually(lambda: sum(postponed(events.art)) >= 2, "jobs wait that could not record their end")
+    events.art.post("index", GIDS[0].encode())
+    server.restart()
+
+
+def hang(server: KillablePostgres, events: Events) -> None:
+    """Have the database give no answer for a minute in the middle of two jobs: they wait for it."""
+    with postgres.hanging(server.url):
+        events.go_on.set()
+        threading.Event().wait(60)
+        assert postponed(events.art) == []
+
+
+@pytest.mark.parametrize("trouble", [kill, pytest.param(hang, marks=pytest.mark.long)])
+def test_after_trouble_of_postgresql_every_event_completes_and_no_attempt_was_charged(
+    services: Urls, server: KillablePostgres, tmp_path: Path, trouble: Callable[[KillablePostgres, Events], None]
 ) -> None:
-    gids = [str(UUID(int=number, version=4)) for number in range(1, RELEASES + 1)]
     in_work, go_on = threading.Semaphore(0), threading.Event()
 
     def hold(request: Request) -> None:
@@ -80,25 +111,20 @@ def test_after_kill_9_of_postgresql_every_event_completes_and_no_attempt_was_cha
         settings = settings_for(tmp_path, broker_url, services.redis_url, services.broker_api_url)
         environment = environment_of(settings)
         art = stack.enter_context(art_system(settings, environment, server.url, tmp_path, "event_queue"))
-        art.add_releases(gids)
+        art.add_releases(GIDS)
         art.archive.before = hold
         reader = stack.enter_context(art.reader())
         worker = stack.enter_context(art.worker())
         # Two jobs are in the middle, others are published, and the rest is queued.
         assert in_work.acquire(timeout=30)
         assert in_work.acquire(timeout=30)
-        server.kill()
-        go_on.set()
-        eventually(lambda: "Events wait in their table" in reader.log, "the reader has lost the database")
-        eventually(lambda: sum(postponed(art)) >= 2, "jobs wait that could not record their end")
-        art.post("index", gids[0].encode())
-        server.restart()
+        trouble(server, Events(art, reader, go_on))
         eventually(lambda: states(server.url) == {("completed", 1)}, "all events are completed", seconds=60)
         eventually(lambda: not art.waiting(), "no message is left")
         assert art.broker.depth(art.failed) == 0
         with musicbrainz.connect(server.url) as connection:
             assert connection.execute("SELECT count(*) FROM artwork_indexer.event_failure_reason").fetchone() == (0,)
-            for gid in gids:
+            for gid in GIDS:
                 entity = musicbrainz.entity(connection, COVER_ART, gid)
                 assert entity is not None
                 assert art.archive.files(f"mbid-{gid}")["index.json"] == listing(COVER_ART, entity)
@@ -108,15 +134,18 @@ def test_after_kill_9_of_postgresql_every_event_completes_and_no_attempt_was_cha
 def test_through_a_pooler_in_transaction_mode_events_are_read_run_and_recorded(
     services: Urls, event_queue_template: tuple[str, str], tmp_path: Path
 ) -> None:
-    gids = [str(UUID(int=number, version=4)) for number in range(1, 4)]
     with database.copy_of(*event_queue_template) as url, pooled(url) as through, own_vhost(services) as broker_url:
         settings = settings_for(tmp_path, broker_url, services.redis_url, services.broker_api_url)
         with art_system(settings, environment_of(settings), through, tmp_path, "event_queue") as art:
             with art.reader(), art.worker():
                 # Without a notification the reader polls.
-                art.add_releases(gids)
+                art.add_releases(GIDS[:3])
                 eventually(lambda: states(url) == {("completed", 1)}, "all events are completed", seconds=60)
-            assert [art.images(gid) for gid in gids] == [[1], [2], [3]]
+            for one, is_pooled in ((through, True), (url, False)):
+                checked = settings.model_copy(update={"event_queue_url": SecretStr(one)})
+                texts = " ".join(each.text for each in WITHOUT_BROKER["event queue"](checked))
+                assert ("leads through a pooler" in texts) is is_pooled
+            assert [art.images(gid) for gid in GIDS[:3]] == [[1], [2], [3]]
 
 
 def postponed(art: ArtSystem) -> list[int]:

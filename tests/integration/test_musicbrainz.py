@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,7 +27,7 @@ from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
 from tests.servers.musicbrainz import changes, database
 from tests.servers.musicbrainz_ws import MusicBrainz
-from tests.servers.postgres import pause_replay, standby_of
+from tests.servers.postgres import hanging, pause_replay, postgres, standby_of
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
 
@@ -254,6 +255,33 @@ def test_a_connection_that_breaks_is_an_outage(musicbrainz_url: str, db: changes
 
     with pytest.raises(DatabaseUnavailable, match="terminat"):
         read_while_it_breaks()
+
+
+def test_a_server_that_hangs_holds_up_no_process_for_long_and_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(musicbrainz, "_RESULT_SECONDS", 0.5)
+    monkeypatch.setattr(musicbrainz, "_FRESH", 0)
+    with postgres() as own:
+        url = f"{own}&connect_timeout=2"
+
+        def answer(*, hangs: bool) -> object:
+            with (
+                kept_connection(url) as connection,
+                connection.transaction(),
+                hanging(own) if hangs else nullcontext(),
+            ):
+                row = connection.execute("SELECT pg_backend_pid()").fetchone()
+                return row[0] if row else None
+
+        first = answer(hangs=False)
+        assert answer(hangs=False) == first
+        with pytest.raises(DatabaseUnavailable, match=r"no result in 0\.5 s"):
+            answer(hangs=True)
+        second = answer(hangs=False)
+        assert second not in (None, first)
+        # The kept connection is checked first, and then a new one is tried.
+        with hanging(own), pytest.raises(DatabaseUnavailable, match="timeout"):
+            answer(hangs=False)
+        assert answer(hangs=False) not in (None, first, second)
 
 
 def test_jobs_of_a_process_share_a_connection_that_is_replaced_when_it_broke_and_never_left_in_a_transaction(

@@ -90,6 +90,26 @@ def pause_replay(standby: str) -> None:
 
 
 @contextmanager
+def hanging(url: str) -> Iterator[None]:
+    """Stop all processes of a server for the block: its kernel accepts connections and data, and no answer comes."""
+    with psycopg.connect(url) as connection:
+        server = psutil.Process(connection.info.backend_pid).parent()
+    if server is None:
+        raise ServicesError("PostgreSQL: a backend has no parent")
+    server.suspend()
+    processes = [server, *server.children(recursive=True)]
+    try:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        yield
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+@contextmanager
 def killable_postgres(primary: str = "") -> Iterator[KillablePostgres]:
     """Run a PostgreSQL for the block, a standby of the one in the folder `primary` if that is given.
 
