@@ -31,6 +31,7 @@ from app.web.ops_api import crawls, overview
 from app.web.ops_api import letters as letters_api
 from app.web.ops_api import sites as site_acts
 from app.web.ops_api import waiting as waiting_api
+from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 
 #: Searches and suggestions of one address.
@@ -64,10 +65,13 @@ def create_app(
     `site_names` returns the display names of sites by domain. `first_crawls` returns how far the crawls of sites
     without a pack are. Pages of `origins` may read the API. `search_counter` counts searches and clicks; None counts
     nothing. It is closed with the application.
-    With `ops`, there are the operations page and the operators' API, as far as its access has ways to log in.
+    With `ops`, there are the operations page and the operators' API, as far as its access has ways to log in. There are
+    also metrics of circuit breakers and of the event queue.
     """
     metrics = Metrics()
     metrics.registry.register(RoutesCollector(client, counts))
+    if ops:
+        metrics.registry.register(ServicesCollector(ops.settings))
     app = _fastapi([client, *([search_counter] if search_counter else [])])
     app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED, compresslevel=_COMPRESSION)
     app.add_middleware(

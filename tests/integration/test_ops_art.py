@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,21 +14,26 @@ from kombu import Connection
 from pydantic import SecretStr
 from redis import Redis
 
+from app.coverart.outages import OUTAGE_ITEMS, Services
 from app.coverart.reader_status import ReaderStatus
 from app.operations.art_audit import ArtAudit, KeptFinding, keep_audit
 from app.operations.audit import AuditLog
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
+from app.redis_state.client import get_redis
 from app.storage.open import store_of
 from app.topology.declare import declare_all
 from config.settings import Settings
 from tests.servers.musicbrainz import database
 from tests.support.broker import Broker
 from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 GID = "0a000000-0000-4000-8000-000000000001"
+STATES = ("queued", "running", "failed")
+METRIC = re.compile(r"^(perennial_[^ ]+?(?:{[^}]*})?) ([\d.e+-]+)$", re.MULTILINE)
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -82,6 +88,42 @@ def test_without_cover_art_the_page_says_so(declared: Settings) -> None:
         assert "Cover art is not served here" in client.get("/ops/art").text
         body = {"archive": "cover-art-archive", "gids": [GID]}
         assert client.post("/api/v1/ops/art/reindex", json=body, headers=api_headers()).status_code == 404
+
+
+def test_metrics_have_the_event_queue_and_the_circuit_breakers_and_say_when_the_database_is_away(
+    operable: Settings, client: httpx.Client, events: Events
+) -> None:
+    events.add("queued", "{}")
+    events.db.execute("UPDATE artwork_indexer.event_queue SET created = now() - interval '1 day'")
+    events.add("running", "{}")
+    for message in ("1", "2"):
+        events.add("failed", message, reason="ArchiveRefused: 400")
+    redis = get_redis(operable.redis)
+    ReaderStatus(redis).touch()
+    archive = Services.of("cover-art-archive", operable, redis).archive
+    for item in range(OUTAGE_ITEMS):
+        archive.fail(str(item), retry_after=100)
+    # On a busy machine the first answer may lack what was not read in time.
+    complete = eventually(lambda: _with_both(client.get("/metrics").text), "event queue and Redis are read")
+    metrics = {name: float(value) for name, value in METRIC.findall(complete)}
+    redis.flushdb()
+    of_releases = {state: metrics[f'perennial_events{{state="{state}",type="release"}}'] for state in STATES}
+    assert of_releases == {"queued": 1, "running": 1, "failed": 2}
+    assert metrics['perennial_events_failed{reason="ArchiveRefused",type="release"}'] == 2
+    assert 86_400 <= metrics['perennial_oldest_event_seconds{type="release"}'] < 86_500
+    assert metrics["perennial_event_reader_silent_seconds"] < 60
+    assert 90 < metrics['perennial_breaker_open_seconds{service="archive of cover-art-archive"}'] <= 100
+    assert metrics['perennial_breaker_open_seconds{service="MusicBrainz database"}'] == 0
+    assert metrics["perennial_events_known"] == 1
+    away = operable.model_copy(update={"event_queue_url": SecretStr("postgresql://127.0.0.1:1/away")})
+    with operated(away) as client:
+        text = client.get("/metrics").text
+    assert "perennial_events_known 0.0" in text
+    assert "perennial_events{" not in text
+
+
+def _with_both(metrics: str) -> str:
+    return metrics if "perennial_events{" in metrics and "perennial_breaker_open_seconds{" in metrics else ""
 
 
 def test_failed_events_are_shown_with_their_reasons_and_queued_again(
