@@ -234,7 +234,7 @@ class EventDispatcher(dispatcher.EventDispatcher):  # type: ignore[misc]
         return super().send(type, **{**options, "retry_policy": {"max_retries": 1, "interval_start": 0}})
 
 
-def use_classes(app: Any, *, amqp: str, task: str, event_dispatcher: str) -> None:
+def use_classes(app: Any, *, amqp: str, task: Any, event_dispatcher: str) -> None:
     """Set the classes of `app.amqp`, `app.Task` and `app.events.Dispatcher`, also where Celery has cached them."""
     app.amqp_cls, app.task_cls, app.events.dispatcher_cls = amqp, task, event_dispatcher
     for cached in ("amqp", "Task"):

@@ -43,6 +43,7 @@ from .carry_out import Disposition
 from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, at_end_of_turn, guard_start, on_readable
 from .dispatcher import Dispatcher, prefetch_counts
 from .failures import FailureHandler, Original, failure_of
+from .install import broker_url
 from .isolation import Isolation
 from .refused_queues import RefusedQueues
 from .task import Task
@@ -80,8 +81,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         retries = self.app.retries
         require_retrying_tasks(self.app.tasks)
         require_dead_lettered(self.app.amqp.queues.consume_from, retries.policies)
-        url = self.app.conf.broker_write_url or self.app.conf.broker_url
-        publisher = get_publisher(url if isinstance(url, str) else ";".join(url), timeout=retries.publish_timeout)
+        publisher = get_publisher(broker_url(self.app), timeout=retries.publish_timeout)
         self._failures = FailureHandler(
             policies=retries.policies, publisher=publisher, timer=self.timer, worker=self.hostname
         )

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kombu import Queue
+from kombu.utils.imports import symbol_by_name
+
 from .. import amqp_internals
+from ..dead_letters import DeadSets
+from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
+from ..publishing import get_publisher
 from .celery_internals import use_classes
+from .task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +28,14 @@ class Retries:
     publish_timeout: float = 5.0
     confirm: bool = True
 
+    def work_queues(self, default: str) -> list[Queue]:
+        """Return the queues of an application that declares none; `default` is the name of Celery's default queue."""
+        return self.policies.work_queues() or [self.policies.default.work_queue(default)]
+
 
 def install(
     app: Any,
-    policies: RetryPolicies,
+    policies: RetryPolicies | Policy,
     *,
     publish_timeout: float = 5.0,
     confirm: bool = True,
@@ -33,16 +44,19 @@ def install(
     """Let the policies decide on every failure in the workers of a Celery application.
 
     Call it when the application is created, before its tasks are. It replaces the base class of tasks, the consumer,
-    and the sending of tasks and events. It also sets settings, which take precedence over those of the application.
-    `consumer` names a subclass of this package's Consumer. With `confirm`, `delay()` of a client waits for the broker's
-    confirm, unless the call says otherwise.
+    and the sending of tasks and events; a base class of the application's own still wraps each run. It also sets
+    settings, which take precedence over those of the application. Without `task_queues` there is a queue for each
+    policy; a single policy is for Celery's default queue. `consumer` names a subclass of this package's Consumer. With
+    `confirm`, `delay()` of a client waits for the broker's confirm, unless the call says otherwise.
     """
     amqp_internals.install()
-    app.retries = Retries(policies, publish_timeout, confirm)
+    if isinstance(policies, Policy):
+        policies = RetryPolicies({}, default=policies)
+    app.retries = retries = Retries(policies, publish_timeout, confirm)
     use_classes(
         app,
         amqp=f"{__package__}.producer:AMQP",
-        task=f"{__package__}.task:Task",
+        task=_task_class(symbol_by_name(app.task_cls)),
         event_dispatcher=f"{__package__}.celery_internals:EventDispatcher",
     )
     settings = {
@@ -63,7 +77,32 @@ def install(
         # A mistyped queue is an error at the call, and not a new queue without a consumer.
         "task_create_missing_queues": False,
     }
+
+    def add(conf: Any) -> None:
+        conf.add_defaults(settings)
+        if not conf.task_queues:
+            conf.add_defaults({"task_queues": retries.work_queues(conf.task_default_queue)})
+
     if app.configured:
-        app.conf.add_defaults(settings)
+        add(app.conf)
     # A later `config_from_object` starts again from nothing, and would drop what was added before.
-    app.on_after_configure.connect(lambda source, **_: source.add_defaults(settings), weak=False)
+    app.on_after_configure.connect(lambda source, **_: add(source), weak=False)
+
+
+def broker_url(app: Any) -> str:
+    """Return the URL of the broker that an application sends to, with all its nodes."""
+    url = app.conf.broker_write_url or "amqp://"
+    return url if isinstance(url, str) else ";".join(url)
+
+
+def dead_sets(app: Any) -> DeadSets:
+    """Return the dead sets of an application that called `install`."""
+    url, retries = broker_url(app), app.retries
+    return DeadSets.of(retries.policies, url, get_publisher(url, timeout=retries.publish_timeout))
+
+
+def _task_class(own: Any) -> Any:
+    """Return the base class of tasks: that of this package, before the class that the application has."""
+    if issubclass(own, Task) or issubclass(Task, own):
+        return own if issubclass(own, Task) else Task
+    return type(own.__name__, (Task, own), {"abstract": True})

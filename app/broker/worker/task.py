@@ -69,10 +69,12 @@ class Task(CeleryTask):  # type: ignore[misc]
         """
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
+        # Celery's own would begin another request.
+        run = self.run if super().__call__.__func__ is CeleryTask.__call__ else super().__call__
         if self.request.is_eager:
-            return self.run(*args, **kwargs)
+            return run(*args, **kwargs)
         try:
-            return self.run(*args, **kwargs)
+            return run(*args, **kwargs)
         except Postpone as postpone:
             raise AttemptPostponed(postpone) from None
         except Ignore:
