@@ -15,7 +15,7 @@ from app.broker.errors import BrokerUnreachable
 from app.cli.printing import print_json
 from app.coverart import musicbrainz
 from app.coverart.event_state import event_queue_state
-from app.doctor.circuit_breakers import breaker_states, redis_client
+from app.doctor.circuit_breakers import breaker_states
 from app.errors import DatabaseFailed
 from app.private_services import procfile
 from app.private_services.process_states import current_states
@@ -82,8 +82,7 @@ def print_events(settings: Settings, *, as_json: bool) -> None:
         if url := settings.musicbrainz_url.get_secret_value():
             with musicbrainz.connect(url, primary=True, timeout=_DATABASE_TIMEOUT):
                 pass
-        with redis_client(settings) as client:
-            state = event_queue_state(settings, client)
+        state = event_queue_state(settings)
     except DatabaseFailed as error:
         typer.echo(str(error), err=True)
         return

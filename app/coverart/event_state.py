@@ -12,6 +12,7 @@ from app.coverart.event_record import connect
 from app.coverart.musicbrainz import Connection, is_pooled
 from app.coverart.project import PROJECTS, served
 from app.coverart.reader_status import READER_TIMEOUT, ReaderStatus
+from app.redis_state.client import get_quick_redis
 from config.settings import Settings
 
 #: Seconds after which an event that never ran has waited too long: a reader publishes new ones within seconds.
@@ -104,7 +105,7 @@ class EventQueueState:
         return tuple(found)
 
 
-def event_queue_state(settings: Settings, redis: Redis) -> EventQueueState | None:
+def event_queue_state(settings: Settings) -> EventQueueState | None:
     """Return the state of the event queue; None for settings without one.
 
     Raises DatabaseUnavailable, DatabaseFailed and RedisError.
@@ -113,7 +114,7 @@ def event_queue_state(settings: Settings, redis: Redis) -> EventQueueState | Non
     if not url:
         return None
     with connect(url) as connection:
-        return read_state(connection, settings, redis)
+        return read_state(connection, settings, get_quick_redis(settings.redis))
 
 
 def read_state(connection: Connection, settings: Settings, redis: Redis) -> EventQueueState:

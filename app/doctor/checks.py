@@ -385,8 +385,7 @@ def musicbrainz_database(settings: Settings) -> Iterator[CheckResult]:
 def event_queue(settings: Settings) -> Iterator[CheckResult]:
     """Report what waits, runs and failed in MusicBrainz's event queue, and whether its reader runs."""
     try:
-        with redis_client(settings) as client:
-            state = event_queue_state(settings, client)
+        state = event_queue_state(settings)
     except (RedisConnectionError, RedisTimeoutError):
         return  # The check of Redis reports it.
     if state is None:

@@ -19,7 +19,6 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
 from app.crawl.reports.first_crawls import FirstCrawls, no_crawls
 from app.errors import MethodNotAllowed, ResourceNotFound, SearchUnavailable
-from app.operations.service_metrics import ServicesCollector
 from app.sites.search_counter import SearchCounter
 from app.web import api, monitoring, opensearch, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware, is_for_operators, is_ops_page
@@ -32,6 +31,7 @@ from app.web.ops_api import crawls, overview
 from app.web.ops_api import letters as letters_api
 from app.web.ops_api import sites as site_acts
 from app.web.ops_api import waiting as waiting_api
+from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 
 #: Searches and suggestions of one address.

@@ -98,7 +98,7 @@ def test_the_state_names_a_dead_reader_old_events_events_that_no_archive_serves_
     desk.fail(A, "ArchiveRefused: 400: one")
     desk.fail(B, "ArchiveRefused: 400: two")
     desk.fail(C, "This event was marked as failed because an event it depended on (7) had failed.")
-    state = event_queue_state(desk.ops.settings, desk.ops.redis)
+    state = event_queue_state(desk.ops.settings)
     assert state is not None
     releases, events = state.entities
     assert (releases.queued, releases.running, events.queued) == (1, 1, 1)

@@ -15,7 +15,6 @@ from app.coverart.event_state import EventQueueState, event_queue_state
 from app.doctor.circuit_breakers import breaker_states
 from app.operations.overview import PATIENCE
 from app.operations.parts import Part
-from app.redis_state.client import get_quick_redis
 from config.settings import Settings
 
 #: Seconds for which figures are kept, however often they are requested: the database counts rows for them.
@@ -29,9 +28,8 @@ class ServicesCollector(Collector):
 
     def __init__(self, settings: Settings) -> None:
         """Read nothing yet."""
-        redis = get_quick_redis(settings.redis)
         self._breakers = Part("breaker metrics", partial(breaker_states, settings), every=_KEPT)
-        self._events = Part("event metrics", partial(event_queue_state, settings, redis), every=_KEPT)
+        self._events = Part("event metrics", partial(event_queue_state, settings), every=_KEPT)
         self._has_events = bool(settings.event_queue_url.get_secret_value())
 
     def describe(self) -> Iterator[Metric]:
