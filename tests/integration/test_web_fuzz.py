@@ -81,7 +81,9 @@ def client(
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> None:
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("examples", [3, pytest.param(50, marks=pytest.mark.long)])
+def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path, examples: int) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
     done = subprocess.run(
@@ -89,7 +91,7 @@ def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> Non
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", str(config)),
             *("run", str(client.base_url.join("/api/v1/openapi.json"))),
-            *("--max-examples", "10", "--seed", "1", "--no-color", "--generation-database", "none"),
+            *("--max-examples", str(examples), "--seed", "1", "--no-color", "--generation-database", "none"),
             *("--header", "Authorization: Bearer correct-horse-battery"),
         ],
         cwd=tmp_path,
