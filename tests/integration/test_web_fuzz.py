@@ -101,7 +101,10 @@ def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path, exampl
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr
-    assert "46 selected / 46 total" in done.stdout
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    number = sum(map(len, paths.values()))
+    assert number > 40
+    assert f"{number} selected / {number} total" in done.stdout
 
 
 #: Pieces that mean something to SQLite's FTS5, to SQL, to HTML, to a URL, or to our own query language.
