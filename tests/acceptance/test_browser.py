@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,8 @@ from app.search.contract import BestBet
 from app.sites.search_counter import SearchCounter
 from app.sites.search_reports import read_reports, total
 from app.web.application import create_app
-from app.web.static_files import FOLDER
 from tests.packs import page, write_pack
-from tests.servers.site import Site, reply
+from tests.servers.site import Site
 from tests.servers.site import page as html_page
 from tests.support import browser as browsers
 from tests.support.browser import DESKTOP, PHONE, Tab
@@ -96,7 +95,7 @@ def _page_at(site: Site, path: str, title: str, body: str, **fields: str) -> Any
 
 def test_a_person_searches_turns_the_page_and_follows_a_link(open_tab: OpenTab, site: Site) -> None:
     tab = open_tab().page
-    expect(tab.get_by_label("Words to look for")).to_be_focused()
+    expect(tab.get_by_label("Search", exact=True)).to_be_focused()
     tab.keyboard.type("streams")
     tab.get_by_role("button", name="Search", exact=True).click()
     status = tab.locator(".count")
@@ -129,8 +128,9 @@ def test_everything_is_reached_by_keyboard(open_tab: OpenTab) -> None:
 
 
 def test_the_slash_key_focuses_the_search_box_unless_a_person_types_or_turned_it_off(open_tab: OpenTab) -> None:
-    tab = open_tab("/?q=streams").page
-    box, hint = tab.get_by_label("Words to look for"), tab.locator(".key")
+    opened = open_tab("/?q=streams")
+    tab = opened.page
+    box, hint = tab.get_by_label("Search", exact=True), tab.locator(".key")
     expect(hint).to_be_visible()
     tab.keyboard.press("Control+/")
     expect(box).not_to_be_focused()
@@ -142,16 +142,18 @@ def test_the_slash_key_focuses_the_search_box_unless_a_person_types_or_turned_it
     tab.keyboard.press("Escape")
     expect(box).not_to_be_focused()
     expect(box).to_have_value("a/b")
-    tab.get_by_role("button", name="Turn off the shortcut key /").click()
-    tab.reload()
+    expect(tab.locator(".shortcut")).to_have_count(0)
+    opened.open("/")
+    tab.get_by_text("The key / moves to the search box.").get_by_role("button", name="Turn the key off").click()
+    expect(tab.get_by_role("button", name="Turn the key on")).to_be_visible()
+    opened.open("/?q=streams")
     tab.keyboard.press("/")
     expect(box).not_to_be_focused()
-    expect(tab.get_by_role("button", name="Turn on the shortcut key /")).to_be_visible()
 
 
 def test_the_slash_key_types_no_slash_into_an_empty_box_or_over_selected_text(open_tab: OpenTab) -> None:
     tab = open_tab().page
-    box = tab.get_by_label("Words to look for")
+    box = tab.get_by_label("Search", exact=True)
     expect(box).to_be_focused()
     tab.keyboard.type("/usr/bin")
     expect(box).to_have_value("usr/bin")
@@ -230,7 +232,7 @@ def test_late_suggestions_do_not_replace_newer_ones(open_tab: OpenTab) -> None:
 
 def test_the_page_works_without_scripts(open_tab: OpenTab) -> None:
     tab = open_tab(java_script_enabled=False).page
-    tab.get_by_label("Words to look for").fill("streams")
+    tab.get_by_label("Search", exact=True).fill("streams")
     tab.keyboard.press("Enter")
     expect(tab.locator(".count")).to_have_text(re.compile("Showing 1–10 of 27"))
     tab.get_by_role("link", name="/guide/ 14 pages").click()
@@ -290,7 +292,7 @@ def _suggest(tab: Tab) -> None:
 
 def _type_into_search_box(tab: Tab) -> None:
     tab.page.get_by_label("Try it here").press_sequentially("streams")
-    expect(tab.page.locator("perennial-search-box a").first).to_be_visible()
+    expect(tab.page.get_by_role("dialog").get_by_role("option").first).to_be_visible()
 
 
 def test_recommended_pages_stand_above_the_results_and_identical_pages_in_the_visitor_s_language(
@@ -379,86 +381,3 @@ def _inspect(tab: Tab) -> None:
         assert tab.overflow() <= 0
     tab.page.evaluate("document.documentElement.style.fontSize = '200%'")
     assert tab.overflow() <= 0
-
-
-#: The first test may have to wait for the browser's installation.
-
-EVIL = '<img src=x onerror="window.owned = 1">'
-PAGE = """<!doctype html><html lang="en"><head><title>A foreign page</title>
-<link rel="stylesheet" href="/site.css"><script src="{base}/static/search-box.js" data-domain="{domain}" defer></script>
-</head><body><main><h1>A foreign page</h1><form action="/own-search"><input type="search" aria-label="Search" name="s">
-</form><p>Text of the page.</p></main></body></html>"""
-#: Styles of a site that would make results unreadable.
-CSS = "a, div, li, p { display: none !important; color: red } main p { display: block !important; color: black }"
-
-
-@dataclass(frozen=True)
-class Foreign:
-    """A site, and the search server that it includes the script of."""
-
-    site: Site
-    base: str
-
-
-@pytest.fixture
-def foreign(tmp_path: Path) -> Iterator[Foreign]:
-    with Site({}) as site:
-        pages = [
-            *(page(f"/{n}", f"Streams, part {n}", "Streams carry bytes.", url=site.at(f"/{n}")) for n in range(9)),
-            page("/evil", EVIL, f"hostile {EVIL}", url=site.at("/evil")),
-            page("/scheme", "A script", "hostile scheme", url="javascript:alert(1)"),
-        ]
-        client = ScriptedSearchClient([write_pack(tmp_path / "pack.sqlite", pages, domain=site.domain)])
-        with served(create_app(client, origins=(site.at("").rstrip("/"),))) as http:
-            base = str(http.base_url).rstrip("/")
-            policy = f"default-src 'none'; script-src {base}; connect-src {base}; style-src 'self'; form-action 'self'"
-            html = PAGE.format(base=base, domain=site.domain)
-            site.set("/", reply(html, headers={"Content-Security-Policy": policy}))
-            site.set("/site.css", reply(CSS, content_type="text/css"))
-            site.set("/3", html_page("Part 3"))
-            yield Foreign(site, base)
-
-
-def test_an_input_of_a_foreign_page_finds_pages_by_keyboard(browser: Browser, foreign: Foreign) -> None:
-    with browsers.tab(browser, foreign.base) as tab:
-        tab.page.goto(foreign.site.at("/"))
-        box = tab.page.get_by_label("Search", exact=True)
-        box.press_sequentially("streams")
-        links = tab.page.locator("perennial-search-box a")
-        expect(links).to_have_count(7)
-        expect(tab.page.locator("perennial-search-box [role=status]")).to_have_text("9 pages")
-        expect(links.first).to_be_visible()  # The site's styles do not reach it.
-        for _ in range(3):
-            tab.page.keyboard.press("ArrowDown")
-        tab.page.keyboard.press("ArrowUp")
-        expect(links.nth(1)).to_be_focused()
-        tab.page.keyboard.press("Escape")
-        expect(box).to_be_focused()
-        expect(links).to_have_count(0)
-        box.press("Enter")
-        tab.page.wait_for_url(re.compile(rf"^{re.escape(foreign.base)}/\?domain=.*q=streams"))
-        assert tab.faults == []
-
-
-def test_it_is_accessible_fits_a_phone_and_runs_nothing_of_a_page(browser: Browser, foreign: Foreign) -> None:
-    with browsers.tab(browser, foreign.base, viewport=PHONE, bypass_csp=True) as tab:  # axe is injected.
-        tab.page.goto(foreign.site.at("/"))
-        box = tab.page.get_by_label("Search", exact=True)
-        box.press_sequentially("hostile")
-        links = tab.page.locator("perennial-search-box a")
-        expect(links).to_have_count(1)  # The address that is a script is no link.
-        expect(links.first).to_contain_text(EVIL)
-        assert tab.page.evaluate("window.owned") is None
-        for scheme in ("light", "dark"):
-            tab.page.emulate_media(color_scheme=scheme)
-            assert tab.violations() == []
-        assert tab.overflow() <= 0
-        panel = tab.page.locator("perennial-search-box div").bounding_box()
-        assert panel is not None
-        assert panel["x"] >= 0
-        assert panel["x"] + panel["width"] <= PHONE["width"]
-        assert tab.faults == []
-
-
-def test_the_script_is_small() -> None:
-    assert (FOLDER / "search-box.js").stat().st_size <= 10_000

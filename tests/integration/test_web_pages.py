@@ -105,7 +105,7 @@ def test_the_start_page_is_a_labelled_search_form(client: httpx.Client) -> None:
     tree = get(client, "/")
     form = first(tree, "form")
     assert (form.attributes["role"], form.attributes["method"], form.attributes["action"]) == ("search", "get", "/")
-    assert text_of(tree, "label[for=q]") == "Words to look for on site.example"
+    assert text_of(tree, "label[for=q]") == "Search site.example"
     assert first(tree, "input[name=domain]").attributes["value"] == "site.example"
     assert text_of(tree, "h1") == "Search site.example"
     assert text_of(tree, "footer") == "Index of site.example: 37 pages, as of 21 November 2026, 10:04 UTC"

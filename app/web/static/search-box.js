@@ -1,7 +1,6 @@
 // A search dialog for any page: <script src=".../static/search-box.js" data-domain="site.example" defer></script>
-// It opens at an input or button of the page, or by a key, and shows what Perennial finds as a person types. Without it
-// the input works as before.
-// data-domain: the sites to search, with commas between; without it all. data-input: a selector of the inputs and buttons.
+// It opens at an input or button of the page, or by a key, and shows hits as a person types.
+// data-domain: sites, with commas between; without it all. data-input: a selector of the inputs and buttons.
 "use strict";
 
 (() => {
@@ -11,7 +10,7 @@
   const pause = 150; // Milliseconds without a keystroke before the request.
   const most = 6;
   const recentKey = "perennial.recent";
-  const slashKey = "perennial.slash";
+  const keysKey = "perennial.slash";
   const mac = /Mac|iP/.test(navigator.platform);
 
   const style = new CSSStyleSheet(); // Not a style element: a content security policy may forbid these.
@@ -19,76 +18,49 @@
     :host { all: initial !important; color-scheme: inherit !important; }
     * { box-sizing: border-box; }
     dialog {
-      flex-direction: column;
-      width: min(42rem, 100vw - 2rem);
-      max-height: 80vh;
-      margin: 10vh auto auto;
-      padding: 0;
-      overflow: hidden;
-      border: 1px solid GrayText;
-      border-radius: 8px;
-      background: Canvas;
-      color: CanvasText;
-      font: 1rem/1.4 system-ui, sans-serif;
-      overflow-wrap: anywhere;
+      flex-flow: column; width: min(42rem, 100vw - 2rem); max-height: 80vh; margin: 10vh auto auto; padding: 0;
+      overflow: hidden; overflow-wrap: anywhere; border: 1px solid GrayText; border-radius: 8px;
+      background: Canvas; color: CanvasText; font: 1rem/1.4 system-ui, sans-serif;
     }
     dialog[open] { display: flex; }
     dialog::backdrop { background: rgb(0 0 0 / 50%); }
-    form { display: flex; gap: 0.5rem; padding: 0.75rem; border-bottom: 1px solid GrayText; }
+    form { display: flex; gap: 0.5rem; padding: 0.75rem; }
     input[type=search] {
-      flex: 1;
-      min-width: 0;
-      padding: 0.5rem;
-      border: 1px solid GrayText;
-      border-radius: 4px;
-      background: Field;
-      color: FieldText;
-      font: inherit;
-      appearance: none;
+      flex: 1; min-width: 0; padding: 0.5rem; border: 1px solid GrayText; border-radius: 4px;
+      background: Field; color: FieldText; font: inherit;
     }
-    button { padding: 0.25rem 0.75rem; font: inherit; font-size: 0.875rem; }
-    :focus-visible { outline: 2px solid Highlight; outline-offset: 1px; }
-    p { margin: 0; padding: 0.5rem 0.75rem; font-size: 0.875rem; }
-    p:empty, [role=listbox]:empty { display: none; }
+    button { padding: 0.25rem 0.75rem; font: inherit; }
+    :focus-visible, [aria-selected=true] { outline: 2px solid LinkText; outline-offset: -2px; }
+    p { margin: 0; padding: 0.5rem 0.75rem; }
+    p:empty { display: none; }
+    p, label, span { font-size: 0.875rem; }
     [role=listbox] { flex: 1; overflow: auto; overscroll-behavior: contain; }
     [role=option] { display: block; padding: 0.5rem 0.75rem; color: inherit; text-decoration: none; cursor: pointer; }
-    [role=option].section { margin-inline-start: 1.5rem; border-inline-start: 2px solid GrayText; padding-block: 0.25rem; }
     [role=option]:hover { text-decoration: underline; }
-    [aria-selected=true] { outline: 2px solid Highlight; outline-offset: -2px; }
-    strong { color: LinkText; font-weight: 600; }
-    .section strong { font-weight: 400; }
-    span { display: block; font-size: 0.875rem; }
+    .section { margin-inline-start: 1.5rem; border-inline-start: 2px solid GrayText; }
+    b { color: LinkText; }
+    span { display: block; }
     mark { background: none; color: inherit; font-weight: 700; }
-    footer { display: flex; flex-wrap: wrap; align-items: center; gap: 0 1rem; border-top: 1px solid GrayText; }
-    label { font-size: 0.875rem; }
+    .keys { display: flex; flex-wrap: wrap; align-items: center; gap: 0 1rem; border-top: 1px solid GrayText; }
     kbd { border: 1px solid GrayText; border-radius: 3px; padding: 0 0.25rem; font: inherit; }
     @media (max-width: 40rem) {
       dialog { width: 100vw; max-width: none; height: 100dvh; max-height: none; margin: 0; border: 0; border-radius: 0; }
     }
-    @media (hover: none) { footer { display: none; } }
+    @media (hover: none) { .keys { display: none; } }
   `);
 
-  const box = element("input", { type: "search", autocomplete: "off", enterKeyHint: "search", maxLength: 255 });
-  for (const [name, value] of Object.entries({
-    role: "combobox",
-    "aria-label": "Search",
-    "aria-autocomplete": "list",
-    "aria-expanded": "false",
-    "aria-controls": "found",
-    autocapitalize: "none",
-    spellcheck: "false",
-  })) {
-    box.setAttribute(name, value);
-  }
+  const box = element("input", { type: "search", autocomplete: "off", autocapitalize: "none", spellcheck: false });
+  Object.assign(box, { role: "combobox", ariaLabel: "Search", ariaAutoComplete: "list", maxLength: 255, enterKeyHint: "search" });
+  box.setAttribute("aria-controls", "found");
   const status = element("p", { role: "status" });
   const list = element("div", { role: "listbox", id: "found", ariaLabel: "Results" });
-  const slash = element("input", { type: "checkbox", checked: stored(slashKey) !== "off" });
+  const keys = element("input", { type: "checkbox", checked: stored(keysKey) !== "off" });
   const dialog = element("dialog", { ariaLabel: "Search" });
-  const form = element("form", {}, box, element("button", { type: "submit" }, "Close"));
-  form.method = "dialog"; // Its button closes the dialog.
-  const keys = element("p", {}, key("↑"), " ", key("↓"), " choose, ", key("Enter"), " opens, ", key("Esc"), " closes");
-  const shortcuts = element("label", {}, slash, " The keys ", key(mac ? "⌘K" : "Ctrl+K"), " and ", key("/"), " open it");
-  dialog.append(form, status, list, element("footer", {}, keys, shortcuts));
+  const form = element("form", { method: "dialog" }, box, element("button", {}, "Close"));
+  const key = (text) => element("kbd", {}, text);
+  const help = element("p", {}, key("↑"), " ", key("↓"), " choose, ", key("Enter"), " opens, ", key("Esc"), " closes");
+  const shortcuts = element("label", {}, keys, " The keys ", key(mac ? "⌘K" : "Ctrl+K"), " and ", key("/"), " open it");
+  dialog.append(form, status, list, element("div", { className: "keys" }, help, shortcuts));
   const host = document.createElement("perennial-search-box");
   const root = host.attachShadow({ mode: "open" });
   root.adoptedStyleSheets = [style];
@@ -101,11 +73,11 @@
   let opener = null;
 
   for (const each of document.querySelectorAll(selector)) {
-    each.setAttribute("aria-haspopup", "dialog");
+    each.ariaHasPopup = "dialog";
     each.addEventListener("click", () => open(each));
-    if (!("value" in each) || each.localName === "button") continue;
+    if (each.localName !== "input") continue;
     each.autocomplete = "off";
-    // Not as soon as it has the focus: who only passes by with the Tab key would not get on.
+    // Not with the focus alone: the Tab key must pass by.
     each.addEventListener("input", (event) => event.isComposing || open(each));
     each.addEventListener("compositionend", () => open(each));
     each.addEventListener("keydown", (event) => {
@@ -118,13 +90,14 @@
   addEventListener("keydown", (event) => {
     const { key: pressed, altKey, ctrlKey, metaKey, shiftKey } = event;
     const chord = pressed.toLowerCase() === "k" && (mac ? metaKey : ctrlKey) && !altKey && !shiftKey;
-    const single = pressed === "/" && !altKey && !ctrlKey && !metaKey && !event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]");
+    const typing = event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]");
+    const single = pressed === "/" && !altKey && !ctrlKey && !metaKey && !typing;
     // Speech input can press keys by accident, so that the keys can be turned off (WCAG 2.1.4).
-    if (dialog.open || !slash.checked || !(chord || single)) return;
+    if (dialog.open || !keys.checked || !(chord || single)) return;
     event.preventDefault();
     open(document.querySelector(selector));
   });
-  slash.addEventListener("change", () => store(slashKey, slash.checked ? "on" : "off"));
+  keys.addEventListener("change", () => store(keysKey, keys.checked ? "on" : "off"));
   box.addEventListener("input", () => {
     forget();
     if (box.value.trim().length < 2) showRecent();
@@ -134,17 +107,21 @@
     if (event.isComposing) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) move(step);
-    else if (event.key === "Enter" && options()[active]) options()[active].click();
-    else if (event.key === "Enter" && box.value.trim()) leave(resultsUrl());
+    else if (event.key === "Escape") dialog.close(); // By itself, the key would only empty the box.
     else if (event.key !== "Enter") return;
+    else if (active >= 0) list.children[active].click();
+    else if (box.value.trim()) {
+      remember();
+      location.assign(resultsUrl());
+    }
     event.preventDefault();
   });
-  // Between pressing and releasing, the focus stays in the box.
+  // The focus stays in the box.
   list.addEventListener("mousedown", (event) => event.preventDefault());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   dialog.addEventListener("close", () => {
     forget();
-    if (opener && "value" in opener && opener.localName === "input") opener.value = box.value;
+    if (opener?.localName === "input") opener.value = box.value;
     opener?.focus({ preventScroll: true });
   });
 
@@ -158,33 +135,20 @@
     box.dispatchEvent(new Event("input"));
   }
 
-  function options() {
-    return [...list.querySelectorAll("[role=option]")];
-  }
-
   function move(step) {
-    const all = options();
-    all[active]?.setAttribute("aria-selected", "false");
-    active = ((active + 1 + step + all.length + 1) % (all.length + 1)) - 1; // Past either end is the box.
-    const option = all[active];
-    option?.setAttribute("aria-selected", "true");
-    option?.scrollIntoView({ block: "nearest" });
-    if (option) box.setAttribute("aria-activedescendant", option.id);
-    else box.removeAttribute("aria-activedescendant");
-  }
-
-  function parameters() {
-    return new URLSearchParams([...(domain ? [["domain", domain]] : []), ["q", box.value]]);
+    const number = list.children.length + 1;
+    if (active >= 0) list.children[active].ariaSelected = "false";
+    active = ((active + 1 + step + number) % number) - 1; // Past either end is the box.
+    const chosen = list.children[active];
+    box.setAttribute("aria-activedescendant", chosen?.id ?? "");
+    if (!chosen) return;
+    chosen.ariaSelected = "true";
+    chosen.scrollIntoView({ block: "nearest" });
   }
 
   function resultsUrl() {
-    const sites = domain.split(",").filter((site) => site.trim());
-    return `${server}/?${new URLSearchParams([...sites.map((site) => ["domain", site.trim()]), ["q", box.value]])}`;
-  }
-
-  function leave(url) {
-    remember();
-    location.assign(url);
+    const sites = domain.split(",").map((site) => ["domain", site.trim()]);
+    return `${server}/?${new URLSearchParams([...sites.filter(([, site]) => site), ["q", box.value]])}`;
   }
 
   function forget() {
@@ -195,14 +159,12 @@
   async function search() {
     pending = new AbortController();
     const { signal } = pending;
-    let found = null;
+    const parameters = new URLSearchParams({ ...(domain && { domain }), q: box.value, limit: most });
+    const options = { signal, credentials: "omit", referrerPolicy: "no-referrer" };
+    let found;
     try {
-      const reply = await fetch(`${server}/api/v1/search?${parameters()}&limit=${most}`, {
-        signal,
-        credentials: "omit",
-        referrerPolicy: "no-referrer",
-      });
-      found = reply.ok ? await reply.json() : null;
+      const reply = await fetch(`${server}/api/v1/search?${parameters}`, options);
+      if (reply.ok) found = await reply.json();
     } catch {
       // Shown below, unless a newer request replaced this one.
     }
@@ -212,42 +174,35 @@
   }
 
   function showFound(found) {
-    const number = found.capped ? `More than ${found.total} pages` : found.total === 1 ? "1 page" : `${found.total} pages`;
+    const number = `${found.capped ? "More than " : ""}${found.total} result${found.total === 1 ? "" : "s"}`;
     const words = found.corrected ? ` for “${found.corrected}”` : found.relaxed ? " with some of the words" : "";
-    const pages = Map.groupBy ? Map.groupBy(found.hits, (hit) => hit.url) : grouped(found.hits);
+    const pages = new Map();
+    for (const hit of found.hits) pages.set(hit.url, [...(pages.get(hit.url) ?? []), hit]);
     const shown = [...pages.values()].filter(([hit]) => /^https?:/i.test(hit.url)).flatMap(page);
-    if (found.total) shown.push(option(resultsUrl(), element("strong", {}, "All results")));
-    show(found.total ? `${number}${words}` : "No page found", shown);
+    if (found.total) shown.push(option(resultsUrl(), element("b", {}, "All results")));
+    show(found.total ? `${number}${words}` : "No result", shown);
   }
 
   // A page, and below it its sections that match.
   function page(hits) {
-    const [first] = hits;
-    const whole = hits.find((hit) => !hit.opens_at);
-    const title = element("strong", {}, first.title || first.path);
-    const shown = [option(whole || !first.opens_at ? first.url : first.opens_at.url, title, ...(whole ? [snippet(whole)] : []))];
-    const sections = hits.flatMap((hit) => [
-      ...(hit.opens_at ? [[hit.opens_at, snippet(hit)]] : []),
-      ...hit.subsections.map((section) => [section]),
-    ]);
-    shown[0].href = first.url;
-    for (const [{ heading, url }, ...text] of sections) {
-      const made = option(url, element("strong", {}, heading), ...text);
-      made.classList.add("section");
-      made.ariaDescription = `Section of ${first.title || first.path}`;
-      shown.push(made);
-    }
-    for (const made of shown) {
+    const [{ url, title, path, lang }] = hits;
+    const name = title || path;
+    const texts = hits.filter((hit) => !hit.opens_at).map(snippet);
+    const shown = new Map([[url, option(url, element("b", {}, name), ...texts)]]);
+    const add = (section, ...text) => {
+      if (shown.has(section.url)) return;
+      const made = option(section.url, element("b", {}, section.heading), ...text);
+      made.className = "section";
+      made.setAttribute("aria-description", `Section of ${name}`);
+      shown.set(section.url, made);
+    };
+    for (const hit of hits) if (hit.opens_at) add(hit.opens_at, snippet(hit));
+    for (const hit of hits) hit.subsections.forEach((section) => add(section));
+    for (const made of shown.values()) {
       made.dir = "auto";
-      if (first.lang) made.lang = first.lang;
+      if (lang) made.lang = lang;
     }
-    return shown;
-  }
-
-  function grouped(hits) {
-    const pages = new Map();
-    for (const hit of hits) pages.set(hit.url, [...(pages.get(hit.url) ?? []), hit]);
-    return pages;
+    return [...shown.values()];
   }
 
   function snippet(hit) {
@@ -270,18 +225,15 @@
 
   function show(text, shown) {
     active = -1;
-    box.removeAttribute("aria-activedescendant");
-    shown.forEach((each, at) => {
-      each.id = `option-${at}`;
-      each.setAttribute("aria-selected", "false");
-    });
+    box.setAttribute("aria-activedescendant", "");
+    shown.forEach((each, at) => Object.assign(each, { id: `option-${at}`, ariaSelected: "false" }));
     list.replaceChildren(...shown);
     list.scrollTop = 0;
-    box.setAttribute("aria-expanded", String(shown.length > 0));
+    box.ariaExpanded = String(shown.length > 0);
     status.textContent = text;
   }
 
-  // Recent searches stay in the visitor's browser.
+  // They stay in the visitor's browser.
 
   function recent() {
     try {
@@ -297,14 +249,13 @@
   }
 
   function showRecent() {
-    const texts = recent();
-    const choices = texts.map((text) => choice(text, () => (box.value = text)));
-    if (texts.length) choices.push(choice("Delete recent searches", () => store(recentKey, "[]")));
-    show(texts.length ? "Recent searches" : "", choices);
+    const choices = recent().map((text) => choice(text, () => (box.value = text)));
+    if (choices.length) choices.push(choice("Delete recent searches", () => store(recentKey, "[]")));
+    show(choices.length ? "Recent searches" : "", choices);
   }
 
   function choice(text, act) {
-    const made = element("div", { role: "option" }, text);
+    const made = element("div", { role: "option", dir: "auto" }, text);
     made.addEventListener("click", () => {
       act();
       box.dispatchEvent(new Event("input"));
@@ -312,24 +263,20 @@
     return made;
   }
 
+  // A browser may refuse to store.
+
   function stored(name) {
     try {
       return localStorage.getItem(name);
     } catch {
-      return null; // The browser refuses access.
+      return null;
     }
   }
 
   function store(name, value) {
     try {
       localStorage.setItem(name, value);
-    } catch {
-      // It lasts until the next page.
-    }
-  }
-
-  function key(text) {
-    return element("kbd", {}, text);
+    } catch {}
   }
 
   function element(name, properties = {}, ...content) {

@@ -34,10 +34,10 @@
     let on = remembered() !== "off";
     const hint = element("kbd", { className: "key", textContent: "/", ariaHidden: "true" });
     const toggle = element("button", { type: "button" });
-    const line = element("p", { className: "shortcut" });
-    line.append(toggle);
+    const explanation = element("span", { className: "shortcut", textContent: " The key / moves to the search box. " });
+    explanation.append(toggle);
     input.after(hint);
-    document.querySelector("footer").append(line);
+    document.querySelector(".hint")?.append(explanation);
     toggle.addEventListener("click", () => {
       on = !on;
       remember(on ? "on" : "off");
@@ -56,7 +56,7 @@
 
     function show() {
       hint.hidden = !on;
-      toggle.textContent = `Turn ${on ? "off" : "on"} the shortcut key /`;
+      toggle.textContent = `Turn the key ${on ? "off" : "on"}`;
       if (on) input.setAttribute("aria-keyshortcuts", "/");
       else input.removeAttribute("aria-keyshortcuts");
     }
