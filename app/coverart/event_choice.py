@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, Self
 
 from psycopg.sql import SQL
 
@@ -44,8 +45,8 @@ _IN_FLIGHT = SQL(
 # The inner query walks the schema's index of state and creation, and its limit bounds the rows of all others. Rows of
 # one transaction have one time, so a page is continued after a number of rows of that time.
 _PAGE = """
-    SELECT id, created, action, ready, has_parents, CASE WHEN ready THEN {message} END FROM (
-        SELECT id, created, action::text AS action, depends_on IS NOT NULL AS has_parents, message,
+    SELECT id, created, action, attempts, has_parents, CASE WHEN ready THEN {message} END, ready FROM (
+        SELECT id, created, action::text AS action, attempts, depends_on IS NOT NULL AS has_parents, message,
             entity_type::text = %(entity)s AND attempts < %(max_attempts)s
             AND last_updated <= now() - attempts * make_interval(secs => %(backoff)s)
             AND (depends_on IS NULL OR NOT EXISTS (
@@ -82,14 +83,23 @@ _COPIES = SQL(
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyEvent:
-    """An event whose parents are completed and whose backoff is over. Its message may be any JSON."""
+class Event:
+    """One row of the table. Its message may be any JSON; None if it cannot be read.
+
+    `failed_runs` are those before the run that its message begins. Their reasons stay in the database.
+    """
 
     id: int
-    created: Any
+    created: datetime
     action: str
+    failed_runs: int
     has_parents: bool
     message: Any
+
+    @classmethod
+    def of(cls, id: int, created: datetime, action: str, failed_runs: int, has_parents: bool, text: str) -> Self:
+        """Return the event of the columns of a row; `text` is its message."""
+        return cls(id, created, action, failed_runs, has_parents, decoded(text))
 
     @property
     def items(self) -> set[str]:
@@ -127,8 +137,8 @@ class EventChoice:
         self._ended: deque[tuple[float, int]] = deque()
         self._positions: dict[Direction, _Position] = {}
 
-    def choose(self, connection: Connection) -> list[int]:
-        """Return the ids of the events to publish, one of each item at a time; runs in a transaction."""
+    def choose(self, connection: Connection) -> list[Event]:
+        """Return the events to publish, one of each item at a time; runs in a transaction."""
         connection.execute(_WITHOUT_SORT)
         values = {"entity": self.entity, "minutes": _FORGOTTEN_AFTER}
         running = {id: items_of(decoded(about)) for id, about in connection.execute(_IN_FLIGHT, values)}
@@ -139,17 +149,16 @@ class EventChoice:
             return []
         busy = {item for items in running.values() for item in items}
         oldest, is_long = self._ready(connection, "oldest", places, busy)
-        newest: list[ReadyEvent] = []
+        newest: list[Event] = []
         if is_long and places > 1:
             found, _ = self._ready(connection, "newest", places // 2, busy)
             newest = _one_of_each_item(found, set(busy), places // 2)
         for event in newest:
             busy |= event.items
-        chosen = [event.id for event in newest]
-        chosen += [
-            event.id for event in _one_of_each_item(oldest, busy, places - len(newest)) if event.id not in chosen
+        chosen = newest + [
+            event for event in _one_of_each_item(oldest, busy, places - len(newest)) if event not in newest
         ]
-        self._in_flight |= set(chosen)
+        self._in_flight |= {event.id for event in chosen}
         return chosen
 
     def _note_ends(self, running: set[int]) -> None:
@@ -164,7 +173,7 @@ class EventChoice:
 
     def _ready(
         self, connection: Connection, direction: Direction, wanted: int, busy: set[str]
-    ) -> tuple[list[ReadyEvent], bool]:
+    ) -> tuple[list[Event], bool]:
         """Return events that may be published, in order, and whether the queue goes on after the first page.
 
         Several pages are read until there are enough. Where all of them have too few, the next look goes on after
@@ -173,7 +182,7 @@ class EventChoice:
         position = self._positions.pop(direction, _Position(_ENDS[direction]))
         began_at_end = position.since == _ENDS[direction]
         size = max(_MIN_PAGE, 2 * wanted)
-        found: list[ReadyEvent] = []
+        found: list[Event] = []
         for number in range(_MAX_PAGES):
             times, events = self._page(connection, direction, position, size)
             found += events
@@ -189,7 +198,7 @@ class EventChoice:
 
     def _page(
         self, connection: Connection, direction: Direction, position: _Position, size: int
-    ) -> tuple[list[Any], list[ReadyEvent]]:
+    ) -> tuple[list[Any], list[Event]]:
         values = {
             "entity": self.entity,
             "max_attempts": MAX_ATTEMPTS,
@@ -199,11 +208,7 @@ class EventChoice:
             "rows": size,
         }
         rows = connection.execute(_PAGES[direction], values).fetchall()
-        ready = [
-            ReadyEvent(id, created, action, has_parents, decoded(about))
-            for id, created, action, is_ready, has_parents, about in rows
-            if is_ready
-        ]
+        ready = [Event.of(*columns) for *columns, is_ready in rows if is_ready]
         if direction == "newest":
             ready = [event for event in ready if event.action == "index"]
         else:
@@ -211,7 +216,7 @@ class EventChoice:
             ready.sort(key=lambda event: (event.created, event.id))
         return [row[1] for row in rows], list(self._without_waiting(connection, ready))
 
-    def _without_waiting(self, connection: Connection, events: Sequence[ReadyEvent]) -> Iterator[ReadyEvent]:
+    def _without_waiting(self, connection: Connection, events: Sequence[Event]) -> Iterator[Event]:
         """Yield the events whose image does not wait for a copy.
 
         An image is copied after an earlier copy brought it to the item. A deletion that is no part of a move waits for
@@ -229,7 +234,7 @@ class EventChoice:
                 yield event
 
 
-def _waits(event: ReadyEvent, copy_id: int, copy: Any) -> bool:
+def _waits(event: Event, copy_id: int, copy: Any) -> bool:
     """Return whether an event waits for a copy. The deletion of a move has that for its parent."""
     about = event.message
     if not (isinstance(about, dict) and isinstance(copy, dict)) or about.get("artwork_id") != copy.get("artwork_id"):
@@ -240,9 +245,9 @@ def _waits(event: ReadyEvent, copy_id: int, copy: Any) -> bool:
     return is_later and copy.get("old_gid") == about.get("gid")
 
 
-def _one_of_each_item(events: Sequence[ReadyEvent], busy: set[str], places: int) -> list[ReadyEvent]:
+def _one_of_each_item(events: Sequence[Event], busy: set[str], places: int) -> list[Event]:
     """Return the first events of items that are not busy, at most `places`. What comes first makes an item busy."""
-    chosen: list[ReadyEvent] = []
+    chosen: list[Event] = []
     for event in events:
         if len(chosen) == places:
             break

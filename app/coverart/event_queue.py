@@ -10,17 +10,18 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
-from psycopg.sql import SQL, Composable
+from psycopg.sql import SQL
 
 from app.broker.headers import ATTEMPTS
 from app.broker.nesting import MAX_NESTING
 from app.broker.outgoing import Outgoing
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import jobs
-from app.coverart.event_choice import LONGEST_MESSAGE, MESSAGE, EventChoice, decoded
+from app.coverart.event_choice import LONGEST_MESSAGE, MESSAGE, Event, EventChoice
 from app.coverart.event_record import MAX_ATTEMPTS, complete, end_failed_run, fail
 from app.coverart.jobs import EVENT, Job
 from app.coverart.musicbrainz import Connection
@@ -46,20 +47,23 @@ _STATEMENT_SECONDS = 10
 #: Publishes messages, and returns when the broker has confirmed all.
 Publish = Callable[[Sequence[Outgoing]], None]
 
-_COLUMNS = SQL("SELECT id, action::text, {message}, attempts FROM artwork_indexer.event_queue AS event").format(
-    message=MESSAGE
-)
-
 # Only chosen events are locked while the broker confirms: MusicBrainz's triggers wait for a locked row. A trigger may
 # have given an event another parent since it was chosen. The state is compared as text: by the index of states, which
-# the planner may prefer after a burst, all queued events would be visited.
-_LOCK_CHOSEN = _COLUMNS + SQL(
+# the planner may prefer after a burst, all queued events would be visited. A run is counted when it begins to wait for
+# a worker, as artwork-indexer counts it.
+_TAKE_CHOSEN = SQL(
     """
-    WHERE id = ANY(%(ids)s) AND state::text = 'queued' AND (depends_on IS NULL OR NOT EXISTS (
-        SELECT FROM artwork_indexer.event_queue AS parent
-        WHERE parent.id = ANY(event.depends_on) AND parent.state <> 'completed'
-    ))
-    FOR UPDATE OF event SKIP LOCKED
+    UPDATE artwork_indexer.event_queue
+    SET state = 'running', last_updated = clock_timestamp(), attempts = attempts + 1
+    WHERE id IN (
+        SELECT id FROM artwork_indexer.event_queue AS event
+        WHERE id = ANY(%(ids)s) AND state::text = 'queued' AND (depends_on IS NULL OR NOT EXISTS (
+            SELECT FROM artwork_indexer.event_queue AS parent
+            WHERE parent.id = ANY(event.depends_on) AND parent.state <> 'completed'
+        ))
+        FOR UPDATE OF event SKIP LOCKED
+    )
+    RETURNING id
     """
 )
 
@@ -72,21 +76,20 @@ _LIMITS = SQL(
 )
 
 # The row is updated whenever a run begins.
-_LOST = _COLUMNS + SQL(
+_TAKE_LOST = SQL(
     """
-    WHERE state = 'running' AND entity_type::text = %(entity)s AND action::text = ANY(%(actions)s)
-    AND last_updated < now() - make_interval(secs => %(seconds)s)
-    ORDER BY created, id
-    LIMIT %(rows)s
-    FOR UPDATE OF event SKIP LOCKED
+    UPDATE artwork_indexer.event_queue SET last_updated = clock_timestamp(), attempts = greatest(attempts, 1)
+    WHERE id IN (
+        SELECT id FROM artwork_indexer.event_queue
+        WHERE state = 'running' AND entity_type::text = %(entity)s AND action::text = ANY(%(actions)s)
+        AND last_updated < now() - make_interval(secs => %(seconds)s)
+        ORDER BY created, id
+        LIMIT %(rows)s
+        FOR UPDATE SKIP LOCKED
+    )
+    RETURNING id, created, action::text, attempts - 1, depends_on IS NOT NULL, {message}
     """
-)
-
-# A run is counted when it begins to wait for a worker, as artwork-indexer counts it.
-_RUNNING = SQL(
-    "UPDATE artwork_indexer.event_queue SET state = 'running', last_updated = clock_timestamp(),"
-    " attempts = CASE state WHEN 'queued' THEN attempts + 1 ELSE greatest(attempts, 1) END WHERE id = ANY(%(ids)s)"
-)
+).format(message=MESSAGE)
 
 _ANY_RUNNING = SQL("SELECT FROM artwork_indexer.event_queue WHERE state = 'running' LIMIT 1")
 
@@ -94,19 +97,6 @@ _FORGET = SQL(
     "DELETE FROM artwork_indexer.event_queue"
     " WHERE state = 'completed' AND created < now() - make_interval(days => %(days)s)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One row. Its message may be any JSON; None if it cannot be read.
-
-    `failed_runs` are those before the run that a message begins. Their reasons stay in the database.
-    """
-
-    id: int
-    action: str
-    message: Any
-    failed_runs: int
 
 
 def job_of_event(event: Event) -> Job:
@@ -173,11 +163,10 @@ class EventPublisher:
                 _set_limits(connection)
                 # Until the transaction ends, no other reader publishes events of the archive.
                 [taken] = connection.execute(_TAKE_TURN, {"entity": choice.entity}).fetchone() or (False,)
-                ids = choice.choose(connection) if taken else []
-                locked = {event.id: event for event in _events(connection, _LOCK_CHOSEN, {"ids": ids})} if ids else {}
-                chosen = [locked[id] for id in ids if id in locked]
-                self._publish_events(connection, chosen, exchange)
-            published += len(chosen)
+                chosen = choice.choose(connection) if taken else []
+                ids = {id for (id,) in connection.execute(_TAKE_CHOSEN, {"ids": [each.id for each in chosen]})}
+                self._publish_events(connection, [event for event in chosen if event.id in ids], exchange)
+            published += len(ids)
         return published
 
     def publish_lost(
@@ -191,15 +180,11 @@ class EventPublisher:
         values = {"entity": self.exchanges[exchange].entity, "actions": actions, "rows": _LOST_EVENTS}
         with connection.transaction():
             _set_limits(connection)
-            running = _events(connection, _LOST, {**values, "seconds": seconds})
-            lost = [replace(event, failed_runs=max(0, event.failed_runs - 1)) for event in running]
-            self._publish_events(connection, lost, exchange)
+            lost = [Event.of(*row) for row in connection.execute(_TAKE_LOST, {**values, "seconds": seconds})]
+            self._publish_events(connection, sorted(lost, key=attrgetter("created", "id")), exchange)
         return len(lost)
 
     def _publish_events(self, connection: Connection, events: Sequence[Event], exchange: str) -> None:
-        if not events:
-            return
-        connection.execute(_RUNNING, {"ids": [event.id for event in events]})
         outgoing: list[Outgoing] = []
         for event in events:
             if event.action == "noop":
@@ -228,11 +213,6 @@ def _set_limits(connection: Connection) -> None:
     """Limit the statements and the pauses of a transaction: it runs on MusicBrainz's primary."""
     idle, statement = (str(round(seconds * 1_000)) for seconds in (_IDLE_SECONDS, _STATEMENT_SECONDS))
     connection.execute(_LIMITS, {"idle": idle, "statement": statement})
-
-
-def _events(connection: Connection, query: Composable, values: Mapping[str, Any]) -> list[Event]:
-    rows = connection.execute(SQL("{}").format(query), values)
-    return [Event(id, action, decoded(about), runs) for id, action, about, runs in rows]
 
 
 def _end_noop(connection: Connection, event: Event) -> None:

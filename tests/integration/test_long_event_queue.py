@@ -66,10 +66,13 @@ class LongQueue:
         return [int(each.headers[EVENT]) for each in messages]
 
     def visited(self, statement: Any, values: Any) -> int:
-        """Return how many rows of the table the nodes of a statement's plan read, or read and left out."""
-        [[plan]] = self.connection.execute(
-            SQL("EXPLAIN (ANALYZE, FORMAT JSON) {}").format(statement), values
-        ).fetchall()
+        """Return how many rows of the table the nodes of a statement's plan read, or read and left out.
+
+        What the statement changed is undone.
+        """
+        with self.connection.transaction(force_rollback=True):
+            explained = SQL("EXPLAIN (ANALYZE, FORMAT JSON) {}").format(statement)
+            [[plan]] = self.connection.execute(explained, values).fetchall()
         return sum(_rows(node) for node in _nodes(plan[0]["Plan"]) if "Scan" in node["Node Type"])
 
 
