@@ -104,6 +104,13 @@ class Settings(BaseSettings):
         "may last.",
     )
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
+    retry_jitter: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share by which a retry delay may be longer, in three steps: messages that failed together return "
+        "apart. 0: none.",
+    )
 
     dead_max_age: float = Field(
         0.0,

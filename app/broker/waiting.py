@@ -200,7 +200,7 @@ def _queues_of(policy: Policy, name: str) -> Iterator[Any]:
         case FixedTtl(prefix=namespace, postpone_type=kind):
             back_to = namespace
         case XDeath(queue=namespace, queue_type=kind):
-            back_to = policy.client.exchange.name
+            back_to = policy.requeue.name
         case _:
             return
     found = re.fullmatch(re.escape(namespace) + r"\.delay\.([1-9][0-9]{0,9})", name)

@@ -77,7 +77,7 @@ def subscriber_queue(name: str, settings: Settings) -> Queue:
     """Return the queue of an event subscriber, bound to its events and to the exchange of its retried messages."""
     policy = subscriber_policy(name, settings)
     bindings = [binding(events_exchange, routing_key=route.type) for route in SUBSCRIPTIONS if route.queue == name]
-    bindings.append(binding(policy.client.exchange, routing_key=policy.client.routing_key))
+    bindings += policy.client.bindings
     return Queue(name, routing_key=name, bindings=bindings, queue_arguments=policy.work_arguments(name), durable=True)
 
 

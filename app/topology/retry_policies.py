@@ -69,6 +69,7 @@ def site_policy(settings: Settings, route: Route | None = None) -> DelayQueues:
         exchange=SITE,
         queue_type=settings.queue_type,
         delivery_limit=settings.delivery_limit,
+        jitter=settings.retry_jitter,
     )
 
 

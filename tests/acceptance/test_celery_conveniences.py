@@ -184,9 +184,10 @@ def test_a_chord_fails_with_the_dead_letter_of_a_member(bench: Bench) -> None:
     assert isinstance(result.result, ChordError)
 
 
-def test_a_postponed_message_keeps_its_state_and_its_budget(bench: Bench) -> None:
-    journal = bench.journal("postponed")
-    result = canvas_app.wait_for.delay(journal)
+@pytest.mark.parametrize("task", [canvas_app.wait_for, canvas_app.requeue])
+def test_a_postponed_or_requeued_message_keeps_its_state_and_its_budget(bench: Bench, task: Any) -> None:
+    journal = bench.journal(task.name)
+    result = task.delay(journal)
     eventually(lambda: lines(journal).count("run") > 3, "it waits more often than it may fail", seconds=ENDED)
     assert result.state == states.PENDING
     Path(f"{journal}.stock").touch()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
+from celery.exceptions import Reject
 
 from app.broker.errors import Postpone
 from app.broker.policies.delay_queues import DelayQueues
@@ -115,6 +116,14 @@ def wait_for(journal: str) -> None:
     note(journal, "run")
     if not Path(f"{journal}.stock").exists():
         raise Postpone(0.3, "nothing is there yet")
+
+
+@task()
+def requeue(journal: str) -> None:
+    """Ask for the message back until a file exists."""
+    note(journal, "run")
+    if not Path(f"{journal}.stock").exists():
+        raise Reject("nothing is there yet", requeue=True)
 
 
 @task(bind=True)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu import Exchange
 
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, Postpone
-from app.broker.policies.base import Dead, Drop, Policy, Postponed, Reject, Retry
+from app.broker.failure import Failure
+from app.broker.policies.base import Address, Dead, Drop, Policy, Postponed, Reject, Retry
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.delays import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, rounded_up, two_digits
 from app.broker.policies.drop import DropAll
@@ -22,6 +24,7 @@ from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.carry_out import replacement
+from app.topology.model import bindings_of, exchanges_of
 from app.topology.queues import task_queues
 from app.topology.retry_policies import art_policy, retry_policies
 from config.routes import ROUTES
@@ -98,7 +101,7 @@ def test_a_replay_dies_at_its_next_failure_or_runs_a_fresh_budget(name: str, bud
 def test_what_a_policy_needs_on_the_broker_is_durable_and_its_dead_set_classic_and_first(name: str) -> None:
     policy = policy_of(name, 3)
     queues = policy.queues()
-    assert all(queue.durable and queue.exchange.durable for queue in queues)
+    assert all(each.durable for queue in queues for each in (queue, *exchanges_of(queue)))
     assert queues[0] == policy.dead
     assert not queues[0].queue_arguments
 
@@ -201,6 +204,17 @@ def test_a_postponement_travels_from_a_pool_process_whole() -> None:
     assert (there.seconds, there.why, there.exactly, there.headers) == (2.5, "why", True, {"a": 1})
 
 
+def test_jitter_spreads_messages_over_three_delays_whose_queues_are_declared() -> None:
+    policy = DelayQueues("ns", timeout_ms=1_000, retry_max=2, jitter=0.5)
+    decisions = [policy.decide(delivery("q", id=str(number)), FAILURE) for number in range(50)]
+    assert {each.delay_ms for each in decisions if isinstance(each, Retry)} == {1_000, 1_300, 1_500}
+    declared = {each.name for each in policy.queues()}
+    assert {"ns.delay.1000", "ns.delay.1300", "ns.delay.1500", "ns.delay.3000"} <= declared
+    assert decisions == [policy.decide(delivery("q", id=str(number)), FAILURE) for number in range(50)]
+    longest = replace(policy, timeout_ms=2_000_000_000, retry_max=1)
+    assert isinstance(longest.decide(delivery("q", id="1"), FAILURE), Retry)
+
+
 # fixed_ttl
 
 
@@ -297,15 +311,33 @@ def test_attempts_are_the_rejections_of_this_queue_by_their_counts_or_by_their_e
 
 
 def test_an_error_keeps_its_routing_key_and_tells_all_in_retry_info() -> None:
-    came = replace(delivery("q", routing_key="orders.new"), properties={"reply_to": "r", "correlation_id": "c"})
+    properties = {"reply_to": "r", "delivery_mode": 2, "application_headers": {"shop": 7}}
+    came = replace(delivery("q", routing_key="orders.new", shop=7, at=datetime(2026, 1, 1)), properties=properties)
     decision = XDeath("q", retry_max=0).decide(came, replace(FAILURE, traceback="a\nb"))
     assert isinstance(decision, Dead)
     assert (decision.queue.name, decision.routing_key) == ("q.error", "orders.new")
     info = json.loads(decision.headers["retry_info"])
-    assert (info["error"], info["num_attempts"], info["error_class"]) == ("exception", 1, "KeyError")
+    assert (info["error"], info["num_attempts"], info["error_class"]) == ("boom", 1, "KeyError")
     assert (info["error_message"], info["backtrace"]) == ("boom", ["a", "b"])
     assert info["failed_at"] == "1970-01-01T00:16:40+00:00"
-    assert info["properties"] == {"reply_to": "r", "correlation_id": "c"}
+    headers = {"shop": 7, "at": "2026-01-01T00:00:00"}
+    assert info["properties"] == {"reply_to": "r", "delivery_mode": 2, "headers": headers}
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (replace(FAILURE, exception="Reject"), "reject"),
+        (replace(FAILURE, reason="time-limit"), "timeout"),
+        (replace(FAILURE, message=""), "KeyError"),
+    ],
+)
+def test_retry_info_names_a_rejection_and_a_timeout_as_sneakers_does(failure: Failure, error: str) -> None:
+    long = delivery("q", long="x" * 5_000)
+    decision = XDeath("q", retry_max=0).decide(long, failure)
+    assert isinstance(decision, Dead)
+    info = json.loads(decision.headers["retry_info"])
+    assert (info["error"], info["properties"]) == (error, {})
 
 
 def test_a_message_of_a_queue_without_a_dead_letter_target_is_published_and_not_rejected() -> None:
@@ -340,11 +372,38 @@ def test_a_message_under_which_workers_died_as_often_as_is_allowed_does_not_run_
 def test_exchange_type_and_separator_are_options_as_sneakers_has_them() -> None:
     error, retry, client = XDeath("q", exchange_type="topic", separator="-", queue_type="classic").queues()
     assert [queue.name for queue in (error, retry, client)] == ["q-error", "q-retry", "q"]
-    assert {queue.exchange.type for queue in (error, retry, client)} == {"topic"}
-    assert {queue.routing_key for queue in (error, retry, client)} == {"#"}
+    assert {exchange.type for queue in (error, retry, client) for exchange in exchanges_of(queue)} == {"topic"}
+    assert {key for queue in (error, retry, client) for _, key in bindings_of(queue)} == {"#"}
     assert retry.queue_arguments == {"x-message-ttl": 5_000, "x-dead-letter-exchange": "q-retry-requeue"}
     assert client.queue_arguments == {"x-dead-letter-exchange": "q-retry"}
-    assert client.exchange.name == "q-retry-requeue"
+    assert [exchange.name for exchange in exchanges_of(client)] == ["q-retry-requeue"]
+
+
+def test_queues_share_a_retry_and_a_requeue_exchange_and_are_bound_to_their_publishers_by_several_keys() -> None:
+    events = Exchange("events", type="topic")
+    policy = XDeath(
+        "q",
+        exchange_type="topic",
+        exchange=events,
+        routing_key=["order.new", "order.paid"],
+        retry_exchange="all-retry",
+        requeue_exchange="all-requeue",
+        error_exchange="all-error",
+        retry_key="order.*",
+        queue_arguments={"x-max-length": 9},
+        retry_arguments={"x-max-length": 8},
+        error_arguments={"x-message-ttl": 7},
+    )
+    error, retry, client = policy.queues()
+    keys = [("all-requeue", "order.*"), ("events", "order.new"), ("events", "order.paid")]
+    assert sorted(bindings_of(client)) == keys
+    assert (error.name, error.queue_arguments) == ("all-error", {"x-message-ttl": 7})
+    assert (retry.name, client.queue_arguments["x-dead-letter-exchange"]) == ("all-retry", "all-retry")
+    assert retry.queue_arguments["x-dead-letter-exchange"] == "all-requeue"
+    assert [queue.queue_arguments["x-max-length"] for queue in (retry, client)] == [8, 9]
+    assert policy.replay_address("q", "order.new") == Address("all-requeue", "order.new")
+    once = replace(policy, routing_key="order.new")
+    assert ("events", "order.new") in bindings_of(once.client)
 
 
 # Which policy

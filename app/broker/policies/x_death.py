@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
-from kombu import Exchange, Queue
+from kombu import Exchange, Queue, binding
 
 from ..delivery import Delivery
 from ..failure import MAX_MESSAGE, Failure
@@ -26,6 +26,9 @@ NO_LIMIT = 2**31 - 1
 #: Entries of `retry_info`, one for each time that the message was dead-lettered, and lines of a traceback in each.
 MAX_ENTRIES, MAX_LINES = 10, 10
 
+#: Characters of the headers in an entry of `retry_info`. Longer ones are left out: the message itself has them.
+MAX_HEADERS = 3_000
+
 
 @dataclass(frozen=True, slots=True)
 class XDeath(Policy):
@@ -34,6 +37,10 @@ class XDeath(Policy):
     The queue must be declared with `work_arguments`, whose dead-letter exchange is `<queue>.retry`. Sneakers declares
     topic exchanges instead of fanout, and separates the suffix by a dash. Both are options, since RabbitMQ refuses to
     redeclare an exchange with another type. A message may crash `delivery_limit` workers.
+
+    The queue is bound to the `exchange` of its publishers by one or more routing keys. Several queues may share the
+    retry, requeue or error exchange and its queue, by name. The shared requeue exchange returns a message by its own
+    key, so that it has the type topic, and each queue its own `retry_key`.
     """
 
     queue: str
@@ -43,6 +50,16 @@ class XDeath(Policy):
     queue_type: QueueType = "quorum"
     delivery_limit: int = 50
     separator: str = "."
+    exchange: Exchange | None = None
+    routing_key: str | Sequence[str] = "#"
+    retry_exchange: str = ""
+    requeue_exchange: str = ""
+    error_exchange: str = ""
+    retry_key: str | Sequence[str] = "#"
+    #: Further arguments of the queues, such as `x-max-priority`.
+    queue_arguments: Mapping[str, Any] = field(default_factory=dict)
+    retry_arguments: Mapping[str, Any] = field(default_factory=dict)
+    error_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     name: ClassVar[str] = "x_death"
     rejects: ClassVar[bool] = True
@@ -50,20 +67,27 @@ class XDeath(Policy):
     @property
     def dead(self) -> Queue:
         """`<queue>.error`, the client's error queue."""
-        return self._queue("error")
+        return self._queue(self.error_exchange or self._named("error"), self.error_arguments)
 
     @property
     def retry(self) -> Queue:
         """`<queue>.retry`, to which the broker dead-letters rejected messages."""
-        arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER: self._named("retry-requeue")}
-        return self._queue("retry", arguments | safe_arguments(self.queue_type))
+        arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER: self.requeue.name}
+        return self._queue(self._retry, {**arguments, **safe_arguments(self.queue_type), **self.retry_arguments})
+
+    @property
+    def requeue(self) -> Exchange:
+        """`<queue>.retry-requeue`, the exchange through which retried messages return."""
+        return self._exchange(self.requeue_exchange or self._named("retry-requeue"))
 
     @property
     def client(self) -> Queue:
-        """The client's queue, bound to the exchange through which retried messages return."""
-        exchange = self._exchange("retry-requeue")
+        """The client's queue, bound to its publishers' exchange and to that through which retried messages return."""
+        bindings = [binding(self.requeue, routing_key=key) for key in _texts(self.retry_key)]
+        if self.exchange:
+            bindings += [binding(self.exchange, routing_key=key) for key in _texts(self.routing_key)]
         arguments = self.work_arguments(self.queue)
-        return Queue(self.queue, exchange=exchange, routing_key="#", durable=True, queue_arguments=arguments)
+        return Queue(self.queue, routing_key=self.queue, bindings=bindings, durable=True, queue_arguments=arguments)
 
     def queues(self) -> list[Queue]:
         """Return the error queue, the retry queue and the client's queue."""
@@ -73,7 +97,7 @@ class XDeath(Policy):
         """Return the arguments of the client's queue."""
         del queue
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
-        return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
+        return {DEAD_LETTER: self._retry, **limit, **safe_arguments(self.queue_type), **self.queue_arguments}
 
     def attempts(self, delivery: Delivery) -> int:
         """Return the failures that `x-death` counts for this queue, plus those before a postponement.
@@ -111,7 +135,7 @@ class XDeath(Policy):
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Postponed:
         """Return a wait in delay queues. A replacement has no `x-death`; `perennial-attempts` keeps the count."""
-        delay_ms, back_to = delay_for(seconds, exactly=exactly), self._named("retry-requeue")
+        delay_ms, back_to = delay_for(seconds, exactly=exactly), self.requeue.name
         queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
         first = self._first_failure(delivery)
         headers = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})
@@ -120,7 +144,7 @@ class XDeath(Policy):
     def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the exchange through which retried messages return: only the client's queue is bound to it."""
         del queue
-        return Address(self._named("retry-requeue"), routing_key)
+        return Address(self.requeue.name, routing_key)
 
     def _failures(self, delivery: Delivery) -> list[Mapping[str, Any]]:
         """Return the entries of `x-death` that are failures in this queue."""
@@ -136,27 +160,34 @@ class XDeath(Policy):
         seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
         return min(seconds, default=None)
 
+    @property
+    def _retry(self) -> str:
+        return self.retry_exchange or self._named("retry")
+
     def _named(self, suffix: str) -> str:
         return f"{self.queue}{self.separator}{suffix}"
 
-    def _exchange(self, suffix: str) -> Exchange:
-        return Exchange(self._named(suffix), type=self.exchange_type)
+    def _exchange(self, name: str) -> Exchange:
+        return Exchange(name, type=self.exchange_type)
 
-    def _queue(self, suffix: str, arguments: Mapping[str, Any] | None = None) -> Queue:
-        exchange = self._exchange(suffix)
-        return Queue(exchange.name, exchange=exchange, routing_key="#", durable=True, queue_arguments=arguments)
+    def _queue(self, name: str, arguments: Mapping[str, Any]) -> Queue:
+        return Queue(name, self._exchange(name), "#", durable=True, queue_arguments=dict(arguments) or None)
+
+
+def _texts(value: str | Sequence[str]) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
     """Return the JSON of Sneakers' error handler; if there is an earlier one, a list with the newest first."""
     entry = {
-        "error": failure.reason,
+        "error": _error(failure),
         "num_attempts": attempts,
         "failed_at": datetime.fromtimestamp(failure.at, UTC).isoformat(timespec="seconds"),
         "error_class": failure.exception,
         "error_message": failure.message[:MAX_MESSAGE],
         "backtrace": failure.traceback.splitlines()[-MAX_LINES:],
-        "properties": {name: str(value)[:MAX_MESSAGE] for name, value in delivery.kept_properties().items()},
+        "properties": _properties(delivery),
     }
     header = delivery.headers.get(RETRY_INFO)
     if not isinstance(header, str):
@@ -167,3 +198,22 @@ def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
         info = header[:MAX_MESSAGE]
     former = info if isinstance(info, list) else [info]
     return json.dumps([entry, *former][:MAX_ENTRIES] if former else entry)
+
+
+def _error(failure: Failure) -> str:
+    """Return what Sneakers' handler writes as the error: how the run ended, or the text of its exception."""
+    if failure.reason in ("time-limit", "soft-time-limit"):
+        return "timeout"
+    return "reject" if failure.exception == "Reject" else (failure.message or failure.exception)[:MAX_MESSAGE]
+
+
+def _properties(delivery: Delivery) -> dict[str, Any]:
+    """Return the properties and headers with which the message came, numbers as numbers; times are ISO 8601."""
+    properties = {name: value for name, value in delivery.properties.items() if name != "application_headers"}
+    headers = json.dumps({name: value for name, value in delivery.headers.items() if name != RETRY_INFO}, default=_text)
+    kept = {"headers": json.loads(headers)} if len(headers) <= MAX_HEADERS else {}
+    return {**json.loads(json.dumps(properties, default=_text)), **kept}
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)[:MAX_MESSAGE]

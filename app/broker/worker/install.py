@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +17,22 @@ from ..publishing import get_publisher
 from .celery_internals import use_classes
 from .task import Task
 
+#: Gets the reason, the exchange, the routing key and the message of py-amqp (`body`, `headers`, `properties`).
+OnReturn = Callable[[str, str, str, Any], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Retries:
     """What `install` leaves at `app.retries`.
 
     `publish_timeout` is in seconds; `confirm` says whether a client waits for the broker's confirm by default.
+    `on_return` is called with each message that a confirmed send gets back.
     """
 
     policies: RetryPolicies
     publish_timeout: float = 5.0
     confirm: bool = True
+    on_return: OnReturn | None = None
 
     def work_queues(self, default: str) -> list[Queue]:
         """Return the queues of an application that declares none; `default` is the name of Celery's default queue."""
@@ -39,6 +45,7 @@ def install(
     *,
     publish_timeout: float = 5.0,
     confirm: bool = True,
+    on_return: OnReturn | None = None,
     consumer: str = f"{__package__}.consumer:Consumer",
 ) -> None:
     """Let the policies decide on every failure in the workers of a Celery application.
@@ -47,12 +54,13 @@ def install(
     and the sending of tasks and events; a base class of the application's own still wraps each run. It also sets
     settings, which take precedence over those of the application. Without `task_queues` there is a queue for each
     policy; a single policy is for Celery's default queue. `consumer` names a subclass of this package's Consumer. With
-    `confirm`, `delay()` of a client waits for the broker's confirm, unless the call says otherwise.
+    `confirm`, `delay()` of a client waits for the broker's confirm, unless the call says otherwise. `on_return` is
+    called with the broker's reason, exchange, routing key and message for what no queue takes, before the call raises.
     """
     amqp_internals.install()
     if isinstance(policies, Policy):
         policies = RetryPolicies({}, default=policies)
-    app.retries = retries = Retries(policies, publish_timeout, confirm)
+    app.retries = retries = Retries(policies, publish_timeout, confirm, on_return)
     use_classes(
         app,
         amqp=f"{__package__}.producer:AMQP",

@@ -19,6 +19,7 @@ from ..connection import NodesConnection
 from ..errors import InvalidMessage, PublishFailed
 from ..policies.delay_queues import budget_of
 from .celery_internals import leave_connections_after_fork
+from .install import Retries
 
 #: Exceptions after which a message may not have arrived.
 _NOT_SENT = (AMQPError, MessageNacked, OSError, OperationalError)
@@ -99,7 +100,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
             confirm = options.pop("confirm", None)
             try:
                 if self.app.current_worker_task or (self.app.retries.confirm if confirm is None else confirm):
-                    return _send_confirmed(send, producer, name, message, timeout=timeout, options=options)
+                    return _send_confirmed(send, producer, name, message, self.app.retries, options)
                 return _declare_once(send, producer, name, message, options)
             finally:
                 # kombu keeps it for other uses of the connection.
@@ -144,14 +145,15 @@ def _ending_in_time(policy: Mapping[str, Any], seconds: float) -> dict[str, Any]
 class _ConfirmingProducer(Producer):  # type: ignore[misc]
     """A producer on a second channel of a connection, which is in confirm mode; after a reconnection on a new one."""
 
-    def __init__(self, connection: Any, *, timeout: float) -> None:
+    def __init__(self, connection: Any, *, timeout: float, on_return: Callable[..., None] | None) -> None:
         self._timeout = timeout
+        self._on_return = on_return
         super().__init__(connection)
 
     def revive(self, channel: Any) -> None:
         connection = channel if is_connection(channel) else channel.connection.client
         self.__connection__ = connection
-        self._channel = ChannelPromise(lambda: _confirm_channel(connection, self._timeout))
+        self._channel = ChannelPromise(lambda: _confirm_channel(connection, self._timeout, self._on_return))
         self.exchange = Exchange("")(self._channel)
 
     @property
@@ -159,12 +161,18 @@ class _ConfirmingProducer(Producer):  # type: ignore[misc]
         return isinstance(self._channel, ChannelPromise) or bool(self._channel.is_open)
 
 
-def _confirm_channel(connection: Any, timeout: float) -> Any:
+def _confirm_channel(connection: Any, timeout: float, on_return: Callable[..., None] | None) -> Any:
     """Return a new channel whose `basic_publish` waits for the confirm, and names the message in its errors."""
     # The default channel comes first: it opens the connection by the retry policy of the call.
     channel = connection.default_channel.connection.channel()
     returned: list[str] = []
-    channel.events["basic_return"].add(lambda error, *_: returned.append(str(error)))
+
+    def note_return(error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+        returned.append(str(error))
+        if on_return:
+            on_return(str(error), exchange, routing_key, message)
+
+    channel.events["basic_return"].add(note_return)
 
     def basic_publish(message: Any, exchange: str = "", routing_key: str = "", **options: Any) -> None:
         target = f"exchange {exchange!r} with key {routing_key!r}"
@@ -184,14 +192,16 @@ def _confirm_channel(connection: Any, timeout: float) -> Any:
 
 
 def _send_confirmed(
-    send: Send, producer: Any, name: str, message: Any, *, timeout: float, options: dict[str, Any]
+    send: Send, producer: Any, name: str, message: Any, retries: Retries, options: dict[str, Any]
 ) -> Any:
     """Send and wait for the confirm. After a failure drop the connection: a late confirm may arrive on it."""
     connection = producer.connection
     confirming: _ConfirmingProducer | None = vars(connection).get("confirming")
     try:
         if confirming is None or not confirming.is_usable:
-            confirming = connection.confirming = _ConfirmingProducer(connection, timeout=timeout)
+            confirming = connection.confirming = _ConfirmingProducer(
+                connection, timeout=retries.publish_timeout, on_return=retries.on_return
+            )
         return _declare_once(send, confirming, name, message, {**options, "mandatory": True})
     except BaseException as error:
         connection.collect(socket_timeout=1)

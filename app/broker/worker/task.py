@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 from billiard import current_process
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Task as CeleryTask
-from celery.exceptions import Ignore, Retry, TaskPredicate, WorkerShutdown, WorkerTerminate
+from celery.exceptions import Ignore, Reject, Retry, TaskPredicate, WorkerShutdown, WorkerTerminate
 
 from ..errors import ApplicationError, InvalidMessage, Postpone
 from ..failure import Failure
@@ -64,8 +64,9 @@ class Task(CeleryTask):  # type: ignore[misc]
         """Run the task; called directly or by `apply`, it raises its exceptions unchanged.
 
         A task that raises Celery's Reject or Retry has failed like any other. Celery would lose the message of a Reject
-        on a queue without a dead-letter exchange, and that of a Retry on every queue. Ignore is passed on: it says that
-        nothing is left to do.
+        on a queue without a dead-letter exchange, and that of a Retry on every queue. A Reject with `requeue` spends no
+        retry: the message is back after the shortest wait, instead of at once and again and again. Ignore is passed on:
+        it says that nothing is left to do.
         """
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
@@ -75,8 +76,6 @@ class Task(CeleryTask):  # type: ignore[misc]
             return run(*args, **kwargs)
         try:
             return run(*args, **kwargs)
-        except Postpone as postpone:
-            raise AttemptPostponed(postpone) from None
         except Ignore:
             raise
         except (SystemExit, KeyboardInterrupt) as error:
@@ -85,19 +84,19 @@ class Task(CeleryTask):  # type: ignore[misc]
                 raise
             raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
         except Exception as error:
-            if isinstance(error, SoftTimeLimitExceeded) and (waiting := self.on_time_limit()):
-                raise AttemptPostponed(waiting) from None
             end = self._end_of(error)
             if end is error:
                 raise
-            raise end from error
+            raise end from (None if isinstance(end, AttemptPostponed) else error)
 
     def _end_of(self, error: Exception) -> Exception:
-        """Return the exception by which a failed run ends: Celery records a retry, or a failure by this error.
+        """Return the exception by which a run ends: Celery records a retry, or a failure by this error.
 
         The main process announces what Celery cannot: an error that cannot be pickled, or one for which the message may
         run again at once.
         """
+        if waiting := self._postponed_by(error):
+            return AttemptPostponed(waiting)
         failure = failure_of(error, trace=traceback.format_exc(), task=self.name)
         if isinstance(error, MemoryError):
             return AttemptFailed(failure)
@@ -106,6 +105,14 @@ class Task(CeleryTask):  # type: ignore[misc]
             return AttemptRetried(failure, error)
         is_predicate = isinstance(error, TaskPredicate)
         return error if not is_predicate and _can_be_pickled(error) else AttemptFailed(failure)
+
+    def _postponed_by(self, error: Exception) -> Postpone | None:
+        """Return why a run waits that ended with an exception, its budget unspent, or None if it failed."""
+        if isinstance(error, Postpone):
+            return error
+        if isinstance(error, Reject) and error.requeue:
+            return Postpone(0, f"Reject({error.reason!r:.100}, requeue=True)")
+        return self.on_time_limit() if isinstance(error, SoftTimeLimitExceeded) else None
 
     def retry(
         self, args: Any = None, kwargs: Any = None, exc: BaseException | None = None, *_more: Any, **_options: Any
