@@ -7,8 +7,9 @@ import re
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Bench:
     broker: Broker
     ids: dict[str, str] = field(default_factory=dict)
     events: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    fields: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     state: State = field(default_factory=State)
     worker: Worker = field(init=False)
 
@@ -105,6 +107,7 @@ class Bench:
         self.ids[case] = ident = str(uuid.uuid4())
         body = json.dumps([[], {"journal": str(self.journal(case))}, {}]).encode()
         base = {"task": f"tests.support.shop.{task}", "id": ident, "lang": "py", "root_id": ident, "case": case}
+        base |= {"argsrepr": "()", "kwargsrepr": repr({"journal": str(self.journal(case))})}
         self.post(queue, body, {**base, **headers})
 
     def post(self, queue: str, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
@@ -172,10 +175,23 @@ class listening:  # noqa: N801 - Used as a context manager's function is.
         self._bench.state.event(event)
         if event["type"].startswith("task-"):
             self._bench.events[event["uuid"]].append(event["type"])
+            self._bench.fields[event["uuid"]].append(event)
 
 
 def gaps_in_ms(times: list[float]) -> list[float]:
     return [(later - earlier) * 1_000 for earlier, later in pairwise(times)]
+
+
+def assert_described(events: list[dict[str, Any]], task: str, arguments: str, delays: Sequence[float]) -> None:
+    """Each event names the task and its arguments, and that of a retry the time at which the message comes back."""
+    assert {event["name"] for event in events} == {task}
+    assert all(arguments in event["kwargs"] for event in events)
+    waits = [
+        datetime.fromisoformat(event["eta"]).timestamp() - event["timestamp"]
+        for event in events
+        if event["type"] == "task-retried"
+    ]
+    assert all(wait <= delay / 1_000 for wait, delay in zip(waits, delays, strict=True)), waits
 
 
 def header(message: Any, name: str) -> Any:
@@ -212,6 +228,7 @@ def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_
     events = [event for event in bench.events[ident] if event != "task-started"]
     assert events == [*(("task-received", "task-retried") * 2), "task-received", "task-failed"]
     assert bench.state.tasks[ident].state == states.FAILURE
+    assert_described(bench.fields[ident], f"tests.support.shop.{RUNNING[failure][0]}", "'journal': '", delays)
     eventually(lambda: bench.deaths(case), f"task_failure of {case}")
     assert len(bench.deaths(case)) == 1
 
@@ -267,6 +284,7 @@ def test_a_message_that_cannot_be_a_task_shows_as_retried_and_as_failed_too(benc
     ident = bench.ids[case]
     eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
     assert bench.events[ident] == ["task-retried", "task-retried", "task-failed"]
+    assert_described(bench.fields[ident], "tests.support.shop.never_written", "'journal': '", QUEUES["mail"][1])
 
 
 def test_a_dropped_message_is_reported_as_failed_and_not_retried(bench: Bench) -> None:

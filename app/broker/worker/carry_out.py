@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
@@ -65,6 +66,13 @@ def _prepare(decision: Retry | Postponed | Dead | Reject, publisher: Publisher) 
     except Exception as error:  # noqa: BLE001 - Returned.
         return error
     return None
+
+
+def return_time(decision: Decision) -> dict[str, str | None]:
+    """Return the field `eta` of an event: when a message comes back, None if it does not. Flower shows it."""
+    if isinstance(decision, Dead | Drop):
+        return {"eta": None}
+    return {"eta": (datetime.now(UTC) + timedelta(milliseconds=decision.delay_ms)).isoformat()}
 
 
 def message_of(decision: Decision, delivery: Delivery) -> Outgoing | None:

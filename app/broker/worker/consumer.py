@@ -39,7 +39,7 @@ from ..policies.delays import DEAD_LETTER
 from ..policies.registry import RetryPolicies
 from ..publishing import get_publisher
 from .acknowledgements import Acknowledgements
-from .carry_out import Disposition
+from .carry_out import Disposition, return_time
 from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, at_end_of_turn, guard_start, on_readable
 from .dispatcher import Dispatcher, prefetch_counts
 from .failures import FailureHandler, Original, failure_of
@@ -334,20 +334,22 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 message.reject_log_error(logger, self.connection_errors)
             else:
                 message.ack_log_error(logger, self.connection_errors)
-            self._announce(message.headers or {}, error, ended=isinstance(decision, Dead | Drop))
+            self._announce(message.headers or {}, error, decision)
 
         failure = failure_of(error, task=(message.headers or {}).get("task"))
         self._failures.fail(Original(original_delivery(message), partial(is_held, message), done), failure)
 
-    def _announce(self, headers: Mapping[str, Any], error: ApplicationError, *, ended: bool) -> None:
+    def _announce(self, headers: Mapping[str, Any], error: ApplicationError, decision: Decision) -> None:
         """Announce the failure of a message that names a task but cannot be run, in events and as the task's result."""
         task_id = headers.get("id")
         if not isinstance(task_id, str):
             return
+        ended = isinstance(decision, Dead | Drop)
+        about = {"name": headers.get("task"), "args": headers.get("argsrepr"), "kwargs": headers.get("kwargsrepr")}
         try:
             if self.event_dispatcher:
                 kind = "task-failed" if ended else "task-retried"
-                self.event_dispatcher.send(kind, uuid=task_id, exception=str(error))
+                self.event_dispatcher.send(kind, uuid=task_id, exception=str(error), **about, **return_time(decision))
             if ended:
                 self.app.backend.mark_as_failure(task_id, error, store_result=not headers.get("ignore_result"))
         except Exception as cause:  # noqa: BLE001 - The message is acknowledged; an announcement must not undo that.

@@ -18,7 +18,7 @@ from ..delivery import Delivery, is_held, original_delivery
 from ..errors import ApplicationError
 from ..headers import is_suspect, unacknowledged
 from ..policies.base import Dead, Decision, Drop, Postponed
-from .carry_out import Disposition
+from .carry_out import Disposition, return_time
 from .celery_internals import RevocableRequest
 from .failures import Done, FailureHandler, Original, failure_of
 from .task import AttemptFailed, AttemptPostponed, AttemptRetried
@@ -71,6 +71,10 @@ class Request(RevocableRequest):
         state.task_ready(self)
         done = partial(self._finish, Announced(None, "set aside: it has to run alone"))
         self._failures.set_aside(self._original(done), self.type, deliveries=unacknowledged(self._delivery))
+
+    def send_event(self, type: str, **fields: Any) -> None:
+        """Send an event with the task's name and arguments: a monitor may have started after `task-received`."""
+        super().send_event(type, name=self.name, args=self.argsrepr, kwargs=self.kwargsrepr, **fields)
 
     def acknowledge(self) -> None:
         """Acknowledge the message. After a success, report the outcome of a replay: Celery skips `on_success` here."""
@@ -178,7 +182,7 @@ class Request(RevocableRequest):
             self._call_hook("on_dead_letter", self.args, self.kwargs)
         is_end = isinstance(decision, Dead | Drop)
         event = "task-failed" if is_end else "task-retried"
-        self.send_event(event, exception=announced.text, traceback=announced.traceback)
+        self.send_event(event, exception=announced.text, traceback=announced.traceback, **return_time(decision))
         outcome = states.FAILURE if is_end else states.RETRY
         if announced.state != outcome and not isinstance(decision, Postponed):
             self._announce(outcome, announced)
