@@ -22,7 +22,7 @@ COPY Procfile ./
 COPY config config
 COPY tasks tasks
 COPY app app
-# Editable, since config/settings.py looks for the Procfile beside itself; this makes the `perennial` command.
+# This makes the `perennial` command. Editable: the code is in the image once.
 RUN pip install --quiet --no-deps --editable .
 
 # A named volume that is mounted at one of these folders for the first time takes its owner.

@@ -1,6 +1,6 @@
 # Every target makes .venv first if it is missing: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down passwords demo demo-caa test test-all test-next chaos lint fmt docs audit bench clean
+.PHONY: help setup up down passwords demo demo-caa test test-all test-next chaos lint fmt docs audit release bench clean
 VENV := .venv/.complete
 export PYTHON
 # Most of a command's start is imports: without bytecode each process compiles every module again.
@@ -60,6 +60,9 @@ audit: $(VENV)  ## Compare the pinned versions with known vulnerabilities; needs
 	@test -x build/audit/bin/pip-audit || \
 		{ .venv/bin/python -m venv build/audit && build/audit/bin/python -m pip install -qq pip-audit; }
 	@.ci/audit build/audit/bin/pip-audit
+
+release: $(VENV)  ## Build and check the wheel of the last commit, with its hashes, in dist (KEY= signs); needs the network
+	@KEY='$(KEY)' .ci/release
 
 bench: $(VENV)  ## Ratios against comparable programs, side by side in one run
 	@.venv/bin/python -m benchmarks

@@ -16,8 +16,14 @@ from config import checks
 from config.flower_login import check_login, kept_login
 from config.routes import MAIL, WEBHOOK
 
-#: The checkout: the folder that holds `app/`, `config/` and `Procfile`.
+#: The checkout, or the folder in which the wheel is installed: it holds `app/`, `config/` and `tasks/`.
 ROOT = Path(__file__).resolve().parent.parent
+
+#: In a checkout it links the user's Procfile, so that a wheel has it too.
+PROCFILE = Path(__file__).with_name("Procfile")
+
+#: An installed package keeps no data beside itself: the next release would remove them.
+_DATA_DIR = ROOT / ".perennial" if (ROOT / "Procfile").exists() else Path("~/.local/share/perennial").expanduser()
 
 #: The contact in the User-Agent until one is set.
 EXAMPLE_CONTACT = "https://example.org/perennial"
@@ -41,9 +47,10 @@ class Settings(BaseSettings):
 
     # Services and folders
     data_dir: Folder = Field(
-        ROOT / ".perennial",
+        _DATA_DIR,
         validation_alias="PERENNIAL_DATA_DIR",
-        description="Folder for private services, the folder store and caches.",
+        description="Folder for private services, the folder store and caches. An installed wheel has "
+        "`~/.local/share/perennial`.",
     )
     broker_url: Annotated[SecretStr, AfterValidator(checks.url_of("amqp", "amqps"))] = Field(
         SecretStr(""),

@@ -19,18 +19,15 @@ from app.private_services.lifecycle import locked
 from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
 from app.private_services.service import wait_until
 from app.private_services.supervisor import KILL_WAIT, POLL, ProcessSupervisor
-from config.settings import ROOT, Settings, get_settings
+from config.settings import PROCFILE, Settings, get_settings
 
 #: The process that runs REPLICAS times, so that each copy of a pack has a searcher.
 SEARCHER = "searcher"
 
 
 def procfile() -> dict[str, str]:
-    """Return the Procfile's commands by name, in its order; raises ServicesError if the file is missing."""
-    path = ROOT / "Procfile"
-    if not path.exists():
-        raise ServicesError(f"{path}: no Procfile; run from a checkout")
-    return dict(parse_procfile(path.read_text()).processes)
+    """Return the Procfile's commands by name, in its order."""
+    return dict(parse_procfile(PROCFILE.read_text()).processes)
 
 
 def formation(commands: Mapping[str, str], *, searchers: int) -> dict[str, str]:

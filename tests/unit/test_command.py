@@ -48,6 +48,12 @@ def test_the_help_of_a_subcommand_is_the_one_that_its_module_gives(command: Lazy
     assert command.help == command.load().help, "copy the docstring's text to COMMANDS in app/cli/main.py"
 
 
+def test_the_shell_completes_the_commands_below_a_subcommand() -> None:
+    words = {"_PERENNIAL_COMPLETE": "complete_bash", "COMP_WORDS": "perennial dead re", "COMP_CWORD": "2"}
+    done = CliRunner().invoke(cli, env=words, prog_name="perennial")
+    assert done.output.split() == ["replay", "restore", "redirect"]
+
+
 def test_a_misspelt_subcommand_is_wrong_usage_and_suggests_the_right_one() -> None:
     done = CliRunner().invoke(cli, ["serch"])
     assert done.exit_code == 2

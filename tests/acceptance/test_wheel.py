@@ -1,0 +1,124 @@
+"""The wheel, installed without a checkout: it holds all that `perennial up`, a crawl and a search need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from config.settings import ROOT
+from tests.acceptance.test_up import free_port
+from tests.servers.site import Site, page
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.acceptance
+
+#: What the build reads. A copy: setuptools would put modules that are gone from the checkout's `build` into the wheel.
+SOURCES = ("app", "config", "tasks", "Procfile", "pyproject.toml", "README.md", "LICENSE")
+
+
+def run(*command: object, folder: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a command in a folder and return what it printed."""
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel, without the network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder)
+    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "wheel", *options, ".", folder=folder)
+    [built] = folder.glob("perennial-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """Install the wheel and return the `bin` of its environment.
+
+    The dependencies are those of the environment of the tests, whose `.pth` files, the checkout's among them, are not
+    read. `make release` installs them from the registry.
+    """
+    environment = wheel.parent / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", environment, folder=wheel.parent)
+    paths = {"base": str(environment), "platbase": str(environment)}
+    modules = Path(sysconfig.get_path("purelib", "venv", paths))
+    options = ("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "--python", environment, "install", *options, wheel, folder=wheel.parent)
+    (modules / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    celery = (Path(sys.executable).parent / "celery").read_text()
+    script = environment / "bin" / "celery"
+    script.write_text(f"#!{environment}/bin/python\n" + celery.partition("\n")[2])
+    script.chmod(0o755)
+    return environment / "bin"
+
+
+def test_the_wheel_holds_every_file_of_its_packages(installed: Path) -> None:
+    listed = run("git", "ls-files", "app", "config", "tasks", folder=ROOT).split()
+    code = "import config.settings; print(config.settings.ROOT)"
+    modules = Path(run(installed / "python", "-c", code, folder=installed).strip())
+    assert modules.is_relative_to(installed.parent)
+    assert [name for name in listed if not (modules / name).is_file()] == []
+
+
+def test_an_installed_wheel_has_its_data_in_the_users_folder(installed: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    command = (installed / "perennial", "config", "show", "--json")
+    assert f'"value": "{tmp_path}/.local/share/perennial"' in run(*command, folder=tmp_path, environment=environment)
+
+
+@pytest.mark.slow
+def test_a_site_is_crawled_and_found_with_the_wheel_alone(
+    installed: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder, web = tmp_path / "empty", free_port()
+    folder.mkdir()
+    # The checkout's scripts are not found: the Procfile's `celery` is that of the wheel's environment.
+    path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if not Path(part, "celery").exists())
+    chosen = {**environment, "PATH": path, "WEB_PORT": str(web), "FLOWER_PORT": str(free_port()), "REPLICAS": "1"}
+
+    def perennial(*arguments: object) -> str:
+        return run(installed / "perennial", *arguments, folder=folder, environment=chosen)
+
+    log = tmp_path / "up.log"
+    with Site({"/": page("Trees", "All about amber trees")}) as site, log.open("wb") as output:
+        up = subprocess.Popen([installed / "perennial", "up"], cwd=folder, env=chosen, stdout=output, stderr=output)
+        try:
+            perennial("index", "--crawl", "--wait", site.at("/"))
+            found: Callable[[], bool] = lambda: is_found(web, site.domain)  # noqa: E731 - it is awaited once.
+            eventually(found, f"the search page finds it; log:\n{log.read_text()[-3_000:]}", seconds=90)
+            assert "Trees" in perennial("search", site.domain, "amber")
+            programs = {each.cmdline()[0] for each in psutil.Process(up.pid).children(recursive=True)}
+            assert programs <= {f"{installed}/python", "python"}, "a process runs from another environment"
+            assert "processes stopped" in perennial("down")
+            assert up.wait(30) == 143
+        finally:
+            if up.poll() is None:
+                up.kill()
+
+
+def is_found(port: int, domain: str) -> bool:
+    """Return whether the search page shows the page."""
+    with suppress(requests.ConnectionError):
+        answer = requests.get(f"http://127.0.0.1:{port}/", params={"domain": domain, "q": "amber"}, timeout=5)
+        return "about <mark>amber</mark> trees" in answer.text
+    return False
