@@ -26,7 +26,10 @@ def tidy() -> None:
     from app.operations.operators import system_operator
 
     settings = context().settings
-    _, dropped = tidy_dead_sets(Operations(settings, system_operator()), new_export(settings))
+    export = new_export(settings)
+    _, dropped = tidy_dead_sets(Operations(settings, system_operator()), export)
+    if dropped.done:
+        logger.info("Dead letters exported to %s and dropped, by the settings: %d", export, len(dropped.done))
     if dropped.stopped:
         logger.warning("The retention of dead letters stopped: %s; next attempt in %d s", dropped.stopped, TIDY_EVERY)
 

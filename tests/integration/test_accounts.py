@@ -246,8 +246,9 @@ def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
 
 
 def test_the_packer_exports_and_drops_dead_letters_by_itself_only_where_the_settings_limit_them(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     broker, limited = Broker(settings.broker), settings.model_copy(update={"dead_max_letters": 2})
     bodies = [json.dumps({"type": "index", "url": f"https://{name}.gov/"}).encode() for name in "abc"]
     with accounts_of(settings, tmp_path / "accounts") as environments, closing(Publisher(settings.broker)) as publisher:
@@ -272,6 +273,7 @@ def test_the_packer_exports_and_drops_dead_letters_by_itself_only_where_the_sett
             assert (entry.origin, entry.act, entry.result) == ("system", "drop letters", "1 dropped")
             [dropped] = read_export(dead_directory(process.settings) / entry.details["file"])
             assert dropped.delivery.body == bodies[0]
+            assert f"{entry.details['file']} and dropped, by the settings: 1" in caplog.text
 
 
 def workers_of(client: httpx.Client) -> list[tuple[str, bool]]:
