@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -76,10 +77,21 @@ def print_requeued(done: Requeued, *, dry_run: bool, as_json: bool) -> None:
 
 
 def _as_json(event: EventRow) -> dict[str, object]:
-    times = {name: getattr(event, name).isoformat(timespec="seconds") for name in ("created", "last_updated")}
+    times = {name: _time(getattr(event, name)) for name in ("created", "last_updated")}
     return {**asdict(event), **times}
 
 
 def _cells(event: EventRow) -> list[object]:
-    created = event.created.isoformat(timespec="seconds")
-    return [event.id, event.entity, event.action, event.attempts, created, *event.reasons[-1:], event.message]
+    return [
+        event.id,
+        event.entity,
+        event.action,
+        event.attempts,
+        _time(event.created),
+        *event.reasons[-1:],
+        event.message,
+    ]
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 from psycopg.sql import SQL
@@ -18,8 +17,8 @@ EventState = Literal["queued", "running", "failed", "completed"]
 
 _COLUMNS = SQL(
     """
-    SELECT id, state::text, entity_type::text, action::text, {message}, coalesce(depends_on, '{{}}'), created, attempts,
-        last_updated, ARRAY(
+    SELECT id, state::text, entity_type::text, action::text, {message}, coalesce(depends_on, '{{}}'),
+        extract(epoch FROM created)::float8, attempts, extract(epoch FROM last_updated)::float8, ARRAY(
             SELECT left(failure_reason, {length}) FROM artwork_indexer.event_failure_reason AS failure
             WHERE failure.event = event.id ORDER BY failure.created
         )
@@ -27,7 +26,8 @@ _COLUMNS = SQL(
     """
 ).format(message=MESSAGE, length=MAX_MESSAGE)
 
-_LISTED = _COLUMNS + SQL("WHERE state::text = %(state)s ORDER BY created, id LIMIT %(limit)s")
+_OLDEST = _COLUMNS + SQL("WHERE state::text = %(state)s ORDER BY created, id LIMIT %(limit)s")
+_LATEST = _COLUMNS + SQL("WHERE state::text = %(state)s ORDER BY last_updated DESC, id DESC LIMIT %(limit)s")
 _GIVEN = _COLUMNS + SQL("WHERE id = ANY(%(ids)s) ORDER BY id")
 
 _LOCK_FAILED = SQL(
@@ -39,7 +39,10 @@ _LOCK_RUNNING = SQL("SELECT id FROM artwork_indexer.event_queue WHERE state = 'r
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One row of the table; `message` is its JSON as text, `reasons` are those of its failures, the oldest first."""
+    """One row of the table; `message` is its JSON as text, `reasons` are those of its failures, the oldest first.
+
+    Times are in seconds since 1970. A failed event without an attempt failed with a parent, and comes back with it.
+    """
 
     id: int
     state: str
@@ -47,9 +50,9 @@ class EventRow:
     action: str
     message: str
     depends_on: tuple[int, ...]
-    created: datetime
+    created: float
     attempts: int
-    last_updated: datetime
+    last_updated: float
     reasons: tuple[str, ...]
 
 
@@ -65,9 +68,12 @@ class Requeued:
         return f"{len(self.ids):,} events queued again{merged}"
 
 
-def list_events(connection: Connection, state: EventState, *, limit: int) -> list[EventRow]:
-    """Return the oldest events of a state."""
-    return _rows(connection.execute(_LISTED, {"state": state, "limit": limit}))
+def list_events(
+    connection: Connection, state: EventState, *, limit: int, order: Literal["oldest", "latest"] = "oldest"
+) -> list[EventRow]:
+    """Return the oldest events of a state, or those that were updated last."""
+    query = _OLDEST if order == "oldest" else _LATEST
+    return _rows(connection.execute(query, {"state": state, "limit": limit}))
 
 
 def find_events(connection: Connection, ids: Sequence[int]) -> list[EventRow]:

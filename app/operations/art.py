@@ -11,7 +11,7 @@ from redis import RedisError
 
 from app.broker.errors import InvalidMessage
 from app.coverart import event_record
-from app.coverart.event_review import FailedEvent, failed_events
+from app.coverart.event_rows import EventRow, list_events
 from app.coverart.event_state import EventQueueState, read_state
 from app.coverart.jobs import Index, canonical_gid, message
 from app.coverart.project import served
@@ -31,7 +31,7 @@ class EventReport:
     """The event queue and its events that failed last. `trouble` is why they are unknown."""
 
     state: EventQueueState | None = None
-    failed: Sequence[FailedEvent] = ()
+    failed: Sequence[EventRow] = ()
     trouble: str = ""
 
 
@@ -48,7 +48,7 @@ def read_events(ops: Operations) -> EventReport | None:
     try:
         with event_record.connect(url, timeout=_PATIENCE) as connection:
             state = read_state(connection, ops.settings, get_quick_redis(ops.settings.redis))
-            return EventReport(state, failed_events(connection, limit=MAX_FAILED))
+            return EventReport(state, list_events(connection, "failed", limit=MAX_FAILED, order="latest"))
     except (DatabaseFailed, RedisError) as error:
         return EventReport(trouble=str(error))
 

@@ -48,7 +48,7 @@ class Events:
         row = self.db.execute(
             "INSERT INTO artwork_indexer.event_queue (entity_type, action, message, state, attempts, depends_on)"
             " VALUES ('release', 'index', %s, %s, %s, %s) RETURNING id",
-            (message, state, 5 if reason else 0, parents),
+            (message, state, 5 if reason and not parents else 0, parents),
         ).fetchone()
         assert row is not None
         if reason:
@@ -130,14 +130,15 @@ def test_failed_events_are_shown_with_their_reasons_and_queued_again(
     operable: Settings, client: httpx.Client, events: Events
 ) -> None:
     failed = events.add("failed", '{"gid": "%s"}' % GID, reason=HOSTILE)  # noqa: UP031 - Braces of JSON.
-    child = events.add("failed", '{"gid": "x"}', parents=[failed])
+    child = events.add("failed", '{"gid": "x"}', parents=[failed], reason="its parent had failed")
     twin = events.add("failed", '{"gid": "twin"}', reason="503")
     queued = events.add("queued", '{"gid": "twin"}')
     page = client.get("/ops/art").text
     assert "cover-art-archive.index" in page
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
     assert HOSTILE not in page
-    assert f"depends on the failed {failed}" in page
+    assert "its parent had failed" in page
+    assert [f'name="event" value="{each}"' in page for each in (failed, child)] == [True, False]
     with operated(operable, password=READ_PASSWORD) as reader:
         assert "Queue again" not in reader.get("/ops/art").text
         assert send_form(reader, "/ops/art/requeue", event=str(failed)).status_code == 403

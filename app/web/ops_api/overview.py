@@ -13,8 +13,7 @@ from pydantic import BaseModel, Field
 
 from app.broker.errors import ApplicationError, BrokerUnreachable, InvalidMessage, Overloaded
 from app.cluster.protocol import Routes
-from app.coverart.event_review import FailedEvent
-from app.coverart.event_rows import Requeued
+from app.coverart.event_rows import EventRow, Requeued
 from app.coverart.event_state import EventQueueState
 from app.errors import (
     BodyRefused,
@@ -133,7 +132,7 @@ class ArtAnswer(BaseModel):
 
     archives: Sequence[str]
     events: EventQueueState | None
-    failed: Sequence[FailedEvent]
+    failed: Sequence[EventRow]
     trouble: str
     audits: Sequence[ArtAudit]
 
