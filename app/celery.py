@@ -29,6 +29,8 @@ app.config_from_object("config.celeryconfig")
 app.conf.task_queues = [queue for queue in task_queues(get_settings()) if queue.name != REQUESTS]
 for _queue in app.conf.task_queues:
     _queue.no_declare = not get_settings().declare_topology
+#: For `celery -A app shell`, which offers the application and its tasks only.
+app.settings = get_settings()
 app.conf.broker_use_ssl = tls_options(get_settings().broker)
 install(
     app,

@@ -1,0 +1,86 @@
+"""Celery's own commands on this application, as the documents have them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from app.broker.connection import connected
+from app.topology.declare import declare_all
+from config.routes import TICK
+from config.settings import ROOT, Settings
+from tests.support.broker import Broker
+from tests.support.documents import blocks, matches, read, table
+from tests.support.waiting import eventually
+from tests.support.worker import start_module, worker
+
+pytestmark = pytest.mark.acceptance
+
+#: Runs commands in one process, since most of each is imports; prints what each printed or raised.
+RUN = """
+import json, sys
+from click.testing import CliRunner
+from celery.bin.celery import celery
+printed = {}
+for line in json.load(sys.stdin):
+    result = CliRunner().invoke(celery, ["-A", "app", *line.split()], input="exit\\n")
+    printed[line] = f"{result.output}{result.exception}"
+json.dump(printed, sys.stdout)
+"""
+
+
+def python(environment: dict[str, str], *command: str, given: str) -> str:
+    """Run Python as an operator does in the checkout, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_command_of_celery_prints_what_the_documents_say(
+    settings: Settings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    rows = {
+        row[0].strip("`"): row[1].strip("`")
+        for row in table(read("docs/reference/commands.md"), "## Celery's commands")
+    }
+    with worker(environment, tmp_path / "worker.log", queues=["site.pack"], options=["--loglevel=INFO"]):
+        printed = json.loads(python(environment, "-c", RUN, given=json.dumps(list(rows))))
+        shell, *_ = (block.text for block in blocks(read("docs/guides/publish.md"), "console") if ">>> " in block.text)
+        typed = [line.removeprefix(">>> ") for line in shell.splitlines() if line.startswith(">>> ")]
+        said = python(environment, "-m", "celery", "-A", "app", "shell", "--python", given="\n".join(typed))
+    assert len(rows) > 10
+    assert {line: text for line, text in rows.items() if text not in printed[line]} == {}, printed
+    assert urlsplit(settings.broker).password not in printed["report"]
+    answers = [line.removeprefix(">>> ") for line in said.splitlines() if line.startswith(">>> ")]
+    expected = [line for line in shell.splitlines()[1:] if not line.startswith(">>> ")]
+    assert all(matches(*pair) for pair in zip(expected, answers, strict=False)), said
+
+
+def test_another_scheduler_than_that_of_the_application_sends_ticks(
+    settings: Settings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with connected(settings.broker) as connection:
+        declare_all(connection, settings)
+    log = tmp_path / "beat.log"
+    scheduler = ["--scheduler=celery.beat:PersistentScheduler", f"--schedule={tmp_path / 'schedule'}"]
+    running = start_module(environment, log, "celery", "-A", "app", "beat", *scheduler, "--loglevel=INFO")
+    try:
+        eventually(lambda: Broker(settings.broker).depth(TICK) == 1, f"a tick is sent: {running.log}", seconds=60)
+    finally:
+        running.process.terminate()
+        running.process.wait(30)
