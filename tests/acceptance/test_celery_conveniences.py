@@ -15,6 +15,7 @@ from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, InvalidMessage, Postpone
 from app.broker.publishing import Publisher
 from app.private_services import Urls
+from config.settings import ROOT
 from tests.support import canvas_app
 from tests.support.broker import Broker
 from tests.support.canvas_app import OutOfStock, add, called_back, fail, forget, hang, refuse, refuse_oddly
@@ -23,6 +24,39 @@ from tests.support.waiting import eventually
 from tests.support.worker import Worker, worker
 
 pytestmark = pytest.mark.acceptance
+
+#: The application of the other tests, watched as its operators would. What is seen is a line of a file.
+OBSERVED = """
+import sentry_sdk
+from opentelemetry import trace
+from opentelemetry.instrumentation.celery import CeleryInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from sentry_sdk.integrations.logging import ignore_logger
+from tests.support.canvas_app import app
+
+def note(name, line):
+    with open(name, "a") as file:
+        file.write(line + "\\n")
+
+class Exporter(SpanExporter):
+    def export(self, spans):
+        for span in spans:
+            errors = [event.attributes["exception.type"] for event in span.events]
+            reason = span.attributes.get("celery.retry.reason")
+            note("spans", f"{span.name} {span.status.status_code.name} {reason} {errors}")
+        return SpanExportResult.SUCCESS
+
+def before_send(event, hint):
+    note("sentry", hint["exc_info"][0].__name__ if "exc_info" in hint else str(event["logentry"]))
+
+ignore_logger("app.broker.worker.failures")
+sentry_sdk.init(dsn="http://key@127.0.0.1:1/1", before_send=before_send)
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(Exporter()))
+trace.set_tracer_provider(provider)
+CeleryInstrumentor().instrument()
+"""
 
 DEAD = "work.dead"
 ENDED = 60.0
@@ -34,6 +68,7 @@ class Bench:
 
     url: str
     folder: Path
+    environment: dict[str, str]
     broker: Broker
     worker: Worker
 
@@ -65,7 +100,7 @@ def lines(journal: str) -> list[str]:
 def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("canvas")
     with own_vhost(services) as url:
-        environment = {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": services.redis_url}
+        environment = {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": services.redis_url, "PYTHONPATH": str(ROOT)}
         canvas_app.app.conf.update(broker_read_url=url, broker_write_url=url, result_backend=services.redis_url)
         with worker(
             environment,
@@ -75,7 +110,7 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             concurrency=4,
             options=["--loglevel=INFO"],
         ) as running:
-            yield Bench(url, folder, Broker(url), running)
+            yield Bench(url, folder, environment, Broker(url), running)
         canvas_app.app.pool.force_close_all()
 
 
@@ -228,18 +263,42 @@ def test_a_countdown_is_refused_and_an_expired_message_is_discarded(bench: Bench
     assert lines(journal) == []
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo"])
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
 def test_other_pools_keep_the_promises(bench: Bench, pool: str) -> None:
     """The worker of the other tests has Celery's default, prefork."""
     journal = bench.journal(pool)
-    environment = {"CELERY_BROKER_URL": bench.url, "CELERY_RESULT_BACKEND": canvas_app.app.conf.result_backend}
-    log = bench.folder / f"{pool}.log"
-    with worker(
-        environment, log, app="tests.support.canvas_app", queues=["slow"], options=[f"--pool={pool}", "--loglevel=INFO"]
-    ):
+    options = [f"--pool={pool}", "--loglevel=INFO"]
+    log, name = bench.folder / f"{pool}.log", "tests.support.canvas_app"
+    # A process of its own: gevent replaces what others would have imported before.
+    with worker(bench.environment, log, app=name, queues=["slow"], options=options, folder=bench.folder):
         with pytest.raises(OutOfStock):
             refuse.apply_async((journal,), queue="slow").get(timeout=ENDED)
         result = fail.apply_async((f"{journal}-again",), queue="slow")
         eventually(lambda: result.state == states.RETRY, "it is retried", seconds=ENDED)
     end = ["run", "on_failure OutOfStock", "task_failure OutOfStock True", "after_return FAILURE"]
     assert lines(journal) == end
+
+
+def test_sentry_and_opentelemetry_see_a_dead_letter_as_an_error_and_a_retry_as_none(bench: Bench) -> None:
+    journal, log = bench.journal("observed"), bench.folder / "observed.log"
+    (bench.folder / "observed.py").write_text(OBSERVED)
+    options = ["--loglevel=INFO"]
+    with worker(bench.environment, log, app="observed", queues=["watched"], options=options, folder=bench.folder):
+        with pytest.raises(KeyError):
+            fail.apply_async((journal,), queue="watched").get(timeout=ENDED)
+        spans = bench.folder / "spans"
+        eventually(lambda: len(lines(str(spans))) == 3, f"{lines(str(spans))}", seconds=ENDED)
+    name = "run/tests.support.canvas_app.fail"
+    retried = f"{name} UNSET KeyError: 'no such shelf' []"
+    assert lines(str(spans)) == [retried, retried, f"{name} ERROR None ['KeyError']"]
+    assert lines(str(bench.folder / "sentry")) == ["KeyError"]
+
+
+def test_a_rate_limit_holds_for_retries_too(bench: Bench) -> None:
+    journal = bench.journal("limited")
+    results = [canvas_app.limited.delay(journal, each) for each in range(6)]
+    assert [result.get(timeout=ENDED) for result in results] == list(range(6))
+    times = sorted(float(line.split()[1]) for line in lines(journal) if line.startswith("at "))
+    assert len(times) == 7
+    # Six runs after the first one, at five a second; less one, since the worker notes a time after it began.
+    assert times[-1] - times[0] >= 5 / 5

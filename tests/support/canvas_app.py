@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ policies = RetryPolicies(
     {
         "work": DelayQueues("work", timeout_ms=300, retry_max=2),
         "picky": FixedTtl("picky", {"picky": "picky"}, ttl_ms=300, retry_max=2, fatal=frozenset({"exception"})),
+        "watched": DelayQueues("watched", timeout_ms=300, retry_max=2),
         "slow": DelayQueues("slow", timeout_ms=600_000, retry_max=1),
     },
     default=DelayQueues("work", timeout_ms=300, retry_max=2),
@@ -139,6 +141,15 @@ def forget(journal: str) -> None:
     """Fail without a result."""
     note(journal, "run")
     raise KeyError("no such shelf")
+
+
+@task(rate_limit="5/s")
+def limited(journal: str, number: int) -> int:
+    """Fail the first time, and return the number."""
+    note(journal, f"at {time.time()}")
+    if note(journal, "run") < 1:
+        raise KeyError("no such shelf")
+    return number
 
 
 @task()
