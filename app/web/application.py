@@ -66,12 +66,13 @@ def create_app(
     without a pack are. Pages of `origins` may read the API. `search_counter` counts searches and clicks; None counts
     nothing. It is closed with the application.
     With `ops`, there are the operations page and the operators' API, as far as its access has ways to log in. There are
-    also metrics of circuit breakers and of the event queue.
+    also metrics of what all processes share.
     """
     metrics = Metrics()
     metrics.registry.register(RoutesCollector(client, counts))
-    if ops:
-        metrics.registry.register(ServicesCollector(ops.settings))
+    overview = overview_for(ops.settings, client.routes) if ops else None
+    if ops and overview:
+        metrics.registry.register(ServicesCollector(ops.settings, overview))
     app = _fastapi([client, *([search_counter] if search_counter else [])])
     app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED, compresslevel=_COMPRESSION)
     app.add_middleware(
@@ -87,7 +88,7 @@ def create_app(
     app.state.search_counter = search_counter
     app.state.site_names, app.state.first_crawls = site_names, first_crawls
     app.state.ops = ops
-    app.state.overview = overview_for(ops.settings, client.routes) if ops else None
+    app.state.overview = overview
     app.state.streams = Streams()
     for router in (*_ROUTERS, *_OPS_ROUTERS):
         app.include_router(router)

@@ -1,20 +1,21 @@
-"""Metrics of what work waits for: circuit breakers, and MusicBrainz's event queue."""
+"""Metrics of what all processes share: queues, crawls, timers, circuit breakers, and MusicBrainz's event queue."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from app.coverart.event_state import EventQueueState, event_queue_state
 from app.doctor.circuit_breakers import breaker_states
-from app.operations.overview import PATIENCE
+from app.operations.overview import PATIENCE, Overview, Processes, RedisReport
 from app.operations.parts import Part
+from app.operations.queues import QueueReport
 from config.settings import Settings
 
 #: Seconds for which figures are kept, however often they are requested: the database counts rows for them.
@@ -26,8 +27,9 @@ _MAX_REASONS: Final = 20
 class ServicesCollector(Collector):
     """Collects the figures at a request for metrics, which waits for them as long as a page does."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Read nothing yet."""
+    def __init__(self, settings: Settings, overview: Overview) -> None:
+        """Read nothing yet; what the operations page shows, too, is read of its overview."""
+        self._overview = overview
         self._breakers = Part("breaker metrics", partial(breaker_states, settings), every=_KEPT)
         self._events = Part("event metrics", partial(event_queue_state, settings), every=_KEPT)
         self._has_events = bool(settings.event_queue_url.get_secret_value())
@@ -39,7 +41,17 @@ class ServicesCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; those of a service that does not answer are left out."""
         until = time.monotonic() + PATIENCE
-        self._breakers.start()
+        parts: Sequence[Part[Any]] = (self._overview.queues, self._overview.redis, self._overview.processes)
+        for part in (self._breakers, *parts):
+            part.start()
+        queues, redis, processes = (part.read(until).value for part in parts)
+        readable = GaugeMetricFamily("perennial_readable", "1 if a part of the system answers.", labels=("part",))
+        for name, value in (("queues", queues), ("redis", redis)):
+            readable.add_metric((name,), float(value is not None))
+        yield readable
+        yield from queue_metrics(queues) if queues else ()
+        yield from redis_metrics(redis) if redis else ()
+        yield from process_metrics(processes) if processes else ()
         if self._has_events:
             state = self._events.read(until).value
             yield GaugeMetricFamily("perennial_events_known", "1 if the event queue answers.", value=float(bool(state)))
@@ -50,6 +62,47 @@ class ServicesCollector(Collector):
         for breaker in self._breakers.read(until).value or ():
             open_seconds.add_metric((breaker.service,), breaker.seconds_open)
         yield open_seconds
+
+
+def queue_metrics(report: QueueReport) -> Iterator[Metric]:
+    """Yield the metrics of the broker's queues. Without the management API there are fewer."""
+    labels = ("queue", "kind")
+    ready = GaugeMetricFamily("perennial_queue_messages", "Ready messages.", labels=labels)
+    unacknowledged = GaugeMetricFamily("perennial_queue_unacknowledged", "Messages under way.", labels=labels)
+    consumers = GaugeMetricFamily("perennial_queue_consumers", "Consumers.", labels=labels)
+    oldest = GaugeMetricFamily("perennial_queue_oldest_seconds", "Age of the first message.", labels=labels)
+    for queue in report.queues:
+        if queue.is_missing:
+            continue
+        label = (queue.name, queue.kind)
+        ready.add_metric(label, queue.ready)
+        consumers.add_metric(label, queue.consumers)
+        if queue.unacknowledged is not None:
+            unacknowledged.add_metric(label, queue.unacknowledged)
+        if queue.oldest is not None:
+            oldest.add_metric(label, max(0.0, time.time() - queue.oldest))
+    yield from (ready, unacknowledged, consumers, oldest)
+    missing = sum(queue.is_missing for queue in report.queues)
+    yield GaugeMetricFamily("perennial_queues_missing", "Queues of the code that the broker lacks.", value=missing)
+
+
+def redis_metrics(report: RedisReport) -> Iterator[Metric]:
+    """Yield the metrics of crawls and timers."""
+    crawls = len(report.crawls) + report.more_crawls
+    yield GaugeMetricFamily("perennial_crawls", "Domains with a crawl under way.", value=crawls)
+    yield GaugeMetricFamily("perennial_timers", "Domains that wait to be packed.", value=report.timer_count)
+    yield GaugeMetricFamily("perennial_tick_overdue", "1 if no tick ran.", value=float(bool(report.packing_trouble)))
+
+
+def process_metrics(processes: Processes) -> Iterator[Metric]:
+    """Yield the metrics of the processes of this machine."""
+    up = GaugeMetricFamily("perennial_process_running", "1 if a process of `perennial up` runs.", labels=("process",))
+    for process in processes.states:
+        up.add_metric((process.name,), float(process.state == "running"))
+    silent = GaugeMetricFamily("perennial_worker_silent_seconds", "Since a worker's heartbeat.", labels=("worker",))
+    for worker in processes.workers:
+        silent.add_metric((worker.name,), worker.age)
+    yield from (up, silent)
 
 
 def event_metrics(state: EventQueueState) -> Iterator[Metric]:

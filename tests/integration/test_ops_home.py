@@ -135,6 +135,47 @@ def test_services_that_accept_connections_and_say_nothing_delay_no_page(operable
                 assert "Redis is away" in page.text
 
 
+def samples(client: httpx.Client) -> dict[str, float]:
+    """Return the samples of /metrics by their names and labels."""
+    lines = client.get("/metrics", headers={"Accept": "text/plain"}).text.splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+def test_metrics_have_queues_timers_and_the_workers_of_the_machine(
+    operable: Settings, client: httpx.Client, publisher: Publisher, redis: Redis
+) -> None:
+    operable.heartbeat_dir.mkdir(parents=True)
+    (operable.heartbeat_dir / "worker@here").touch()
+    dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}")
+    publisher.publish([dead, dead, site_message("index", url="https://site.example/")])
+    Timers(redis).start("site.example", timeout=600, callback=full_pack("site.example"))
+    with Connection(operable.broker) as connection:
+        connection.default_channel.queue_delete("site.pack")
+
+    def seen() -> dict[str, float]:
+        found = samples(client)
+        # The figures are kept for two seconds.
+        return found if found.get("perennial_queues_missing") == 1 else {}
+
+    found = eventually(seen, "the metrics have the missing queue", every=0.5)
+    assert found['perennial_readable{part="queues"}'] == found['perennial_readable{part="redis"}'] == 1
+    assert found['perennial_queue_messages{kind="dead",queue="site.dead"}'] == 2
+    assert found['perennial_queue_messages{kind="work",queue="site.index"}'] == 1
+    assert found['perennial_queue_consumers{kind="work",queue="site.index"}'] == 0
+    assert found['perennial_queue_unacknowledged{kind="work",queue="site.index"}'] == 0
+    assert found["perennial_timers"] == 1
+    assert 0 <= found['perennial_worker_silent_seconds{worker="worker@here"}'] < 60
+
+
+def test_metrics_without_broker_and_redis_say_so_and_have_the_rest(operable: Settings) -> None:
+    away = {"broker_url": SecretStr("amqp://127.0.0.1:1"), "redis_url": SecretStr("redis://127.0.0.1:1")}
+    with operated(operable.model_copy(update=away)) as client:
+        found = samples(client)
+    assert found['perennial_readable{part="queues"}'] == found['perennial_readable{part="redis"}'] == 0
+    assert found["perennial_routes_known"] == 1
+    assert not [name for name in found if name.startswith(("perennial_queue_", "perennial_timers", "perennial_tick"))]
+
+
 def test_an_orchestrator_that_is_away_is_a_finding(operable: Settings) -> None:
     scripted = ScriptedSearchClient([])
     scripted.unknown = True
