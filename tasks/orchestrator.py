@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.worker.task import Task
 from app.celery import app
-from app.cluster.protocol import Outcome, SearcherReport, read
+from app.cluster.protocol import Outcome, Registration, read
 from config.routes import ROUTE_BY_TASK
 from tasks.base import domain_of
 
@@ -38,7 +38,7 @@ def update(**message: Any) -> None:
 @_task("orchestrator.register")
 def register(**message: Any) -> None:
     """Receive a searcher's registration."""
-    _service().receive_report(read(SearcherReport, message))
+    _service().receive_report(read(Registration, message))
 
 
 @_task("orchestrator.loaded")

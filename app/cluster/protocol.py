@@ -56,30 +56,48 @@ class PackVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class SearcherReport:
-    """A searcher's complete state: the payload of `register` and `heartbeat`, and part of each outcome.
+    """What every message of a searcher says of it; its size does not depend on the number of packs.
 
-    `seq` is its sequence number, by which an older report that arrives later is recognised. `free_space` is the room
-    besides the packs in `holdings`, and `capacity` the room without any pack: MB, rounded down. `loading` has the
-    checksums that are still to be loaded. A searcher that is `leaving` drains and takes no further orders.
+    `seq` is its sequence number, by which an older report that arrives later is recognised. `changes` is the number of
+    changes of the searcher's packs since it started. The orchestrator compares it with the outcomes that arrived, and
+    requests a registration if one is missing. `free_space` is the room besides the packs, and `capacity` that without
+    any pack: MB, rounded down. A searcher that is `leaving` drains and takes no further orders.
     """
 
     searcher_id: Text
     seq: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
+    changes: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
     free_space: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
     capacity: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
-    holdings: tuple[PackVersion, ...] = ()
-    loading: tuple[Text, ...] = ()
     leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Heartbeat(SearcherReport):
+    """The payload of `heartbeat`. `loading` has the checksums that are still to be loaded."""
+
+    loading: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Registration(Heartbeat):
+    """A searcher's complete state with all its packs: the payload of `register`."""
+
+    holdings: tuple[PackVersion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Outcome:
-    """The outcome of an order (`loaded`, `unloaded` or `failed`) with a report after it; `reason` is for failures."""
+    """The outcome of an order (`loaded`, `unloaded` or `failed`) with a report after it; `reason` is for failures.
+
+    `held` is the version of the domain's pack that the searcher serves after it, or None.
+    """
 
     report: SearcherReport
     domain: Text
     sha256: Text
     reason: Text = ""
+    held: PackVersion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -13,7 +13,7 @@ from app.broker.errors import PublishFailed, Unroutable
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.client.cluster import ClusterSearchClient
-from app.cluster.protocol import SearcherReport, to_payload
+from app.cluster.protocol import Registration, to_payload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.messages.envelopes import event_message, request_message
 from app.search.contract import SearchRequest, SearchResult
@@ -94,7 +94,7 @@ def test_every_process_works_under_the_account_of_its_kind(
 def test_the_account_of_the_web_process_cannot_report_in_the_name_of_a_searcher(
     settings: Settings, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    forged = to_payload(SearcherReport(searcher_id="forged", seq=1, free_space=9_000, capacity=9_000))
+    forged = to_payload(Registration(searcher_id="forged", seq=1, changes=0, free_space=9_000, capacity=9_000))
     with ExitStack() as stack:
         accounts = stack.enter_context(accounts_of(settings, tmp_path / "accounts"))
         own = {**environment, **accounts["orchestrator"]}
@@ -112,8 +112,8 @@ def test_the_account_of_the_web_process_cannot_report_in_the_name_of_a_searcher(
         with pytest.raises(Unroutable):
             requestor.request(request, deadline=20)
 
-        real = to_payload(SearcherReport(searcher_id="real", seq=1, free_space=9_000, capacity=9_000))
+        real = to_payload(Registration(searcher_id="real", seq=1, changes=0, free_space=9_000, capacity=9_000))
         searcher = stack.enter_context(closing(Publisher(accounts["searcher"]["BROKER_URL"])))
-        searcher.publish([event_message("heartbeat", real)])
-        eventually(lambda: "Searcher real registered" in orchestrator.log, "the heartbeat of a searcher is accepted")
+        searcher.publish([event_message("register", real)])
+        eventually(lambda: "Searcher real registered" in orchestrator.log, "the registration of a searcher is accepted")
         assert "forged" not in orchestrator.log

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Queue
 
@@ -81,7 +81,7 @@ class Disk:
         loader = Loader(jobs)
         reports = Queue[tuple[int, int]]()
         loader.start(
-            recovered=lambda: reports.put((len(packs.versions()), len(loader.loading()))),
+            recovered=lambda: reports.put((len(packs.versions()[1]), len(loader.loading()))),
             report_outcome=self.outcomes.put,
         )
         shelf = Shelf(directory, packs, jobs.disk_space, loader, self.outcomes, reports.get(timeout=20), reports)
@@ -128,11 +128,17 @@ def test_a_pack_is_loaded_and_served(disk: Disk) -> None:
         with pytest.raises(NotHere, match=r"a\.example is not on this searcher"):
             shelf.title()
         load = disk.offer("one")
-        assert shelf.have(load) == JobOutcome(kind="loaded", domain="a.example", sha256=load.sha256)
+        held = PackVersion(domain="a.example", sha256=load.sha256, generation=load.generation, size_mb=1)
+        assert shelf.have(load) == JobOutcome(kind="loaded", domain="a.example", sha256=load.sha256, held=held)
         assert shelf.title() == "one"
-        assert shelf.packs.versions() == (
-            PackVersion(domain="a.example", sha256=load.sha256, generation=load.generation, size_mb=1),
-        )
+        assert shelf.packs.versions() == (1, (held,))
+        assert shelf.have(load).held == held
+        assert shelf.have(replace(load, sha256="0" * 64, generation=99)).held == held
+        assert shelf.packs.changes() == 1
+        assert shelf.have(Unload(domain="a.example", sha256=load.sha256)).held is None
+        assert shelf.packs.versions() == (2, ())
+        assert shelf.packs.used_mb() == 0
+        shelf.have(load)
         assert shelf.loader.loading() == ()
         assert shelf.space().free == BUDGET_MB - 1
         assert shelf.space().capacity == BUDGET_MB
@@ -268,9 +274,12 @@ def test_packs_are_recovered_on_a_full_disk(disk: Disk) -> None:
 def test_a_newer_version_in_the_store_is_loaded_and_named(disk: Disk) -> None:
     with disk.open() as shelf:
         old, new = disk.offer("old"), disk.offer("new")
-        assert shelf.have(old) == JobOutcome(kind="loaded", domain="a.example", sha256=new.sha256)
+        first = shelf.have(old)
+        assert (first.kind, first.sha256) == ("loaded", new.sha256)
+        assert first.held is not None
+        assert first.held.sha256 == new.sha256
         assert shelf.title() == "new"
-        assert shelf.have(new) == JobOutcome(kind="loaded", domain="a.example", sha256=new.sha256)
+        assert shelf.have(new) == first
 
 
 def test_only_the_named_version_is_unloaded_and_running_searches_end(disk: Disk) -> None:
@@ -316,7 +325,7 @@ def test_a_corrupt_pack_is_dropped_and_an_intact_one_is_kept(disk: Disk) -> None
         change = shelf.have(IntegrityCheck(domain="a.example", sha256=later.sha256))
         assert (change.kind, change.sha256) == ("failed", later.sha256)
         assert "quick_check" in change.reason or "malformed" in change.reason
-        assert shelf.packs.versions() == ()
+        assert shelf.packs.versions()[1] == ()
         assert shelf.have(later).kind == "loaded"
         assert shelf.title() == "two"
 
@@ -368,12 +377,12 @@ def test_the_next_process_recovers_intact_packs_and_removes_all_other_files(disk
     shutil.copy(broken.with_suffix(".json"), left / "e.example" / f"{2:016x}.json")
     with disk.open() as shelf:
         assert shelf.directory.folder == left
-        assert [version.domain for version in shelf.packs.versions()] == ["a.example", "b.example:8080"]
+        assert [version.domain for version in shelf.packs.versions()[1]] == ["a.example", "b.example:8080"]
         assert shelf.title("b.example:8080") == "b.example:8080"
         assert shelf.files() == [".json", ".json", ".sqlite", ".sqlite"]
         assert sorted(path.name for path in left.iterdir()) == [".loading", "a.example", "b.example:8080", "lock"]
     with disk.open(budget_mb=1) as shelf:
-        assert [version.domain for version in shelf.packs.versions()] == ["a.example"]
+        assert [version.domain for version in shelf.packs.versions()[1]] == ["a.example"]
 
 
 def crash_while_opening(disk: Disk, domain: str, sha256: str) -> str:
@@ -398,7 +407,7 @@ def test_a_version_that_ended_two_processes_is_not_opened_again(disk: Disk) -> N
         assert crash_while_opening(disk, load.domain, load.sha256) == "1"
         with disk.open() as shelf:
             # One crash may have another cause, so the version is tried again. An opening that succeeds ends the count.
-            if not shelf.packs.versions():
+            if not shelf.packs.versions()[1]:
                 assert shelf.have(other).kind == "loaded"
     with disk.open() as shelf:
         change = shelf.have(load)
@@ -474,7 +483,7 @@ def test_a_long_recovery_reports_its_packs_as_loading_and_serves_each_once_check
     with disk.open(check=check) as shelf:
         assert [checked.get(timeout=20) for _ in "ab"] == ["a.example", "b.example"]
         assert shelf.first_report == (1, 2)
-        report = shelf.loader.report("x")
+        report = shelf.loader.registration("x")
         assert [version.domain for version in report.holdings] == ["a.example"]
         assert report.loading == tuple(load.sha256 for load in loads[1:])
         go_on.set()

@@ -14,7 +14,7 @@ import pytest
 
 from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
-from app.cluster.protocol import Load, ProblemReply, SearcherReport, to_payload
+from app.cluster.protocol import Load, ProblemReply, Registration, to_payload
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Reporter
 from app.cluster.searcher.service import QueryHandler
@@ -23,7 +23,7 @@ from app.search.contract import SearchReply
 from app.storage.layout import manifest_key
 from app.storage.open import open_store
 from app.topology.queues import queries_exchange
-from config.routes import SEARCHER
+from config.routes import REGISTER_AGAIN, SEARCHER
 from config.settings import Settings
 from tests.support.fake_orchestrator import FakeOrchestrator, answer_of, fake_orchestrator, searcher_message
 from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready, title_of
@@ -73,7 +73,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     first = ours.searcher(disk_mb=20)
-    registered = ear.receive("register").report
+    registered = ear.receive("register").value
     me = registered.searcher_id
     assert (registered.capacity, registered.free_space, registered.holdings) == (20, 20, ())
 
@@ -85,12 +85,12 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     loaded = ear.order(me, load_of(settings, DOMAIN))
     assert "an order came from perennial.queries, to which clients publish" in first.log
     assert loaded.type == "loaded"
-    assert [holding.domain for holding in loaded.report.holdings] == [DOMAIN]
+    assert (loaded.value.held.domain, loaded.value.held.sha256) == (DOMAIN, loaded.value.sha256)
+    assert loaded.report.changes == registered.changes + 1
     assert loaded.report.free_space == 19
-    assert loaded.report.loading == ()
     assert ear.order(me, load_of(settings, OTHER)).type == "loaded"
     failed = ear.order(me, replace(load_of(settings, DOMAIN), sha256="0" * 64, generation=99))
-    assert (failed.type, failed.report.holdings) == ("failed", ear.received[-1].report.holdings)
+    assert (failed.type, failed.value.held, failed.report.changes) == ("failed", loaded.value.held, 2)
     assert "older than 99" in failed.value.reason
     assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
     assert found(ear.search(me, OTHER, "version1", limit=1)) == (title_of(OTHER, 1), pages_of(1))
@@ -108,17 +108,21 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     assert json.loads(half_a_pair.body)["reason"] == "invalid-query"
     ear.publisher.publish([searcher_message(me, "load", domain=DOMAIN)])
 
-    # A heartbeat has the complete state, and expires after three intervals.
-    beat = ear.receive(
-        "heartbeat", lambda each: each.report.holdings == ear.received[-1].report.holdings, after=ear.mark()
-    )
-    assert beat.report.seq > loaded.report.seq
-    assert len(beat.report.holdings) == 2
+    # A heartbeat counts the changes of packs, and expires after three intervals.
+    beat = ear.receive("heartbeat", after=ear.mark())
+    assert beat.report.seq > failed.report.seq
+    assert (beat.report.changes, beat.value.loading) == (2, ())
     assert beat.properties["expiration"] == "1500"
     assert beat.properties["delivery_mode"] == 1
     mark = ear.mark()
+    # The orchestrator requests it of all searchers, or of one from which a message is missing.
     ear.request_registration()
-    assert len(ear.receive("register", after=mark).report.holdings) == 2
+    assert len(ear.receive("register", after=mark).value.holdings) == 2
+    mark = ear.mark()
+    ear.publisher.publish([searcher_message(me, REGISTER_AGAIN)])
+    again = ear.receive("register", after=mark)
+    assert [version.domain for version in again.value.holdings] == [DOMAIN, OTHER]
+    assert again.report.changes == 2
 
     first.process.terminate()
     leaving = ear.receive("register", lambda each: each.report.leaving, after=mark)
@@ -132,7 +136,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     for ending in ("killed", "left alone"):
         mark = ear.mark()
         next_one = ours.searcher(disk_mb=20)
-        registered = ear.receive("register", after=mark).report
+        registered = ear.receive("register", after=mark).value
         assert registered.searcher_id != me
         assert [holding.domain for holding in registered.holdings] == [DOMAIN, OTHER]
         assert found(ear.search(registered.searcher_id, OTHER, "beta"))[0] == title_of(OTHER, 1)
@@ -144,13 +148,14 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
 def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator, settings: Settings) -> None:
     trouble = [""]
     posts = Publisher(settings.broker), Publisher(settings.broker)
-    state = SearcherReport(searcher_id="it", seq=0, free_space=1)
+    state = Registration(searcher_id="it", seq=0, changes=0, free_space=1)
     reporter = Reporter(
         events=posts[0],
         heartbeats=posts[1],
         published=lambda: None,
         every=0.1,
-        state=lambda: state,
+        heartbeat=lambda: state,
+        registration=lambda: state,
         silence_reason=lambda: trouble[0],
     )
     with closing(reporter):
@@ -160,7 +165,7 @@ def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator
         trouble[0] = "every thread is stuck in a query"
         eventually(lambda: reporter._silent, "it has noticed")
         mark = ear.mark()
-        last = reporter.report().seq
+        last = ear.received[-1].report.seq
         reporter.register()
         eventually(lambda: reporter._silent, "it has noticed again")
         assert ear.mark() == mark
@@ -204,7 +209,7 @@ def test_a_searcher_whose_queue_was_deleted_declares_it_again_and_registers(
     assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
     mark = ear.mark()
     ear.channel.queue_delete(f"{SEARCHER}.{me}")
-    again = ear.receive("register", after=mark).report
+    again = ear.receive("register", after=mark).value
     assert again.searcher_id == me
     assert [holding.domain for holding in again.holdings] == [DOMAIN]
     assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))

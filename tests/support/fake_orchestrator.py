@@ -14,14 +14,31 @@ from kombu import Connection
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import Load, Outcome, ProblemReply, SearcherReport, Unload, read, to_payload
+from app.cluster.protocol import (
+    Heartbeat,
+    Load,
+    Outcome,
+    ProblemReply,
+    Registration,
+    SearcherReport,
+    Unload,
+    read,
+    to_payload,
+)
 from app.messages import envelopes
 from app.search.contract import SearchReply
 from app.topology.queues import events_exchange
 from config.routes import REGISTER_AGAIN
 from tests.support.waiting import eventually
 
-_EVENT_TYPES = ("register", "heartbeat", "loaded", "unloaded", "failed")
+#: The types of searchers' events, and the payload of each.
+_EVENTS: dict[str, type[SearcherReport | Outcome]] = {
+    "register": Registration,
+    "heartbeat": Heartbeat,
+    "loaded": Outcome,
+    "unloaded": Outcome,
+    "failed": Outcome,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +76,7 @@ class FakeOrchestrator:
         while (message := self.channel.basic_get(self.queue, no_ack=True)) is not None:
             payload = json.loads(message.body)
             kind = payload.pop("type")
-            value = read(Outcome if kind in ("loaded", "unloaded", "failed") else SearcherReport, payload)
+            value = read(_EVENTS[kind], payload)
             self.received.append(ReceivedMessage(kind, value, dict(message.properties)))
 
     def receive(
@@ -126,7 +143,7 @@ def fake_orchestrator(url: str) -> Iterator[FakeOrchestrator]:
     with closing(publisher), Connection(url, connect_timeout=5) as connection, connection.channel() as channel:
         events_exchange(channel).declare()
         queue = channel.queue_declare(exclusive=True).queue
-        for key in _EVENT_TYPES:
+        for key in _EVENTS:
             channel.queue_bind(queue, events_exchange.name, key)
         found = FakeOrchestrator(url, publisher, channel, queue)
         try:

@@ -9,7 +9,7 @@ import pytest
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Load, Outcome, SearcherReport, Unload
+from app.cluster.protocol import Heartbeat, Load, Outcome, Registration, Unload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from tests.packs import version_of
 
@@ -23,12 +23,13 @@ def pack(domain: str = "x.example", generation: int = 1, size_mb: int = 10) -> P
     return Pack(domain=domain, sha256=f"{domain}:{generation}", generation=generation, size_mb=size_mb)
 
 
-def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), leaving: bool = False) -> SearcherReport:
+def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), leaving: bool = False) -> Registration:
     held = tuple(map(version_of, packs))
     free = 100 - sum(one.size_mb for one in packs)
-    return SearcherReport(
+    return Registration(
         searcher_id=name,
         seq=seq,
+        changes=seq,
         free_space=free,
         capacity=100,
         holdings=held,
@@ -37,8 +38,13 @@ def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), lea
     )
 
 
-def outcome(after: SearcherReport, one: Pack, reason: str = "") -> Outcome:
-    return Outcome(report=after, domain=one.domain, sha256=one.sha256, reason=reason)
+def outcome(after: Registration, one: Pack, reason: str = "") -> Outcome:
+    held = next((version for version in after.holdings if version.domain == one.domain), None)
+    return Outcome(report=after, domain=one.domain, sha256=one.sha256, reason=reason, held=held)
+
+
+def heartbeat(name: str, seq: int, *, changes: int) -> Heartbeat:
+    return Heartbeat(searcher_id=name, seq=seq, changes=changes, free_space=100, capacity=100)
 
 
 def settled(*packs: Pack, replicas: int = 1) -> OrchestratorState:
@@ -298,3 +304,45 @@ def test_a_searcher_is_heard_again_after_a_forged_report_with_a_higher_number() 
         orchestrator.tick(now=beat * BEAT)
     orchestrator.receive_report(report("a", 3, pack()), now=8 * BEAT)
     assert orchestrator.next_searcher(pack().domain) == "a"
+
+
+def test_a_searcher_is_requested_to_register_when_an_outcome_is_missing_and_not_while_it_is_on_its_way() -> None:
+    packs = [pack(f"{name}.example") for name in "xyz"]
+    orchestrator = settled(*packs)
+    orchestrator.receive_report(report("a", 1), now=0)
+    orchestrator.tick(now=0)
+
+    # Heartbeats use another queue, and overtake the outcome of the first load.
+    orchestrator.receive_report(heartbeat("a", 3, changes=2), now=1)
+    assert orchestrator.registrations_to_request() == ()
+    orchestrator.order_completed(outcome(report("a", 2, packs[0]), packs[0]), now=2)
+    for beat in (3, 4, 5):
+        assert orchestrator.registrations_to_request() == ()
+        orchestrator.receive_report(heartbeat("a", 1 + beat, changes=2), now=beat)
+        assert orchestrator.next_searcher("x.example") == "a"
+    # The outcome of the second load never arrives. That of the third does: it is applied, and shows the loss.
+    late = replace(report("a", 8, packs[2]), changes=4)
+    orchestrator.order_completed(outcome(late, packs[2]), now=5)
+    assert orchestrator.registrations_to_request() == ("a",)
+    assert orchestrator.next_searcher("z.example") == "a"
+    orchestrator.receive_report(heartbeat("a", 9, changes=4), now=6)
+    assert orchestrator.registrations_to_request() == ()
+
+    orchestrator.receive_report(replace(report("a", 10, *packs), changes=4), now=7)
+    assert orchestrator.next_searcher("y.example") == "a"
+    # A pack that is dropped without a word shows in the heartbeats.
+    for beat in range(4):
+        assert orchestrator.registrations_to_request() == ()
+        orchestrator.receive_report(heartbeat("a", 11 + beat, changes=5), now=8 + beat * BEAT)
+    assert orchestrator.registrations_to_request() == ("a",)
+
+
+def test_a_heartbeat_of_a_searcher_that_is_not_registered_makes_it_register() -> None:
+    orchestrator = settled(pack())
+    for name in "ab":
+        orchestrator.receive_report(heartbeat(name, 2, changes=1), now=0)
+    orchestrator.receive_report(heartbeat("a", 3, changes=1), now=1)
+    assert orchestrator.registrations_to_request() == ("a", "b")
+    assert orchestrator.routes(now=1).searchers == ()
+    orchestrator.receive_report(report("a", 1, pack()), now=1)
+    assert orchestrator.next_searcher("x.example") == "a"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Load, Outcome, PackVersion, Routes, SearcherReport, Unload
+from app.cluster.protocol import Heartbeat, Load, Outcome, PackVersion, Registration, Routes, SearcherReport, Unload
 from tests.packs import version_of
 
 pytestmark = pytest.mark.unit
@@ -37,6 +38,7 @@ class FakeSearcher:
     jobs: list[Load | Unload] = field(default_factory=list)
     inbox: list[tuple[float, Load | Unload]] = field(default_factory=list)
     seq: int = 0
+    changes: int = 0
     beat_at: float = 0.0
     lost: int = 0
     leaving: bool = False
@@ -45,19 +47,35 @@ class FakeSearcher:
     def free(self) -> int:
         return max(0, self.capacity - sum(each.size_mb for each in self.held.values()))
 
-    def report(self) -> SearcherReport:
+    def state(self) -> dict[str, Any]:
         self.seq += 1
-        loading = tuple(job.sha256 for job in self.jobs if isinstance(job, Load))
-        held = tuple(self.held.values())
-        return SearcherReport(
-            searcher_id=self.name,
-            seq=self.seq,
-            free_space=self.free,
-            capacity=self.capacity,
-            holdings=held,
-            loading=loading,
-            leaving=self.leaving,
-        )
+        return {
+            "searcher_id": self.name,
+            "seq": self.seq,
+            "changes": self.changes,
+            "free_space": self.free,
+            "capacity": self.capacity,
+            "leaving": self.leaving,
+        }
+
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(**self.state(), loading=self.loading())
+
+    def registration(self) -> Registration:
+        return Registration(**self.state(), loading=self.loading(), holdings=tuple(self.held.values()))
+
+    def outcome(self, job: Load | Unload, reason: str) -> Outcome:
+        report, held = SearcherReport(**self.state()), self.held.get(job.domain)
+        return Outcome(report=report, domain=job.domain, sha256=job.sha256, reason=reason, held=held)
+
+    def loading(self) -> tuple[str, ...]:
+        return tuple(job.sha256 for job in self.jobs if isinstance(job, Load))
+
+    def hold(self, domain: str, version: PackVersion | None) -> None:
+        self.changes += 1
+        self.held.pop(domain, None)
+        if version is not None:
+            self.held[domain] = version
 
 
 class World(RuleBasedStateMachine):
@@ -183,6 +201,8 @@ class World(RuleBasedStateMachine):
         for message in arrives:
             if not happens(chance, 0.1):
                 message()
+            if happens(chance, 0.1):
+                self.mail.append(message)
 
     def _beat(self, node: FakeSearcher, chance: random.Random | None) -> None:
         # Two in a row may be lost; three would mean that it is gone.
@@ -190,9 +210,12 @@ class World(RuleBasedStateMachine):
             node.lost += 1
         else:
             node.lost = 0
-            self._hear(node.report())
+            self._say(self._report(node.heartbeat()), late=happens(chance, 0.2))
 
     def _work(self, node: FakeSearcher, chance: random.Random | None) -> None:
+        if node.held and happens(chance, 0.03):
+            # The pack was corrupt, and the message about it is lost.
+            node.hold(min(node.held), None)
         while node.inbox and not happens(chance, 0.3):
             given, order = node.inbox.pop(0)
             if self.now - given < EXPIRY and not happens(chance, 0.1):
@@ -207,7 +230,7 @@ class World(RuleBasedStateMachine):
         held = node.held.get(job.domain)
         if isinstance(job, Unload):
             if held is not None and held.sha256 == job.sha256:
-                del node.held[job.domain]
+                node.hold(job.domain, None)
             return ""
         there = self.store.get(job.domain)
         if there is None or there.generation < job.generation:
@@ -216,39 +239,50 @@ class World(RuleBasedStateMachine):
             return ""
         if there.size_mb > node.free:
             return "no room"
-        node.held[job.domain] = version_of(there)
+        node.hold(job.domain, version_of(there))
         return ""
 
-    def _say(self, message: Callable[[], None]) -> None:
-        self.mail.append(message)
+    def _say(self, message: Callable[[], None], *, late: bool = True) -> None:
+        if late:
+            self.mail.append(message)
+        else:
+            message()
 
     def _registration(self, node: FakeSearcher) -> Callable[[], None]:
-        report = node.report()
-        return lambda: self._hear(report)
+        return self._report(node.registration())
 
-    def _end(self, node: FakeSearcher, job: Load | Unload, reason: str) -> Callable[[], None]:
-        outcome = Outcome(report=node.report(), domain=job.domain, sha256=job.sha256, reason=reason)
-
+    def _report(self, report: Heartbeat) -> Callable[[], None]:
         def arrives() -> None:
-            self.outstanding.pop((node.name, job.domain), None)
-            self._note(outcome.report)
-            (self.orchestrator.order_failed if reason else self.orchestrator.order_completed)(outcome, now=self.now)
+            self.orchestrator.receive_report(report, now=self.now)
+            self._note(report)
 
         return arrives
 
-    def _hear(self, report: SearcherReport) -> None:
-        self._note(report)
-        self.orchestrator.receive_report(report, now=self.now)
+    def _end(self, node: FakeSearcher, job: Load | Unload, reason: str) -> Callable[[], None]:
+        outcome = node.outcome(job, reason)
+
+        def arrives() -> None:
+            self.outstanding.pop((node.name, job.domain), None)
+            (self.orchestrator.order_failed if reason else self.orchestrator.order_completed)(outcome, now=self.now)
+            self._note(outcome.report)
+
+        return arrives
 
     def _note(self, report: SearcherReport) -> None:
-        if report.seq > self.reports.get(report.searcher_id, SearcherReport(searcher_id="", seq=0, free_space=0)).seq:
+        last = self.reports.get(report.searcher_id)
+        if last is None or report.seq > last.seq:
             self.reports[report.searcher_id] = report
-            held = {each.domain: each.sha256 for each in report.holdings}
-            for (name, domain), (order, before, _at) in list(self.outstanding.items()):
-                now = held.get(domain, "")
-                ended = now not in ("", before) if isinstance(order, Load) else now != order.sha256
-                if name == report.searcher_id and ended:
-                    del self.outstanding[name, domain]
+        held = self._holdings(report.searcher_id)
+        for (name, domain), (order, before, _at) in list(self.outstanding.items()):
+            now = held.get(domain, "")
+            ended = now not in ("", before) if isinstance(order, Load) else now != order.sha256
+            if name == report.searcher_id and ended:
+                del self.outstanding[name, domain]
+
+    def _holdings(self, name: str) -> dict[str, str]:
+        """Return what the orchestrator believes a searcher to hold: checksums by domain."""
+        record = self.orchestrator._registry.records.get(name)
+        return {each.domain: each.sha256 for each in record.versions()} if record else {}
 
     def _read_pack(self, domain: str) -> None:
         if domain in self.store:
@@ -267,6 +301,9 @@ class World(RuleBasedStateMachine):
         self.sent += len(orders)
         for command in orders:
             self._tell(command)
+        for name in self.orchestrator.registrations_to_request():
+            if name in self.nodes:
+                self._say(self._registration(self.nodes[name]))
         # A pack written meanwhile may be larger than the ordered one; then there is less room than was promised.
         promised = self.promised()
         for name in {command.searcher_id for command in orders if isinstance(command.order, Load)} & promised.keys():
@@ -284,8 +321,7 @@ class World(RuleBasedStateMachine):
         name, order = command.searcher_id, command.order
         earlier = self.outstanding.get((name, order.domain))
         assert earlier is None or self.now - earlier[2] >= EXPIRY, f"{order} is sent while {earlier} is pending"
-        held = {each.domain: each.sha256 for each in self.reports[name].holdings}
-        self.outstanding[name, order.domain] = (order, held.get(order.domain, ""), self.now)
+        self.outstanding[name, order.domain] = (order, self._holdings(name).get(order.domain, ""), self.now)
         if name in self.nodes:
             self.nodes[name].inbox.append((self.now, order))
         else:
@@ -320,6 +356,7 @@ class World(RuleBasedStateMachine):
         assert {route.domain for route in self.orchestrator.routes(now=self.now).routes} == set(self.store)
         for node in nodes:
             assert node.held.keys() <= self.store.keys()
+            assert self._holdings(node.name) == {each.domain: each.sha256 for each in node.held.values()}
         for route in self.orchestrator.routes(now=self.now).routes:
             pack = self.store[route.domain]
             newest = {

@@ -20,7 +20,7 @@ from app.cluster.client.cluster import DEADLINE
 from app.cluster.orchestrator.service import REGISTRATION_TIME, OrchestratorService
 from app.cluster.orchestrator.store_scan import SCAN_INTERVAL
 from app.cluster.orchestrator.worker import OrchestratorConsumer
-from app.cluster.protocol import MB, Outcome, PackVersion, SearcherReport
+from app.cluster.protocol import MB, Outcome, PackVersion, Registration
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.marker import create_marker
@@ -80,8 +80,8 @@ class Wire:
         found = [(each.routing_key, json.loads(each.body)) for each in self.sent]
         return [(queue, body["type"], body["domain"]) for queue, body in found]
 
-    def report(self, name: str, seq: int, *held: PackVersion) -> SearcherReport:
-        return SearcherReport(searcher_id=name, seq=seq, free_space=900, capacity=1_000, holdings=held)
+    def report(self, name: str, seq: int, *held: PackVersion) -> Registration:
+        return Registration(searcher_id=name, seq=seq, changes=seq, free_space=900, capacity=1_000, holdings=held)
 
 
 def put_manifest(store: ObjectStore, domain: str, generation: int = 1) -> PackVersion:
@@ -184,7 +184,8 @@ def test_an_announced_version_is_loaded_and_a_deleted_pack_is_unloaded_and_forgo
     wire.service.pack_updated("0.example")
     eventually(lambda: wire.orders() == [(queue, "load", "0.example")], "the new version is ordered")
     held = [newer, *map(version_of, DOMAINS[1:])]
-    loaded = Outcome(report=wire.report("a", 3, *held), domain="0.example", sha256=newer.sha256)
+    assert len(held) == len(DOMAINS)
+    loaded = Outcome(report=wire.report("a", 3), domain="0.example", sha256=newer.sha256, held=newer)
     wire.service.order_completed(loaded)
     store.delete(manifest_key("0.example"))
     wire.service.pack_updated("0.example")

@@ -17,6 +17,7 @@ from app.cluster.protocol import (
     Outcome,
     PackVersion,
     ProblemReply,
+    Registration,
     SearcherReport,
     error_of,
     problem_reply,
@@ -34,12 +35,14 @@ pytestmark = pytest.mark.unit
 _NUMBERS = st.integers(0, 2**53 - 1)
 _VERSION = {"generation": _NUMBERS, "size_mb": _NUMBERS}
 _HOLDINGS = st.lists(st.builds(PackVersion, **_VERSION)).map(tuple)
-_REPORTS = st.builds(SearcherReport, seq=_NUMBERS, free_space=_NUMBERS, capacity=_NUMBERS, holdings=_HOLDINGS)
+_STATE = {"seq": _NUMBERS, "changes": _NUMBERS, "free_space": _NUMBERS, "capacity": _NUMBERS}
+_OUTCOMES = st.builds(Outcome, report=st.builds(SearcherReport, **_STATE))
+_REGISTRATIONS = st.builds(Registration, **_STATE, holdings=_HOLDINGS)
 
 _SEARCHES = st.builds(SearchRequest, domains=st.tuples(st.text()))
 
 
-@given(st.one_of(st.builds(Load, **_VERSION), st.builds(Outcome, report=_REPORTS), _SEARCHES))
+@given(st.one_of(st.builds(Load, **_VERSION), _OUTCOMES, _REGISTRATIONS, _SEARCHES))
 def test_messages_survive_json_and_unknown_fields_are_ignored(message: Any) -> None:
     assert read(type(message), to_json(message)) == message
     assert read(type(message), {**to_payload(message), "added": [1]}) == message
@@ -111,9 +114,9 @@ def test_text_that_json_cannot_carry_is_refused(domain: str) -> None:
 
 
 def test_only_the_first_of_many_wrong_fields_are_named() -> None:
-    report = {"searcher_id": "a", "seq": 1, "free_space": 10**400, "holdings": [{"domain": 5}] * 10_000}
-    with pytest.raises(InvalidMessage, match=r"^invalid SearcherReport: free_space: .*and \d+ more$") as error:
-        read(SearcherReport, report)
+    report = {"searcher_id": "a", "seq": 1, "changes": 0, "free_space": 10**400, "holdings": [{"domain": 5}] * 10_000}
+    with pytest.raises(InvalidMessage, match=r"^invalid Registration: free_space: .*and \d+ more$") as error:
+        read(Registration, report)
     assert len(str(error.value)) < 1_000
 
 

@@ -1,4 +1,4 @@
-"""The searcher registry: which searchers run, by their reports and heartbeats."""
+"""The searcher registry: which searchers run and what they have, by their registrations, outcomes and heartbeats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from app.cluster.orchestrator.searcher_record import SearcherRecord
-from app.cluster.protocol import MISSED_HEARTBEATS, PackVersion, SearcherReport
+from app.cluster.protocol import MISSED_HEARTBEATS, Heartbeat, Outcome, PackVersion, Registration, SearcherReport
 
 log = logging.getLogger(__name__)
 
@@ -31,34 +31,85 @@ class SearcherRegistry:
         #: Searchers that may still report again after the connection to the broker was lost.
         self.awaited: set[str] = set()
         self._has_connected = False
+        #: When each searcher was requested to register because messages of it are missing, and those still to request.
+        self._requested_at: dict[str, float] = {}
+        self._requested_of_all_at = float("-inf")
+        self._to_request: list[str] = []
 
     def versions(self) -> Iterator[PackVersion]:
         """Yield the pack versions on all searchers."""
-        return (version for record in self.records.values() for version in record.report.holdings)
+        return (version for record in self.records.values() for version in record.versions())
 
-    def receive(self, report: SearcherReport, *, now: float) -> bool:
-        """Receive a report, return whether it changes anything; a report older than the last one is ignored."""
-        searcher_id = report.searcher_id
-        if report.seq <= self._seqs.get(searcher_id, -1):
-            return False
-        self._seqs[searcher_id] = report.seq
-        self.awaited.discard(searcher_id)
-        record = self.records.get(searcher_id)
+    def receive(self, report: Heartbeat, *, now: float) -> bool:
+        """Receive a heartbeat or a registration; return whether it changes anything.
+
+        Each fact is taken from the latest message that has it: heartbeats use another queue and may overtake a
+        registration, or an outcome.
+        """
+        record = self.records.get(report.searcher_id)
         if record is None:
-            if report.leaving:
-                return False
-            packs = len(report.holdings)
-            log.info("Searcher %s registered: %d packs, %d MB free", searcher_id, packs, report.free_space)
-            self.records[searcher_id] = SearcherRecord(report, now)
-            return True
-        if report.leaving and not record.report.leaving:
-            log.info("Searcher %s is leaving", searcher_id)
-        return record.receive(report, now=now, patience=self.patience)
+            return self._receive_first(report, now=now)
+        changed = isinstance(report, Registration) and record.replace_packs(report, now=now)
+        changed |= self._receive_later(record, report, now=now)
+        return record.end_orders(now=now, patience=self.patience) or changed
+
+    def receive_outcome(self, outcome: Outcome, *, now: float) -> bool:
+        """Receive the outcome of an order; return whether it changes anything. Takes constant time."""
+        record = self.records.get(outcome.report.searcher_id)
+        if record is None:
+            return self._receive_first(outcome.report, now=now)
+        changed = record.change_pack(outcome, now=now)
+        changed |= self._receive_later(record, outcome.report, now=now)
+        # An older outcome is valid all the same: it ends its order.
+        return record.end_order(outcome, now=now, patience=self.patience) or changed
+
+    def _receive_first(self, report: SearcherReport, *, now: float) -> bool:
+        """Register a searcher, or request that it registers."""
+        searcher_id = report.searcher_id
+        if report.leaving or report.seq <= self._seqs.get(searcher_id, -1):
+            return False
+        if not isinstance(report, Registration):
+            self._request_registration(searcher_id, now=now)
+            return False
+        packs = len(report.holdings)
+        log.info("Searcher %s registered: %d packs, %d MB free", searcher_id, packs, report.free_space)
+        self._seqs[searcher_id] = report.seq
+        self.records[searcher_id] = SearcherRecord(report, now)
+        return True
+
+    def _receive_later(self, record: SearcherRecord, report: SearcherReport, *, now: float) -> bool:
+        """Receive a report of a registered searcher, unless a later one was received."""
+        searcher_id, changed = report.searcher_id, False
+        if report.seq > self._seqs[searcher_id]:
+            self._seqs[searcher_id] = report.seq
+            if report.leaving and not record.report.leaving:
+                log.info("Searcher %s is leaving", searcher_id)
+            changed = record.receive(report, now=now)
+        if record.is_current(now=now):
+            self.awaited.discard(searcher_id)
+        elif record.misses_packs(now=now, patience=self.patience):
+            self._request_registration(searcher_id, now=now)
+        return changed
+
+    def _request_registration(self, searcher_id: str, *, now: float) -> None:
+        """Request that a searcher registers, unless it was requested a short while ago."""
+        last = max(self._requested_at.get(searcher_id, self._requested_of_all_at), self._requested_of_all_at)
+        if now - last >= self.patience:
+            log.info("Searcher %s is requested to register again: a message of it is missing", searcher_id)
+            self._requested_at[searcher_id] = now
+            self._to_request.append(searcher_id)
+
+    def registrations_to_request(self) -> tuple[str, ...]:
+        """Return the searchers to request a registration of, each once."""
+        found = tuple(self._to_request)
+        self._to_request.clear()
+        return found
 
     def connected(self, *, now: float) -> None:
         """Note a connection to the broker. After a lost connection, searchers get time to report again."""
         # Reports that precede the first connection are recent, or were queued for a previous orchestrator.
         again, self._has_connected = self._has_connected, True
+        self._requested_of_all_at = now
         if again and self.records:
             self._grace_until = now + max(GRACE, self.patience)
             self.awaited = set(self.records)
@@ -91,6 +142,7 @@ class SearcherRegistry:
             del self._lost_at[searcher_id]
             if searcher_id not in self.records:
                 self._seqs.pop(searcher_id, None)
+        self._requested_at = {each: at for each, at in self._requested_at.items() if now - at < self.patience}
         removed = [searcher_id for searcher_id in self._seqs if searcher_id not in self.records]
         for searcher_id in removed[:-_REMEMBERED]:
             del self._seqs[searcher_id]

@@ -31,7 +31,7 @@ class RoutingTable:
         """Rebuild the table. `trusted` is a field of ClusterState, `unplaced` a field of Placement."""
         copies: dict[str, list[tuple[str, PackVersion]]] = defaultdict(list)
         for record in records:
-            for version in record.report.holdings:
+            for version in record.versions():
                 if record.serves(version.domain):
                     copies[version.domain].append((record.report.searcher_id, version))
         self.routes, self._newest = {}, {}

@@ -1,13 +1,22 @@
-"""The orchestrator's record of a searcher: its last report, pending orders and backoff."""
+"""The orchestrator's record of a searcher: its last report, its packs, pending orders and backoff."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from app.cluster.placement.model import LoadFailure, Order, Pack, SearcherState
-from app.cluster.protocol import Load, PackVersion, SearcherReport, SearcherStatus, Unload
+from app.cluster.protocol import (
+    Heartbeat,
+    Load,
+    Outcome,
+    PackVersion,
+    Registration,
+    SearcherReport,
+    SearcherStatus,
+    Unload,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,39 +43,104 @@ class _Backoff:
     until: float
 
 
+@dataclass(slots=True)
+class _Holdings:
+    """The packs on a searcher by domain, as of the last registration or outcome, which had the number `seq`.
+
+    `changes` is the searcher's count of the changes that led to them. `current_at` is when they last agreed with a
+    report or followed one: minus infinity after an outcome that shows that an earlier one is missing.
+    """
+
+    packs: dict[str, PackVersion]
+    seq: int
+    changes: int
+    current_at: float
+    used_mb: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.used_mb = sum(version.size_mb for version in self.packs.values())
+
+    def change(self, outcome: Outcome, *, now: float) -> None:
+        """Apply an outcome that is later than the last one."""
+        report, before = outcome.report, self.packs.pop(outcome.domain, None)
+        if outcome.held is not None:
+            self.packs[outcome.domain] = outcome.held
+        self.used_mb += (outcome.held.size_mb if outcome.held else 0) - (before.size_mb if before else 0)
+        self.seq = report.seq
+        if 0 <= report.changes - self.changes <= 1:
+            self.changes, self.current_at = report.changes, now
+        else:
+            self.current_at = float("-inf")
+
+
 class SearcherRecord:
     """One searcher. `last_seen` is the time of its last report, on the orchestrator's clock."""
 
-    def __init__(self, report: SearcherReport, now: float) -> None:
-        self.report = report
+    def __init__(self, registration: Registration, now: float) -> None:
+        self.report: SearcherReport = registration
         self.last_seen = now
-        self._held = _by_domain(report)
+        # A dict keeps their order.
+        self._loading = dict.fromkeys(registration.loading)
+        self._holdings = _holdings(registration, now)
         self._pending: dict[str, _PendingOrder] = {}
         self._failed: dict[str, _Backoff] = {}
 
-    def receive(self, report: SearcherReport, *, now: float, patience: float) -> bool:
-        """Receive a later report; return whether it changes anything.
+    def receive(self, report: SearcherReport, *, now: float) -> bool:
+        """Receive a report that is later than all others; return whether it changes anything but packs and orders."""
+        before, self.report, self.last_seen = self.report, report, now
+        changed = False
+        if isinstance(report, Heartbeat):
+            loading = dict.fromkeys(report.loading)
+            changed, self._loading = loading != self._loading, loading
+        return changed or any(
+            getattr(before, name) != getattr(report, name) for name in ("free_space", "capacity", "leaving")
+        )
+
+    def replace_packs(self, registration: Registration, *, now: float) -> bool:
+        """Replace the searcher's packs, unless a later outcome was applied; return whether that changes anything."""
+        if registration.seq <= self._holdings.seq:
+            return False
+        before, self._holdings = self._holdings.packs, _holdings(registration, now)
+        return before != self._holdings.packs
+
+    def change_pack(self, outcome: Outcome, *, now: float) -> bool:
+        """Apply an outcome to one pack, unless a later one was applied; return whether that changes anything."""
+        if outcome.report.seq <= self._holdings.seq:
+            return False
+        before, held = self.version(outcome.domain), outcome.held
+        self._holdings.change(outcome, now=now)
+        self._loading.pop(outcome.sha256, None)
+        return before != held
+
+    def is_current(self, *, now: float) -> bool:
+        """Return whether the packs are those of the last report."""
+        if self.report.changes == self._holdings.changes:
+            self._holdings.current_at = now
+        return self._holdings.current_at == now
+
+    def misses_packs(self, *, now: float, patience: float) -> bool:
+        """Return whether a change of packs was lost: no outcome has reported it for `patience` seconds."""
+        return not self.is_current(now=now) and now - self._holdings.current_at >= patience
+
+    def end_orders(self, *, now: float, patience: float) -> bool:
+        """Remove orders that were executed or lost; return whether there were any.
 
         An order without effect for `patience` seconds counts as lost and may be sent again.
         """
-        before, self.report, self.last_seen = self.report, report, now
-        self._held = _by_domain(report)
-        held = {version.sha256 for version in report.holdings}
-        self._failed = {sha256: each for sha256, each in self._failed.items() if sha256 not in held or each.until > now}
         ended = [domain for domain, pending in self._pending.items() if self._has_ended(pending, now, patience)]
         for domain in ended:
             del self._pending[domain]
-        return bool(ended) or replace(before, seq=report.seq) != report
+        return bool(ended)
 
     def _has_ended(self, pending: _PendingOrder, now: float, patience: float) -> bool:
-        """Return whether the last report shows that an order was executed or lost."""
-        order, held = pending.order, self._held.get(pending.order.domain)
+        """Return whether an order was executed or lost, by the last reports."""
+        order, held = pending.order, self.version(pending.order.domain)
         sha256 = held.sha256 if held else ""
         if isinstance(order, Load):
             # A searcher loads the newest version in the store, which may be newer than the ordered one.
             if sha256 and sha256 != pending.before:
                 return True
-            if order.sha256 in self.report.loading:
+            if order.sha256 in self._loading:
                 self._pending[order.domain] = replace(pending, since=now)
                 return False
         elif sha256 != order.sha256:
@@ -83,15 +157,15 @@ class SearcherRecord:
 
     def add_order(self, order: Order, *, now: float) -> None:
         """Add a pending order."""
-        held = self._held.get(order.domain)
+        held = self.version(order.domain)
         self._pending[order.domain] = _PendingOrder(order, held.sha256 if held else "", now)
 
-    def end_order(self, domain: str, sha256: str) -> bool:
+    def end_order(self, outcome: Outcome, *, now: float, patience: float) -> bool:
         """Remove a pending order that has an outcome; return whether there was one."""
-        pending = self._pending.get(domain)
-        if pending is None or pending.order.sha256 != sha256:
+        pending = self._pending.get(outcome.domain)
+        if pending is None or not (pending.order.sha256 == outcome.sha256 or self._has_ended(pending, now, patience)):
             return False
-        del self._pending[domain]
+        del self._pending[outcome.domain]
         return True
 
     def back_off(self, sha256: str, reason: str, *, now: float) -> None:
@@ -106,24 +180,34 @@ class SearcherRecord:
 
     def version(self, domain: str) -> PackVersion | None:
         """Return the version of a domain's pack on the searcher."""
-        return self._held.get(domain)
+        return self._holdings.packs.get(domain)
+
+    def versions(self) -> Iterable[PackVersion]:
+        """Return all pack versions on the searcher."""
+        return self._holdings.packs.values()
 
     def serves(self, domain: str) -> bool:
         """Return whether the searcher serves a domain, has no order to unload it and is not leaving."""
         unloading = domain in self._pending and isinstance(self._pending[domain].order, Unload)
-        return domain in self._held and not unloading and not self.report.leaving
+        return domain in self._holdings.packs and not unloading and not self.report.leaving
 
     def concerns(self, domain: str) -> bool:
         """Return whether the searcher has a domain's pack or a pending order for it."""
-        return domain in self._held or domain in self._pending
+        return domain in self._holdings.packs or domain in self._pending
 
     def state(self, by_checksum: Mapping[str, Pack], *, now: float) -> SearcherState:
-        """Return the searcher's part of the state for a placement decision. Drops failures of long ago."""
-        self._failed = {sha256: each for sha256, each in self._failed.items() if now < each.until + LONGEST_BACKOFF}
+        """Return the searcher's part of the state for a decision. Drops failures of long ago, and of held versions."""
+        if self._failed:
+            held = {version.sha256 for version in self.versions()}
+            self._failed = {
+                sha256: each
+                for sha256, each in self._failed.items()
+                if now < each.until + (0.0 if sha256 in held else LONGEST_BACKOFF)
+            }
         orders = {domain: pending.order for domain, pending in self._pending.items()}
         ordered = {order.sha256 for order in orders.values()}
         has_unknown = False
-        for sha256 in self.report.loading:
+        for sha256 in self._loading:
             if sha256 in ordered:
                 continue
             # A previous orchestrator ordered it, or the searcher recovers its data directory: perhaps thousands.
@@ -131,13 +215,12 @@ class SearcherRecord:
             if pack is not None and pack.domain not in orders:
                 orders[pack.domain] = pack.load()
             has_unknown = has_unknown or pack is None
-        used = sum(version.size_mb for version in self.report.holdings)
         return SearcherState(
             searcher_id=self.report.searcher_id,
             # The size of an unknown version is unknown: order no load until it is loaded.
             free=0 if has_unknown else self.report.free_space,
-            capacity=max(self.report.capacity, self.report.free_space + used),
-            held=self._held,
+            capacity=max(self.report.capacity, self.report.free_space + self._holdings.used_mb),
+            held=self._holdings.packs,
             orders=orders,
             failures={sha256: each.failure for sha256, each in self._failed.items()},
             backing_off=frozenset(sha256 for sha256, each in self._failed.items() if each.until > now),
@@ -151,11 +234,12 @@ class SearcherRecord:
             free_space=self.report.free_space,
             capacity=self.report.capacity,
             age=round(max(now - self.last_seen, 0.0), 3),
-            domains=tuple(sorted(self._held)),
-            loading=self.report.loading,
+            domains=tuple(sorted(self._holdings.packs)),
+            loading=tuple(self._loading),
             leaving=self.report.leaving,
         )
 
 
-def _by_domain(report: SearcherReport) -> dict[str, PackVersion]:
-    return {version.domain: version for version in report.holdings}
+def _holdings(registration: Registration, now: float) -> _Holdings:
+    packs = {version.domain: version for version in registration.holdings}
+    return _Holdings(packs, registration.seq, registration.changes, now)

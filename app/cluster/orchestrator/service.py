@@ -19,9 +19,9 @@ from app.cluster.orchestrator.store_guard import StoreGuard
 from app.cluster.orchestrator.store_scan import ScanSchedule, StoreScan
 from app.cluster.protocol import (
     MISSED_HEARTBEATS,
+    Heartbeat,
     Load,
     Outcome,
-    SearcherReport,
     problem_reply,
     read,
     to_json,
@@ -140,14 +140,14 @@ class OrchestratorService:
         self._stop()
         self._responder.close()
 
-    def receive_report(self, report: SearcherReport) -> None:
-        """Receive a searcher's report."""
+    def receive_report(self, report: Heartbeat) -> None:
+        """Receive a searcher's registration or heartbeat."""
         self.state.receive_report(report, now=self._clock())
 
     def _receive_heartbeat(self, delivery: Delivery, payload: dict[str, Any]) -> None:
         if delivery.exchange != events_exchange.name:
             raise InvalidMessage(f"a heartbeat came from {delivery.exchange}, to which clients publish")
-        self.receive_report(read(SearcherReport, payload))
+        self.receive_report(read(Heartbeat, payload))
 
     def order_completed(self, outcome: Outcome) -> None:
         """Receive `loaded` or `unloaded`."""
@@ -189,11 +189,18 @@ class OrchestratorService:
         self._schedule.start_due(domains=self.state.domains(), unclear=self.state.unclear_domains, now=now)
         if self._schedule.is_complete and self._registration.has_ended(now=now):
             self.state.settle()
+        self._send_orders(now=now)
+
+    def _send_orders(self, *, now: float) -> None:
         for addressed in self.state.tick(now=now):
             kind = "load" if isinstance(addressed.order, Load) else "unload"
-            message = searcher_message(addressed.searcher_id, kind, to_payload(addressed.order))
-            properties = {**message.properties, "expiration": self._order_expiration}
-            self._responder.send(replace(message, properties=properties))
+            self._send(addressed.searcher_id, kind, to_payload(addressed.order))
+        for searcher_id in self.state.registrations_to_request():
+            self._send(searcher_id, REGISTER_AGAIN, {})
+
+    def _send(self, searcher_id: str, kind: str, payload: dict[str, Any]) -> None:
+        message = searcher_message(searcher_id, kind, payload)
+        self._responder.send(replace(message, properties={**message.properties, "expiration": self._order_expiration}))
 
     def _forward(self, delivery: Delivery, payload: dict[str, Any]) -> None:
         domain = payload.get("domain", payload.get("host"))

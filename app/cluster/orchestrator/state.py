@@ -11,7 +11,7 @@ from app.cluster.orchestrator.registry import SearcherRegistry
 from app.cluster.orchestrator.routing_table import RoutingTable
 from app.cluster.placement.model import AddressedOrder, ClusterState, Pack
 from app.cluster.placement.place import place
-from app.cluster.protocol import Outcome, Routes, SearcherReport
+from app.cluster.protocol import Heartbeat, Outcome, Routes
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
 log = logging.getLogger(__name__)
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class OrchestratorState:
     """The state in memory, for one thread. `now` is in seconds, of a clock that only goes forward.
 
-    Nothing is persisted: the store lists the packs, and each report of a searcher is complete. The next report makes up
-    for a lost message. `run_id` identifies this run of the orchestrator.
+    Nothing is persisted: the store lists the packs, and searchers register with all that they have. A searcher of which
+    a message was lost is requested to register again. `run_id` identifies this run of the orchestrator.
     """
 
     def __init__(self, *, replicas: int, heartbeat: float, now: float) -> None:
@@ -40,8 +40,8 @@ class OrchestratorState:
 
     # Events of searchers.
 
-    def receive_report(self, report: SearcherReport, *, now: float) -> None:
-        """Receive a `register` or `heartbeat`; a report older than the last one is ignored."""
+    def receive_report(self, report: Heartbeat, *, now: float) -> None:
+        """Receive a `register` or `heartbeat`; what a later message has changed stays."""
         self._note_change(self._registry.receive(report, now=now))
 
     def order_completed(self, outcome: Outcome, *, now: float) -> None:
@@ -49,7 +49,7 @@ class OrchestratorState:
         log.info(
             "Searcher %s executed an order for %s (%.12s)", outcome.report.searcher_id, outcome.domain, outcome.sha256
         )
-        self._end_order(outcome, now)
+        self._note_change(self._registry.receive_outcome(outcome, now=now))
 
     def order_failed(self, outcome: Outcome, *, now: float) -> None:
         """Receive `failed`: a searcher could not execute an order. It backs off from this version for a while."""
@@ -61,15 +61,13 @@ class OrchestratorState:
             outcome.sha256,
             outcome.reason,
         )
-        self._end_order(outcome, now)
+        self._note_change(self._registry.receive_outcome(outcome, now=now))
         if searcher_id in self._registry.records:
             self._registry.records[searcher_id].back_off(outcome.sha256, outcome.reason, now=now)
 
-    def _end_order(self, outcome: Outcome, now: float) -> None:
-        # Heartbeats use another queue: a later report may arrive first, and this one's outcome is valid all the same.
-        record = self._registry.records.get(outcome.report.searcher_id)
-        self._note_change(record is not None and record.end_order(outcome.domain, outcome.sha256))
-        self.receive_report(outcome.report, now=now)
+    def registrations_to_request(self) -> tuple[str, ...]:
+        """Return the searchers of which a message is missing, each once: request that they register again."""
+        return self._registry.registrations_to_request()
 
     def remove_searcher(self, searcher_id: str, reason: str) -> None:
         """Remove a searcher, whatever its last report said."""

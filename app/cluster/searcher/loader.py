@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from app.cluster.protocol import Load, SearcherReport
+from app.cluster.protocol import Heartbeat, Load, Registration
 from app.cluster.searcher.data_directory import StoredPack
 from app.cluster.searcher.pack_jobs import Job, JobOutcome, PackJobs
 
@@ -24,7 +24,10 @@ class Loader:
     def __init__(self, jobs: PackJobs) -> None:
         self._jobs = jobs
         self._unrecovered: deque[StoredPack] = deque()
-        self._queue: list[Job] = []
+        self._queue: deque[Job] = deque()
+        #: The last job of each domain in the queue, and the checksums that the queue's jobs are to load.
+        self._last: dict[str, Job] = {}
+        self._to_load: deque[str] = deque()
         self._closed = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -48,27 +51,43 @@ class Loader:
         if not self._jobs.is_due(job):
             return
         with self._changed:
-            if next((each for each in reversed(self._queue) if each.domain == job.domain), None) != job:
+            if self._last.get(job.domain) != job:
                 self._queue.append(job)
+                self._last[job.domain] = job
+                if isinstance(job, Load):
+                    self._to_load.append(job.sha256)
                 self._changed.notify_all()
 
     def loading(self) -> tuple[str, ...]:
         """Return the checksums still to be recovered or loaded, the current one first."""
         with self._changed:
-            unrecovered = [version.sha256 for version, _path in self._unrecovered]
-            return (*unrecovered, *(job.sha256 for job in self._queue if isinstance(job, Load)))
+            return (*(version.sha256 for version, _path in self._unrecovered), *self._to_load)
 
-    def report(self, searcher_id: str) -> SearcherReport:
+    def heartbeat(self, searcher_id: str) -> Heartbeat:
         """Return a report of the searcher's state, with sequence number 0."""
-        # In this order, a pack that is loaded meanwhile is in `loading`, in `versions` or in both.
-        loading, versions, space = self.loading(), self._jobs.packs.versions(), self._jobs.disk_space()
-        return SearcherReport(
+        # In this order, a pack that is loaded meanwhile is in `loading`, counted in `changes`, or both.
+        loading, changes, space = self.loading(), self._jobs.packs.changes(), self._jobs.disk_space()
+        return Heartbeat(
             searcher_id=searcher_id,
             seq=0,
+            changes=changes,
             free_space=space.free,
             capacity=space.capacity,
-            holdings=versions,
             loading=loading,
+        )
+
+    def registration(self, searcher_id: str) -> Registration:
+        """Return a complete report of the searcher's state, with sequence number 0."""
+        report = self.heartbeat(searcher_id)
+        changes, versions = self._jobs.packs.versions()
+        return Registration(
+            searcher_id=searcher_id,
+            seq=0,
+            changes=changes,
+            free_space=report.free_space,
+            capacity=report.capacity,
+            loading=report.loading,
+            holdings=versions,
         )
 
     def close(self, seconds: float) -> None:
@@ -98,7 +117,11 @@ class Loader:
             outcome = self._jobs.execute(job)
             # The job stays in the queue until it is executed: reports list its checksum as `loading`.
             with self._changed:
-                self._queue.pop(0)
+                self._queue.popleft()
+                if self._last.get(job.domain) is job:
+                    del self._last[job.domain]
+                if isinstance(job, Load):
+                    self._to_load.popleft()
             if outcome is not None:
                 try:
                     report_outcome(outcome)

@@ -30,12 +30,13 @@ _CHECK_INTERVAL = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """The outcome of a job; `kind` is the type of the message that reports it."""
+    """The outcome of a job; `kind` is the type of the message that reports it, `held` the version served after it."""
 
     kind: Literal["loaded", "unloaded", "failed"]
     domain: str
     sha256: str
     reason: str = ""
+    held: PackVersion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +109,11 @@ class PackJobs:
             match job:
                 case Load():
                     version = self._load(job)
-                    return JobOutcome(kind="loaded", domain=version.domain, sha256=version.sha256)
+                    return JobOutcome(kind="loaded", domain=version.domain, sha256=version.sha256, held=version)
                 case Unload():
                     self.packs.drop(job.domain, job.sha256)
-                    return JobOutcome(kind="unloaded", domain=job.domain, sha256=job.sha256)
+                    held = self.packs.version(job.domain)
+                    return JobOutcome(kind="unloaded", domain=job.domain, sha256=job.sha256, held=held)
                 case IntegrityCheck():
                     self._check_served(job)
                     return None
@@ -120,7 +122,13 @@ class PackJobs:
             expected = isinstance(error, ApplicationError | OSError)
             reason = str(error).removeprefix(f"{job.domain}: ") if expected else repr(error)
             log.warning("%s: order not executed: %s", job.domain, reason, exc_info=None if expected else error)
-            return JobOutcome(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
+            return JobOutcome(
+                kind="failed",
+                domain=job.domain,
+                sha256=job.sha256,
+                reason=reason[:_LONGEST_REASON],
+                held=self.packs.version(job.domain),
+            )
 
     def _load(self, load: Load) -> PackVersion:
         """Replace the served version by the store's, unless they are the same; return the version then served."""

@@ -37,7 +37,8 @@ class OpenPacks:
         self._time_limit = time_limit
         self._packs: dict[str, _OpenPack] = {}
         self._settings: dict[str, SearchSettings] = {}
-        self._retired_mb = 0
+        self._used_mb = self._retired_mb = 0
+        self._changes = 0
         self._lock = threading.Lock()
         self._discarded = threading.Condition(self._lock)
 
@@ -76,6 +77,8 @@ class OpenPacks:
                 if is_served:
                     previous = self._packs.get(domain)
                     self._packs[domain] = pack
+                    self._used_mb += version.size_mb
+                    self._changes += 1
                     unused = self._retire(previous) if previous else None
         self._discard(unused)
 
@@ -98,6 +101,7 @@ class OpenPacks:
             if pack is None or pack.version.sha256 != sha256:
                 return False
             del self._packs[domain]
+            self._changes += 1
             unused = self._retire(pack)
         self._discard(unused)
         return True
@@ -112,15 +116,18 @@ class OpenPacks:
         pack = self._packs.get(domain)
         return pack.searcher.path if pack else None
 
-    def versions(self) -> tuple[PackVersion, ...]:
-        """Return the versions that are served, in order of domain."""
+    def changes(self) -> int:
+        """Return how often the versions that are served have changed since the start."""
+        return self._changes
+
+    def versions(self) -> tuple[int, tuple[PackVersion, ...]]:
+        """Return the versions that are served, in order of domain, after the number of changes that led to them."""
         with self._lock:
-            return tuple(self._packs[domain].version for domain in sorted(self._packs))
+            return self._changes, tuple(self._packs[domain].version for domain in sorted(self._packs))
 
     def used_mb(self) -> int:
         """Return the MB on disk, including retired versions that queries still use."""
-        with self._lock:
-            return self._retired_mb + sum(pack.version.size_mb for pack in self._packs.values())
+        return self._used_mb
 
     def wait_for_retired(self, seconds: float) -> None:
         """Wait until all retired versions are removed, `seconds` at most."""
@@ -148,4 +155,5 @@ class OpenPacks:
         self._remove(pack.searcher.path)
         with self._discarded:
             self._retired_mb -= pack.version.size_mb
+            self._used_mb -= pack.version.size_mb
             self._discarded.notify_all()

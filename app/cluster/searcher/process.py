@@ -118,7 +118,8 @@ def build(
         heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
         published=directory.touch,
         every=settings.heartbeat,
-        state=partial(loader.report, searcher_id),
+        heartbeat=partial(loader.heartbeat, searcher_id),
+        registration=partial(loader.registration, searcher_id),
         silence_reason=silence_reason,
     )
     service = SearcherService(

@@ -7,18 +7,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from app.broker.errors import PublishFailed
 from app.broker.publishing import Publisher
-from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, SearcherReport, to_payload
+from app.cluster.protocol import MISSED_HEARTBEATS, Heartbeat, Outcome, Registration, SearcherReport, to_payload
 from app.cluster.searcher.pack_jobs import JobOutcome
 from app.messages.envelopes import event_message
 from config.routes import HEARTBEAT
 
 log = logging.getLogger(__name__)
 
-#: Attempts to publish an outcome, and seconds between two. The next heartbeat reports the same state.
+#: Attempts to publish an outcome, and seconds between two. After the last one, the searcher registers.
 _ATTEMPTS, _ATTEMPT_INTERVAL = 3, 1.0
+
+R = TypeVar("R", bound=SearcherReport)
 
 
 class Reporter:
@@ -34,10 +37,11 @@ class Reporter:
         heartbeats: Publisher,
         published: Callable[[], None],
         every: float,
-        state: Callable[[], SearcherReport],
+        heartbeat: Callable[[], Heartbeat],
+        registration: Callable[[], Registration],
         silence_reason: Callable[[], str],
     ) -> None:
-        """`state` makes a report without a number. `published` is called after each registration and heartbeat.
+        """`heartbeat` and `registration` make a report without a number. `published` is called after each of the two.
 
         Two connections, so that heartbeats do not wait for the confirm of an event.
         """
@@ -45,7 +49,8 @@ class Reporter:
         self._heartbeats = heartbeats
         self._published = published
         self._every = every
-        self._state = state
+        self._heartbeat = heartbeat
+        self._registration = registration
         self._seq = 0
         self._leaving = False
         self._counting = threading.Lock()
@@ -57,11 +62,11 @@ class Reporter:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
 
-    def report(self) -> SearcherReport:
+    def _numbered(self, report: Callable[[], R]) -> R:
         """Return a report of the current state; the later of two reports has the higher number."""
         with self._counting:
             self._seq += 1
-            return replace(self._state(), seq=self._seq, leaving=self._leaving)
+            return replace(report(), seq=self._seq, leaving=self._leaving)
 
     def register(self) -> None:
         """Register soon; returns at once."""
@@ -76,19 +81,29 @@ class Reporter:
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_ATTEMPT_INTERVAL)
-            # Each attempt reports the state of its own time.
-            message = Outcome(report=self.report(), domain=outcome.domain, sha256=outcome.sha256, reason=outcome.reason)
+            # Each attempt reports the state of its own time, and packs change only after this outcome is reported.
+            state = self._numbered(self._heartbeat)
+            message = Outcome(
+                report=SearcherReport(
+                    searcher_id=state.searcher_id,
+                    seq=state.seq,
+                    changes=state.changes,
+                    free_space=state.free_space,
+                    capacity=state.capacity,
+                    leaving=state.leaving,
+                ),
+                domain=outcome.domain,
+                sha256=outcome.sha256,
+                reason=outcome.reason,
+                held=outcome.held,
+            )
             try:
                 self._events.publish([event_message(outcome.kind, to_payload(message))])
             except PublishFailed as error:
-                log.warning(
-                    "Outcome %s of %s not published, the next heartbeat has the state: %s",
-                    outcome.kind,
-                    outcome.domain,
-                    error,
-                )
+                log.warning("Outcome %s of %s not published: %s", outcome.kind, outcome.domain, error)
             else:
                 return
+        self.register()
 
     def leave(self) -> None:
         """Announce that the searcher is leaving; no heartbeat follows."""
@@ -134,7 +149,7 @@ class Reporter:
                 self._registration_due = True
 
     def _publish_registration(self) -> None:
-        self._events.publish([event_message("register", to_payload(self.report()))])
+        self._events.publish([event_message("register", to_payload(self._numbered(self._registration)))])
         self._published()
 
     def _publish(self, *, registering: bool) -> bool:
@@ -143,7 +158,7 @@ class Reporter:
             if registering:
                 self._publish_registration()
             else:
-                heartbeat = event_message(HEARTBEAT, to_payload(self.report()))
+                heartbeat = event_message(HEARTBEAT, to_payload(self._numbered(self._heartbeat)))
                 expiration = str(round(self._every * MISSED_HEARTBEATS * 1_000))
                 properties = {"delivery_mode": 1, "expiration": expiration}
                 self._heartbeats.publish([replace(heartbeat, properties=properties)])
