@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
 
-from app.search.query import GAP, MARK, Phrase, words
+from app.search.query import GAP, MARK, Phrase, fold, words
 from app.text.variants import is_unspaced, unspaced_parts_of
 
 #: Start and end of a match, and the number of its phrase.
@@ -51,6 +51,7 @@ class Matcher:
         self._starts = [GAP + each for each in shortest]
         #: The number of the single word that matches each word that was met; 0 for none.
         self._numbers: dict[str, int] = {}
+        self._texts: dict[str, list[Match]] = {}
 
     @property
     def best_score(self) -> tuple[int, float, int]:
@@ -80,6 +81,12 @@ class Matcher:
                 without_overlap.append(match)
                 ends = match[1]
         return without_overlap
+
+    def in_text(self, text: str) -> list[Match]:
+        """Return the matches of a short text, which is folded once for one search."""
+        if (found := self._texts.get(text)) is None:
+            found = self._texts[text] = self.matches(fold(text))
+        return found
 
     def _separated(self, folded: str) -> list[Match]:
         if MARK in folded:

@@ -44,7 +44,7 @@ from app.search.subsections import best_pdf_page, choose, subsection_with
 from app.search.turns import TURNS
 from app.search.versions import Versions
 from app.text.languages import ALGORITHMS
-from app.text.titles import names_in, without_site_name
+from app.text.titles import without_site_name
 
 #: As in app/pack/schema.sql.
 APPLICATION_ID = 0x5045524E
@@ -277,15 +277,17 @@ class PackSearcher:
 
 
 def _snippet(description: str, body: str, title: str, opens_at: Subsection | None, matcher: Matcher) -> Snippet:
-    texts, names = (description, body), names_in(title)
     if opens_at is None:
-        return best_snippet(texts, matcher, shown=names)
-    return snippet_of_section(texts, opens_at.heading, matcher, shown=names)
+        return best_snippet((description, body), matcher, title=title)
+    return snippet_of_section((description, body), opens_at.heading, matcher, title=title)
 
 
 def _coverage(hit: Hit, matcher: Matcher) -> float:
-    shown = (hit.title, hit.opens_at.heading if hit.opens_at else "", hit.snippet.text)
-    return len(phrases_in("\n".join(shown), matcher)) / max(1, matcher.phrases)
+    shown: set[int] = set()
+    for text in (hit.snippet.text, hit.title, hit.opens_at.heading if hit.opens_at else ""):
+        if len(shown) < matcher.phrases:
+            shown |= phrases_in(text, matcher)
+    return len(shown) / max(1, matcher.phrases)
 
 
 def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[int, str | None]]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from app.search.matcher import Match, Matcher
 from app.search.query import fold, words
 from app.text.lines import END, HEADING, OTHER, SENTENCE
+from app.text.titles import names_in
 from app.text.variants import is_unspaced
 
 #: Characters of a snippet, ellipses not counted.
@@ -70,11 +71,11 @@ class _Passage:
     score: tuple[int, float, int] = (0, 0.0, 0)
 
 
-def best_snippet(texts: Sequence[str], matcher: Matcher, *, shown: Container[str] = ()) -> Snippet:
+def best_snippet(texts: Sequence[str], matcher: Matcher, *, title: str = "") -> Snippet:
     """Return the sentences with the most different phrases, closest together; the first of equal passages.
 
     Lines of a text end as in app/text/lines.py. Without a match in a sentence, return the other lines that match best,
-    except those that are `shown` beside the snippet, with a sentence. Without any match, return the first sentences.
+    except parts of the title, with a sentence. Without any match, return the first sentences.
     """
     passages: list[tuple[_Passage, str]] = []
     for text in texts:
@@ -87,21 +88,22 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, shown: Container[str
         passage, text = max(passages, key=lambda pair: pair[0].score)
         return _snippet(_cut(text, passage), matcher)
     opening = next((text for text in texts if text), "")
+    shown = names_in(title)
     for text in texts:
         if passage := _best_passage(text, matcher, first_will_do=True, shown=shown):
             return _snippet(_cut_lines(text, passage, opening), matcher)
     return _snippet(_sentences(opening) or _cut(texts[-1], _Passage(0, 0)), matcher)
 
 
-def snippet_of_section(texts: Sequence[str], heading: str, matcher: Matcher, *, shown: Container[str]) -> Snippet:
+def snippet_of_section(texts: Sequence[str], heading: str, matcher: Matcher, *, title: str) -> Snippet:
     """Return the first sentences after a heading of the last text, or the best ones of a page if these say more."""
     paragraph = first_paragraph(texts[-1], heading, matcher)
     if paragraph is None:
-        return best_snippet(texts, matcher, shown=shown)
-    found = phrases_in(f"{heading}\n{paragraph.text}", matcher)
+        return best_snippet(texts, matcher, title=title)
+    found = phrases_in(paragraph.text, matcher) | phrases_in(heading, matcher)
     if len(found) == matcher.phrases:
         return paragraph
-    best = best_snippet(texts, matcher, shown=shown)
+    best = best_snippet(texts, matcher, title=title)
     return best if len(phrases_in(best.text, matcher)) > len(found) else paragraph
 
 
@@ -136,13 +138,13 @@ def _snippet(text: str, matcher: Matcher) -> Snippet:
 
 def phrases_in(text: str, matcher: Matcher) -> set[int]:
     """Return the numbers of the phrases that match a text."""
-    return {phrase for _, _, phrase in matcher.matches(fold(text))}
+    return {phrase for _, _, phrase in matcher.in_text(text)}
 
 
 def _marks(text: str, matcher: Matcher) -> tuple[tuple[int, int], ...]:
     """Return the ranges that match; those with nothing but a space between them are one."""
     marks: list[tuple[int, int]] = []
-    for start, end, _ in matcher.matches(fold(text))[:_MAX_MATCHES]:
+    for start, end, _ in matcher.in_text(text)[:_MAX_MATCHES]:
         first = marks.pop()[0] if marks and text[marks[-1][1] : start] in {"", " "} else start
         marks.append((first, end))
     return tuple(marks)

@@ -94,7 +94,7 @@ def test_a_snippet_is_of_sentences_with_a_match_not_of_other_lines_around_them()
     text = "".join(f"{line}{end}" for line, end in lines)
     assert cut(text, "amber ").text == "Amber is old. … Trees, e.g. pines, make it."
     assert cut(text, "contents ").text == "Contents … Amber is old."
-    shown = best_snippet(("", text), Matcher(parse("use ").phrases), shown={"Use"})
+    shown = best_snippet(("", text), Matcher(parse("use ").phrases), title="Use")
     assert (shown.text, shown.marks) == ("Amber is old. … Trees, e.g. pines, make it.", ())
     assert cut(f"Amber{OTHER}Pines{OTHER}", "pines ").text == "Pines"
     assert cut(f"Pines{OTHER}/{OTHER}Amber{OTHER}¶{OTHER}", "pines ").text == "Pines Amber"
