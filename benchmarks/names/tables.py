@@ -17,10 +17,10 @@ TUNING, HELD_OUT = "tuning half", "held-out half"
 
 METHOD = """\
 - Names are drawn by chance from the indexes of eight sites. These are inventories of Sphinx, search indexes of javadoc,
-  the indexes of DocBook, and lists of Apache and SQLite. A name that the index gives to several places is left out. Which half a
-  name is in, tuning or held out, depends on the name alone. A hit is right on the page of the index. It opens right at
-  the index's fragment, or at a heading or term next to it. The visitor reads English. Both contestants with tantivy
-  have a field of headings, and no sections.
+  the indexes of DocBook, and lists of Apache and SQLite. A name that the index gives to several places is left out.
+  Which half a name is in, tuning or held out, depends on the name alone. A hit is right on the page of the index. It
+  opens right at the index's fragment, or at a heading or term next to it. The visitor reads English. Both contestants
+  with tantivy have a field of headings, and no sections.
 """
 
 
