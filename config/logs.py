@@ -2,45 +2,126 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import logging.config
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
+from celery import current_task
 from celery.app.log import TaskFormatter
+from pydantic import SecretStr
 
-from config.settings import get_settings
+from config.settings import Settings, get_settings
 
 #: Loggers of Celery that write a line for each message or tick ("received", "succeeded", "ignored", "Discarding revoked
 #: task"). These lines are for debugging; Flower shows the same. Warnings of these loggers are logged.
 CHATTY = ("celery.worker.strategy", "celery.worker.request", "celery.app.trace", "celery.beat")
 
+#: A line for people.
+TEXT = "%(asctime)s %(levelname)-7s %(processName)s %(name)s [%(task_id)s] %(message)s"
 
-class LineFormatter(TaskFormatter):  # type: ignore[misc]
-    """Add the id of a record's task in brackets: of the running task, or of the message that the record is about.
+#: Written in place of a secret.
+MASK = "********"
+
+#: What a line says of the running task, besides its name and id, by the fields of its message.
+ABOUT = ("url", "domain", "crawl_id")
+
+#: Characters of the shortest secret that is masked: a shorter one may be a word.
+_SHORTEST = 6
+
+
+def secrets_in(settings: Settings) -> re.Pattern[str]:
+    """Return the pattern of what no line may show: user and password of any URL, and each secret of the settings."""
+    values = {name: getattr(settings, name) for name in Settings.model_fields}
+    given = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}
+    found = {*settings.passwords_of_accounts.values()}
+    with suppress(ValueError, OSError):  # What needs them reports it.
+        found.update(settings.secrets_of_sites().values())
+    for name, value in given.items():
+        if name.endswith("_url"):
+            found.update(urlsplit(node).password or "" for node in value.split(";"))
+        elif name not in ("account_passwords", "site_secrets"):
+            found.add(value)
+    found |= {unquote(secret) for secret in found}
+    longest_first = sorted((secret for secret in found if len(secret) >= _SHORTEST), key=len, reverse=True)
+    return re.compile("|".join([r"://[^\s/?#]*@", *map(re.escape, longest_first)]))
+
+
+class ScrubbingFormatter(TaskFormatter):  # type: ignore[misc]
+    """Add the id of a record's task: of the running task, or of the message that the record is about; hide secrets.
 
     A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, or as Celery does,
-    by an `id` in `extra={"data": ...}`. A record that is about no message has no brackets.
+    by an `id` in `extra={"data": ...}`. A record that is about no message has no id.
     """
+
+    def __init__(self, fmt: str, *, secrets: re.Pattern[str]) -> None:
+        """Format by `fmt`, without what `secrets` matches."""
+        super().__init__(fmt, use_color=False)
+        self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
         data = getattr(record, "data", None)
         task_id = getattr(record, "task_id", None) or (data.get("id") if isinstance(data, dict) else None)
         record.task_id = task_id or ""
-        line: str = super().format(record)
-        return line.replace(" [] ", " ", 1)
+        return self._secrets.sub(_masked, super().format(record))
+
+
+def _masked(match: re.Match[str]) -> str:
+    return f"://{MASK}@" if match[0].startswith("://") else MASK
+
+
+class LineFormatter(ScrubbingFormatter):
+    """One line for people, with the task's id in brackets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        return line if getattr(record, "task_id", "") else line.replace(" [] ", " ", 1)
+
+
+class JsonFormatter(ScrubbingFormatter):
+    """One JSON object a line; a traceback is part of `message`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "process": record.processName,
+            "pid": record.process,
+            "logger": record.name,
+            "message": super().format(record),
+            "task_id": getattr(record, "task_id", ""),
+            **{name: self._secrets.sub(_masked, str(value)) for name, value in _about_task().items()},
+        }
+        return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
+
+
+def _about_task() -> dict[str, Any]:
+    """Return the name of the running task, and what its message says of the site; empty outside of a task."""
+    task = current_task
+    if not task or not task.request:
+        return {}
+    message = task.request.kwargs if isinstance(task.request.kwargs, dict) else {}
+    return {"task": task.name, **{name: message[name] for name in ABOUT if name in message}}
 
 
 def configure(level: int | str | None = None) -> None:
     """Set up logging of this process to standard error, at `level` or the setting LOG_LEVEL."""
-    chosen = level or get_settings().log_level
+    settings = get_settings()
+    chosen = level or settings.log_level
+    as_json = settings.log_format == "json"
     logging.config.dictConfig(
         {
             "version": 1,
             "disable_existing_loggers": False,
             "formatters": {
                 "line": {
-                    "()": LineFormatter,
-                    "fmt": "%(asctime)s %(levelname)-7s %(processName)s %(name)s [%(task_id)s] %(message)s",
-                    "use_color": False,
+                    "()": JsonFormatter if as_json else LineFormatter,
+                    "fmt": "%(message)s" if as_json else TEXT,
+                    "secrets": secrets_in(settings),
                 }
             },
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},

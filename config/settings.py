@@ -374,6 +374,9 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="Lowest severity that is logged."
     )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="Form of log lines: for people, or one JSON object a line for a log collector."
+    )
 
     @model_validator(mode="before")
     @classmethod
