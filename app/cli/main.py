@@ -88,6 +88,11 @@ COMMANDS = (
     ),
     LazyCommand("site", "app.cli.sites", "Sites: start URLs, schedule, limits, and what their requests need."),
     LazyCommand("services", "app.cli.services", "The private RabbitMQ and Redis of this checkout."),
+    LazyCommand(
+        "systemd",
+        "app.cli.systemd",
+        "Write systemd units of the Procfile's processes, and a target that starts all of them.",
+    ),
     LazyCommand("topology", "app.cli.topology", "Exchanges, queues and bindings."),
     LazyCommand("dead", "app.cli.dead", "Messages that spent their retries, or that nothing can be done with."),
     LazyCommand("caa", "app.cli.caa", "Cover art and event art: what the archive holds, and what it should."),

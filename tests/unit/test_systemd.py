@@ -1,0 +1,60 @@
+"""`perennial systemd`: the units are those of the Procfile, and systemd reads them without a warning."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import cli
+from app.private_services.procfile import left_out, procfile
+from config.settings import Settings
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Write the units into a folder."""
+    done = CliRunner().invoke(cli, ["systemd", "--directory", str(tmp_path / "units")])
+    assert done.exit_code == 0, done.output
+    assert set(done.output.split()) == {str(file) for file in (tmp_path / "units").iterdir()}
+    return tmp_path / "units"
+
+
+def test_each_process_that_the_settings_need_has_a_unit_with_its_command(folder: Path) -> None:
+    commands = {}
+    for file in folder.glob("*.service"):
+        [line] = re.findall("^ExecStart=(.*)$", file.read_text(), re.MULTILINE)
+        program, _, options = line.replace("%%", "%").partition(" ")
+        assert Path(program).is_file()
+        commands[file.stem.removeprefix("perennial-").removesuffix("@")] = f"{Path(program).name} {options}"
+    needed = {name: command for name, command in procfile().items() if name not in left_out(Settings())}
+    assert commands == needed
+
+
+def test_the_target_starts_each_process_once_and_as_many_searchers_as_replicas(folder: Path) -> None:
+    [wanted] = re.findall("^Wants=(.*)$", (folder / "perennial.target").read_text(), re.MULTILINE)
+    units = wanted.split()
+    assert [unit for unit in units if "@" in unit] == [
+        f"perennial-searcher@{number + 1}.service" for number in range(Settings().replicas)
+    ]
+    others = {file.name for file in folder.glob("*.service") if "@" not in file.name}
+    assert {unit for unit in units if "@" not in unit} == others
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_systemd_reads_the_units_without_a_warning(folder: Path) -> None:
+    command = ["systemd-analyze", "verify", "--man=no", *map(str, folder.iterdir())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "perennial" in line]) == (0, [])
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(cli, ["systemd", "--directory", str(tmp_path / "file")])
+    assert f"{tmp_path}/file/perennial.target not written" in str(done.exception)
