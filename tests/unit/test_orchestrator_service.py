@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from app.cluster.client.cluster import DEADLINE
 from app.cluster.orchestrator.service import REGISTRATION_TIME, OrchestratorService
 from app.cluster.orchestrator.store_scan import SCAN_INTERVAL
 from app.cluster.orchestrator.worker import OrchestratorConsumer
+from app.cluster.placement.model import AddressedOrder
 from app.cluster.protocol import MB, Outcome, PackVersion, Registration
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
@@ -191,6 +193,24 @@ def test_an_announced_version_is_loaded_and_a_deleted_pack_is_unloaded_and_forgo
     wire.service.pack_updated("0.example")
     eventually(lambda: wire.orders()[1:] == [(queue, "unload", "0.example")], "it is unloaded")
     assert b"pack-not-found" in (wire.take(search("0.example")) or b"")
+
+
+def test_placement_decisions_take_at_most_a_tenth_of_the_event_loop(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided_at: list[float] = []
+
+    def decide(*, now: float, may_place: bool) -> tuple[AddressedOrder, ...]:
+        if may_place:
+            decided_at.append(now)
+            wire.now += 0.25
+        return ()
+
+    monkeypatch.setattr(wire.service.state, "tick", decide)
+    for tenth in range(20, 100):
+        wire.now = max(wire.now, tenth / 10)
+        wire.service.turn()
+    assert [later - earlier for earlier, later in pairwise(decided_at)] == [2.5] * 3
 
 
 def test_packs_that_vanish_together_are_kept(wire: Wire, store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:

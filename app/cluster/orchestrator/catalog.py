@@ -17,6 +17,7 @@ class PackCatalog:
 
     def __init__(self) -> None:
         self.packs: dict[str, Pack] = {}
+        self.by_checksum: dict[str, Pack] = {}
         self.deleted: set[str] = set()
         self._refuted: set[str] = set()
 
@@ -26,12 +27,14 @@ class PackCatalog:
         if not refuted and self.packs.get(pack.domain) == pack:
             return False
         self._refuted |= refuted
-        self.packs[pack.domain] = pack
+        self._forget_checksum(pack.domain)
+        self.packs[pack.domain] = self.by_checksum[pack.sha256] = pack
         self.deleted.discard(pack.domain)
         return True
 
     def delete(self, domain: str, *, is_on_searcher: bool) -> bool:
         """Note that the store has no pack of a domain; return whether a known pack was deleted."""
+        self._forget_checksum(domain)
         was_known = self.packs.pop(domain, None) is not None or is_on_searcher
         if not was_known or domain in self.deleted:
             return False
@@ -50,7 +53,12 @@ class PackCatalog:
     def prune(self, versions: Iterable[PackVersion], *, is_on_searcher: Callable[[str], bool]) -> None:
         """Drop entries about deleted domains and refuted versions that are on no searcher any more."""
         self.deleted = {domain for domain in self.deleted if is_on_searcher(domain)}
-        self._refuted &= {each.sha256 for each in versions}
+        if self._refuted:
+            self._refuted &= {each.sha256 for each in versions}
+
+    def _forget_checksum(self, domain: str) -> None:
+        if domain in self.packs:
+            self.by_checksum.pop(self.packs[domain].sha256, None)
 
     def with_unknown(self, versions: Iterable[PackVersion]) -> list[Pack]:
         """Return all packs, and for unknown domains the latest of these versions."""

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two turns.
 TURN_INTERVAL: Final = 0.05
+#: Pause after a placement decision, times what the decision took: at most a tenth of the event loop goes to decisions.
+DECISION_PAUSE: Final = 9
 #: Seconds in which searchers register before anything is placed.
 REGISTRATION_TIME: Final = 1.0
 #: Seconds before `register_again` is published again after a failure.
@@ -120,6 +122,7 @@ class OrchestratorService:
             returned=lambda name, delivery: self._returned.put((name, delivery)),
         )
         self._stop: Callable[[], None] = lambda: None
+        self._may_place_at = clock()
 
     # Called by the worker.
 
@@ -192,7 +195,11 @@ class OrchestratorService:
         self._send_orders(now=now)
 
     def _send_orders(self, *, now: float) -> None:
-        for addressed in self.state.tick(now=now):
+        began = self._clock()
+        orders = self.state.tick(now=now, may_place=began >= self._may_place_at)
+        ended = self._clock()
+        self._may_place_at = max(self._may_place_at, ended + DECISION_PAUSE * (ended - began))
+        for addressed in orders:
             kind = "load" if isinstance(addressed.order, Load) else "unload"
             self._send(addressed.searcher_id, kind, to_payload(addressed.order))
         for searcher_id in self.state.registrations_to_request():

@@ -120,21 +120,20 @@ class OrchestratorState:
         """Note a connection to the broker. After a lost connection, searchers get time to report again."""
         self._registry.connected(now=now)
 
-    def tick(self, *, now: float) -> tuple[AddressedOrder, ...]:
-        """Remove silent searchers and return the orders to send now."""
+    def tick(self, *, now: float, may_place: bool = True) -> tuple[AddressedOrder, ...]:
+        """Remove silent searchers and return the orders to send now; no decision is made unless `may_place`."""
         for searcher_id, age in self._registry.silent(now=now).items():
             self.remove_searcher(searcher_id, f"silent for {age:.1f} s")
         self._registry.forget_sequences(now=now)
         is_current = self._is_placed and now < self._backoff_ends_at
-        if not self.settled or self._registry.awaited or is_current:
+        if not may_place or not self.settled or self._registry.awaited or is_current:
             return ()
         records = self._registry.records
         self._catalog.prune(self._registry.versions(), is_on_searcher=self._is_on_searcher)
-        by_checksum = {pack.sha256: pack for pack in self._catalog.packs.values()}
         placement = place(
             ClusterState(
                 packs=self._catalog.packs,
-                searchers=tuple(record.state(by_checksum, now=now) for record in records.values()),
+                searchers=tuple(record.state(self._catalog.by_checksum, now=now) for record in records.values()),
                 replicas=self._replicas,
                 deleted=frozenset(self._catalog.deleted),
                 trusted=self._trusted(),

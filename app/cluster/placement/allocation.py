@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 from app.cluster.placement.model import LOADS_AT_ONCE, AddressedOrder, ClusterState, Order, Pack
-from app.cluster.protocol import Load, PackVersion, Unload
+from app.cluster.protocol import PackVersion, Unload
 
 Ids = dict[str, set[str]]
+_NONE: frozenset[str] = frozenset()
 
 
 class Allocation:
@@ -15,8 +16,9 @@ class Allocation:
 
     `fresh`, `stale` and `coming` are searcher ids by domain. Fresh searchers serve the newest version and stale ones
     another version; coming ones have an order to load the newest. `pending` has the orders by searcher and domain.
-    `room` is in MB, less the room that ordered loads need. A copy with an order to unload is not served any more, but
-    its room is not free yet. Searchers that are leaving are left out.
+    `room` is in MB, less the room that ordered loads need, and `freed` is what ordered unloads will add to it. A copy
+    with an order to unload is not served any more, but its room is not free yet. Searchers that are leaving are left
+    out. Sums are kept, because a decision needs them for each of thousands of packs.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -29,12 +31,17 @@ class Allocation:
         self.want = min(state.replicas, len(self.searchers))
         self.orders: list[AddressedOrder] = []
         self.room: dict[str, int] = {}
+        self.freed: dict[str, int] = {}
+        self._loads: dict[str, int] = {}
+        self._is_unloading = False
+        self._surplus: set[str] | None = None
         self.pending: dict[str, dict[str, Order]] = {}
         self.fresh: Ids = defaultdict(set)
         self.stale: Ids = defaultdict(set)
         self.coming: Ids = defaultdict(set)
         for searcher_id, searcher in self.searchers.items():
             self.room[searcher_id] = searcher.free
+            self.freed[searcher_id] = self._loads[searcher_id] = 0
             self.pending[searcher_id] = {}
             for version in searcher.held.values():
                 pack = self.packs.get(version.domain)
@@ -49,11 +56,17 @@ class Allocation:
         if isinstance(order, Unload):
             self.fresh[order.domain].discard(searcher_id)
             self.stale[order.domain].discard(searcher_id)
-            return
-        self.room[searcher_id] -= order.size_mb
-        pack = self.packs.get(order.domain)
-        if pack is not None and pack.sha256 == order.sha256:
-            self.coming[order.domain].add(searcher_id)
+            self._is_unloading = True
+            held = self.searchers[searcher_id].held.get(order.domain)
+            self.freed[searcher_id] += held.size_mb if held else 0
+        else:
+            self.room[searcher_id] -= order.size_mb
+            self._loads[searcher_id] += 1
+            pack = self.packs.get(order.domain)
+            if pack is not None and pack.sha256 == order.sha256:
+                self.coming[order.domain].add(searcher_id)
+        if self._surplus is not None:
+            (self._surplus.add if self.copies(order.domain) > self.want else self._surplus.discard)(order.domain)
 
     def load(self, searcher_id: str, pack: Pack, reason: str) -> None:
         """Order a searcher to load the newest version of a pack."""
@@ -73,7 +86,8 @@ class Allocation:
 
     def copies(self, domain: str) -> int:
         """Return the number of copies of the newest version, including ordered loads."""
-        return len(self.fresh[domain] | self.coming[domain])
+        fresh, coming = self.fresh.get(domain, _NONE), self.coming.get(domain, _NONE)
+        return len(fresh | coming) if coming else len(fresh)
 
     def serving(self, domain: str) -> set[str]:
         """Return the searchers that serve any version of a domain's pack."""
@@ -92,7 +106,11 @@ class Allocation:
 
     def is_busy(self, searcher_id: str) -> bool:
         """Return whether a searcher has `LOADS_AT_ONCE` pending loads."""
-        return sum(isinstance(order, Load) for order in self.pending[searcher_id].values()) >= LOADS_AT_ONCE
+        return self._loads[searcher_id] >= LOADS_AT_ONCE
+
+    def is_every_searcher_busy(self) -> bool:
+        """Return whether no searcher takes a further load."""
+        return all(count >= LOADS_AT_ONCE for count in self._loads.values())
 
     def may_load(self, searcher_id: str, pack: Pack) -> bool:
         """Return whether a searcher could be ordered to load a pack, given enough room and a free load."""
@@ -117,8 +135,10 @@ class Allocation:
 
     def is_unloading(self) -> bool:
         """Return whether any order to unload is pending."""
-        return any(isinstance(order, Unload) for orders in self.pending.values() for order in orders.values())
+        return self._is_unloading
 
     def has_surplus(self) -> bool:
         """Return whether any domain has more copies than wanted, including ordered loads."""
-        return any(self.copies(domain) > self.want for domain in self.packs)
+        if self._surplus is None:
+            self._surplus = {domain for domain in self.packs if self.copies(domain) > self.want}
+        return bool(self._surplus)

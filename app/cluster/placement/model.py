@@ -10,7 +10,8 @@ from app.cluster.protocol import Load, PackVersion, Unload
 Order = Load | Unload
 
 #: Pending loads of one searcher at most: one that runs, and others so that the searcher never waits for the next.
-LOADS_AT_ONCE = 4
+#: A decision looks at every pack, so the more loads one decision orders, the fewer decisions thousands of packs need.
+LOADS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,14 @@ def place(state: ClusterState) -> Placement:
 def _place_missing(allocation: Allocation) -> list[Pack]:
     """Place missing copies: fewest copies first, then the largest pack. Return packs without room, in that order."""
     unplaced: list[Pack] = []
-    queue = [_urgency(allocation, pack) for pack in allocation.packs.values()]
+    missing = [pack for pack in allocation.packs.values() if allocation.copies(pack.domain) < allocation.want]
+    queue = [_urgency(allocation, pack) for pack in missing]
     heapq.heapify(queue)
+    largest = max((pack.size_mb for pack in missing), default=0)
     while queue:
+        # Then the others wait for a free load, and none of them for room.
+        if allocation.is_every_searcher_busy() and min(allocation.room.values(), default=0) >= largest:
+            break
         *_, domain = heapq.heappop(queue)
         pack = allocation.packs[domain]
         if allocation.copies(domain) >= allocation.want:
@@ -61,7 +66,9 @@ def _urgency(allocation: Allocation, pack: Pack) -> tuple[int, int, int, str]:
 
 def _drop_surplus(allocation: Allocation, unplaced: list[Pack]) -> None:
     """Unload older versions and surplus copies of each pack that enough searchers serve."""
-    for domain in sorted(allocation.packs):
+    want, fresh, stale = allocation.want, allocation.fresh, allocation.stale
+    several = {domain for domain, holders in fresh.items() if len(holders) > want}
+    for domain in sorted((several | stale.keys()) & allocation.packs.keys()):
         surplus = len(allocation.fresh[domain]) - allocation.want
         if surplus < 0 or not allocation.fresh[domain]:
             continue
@@ -95,7 +102,10 @@ def rebalance_one(allocation: Allocation) -> None:
         for pack in allocation.packs.values()
         if len(holders := allocation.fresh[pack.domain]) == allocation.want and holders
     }
+    most = max(used.values(), default=0)
     for target in sorted(used, key=lambda each: (used[each], each)):
+        if 3 * used[target] > 2 * most:
+            return
         moves = []
         for domain, source in sources.items():
             pack = allocation.packs[domain]
@@ -134,7 +144,8 @@ def diagnose(allocation: Allocation, unplaced: Sequence[Pack], *, replicas: int)
             if largest < pack.size_mb
             else f"{pack.size_mb} MB{swap}, and no other searcher has more than {max(room, 0)} MB free"
         )
-    for pack in allocation.packs.values():
+    backing_off = frozenset[str]().union(*(each.backing_off for each in allocation.searchers.values()))
+    for pack in allocation.packs.values() if backing_off else ():
         failing = [each for each in allocation.searchers if allocation.is_backing_off(each, pack)]
         if failing and allocation.copies(pack.domain) < allocation.want:
             failure = allocation.searchers[failing[0]].failures[pack.sha256]

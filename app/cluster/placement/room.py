@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from app.cluster.placement.allocation import Allocation
 from app.cluster.placement.model import Pack
-from app.cluster.protocol import Unload
 
 
 def fitting(allocation: Allocation, pack: Pack) -> list[str]:
@@ -41,16 +40,10 @@ def make_room(allocation: Allocation, unplaced: Sequence[Pack]) -> None:
 
 def _is_room_coming(allocation: Allocation, pack: Pack) -> bool:
     """Return whether pending unloads free enough room on a searcher."""
-    for searcher_id, searcher in allocation.searchers.items():
-        freed = [
-            searcher.held[order.domain].size_mb
-            for order in allocation.pending[searcher_id].values()
-            if isinstance(order, Unload) and order.domain in searcher.held
-        ]
-        room = allocation.room[searcher_id] + sum(freed)
-        if any(freed) and allocation.may_load(searcher_id, pack) and room >= pack.size_mb:
-            return True
-    return False
+    return any(
+        freed and allocation.room[searcher_id] + freed >= pack.size_mb and allocation.may_load(searcher_id, pack)
+        for searcher_id, freed in allocation.freed.items()
+    )
 
 
 def _hosts(allocation: Allocation, pack: Pack) -> list[str]:
