@@ -28,6 +28,7 @@ from benchmarks import (
     pack,
     parked,
     peer,
+    placement,
     polite,
     report,
     search,
@@ -62,7 +63,7 @@ GENERATED: Mapping[str, Callable[..., MeasuredRow]] = {
     "latency": latency.run,
     "growth": growth.run,
 }
-ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance", "names", "extract")
+ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance", "names", "extract", "placement")
 #: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.
 QUIET_TIMEOUT = 10.0
 #: Attempts of a disturbed run.
@@ -103,6 +104,7 @@ def bench(
         "relevance": lambda: _judged(folder, unseen=unseen),
         "names": lambda: _named(folder),
         "extract": lambda: (extract.run(folder), extract.versions()),
+        "placement": lambda: (placement.run(), {}),
         **{row: partial(_generated, row, folder, small=small) for row in GENERATED},
     }
     complete = {

@@ -12,6 +12,7 @@ from benchmarks import (
     growth,
     latency,
     parked,
+    placement,
     polite,
     search_tables,
 )
@@ -42,6 +43,7 @@ METHOD = (
     + relevance_tables.METHOD
     + names_tables.METHOD
     + extract.METHOD
+    + placement.METHOD
 )
 
 CAVEATS = """\

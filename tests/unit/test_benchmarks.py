@@ -17,7 +17,18 @@ import requests
 
 from app.broker.policies.delay_queues import DelayQueues
 from app.crawl.traps import charges, text_hash
-from benchmarks import crawl_tables, enqueue, extract, fairness, growth, latency, parked, polite, search_tables
+from benchmarks import (
+    crawl_tables,
+    enqueue,
+    extract,
+    fairness,
+    growth,
+    latency,
+    parked,
+    placement,
+    polite,
+    search_tables,
+)
 from benchmarks.crawl_tables import best, cpu_ratio, crawl_ratio
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
@@ -29,6 +40,7 @@ from benchmarks.growth import GrowthRun
 from benchmarks.latency import LatencyRun
 from benchmarks.modes import AWAKE, MODES, kept_awake
 from benchmarks.parked import DELAYS_MS, ParkedFigures
+from benchmarks.placement import PlacementRun
 from benchmarks.plots import Plot, write_plots
 from benchmarks.polite import PoliteRun
 from benchmarks.profile import Share, summary
@@ -323,6 +335,17 @@ def test_the_first_page_of_a_new_site_has_an_aim_from_ten_thousand_waiting_pages
 def test_slow_hosts_have_an_aim_for_their_share_of_the_possible_rate() -> None:
     row = latency.shown([LatencyRun("defaults", 20.0, CPU, 0.0), LatencyRun("many", 225.0, CPU, 0.0)])
     assert aims(row) == [(">= 80%", "8%", "not reached: 10% of it"), (">= 80%", "90%", "reached")]
+
+
+def test_the_bytes_that_place_a_pack_do_not_depend_on_the_number_of_packs() -> None:
+    few, many = placement.measured(100), placement.measured(400)
+    assert many.sent / many.packs == pytest.approx(few.sent / few.packs, rel=0.02)
+    row = placement.shown([few, PlacementRun(10_000, sent=10**7, cpu=4.0, update=3.0, routes=1)], others=0.0)
+    assert [verdict for *_, verdict in row.aims] == [
+        "not reached: 2.00 times it",
+        "reached",
+        "not reached: 1.50 times it",
+    ]
 
 
 def test_growth_compares_with_the_smallest_site_and_judges_the_largest() -> None:
