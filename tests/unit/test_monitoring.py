@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from ruamel.yaml import YAML
 
 from config.settings import ROOT
 from tests.support.documents import read, table
+from tests.support.programs import program
 
 pytestmark = pytest.mark.unit
 
@@ -91,12 +91,13 @@ def test_the_guide_explains_every_alert() -> None:
     assert {rule["alert"] for rule in rules()} == {alert for _, alert in WRONG}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool, of Debian's package prometheus, is missing")
 def test_each_alert_fires_for_its_cause_alone(tmp_path: Path) -> None:
     cases = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": list(_cases())}
     file = tmp_path / "alerts.test.yml"
     file.write_text(json.dumps(cases))
-    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program("promtool", "prometheus"), "test", "rules", file], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

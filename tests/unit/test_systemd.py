@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from typer.testing import CliRunner
 from app.cli.main import cli
 from app.private_services.procfile import left_out, procfile
 from config.settings import Settings
+from tests.support.programs import program
 
 pytestmark = pytest.mark.unit
 
@@ -47,9 +47,8 @@ def test_the_target_starts_each_process_once_and_as_many_searchers_as_replicas(f
     assert {unit for unit in units if "@" not in unit} == others
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
 def test_systemd_reads_the_units_without_a_warning(folder: Path) -> None:
-    command = ["systemd-analyze", "verify", "--man=no", *map(str, folder.iterdir())]
+    command = [program("systemd-analyze", "systemd"), "verify", "--man=no", *map(str, folder.iterdir())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, [line for line in done.stderr.splitlines() if "perennial" in line]) == (0, [])
 
