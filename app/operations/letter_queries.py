@@ -191,7 +191,9 @@ def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> Lett
     """Return what there is to list of letters: `limit` rows after `offset`, the newest first. Each is read once."""
     now = time.time()
     groups: dict[tuple[str, str], CauseGroup] = {}
-    newest: list[tuple[float, int, LetterRow]] = []
+    # Of a whole letter only its row is kept. Of a summary the row is made at the end: letters come oldest first, so
+    # each of them is among the newest for a while.
+    newest: list[tuple[float, int, LetterRow | LetterSummary]] = []
     total = 0
     for letter in letters:
         total += 1
@@ -206,17 +208,16 @@ def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> Lett
             )
         groups[task, letter.group].count_death(letter, now)
         rank = (cause.failed_at or 0.0, total)
-        if len(newest) < offset + limit:
-            heapq.heappush(newest, (*rank, row_of(letter)))
-        elif newest and rank > newest[0][:2]:
-            heapq.heapreplace(newest, (*rank, row_of(letter)))
-    rows = [row for _, _, row in sorted(newest, key=lambda each: each[:2], reverse=True)]
+        if len(newest) < offset + limit or (newest and rank > newest[0][:2]):
+            add = heapq.heappush if len(newest) < offset + limit else heapq.heapreplace
+            add(newest, (*rank, row_of(letter) if isinstance(letter, DeadLetter) else letter))
+    ordered = [each for _, _, each in sorted(newest, key=lambda each: each[:2], reverse=True)]
     newest_groups = sorted(groups.values(), key=lambda group: (group.last or 0.0, group.count), reverse=True)
     return LetterSurvey(
         total=total,
         groups=newest_groups[:MAX_GROUPS],
         group_count=len(groups),
-        rows=rows[offset : offset + limit],
+        rows=[each if isinstance(each, LetterRow) else row_of(each) for each in ordered[offset : offset + limit]],
         queues=sorted({cut(queue, MAX_NAME) for group in groups.values() for queue in group.queues if queue})[
             :MAX_GROUPS
         ],
