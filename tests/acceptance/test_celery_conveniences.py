@@ -18,7 +18,22 @@ from app.private_services import Urls
 from config.settings import ROOT
 from tests.support import canvas_app
 from tests.support.broker import Broker
-from tests.support.canvas_app import OutOfStock, add, called_back, fail, forget, hang, refuse, refuse_oddly
+from tests.support.canvas_app import (
+    OutOfStock,
+    add,
+    called_back,
+    fail,
+    forget,
+    hang,
+    late,
+    late_add,
+    late_add_to_all,
+    late_chain,
+    late_ids,
+    late_note,
+    refuse,
+    refuse_oddly,
+)
 from tests.support.corner import own_vhost
 from tests.support.waiting import eventually
 from tests.support.worker import Worker, worker
@@ -217,6 +232,67 @@ def test_a_chord_fails_with_the_dead_letter_of_a_member(bench: Bench) -> None:
     result = chord([fail.s(journal, 3, 5), add.s(1)], add.s()).delay()
     eventually(lambda: result.state == states.FAILURE, "the chord fails", seconds=ENDED)
     assert isinstance(result.result, ChordError)
+
+
+#: Facts of Celery's own t/integration/test_canvas.py. Here each member fails in its first run.
+FACTS: dict[str, tuple[Any, Any]] = {
+    "chain": (late_add.s(4, 4) | late_add.s(8) | late_add.s(16), 32),
+    "chain in a chain": (late.s(2) | (late_add.s(4) | late_chain.s()) | group(late_add.s(i) for i in (1, 2)), [7, 8]),
+    "chains in a group": (late_add.s(5, 6) | group(late_add.s(1) | late_add.s(2), late_add.s(3)), [14, 14]),
+    "chain with a group in a group": (group(late.s(1), late.s(5) | group(late.si(3), late.si(4))), [1, [3, 4]]),
+    "nested groups": (group(late.s(1), group(late.s(2), group(late.s(3), late.s(4)))), [1, 2, 3, 4]),
+    "group in a chain": (late.s(42) | group(late.s(), late.s()) | late.s(), [42, 42]),
+    "groups in a chain": (late.s(1) | group([late_add.s(1)] * 2) | group([late_add.s()] * 2) | late_add.s(), 8),
+    "chords in a chain": (chain(chord([late.si(1)] * 3, late_add.s()), chord([late_add.s(1)] * 3, late_add.s())), 12),
+    "order of a chord": (chord((late.si(i) for i in range(10)), late.s()), list(range(10))),
+    "chord with one member": (chord([late_add.s(2, 5)], late_add_to_all.s(9)), [16]),
+    "chord without members": (chord([], late_add_to_all.s(9)), []),
+    "chord ending in a group": (late.s(4) | group(late_add.s(i) for i in (0, 1)) | late_add_to_all.s(8), [12, 13]),
+    "groups instead of members": (group([late_add_to_all.s([2, 1], 1), late_add_to_all.s([4], 1)]), [[3, 2], [5]]),
+    "group in a chord": (chord([group(late.s(42), late.s(42))], late.s()), [42, 42]),
+    "chain with a group in a chord": (chord([late.s(42) | group(late.s(), late.s())], late.s()), [[42, 42]]),
+    "chords in a chord": (
+        chord([chord([late.s(3), late.s(7)], late.s()), chord([late.s(1)], late.s())], late.s()),
+        [[3, 7], [1]],
+    ),
+    "chain instead of a member": (chord([late.s(1), late_chain.s(2), late.s(3)], late.s()), [1, 2, 3]),
+    "chain instead of a body": (chord([late.s(42)], late.s() | late_chain.s() | late.s()), [42]),
+}
+#: Members of each kind in one chord.
+MIXED = [late.si(1), chain([late.si(2)] * 3), group([late.si(3)] * 3), chord([late.si(4)] * 3, late.si(5))]
+FACTS["chord of everything"] = (group([chord(MIXED, late.s())]), [[1, 2, 3, 3, 3, 5]])
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_canvas_with_members_that_fail_first_has_celerys_own_value(bench: Bench, name: str) -> None:
+    canvas, value = FACTS[name]
+    assert canvas.delay().get(timeout=ENDED) == value
+
+
+def without_retries(journal: str) -> list[str]:
+    return [line for line in lines(journal) if line != "task_retry True"]
+
+
+def test_members_that_fail_first_run_in_celerys_own_order(bench: Bench) -> None:
+    journal, nested = bench.journal("order"), bench.journal("nested")
+    before, between, after = (late_note.si(journal, when) for when in ("before", "between", "after"))
+    (group([before] * 3) | between | group([after] * 2)).delay().get(timeout=ENDED)
+    assert without_retries(journal) == ["before"] * 3 + ["between"] + ["after"] * 2
+    canvas_app.late_nest.delay(nested, "ab").get(timeout=ENDED)
+    assert without_retries(nested) == ["in a", "in b", "innermost", "out b", "out a"]
+
+
+def test_members_that_fail_first_keep_their_root_and_parent(bench: Bench) -> None:
+    header = group(late_ids.si(i) for i in range(3, 6))
+    last = (late_ids.si(1) | late_ids.si(2) | header | late_ids.s(50) | late_ids.si(51)).delay()
+    body, members = last.parent, last.parent.parent
+    second, first = members.parent, members.parent.parent
+    assert last.get(timeout=ENDED) == [first.id, body.id, 51]
+    root, parent, noted, number = body.get(timeout=ENDED)
+    assert (root, noted, number) == (first.id, [[first.id, second.id, i] for i in range(3, 6)], 50)
+    assert parent in [member.id for member in members.results]
+    assert second.get(timeout=ENDED) == [first.id, first.id, 2]
+    assert first.get(timeout=ENDED) == [first.id, None, 1]
 
 
 @pytest.mark.parametrize("task", [canvas_app.wait_for, canvas_app.requeue])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery, chain, group, signals
 from celery.exceptions import Reject
 
 from app.broker.errors import Postpone
@@ -156,6 +156,63 @@ def limited(journal: str, number: int) -> int:
 def add(*numbers: Any) -> int:
     """Return the sum of numbers, or of lists of them."""
     return sum(sum(each) if isinstance(each, list) else each for each in numbers)
+
+
+def fail_first(task: Any) -> None:
+    """Raise KeyError in the first run of a message."""
+    if not task.request.retries:
+        raise KeyError("no such shelf")
+
+
+@task(bind=True)
+def late(self: Any, value: Any) -> Any:
+    """Return the value in the second run."""
+    fail_first(self)
+    return value
+
+
+@task(bind=True)
+def late_add(self: Any, *numbers: Any) -> int:
+    """Return the sum in the second run."""
+    fail_first(self)
+    return int(add(*numbers))
+
+
+@task(bind=True)
+def late_ids(self: Any, *values: Any) -> list[Any]:
+    """Return the ids of the root and of the parent, and the values."""
+    fail_first(self)
+    return [self.request.root_id, self.request.parent_id, *values]
+
+
+@task(bind=True)
+def late_note(self: Any, journal: str, line: str) -> None:
+    """Note the line in the second run."""
+    fail_first(self)
+    note(journal, line)
+
+
+@task(bind=True)
+def late_chain(self: Any, value: Any) -> None:
+    """Let a chain return the value."""
+    fail_first(self)
+    raise self.replace(chain(late.s(value), late.s()))
+
+
+@task(bind=True)
+def late_add_to_all(self: Any, numbers: list[int], value: int) -> None:
+    """Let a group add the value to each number."""
+    fail_first(self)
+    raise self.replace(group(late_add.s(number, value) for number in numbers))
+
+
+@task(bind=True)
+def late_nest(self: Any, journal: str, names: str) -> None:
+    """Note the first name, let a chain do so with the others inside, and note it again at the end."""
+    fail_first(self)
+    note(journal, f"in {names[0]}")
+    inner = late_nest.si(journal, names[1:]) if names[1:] else late_note.si(journal, "innermost")
+    raise self.replace(chain(inner, late_note.si(journal, f"out {names[0]}")))
 
 
 @task()
