@@ -90,11 +90,9 @@ def install() -> None:
     for alias, decompressor in decompressors.items():
         encoder, name = compression.get_encoder(alias)
         compression.register(encoder, _bounded(decompressor), name)
-    # kombu offers these two only where certain packages are installed, and nothing bounds them. Without an encoder,
-    # sending with them is an error, too.
-    for name in ("application/x-brotli", "application/zstd"):
-        compression._decoders.pop(name, None)
-        compression._encoders.pop(name, None)
+    # kombu offers these two only where certain packages are installed, and nothing bounds them.
+    for name, aliases in (("application/x-brotli", ["brotli"]), ("application/zstd", ["zstd", "zstandard"])):
+        compression.register(_refuse_compression, _refuse_compression, name, aliases)
 
 
 def close_after_fork(pools: Iterable[Any]) -> None:
@@ -106,33 +104,29 @@ def close_after_fork(pools: Iterable[Any]) -> None:
         pool._closed = True
 
 
-def queues_by_consumer_tag(consumer: Any) -> Mapping[str, str]:
-    """Return consumer tag -> queue name of a kombu Consumer, which offers only the reverse and only to itself."""
-    return {tag: queue for queue, tag in consumer._active_tags.items()}
-
-
 def replace_acknowledgements(channel: Any, *, ack: Callable[..., None], reject: Callable[..., None]) -> None:
     """Let the kombu messages of one channel call these functions: `Message.ack` looks the method up at each call."""
     channel.basic_ack, channel.basic_reject = ack, reject
 
 
 class PrefetchingConsumer(Consumer):  # type: ignore[misc]
-    """A kombu consumer that prefetches more messages from some queues: RabbitMQ notes the count with each consumer.
+    """A kombu consumer whose tags are the names of its queues, and which prefetches more messages from some of them.
 
-    kombu and Celery set one count for all queues of a channel.
+    A message names its tag, and otherwise not its queue. RabbitMQ notes the prefetch count with each consumer; kombu
+    and Celery set one for all queues of a channel.
     """
 
     #: The prefetch count of all other queues, and of these by name.
     usual_prefetch = 0
     prefetch: Mapping[str, int] = MappingProxyType({})
 
-    def _basic_consume(self, queue: Any, *args: Any, **options: Any) -> Any:
+    def _basic_consume(self, queue: Any, **options: Any) -> Any:
         count = self.prefetch.get(queue.name)
-        if count is None or queue.name in self._active_tags:
-            return super()._basic_consume(queue, *args, **options)
+        if count is None or self.consuming_from(queue):
+            return super()._basic_consume(queue, queue.name, **options)
         self.channel.basic_qos(0, count, False)
         try:
-            return super()._basic_consume(queue, *args, **options)
+            return super()._basic_consume(queue, queue.name, **options)
         finally:
             self.channel.basic_qos(0, self.usual_prefetch, False)
 
@@ -143,7 +137,7 @@ def forget_decoded_body(message: Any) -> None:
 
 
 def encode_properties(message: Any) -> int:
-    """Encode the properties and headers of a py-amqp message once, and return their bytes; raises as py-amqp does."""
+    """Encode the properties and headers of a py-amqp message once, and return their size; raises as py-amqp does."""
     encoded: bytes = message._serialize_properties()
     message._serialize_properties = lambda: encoded
     return len(encoded)
@@ -213,6 +207,11 @@ class _TolerantBuffer(bytes):
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         del encoding, errors
         return _text(bytes(self))
+
+
+def _refuse_compression(_body: bytes) -> bytes:
+    """Raise BodyTooLong, for sending and for receiving."""
+    raise BodyTooLong("no limit can be set to this compression; use gzip, bzip2 or lzma")
 
 
 def _bounded(decompressor: Callable[[], Any]) -> Callable[[bytes], bytes]:

@@ -130,7 +130,6 @@ class EnvelopeConsumer(Consumer):
         if paused:
             names = " and ".join(dict.fromkeys(name for queue in paused for name in unavailable[queue]))
             logger.warning("The %s does not answer: circuit breaker open, stop consuming %s", names, ", ".join(paused))
-            self.note_queues()
         if resumed:
             logger.info("Circuit breaker closed or tried again, consume %s", ", ".join(resumed))
         for queue in paused:

@@ -126,13 +126,15 @@ def _require_publishable(delivery: Delivery) -> None:
     if not isinstance(delivery.queue, str):
         raise TypeError(f"set {delivery.queue!r}: expected a text")
     dumps("s", [delivery.routing_key])
-    Message(
-        b"",
-        application_headers=dict(delivery.headers),
-        content_type=delivery.content_type,
-        content_encoding=delivery.content_encoding,
-        **delivery.kept_properties(),
-    )._serialize_properties()
+    amqp_internals.encode_properties(
+        Message(
+            b"",
+            application_headers=dict(delivery.headers),
+            content_type=delivery.content_type,
+            content_encoding=delivery.content_encoding,
+            **delivery.kept_properties(),
+        )
+    )
 
 
 def _table(record: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery.beat import PersistentScheduler
@@ -34,15 +35,18 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
     task that kills its process at once would run again and again from the worker's memory, without spending its budget.
     """
 
-    while_joining: Callable[[], None] = staticmethod(lambda: None)
+    def __init__(self, *args: Any, while_joining: Callable[[], None], **options: Any) -> None:
+        """Call `while_joining` again and again while a worker that stops waits for its jobs."""
+        self.while_joining = while_joining
+        super().__init__(*args, **options)
 
-    def _create_write_handlers(self, hub: Any, *args: Any, **kwargs: Any) -> None:
+    def register_with_event_loop(self, hub: Any) -> None:
         """Write waiting jobs to idle processes at the end of each turn of the event loop.
 
         Celery lets the poller report in the next turn that the pipe of an idle process is writable, although it is
         empty. In every turn without a job it removes each pipe from the poller, in which it is not.
         """
-        super()._create_write_handlers(hub, *args, **kwargs)
+        super().register_with_event_loop(hub)
         on_poll_start: Callable[[], None] = self.on_poll_start
 
         def write_jobs() -> None:
@@ -53,7 +57,10 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
                 if idle:
                     hub.consolidate_callback(list(idle)[: len(self.outbound_buffer)])
 
-        self.on_poll_start: Callable[[], None] = write_jobs
+        # Celery adds the function of the first connection, and keeps it.
+        if on_poll_start in hub.on_tick:
+            hub.on_tick.remove(on_poll_start)
+            hub.on_tick.add(write_jobs)
 
     def _join_exited_workers(self, shutdown: bool = False) -> Any:
         """Read early results, too, while the worker that stops waits for its jobs: its event loop has ended.
@@ -68,10 +75,10 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
         """Count a job as begun if its process was killed after it received the whole job; it is then lost, too."""
         process = job._write_to
         # A process that ended by itself, after another job, did not read this one.
-        killed = process is not None and (process.exitcode or 0) < 0 and not process._is_alive()
+        killed = process is not None and (process.exitcode or 0) < 0
         deliberately = killed and getattr(process, "_controlled_termination", False)
         received = killed and asynpool._get_job_writer(job) is None
-        if job._accepted or not killed or deliberately or not received:
+        if job.accepted() or not killed or deliberately or not received:
             super().on_job_process_down(job, pid_gone)
             return
         job._ack(None, time.time(), process.pid, None)
@@ -92,21 +99,18 @@ class PoolCall:
 class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     """Celery's prefork pool with the Pool above, which can tell what a request would hand to it."""
 
-    Pool = Pool
     #: The pipe of a pool that has started.
     early_results: EarlyResults | None = None
+    #: Called again and again while the worker that stops waits for its jobs.
+    while_joining: Callable[[], None] = staticmethod(lambda: None)
 
     _collected: list[PoolCall] | None = None
 
     def on_start(self) -> None:
         """Make the pipe before the processes, which inherit it, and start them."""
         self.early_results = EarlyResults()
+        self.Pool = partial(Pool, while_joining=lambda: self.while_joining())
         super().on_start()
-
-    def while_joining(self, callback: Callable[[], None]) -> None:
-        """Call a function again and again while the worker that stops waits for its jobs."""
-        if self._pool is not None:
-            self._pool.while_joining = callback
 
     def apply_async(self, target: Callable[..., Any], args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Hand a call to a process, or only note it for `calls_of`."""
@@ -130,24 +134,32 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
 
 
 class RevocableRequest(Request):  # type: ignore[misc]
-    """Celery's request with a hook for revoked messages, and with some of its private attributes made public."""
+    """Celery's request with a hook for revoked messages, and with its private context made public.
+
+    Celery sends the events of a revoked message and of a cancelled run before it does anything else about them.
+    """
+
+    #: Whether the worker cancelled the run, to stop or to reconnect.
+    was_cancelled = False
+    #: Whether the message was announced as revoked, or is to be terminated when its process reports the start.
+    was_revoked = False
 
     def on_revoked(self, reason: str) -> None:
         """Act before Celery acknowledges a message that was revoked, has expired or was terminated."""
 
-    def _announce_revoked(self, reason: str, *details: Any) -> None:
-        self.on_revoked(reason)
-        super()._announce_revoked(reason, *details)
+    def send_event(self, type: str, **fields: Any) -> None:
+        """Note why the message ends, and send the event."""
+        if type == "task-cancelled":
+            self.was_cancelled = True
+        elif type == "task-revoked":
+            self.was_revoked = True
+            self.on_revoked("expired" if fields["expired"] else "terminated" if fields["terminated"] else "revoked")
+        super().send_event(type, **fields)
 
-    @property
-    def was_cancelled(self) -> bool:
-        """Whether the worker cancelled the run, to stop or to reconnect."""
-        return bool(self._already_cancelled)
-
-    @property
-    def was_revoked(self) -> bool:
-        """Whether the message was announced as revoked, or is to be terminated when its process reports the start."""
-        return bool(self._already_revoked or self._terminate_on_ack)
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Kill the process of the run, at once or when it reports the start."""
+        self.was_revoked = True
+        super().terminate(pool, signal)
 
     @property
     def context(self) -> Any:
@@ -255,7 +267,7 @@ def leave_connections_after_fork(amqp: Any) -> None:
         for group in (pools.producers, pools.connections):
             close_after_fork(group.values())
             group.clear()
-        owner._producer_pool = owner.app._pool = None
+        owner.producers = owner.app._pool = None
 
     reference = weakref.ref(amqp)
     os.register_at_fork(after_in_child=forget)

@@ -17,7 +17,6 @@ from celery.worker.consumer import Consumer as CeleryConsumer
 from kombu import Queue
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from ..amqp_internals import queues_by_consumer_tag
 from ..connection import wait_for_exclusive_queue
 from ..declaring import RefusedDeclaration, declare_queues
 from ..delivery import Delivery, is_held, original_delivery
@@ -88,7 +87,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self.app.failures = self._failures
         self.refused = RefusedQueues(self.timer, self._consume_again)
         self.app.amqp.refused = self.refused.names
-        self._queue_of_tag: dict[str, str] = {}
         self._flush_pending = False
         self._acknowledgements: Acknowledgements | None = None
         self._loop_thread: int | None = None
@@ -178,7 +176,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Handler:
         """Wrap Celery's handler: note the queue, translate plain messages, and survive malformed ones."""
         run_task: Handler = super().create_task_handler(*args, **kwargs)
-        self._queue_of_tag.clear()
         if self.hub is not None:
             # A task that runs in this process would hold up the acknowledgements of those before it.
             group = self.initial_prefetch_count // _ACK_SHARE if isinstance(self.pool, TaskPool) else 1
@@ -189,7 +186,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 self._prefetch_for_groups()
 
         def on_message(message: Any) -> None:
-            message.delivery_info["queue"] = self._queue_name(message)
+            message.delivery_info["queue"] = message.delivery_info["consumer_tag"]
             try:
                 if message.delivery_info.get("redelivered") and self._count(message):
                     return
@@ -221,7 +218,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._dispatcher = self._dispatcher or Dispatcher(self.pool, self.controller, self._cannot_run)
         if self.pool.early_results:
             on_readable(self.hub, self.pool.early_results.reader, self._dispatcher.read_early_results)
-            self.pool.while_joining(self._dispatcher.read_early_results)
+            self.pool.while_joining = self._dispatcher.read_early_results
         self.task_consumer.usual_prefetch = self.initial_prefetch_count
         self.task_consumer.prefetch = prefetch_counts(self.app, self.pool.num_processes)
 
@@ -274,7 +271,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         """Spend the budget of a body that cannot be decoded or decompressed. Celery would acknowledge and lose it."""
-        message.delivery_info["queue"] = self._queue_name(message)
+        message.delivery_info["queue"] = message.delivery_info["consumer_tag"]
         self._fail(message, Undecodable(str(exc)))
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
@@ -355,16 +352,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         except Exception as cause:  # noqa: BLE001 - The message is acknowledged; an announcement must not undo that.
             context = {"task_id": task_id}
             logger.warning("Failure of task %s not announced: %r", headers.get("task"), cause, extra=context)
-
-    def note_queues(self) -> None:
-        """Note the queue of each consumer tag. Call it before cancelling one: its last messages arrive later."""
-        self._queue_of_tag |= queues_by_consumer_tag(self.task_consumer)
-
-    def _queue_name(self, message: Any) -> str:
-        tag = message.delivery_info["consumer_tag"]
-        if tag not in self._queue_of_tag:
-            self.note_queues()
-        return self._queue_of_tag.get(tag, message.delivery_info.get("routing_key") or "")
 
 
 def require_retrying_tasks(tasks: Mapping[str, Any]) -> None:

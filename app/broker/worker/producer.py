@@ -8,7 +8,7 @@ from typing import Any
 
 from amqp.exceptions import AMQPError, MessageNacked
 from celery.app import amqp as celery_amqp
-from kombu import Exchange, Producer, pools
+from kombu import Producer, pools
 from kombu.connection import is_connection
 from kombu.exceptions import OperationalError
 from kombu.messaging import ChannelPromise
@@ -59,8 +59,8 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
     #: A failover takes the next node with the check of its own certificate.
     Connection = NodesConnection
 
-    #: Celery's own name: `leave_connections_after_fork` forgets it.
-    _producer_pool: Any
+    #: The producers of this process: `leave_connections_after_fork` forgets them.
+    producers: Any = None
 
     def __init__(self, app: Any) -> None:
         super().__init__(app)
@@ -74,11 +74,11 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
     @property
     def producer_pool(self) -> Any:
         """Return the producers of this process. A blocked connection is not read: a read without a limit never ends."""
-        pool: Any = self._producer_pool
+        pool = self.producers
         if pool is None:
             timeout = self.app.retries.publish_timeout
             bounds = {"read_timeout": timeout, "write_timeout": timeout}
-            pool = self._producer_pool = pools.producers[self.app.connection_for_write(transport_options=bounds)]
+            pool = self.producers = pools.producers[self.app.connection_for_write(transport_options=bounds)]
             pool.limit = self.app.pool.limit
         return pool
 
@@ -148,17 +148,24 @@ class _ConfirmingProducer(Producer):  # type: ignore[misc]
     def __init__(self, connection: Any, *, timeout: float, on_return: Callable[..., None] | None) -> None:
         self._timeout = timeout
         self._on_return = on_return
+        #: The channel, once it is open.
+        self.opened: Any = None
         super().__init__(connection)
 
     def revive(self, channel: Any) -> None:
         connection = channel if is_connection(channel) else channel.connection.client
         self.__connection__ = connection
-        self._channel = ChannelPromise(lambda: _confirm_channel(connection, self._timeout, self._on_return))
-        self.exchange = Exchange("")(self._channel)
+        self.opened = None
+
+        def opened() -> Any:
+            self.opened = _confirm_channel(connection, self._timeout, self._on_return)
+            return self.opened
+
+        super().revive(ChannelPromise(opened))
 
     @property
     def is_usable(self) -> bool:
-        return isinstance(self._channel, ChannelPromise) or bool(self._channel.is_open)
+        return self.opened is None or bool(self.opened.is_open)
 
 
 def _confirm_channel(connection: Any, timeout: float, on_return: Callable[..., None] | None) -> Any:
