@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ policies = RetryPolicies(
 app = Celery("canvas", set_as_current=False)
 app.conf.task_queues = policies.work_queues()
 app.conf.task_default_queue = "work"
+app.conf.accept_content = ["json", "yaml"]
 install(app, policies, publish_timeout=5.0)
 
 
@@ -215,6 +217,32 @@ def late_nest(self: Any, journal: str, names: str) -> None:
     raise self.replace(chain(inner, late_note.si(journal, f"out {names[0]}")))
 
 
+class Watched(app.Task):  # type: ignore[misc, name-defined]
+    """A task whose signals are noted."""
+
+    abstract = True
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """Note the call."""
+        note(args[0], "before_start")
+
+
+@task(bind=True, base=Watched, track_started=True)
+def describe(self: Any, journal: str, *_args: Any, **_kwargs: Any) -> None:
+    """Note what the request says, and report progress. Fail in the first run."""
+    note(journal, "run")
+    note(f"{journal}.requests", json.dumps(vars(self.request), default=str))
+    self.update_state(state="PROGRESS")
+    fail_first(self)
+
+
+@task(throws=(KeyError,))
+def expected(journal: str) -> None:
+    """Raise an error that is expected."""
+    note(journal, "run")
+    raise KeyError("no such shelf")
+
+
 @task()
 def called_back(request: Any, error: Any = None, _trace: Any = None, *, journal: str) -> None:
     """Note the call of an error's link: by Celery's old form with an id, or with the request."""
@@ -233,3 +261,39 @@ def _note_retry(request: Any = None, einfo: Any = None, **_: Any) -> None:
     """Note what Sentry and OpenTelemetry listen to."""
     if request.args:
         note(request.args[0], f"task_retry {einfo is not None}")
+
+
+@signals.task_prerun.connect(sender=describe)  # type: ignore[untyped-decorator]
+def _note_prerun(args: Any, **_: Any) -> None:
+    note(args[0], "task_prerun")
+
+
+@signals.task_postrun.connect(sender=describe)  # type: ignore[untyped-decorator]
+def _note_postrun(args: Any, state: Any, **_: Any) -> None:
+    note(args[0], f"task_postrun {state}")
+
+
+@signals.task_success.connect(sender=describe)  # type: ignore[untyped-decorator]
+def _note_success(sender: Any, **_: Any) -> None:
+    note(sender.request.args[0], "task_success")
+
+
+@signals.task_received.connect  # type: ignore[untyped-decorator]
+def _note_received(request: Any, **_: Any) -> None:
+    if request.type == describe.name:
+        note(request.args[0], "task_received")
+
+
+@signals.task_revoked.connect(sender=describe)  # type: ignore[untyped-decorator]
+def _note_revoked(request: Any, expired: bool, **_: Any) -> None:
+    note(request.args[0], f"task_revoked {expired}")
+
+
+@signals.task_unknown.connect  # type: ignore[untyped-decorator]
+def _note_unknown(name: str, message: Any, **_: Any) -> None:
+    note(message.payload[0][0], f"task_unknown {name}")
+
+
+@signals.task_rejected.connect  # type: ignore[untyped-decorator]
+def _note_rejected(message: Any, **_: Any) -> None:
+    note(message.payload[0], "task_rejected")

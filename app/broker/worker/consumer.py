@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from amqp.exceptions import AccessRefused, AMQPError, NotFound, RecoverableConnectionError
-from celery import bootsteps
+from celery import bootsteps, signals
 from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -326,14 +326,21 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             logger.warning("Retry queues not checked, again in %g s: %s", _CHECK_RETRY_QUEUES, error)
 
     def _fail(self, message: Any, error: ApplicationError) -> None:
+        headers = message.headers or {}
+        if isinstance(error, UnknownType):
+            about = {"name": headers.get("task"), "id": headers.get("id")}
+            signals.task_unknown.send(sender=self, message=message, exc=error, **about)
+        else:
+            signals.task_rejected.send(sender=self, message=message, exc=error)
+
         def done(decision: Decision, disposition: Disposition) -> None:
             if disposition is Disposition.REJECT:
                 message.reject_log_error(logger, self.connection_errors)
             else:
                 message.ack_log_error(logger, self.connection_errors)
-            self._announce(message.headers or {}, error, decision)
+            self._announce(headers, error, decision)
 
-        failure = failure_of(error, task=(message.headers or {}).get("task"))
+        failure = failure_of(error, task=headers.get("task"))
         self._failures.fail(Original(original_delivery(message), partial(is_held, message), done), failure)
 
     def _announce(self, headers: Mapping[str, Any], error: ApplicationError, decision: Decision) -> None:

@@ -1,0 +1,174 @@
+"""What Celery's user guide says of calling, canvas, tasks and signals holds for each run, also that of a retry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, chord, group, signals, states
+from celery.exceptions import TaskRevokedError
+
+from app.broker.amqp_internals import BodyTooLong
+from app.broker.errors import InvalidMessage
+from app.broker.policies.drop import DropAll
+from app.broker.worker.install import install
+from app.private_services import Urls
+from config.settings import ROOT
+from tests.support import canvas_app
+from tests.support.canvas_app import add, describe, expected, fail, late
+from tests.support.corner import own_vhost
+from tests.support.waiting import eventually
+from tests.support.worker import Worker, worker
+
+pytestmark = pytest.mark.acceptance
+
+ENDED = 60.0
+
+#: What `self.request` says in each run.
+KEPT = (
+    *("id", "root_id", "parent_id", "correlation_id", "reply_to", "args", "kwargs", "argsrepr", "kwargsrepr", "origin"),
+    *("shadow", "expires", "timelimit", "time_limit", "soft_time_limit", "stamps", "stamped_headers", "customer"),
+    *("delivery_info", "hostname", "called_directly", "is_eager", "group", "chain", "chord", "callbacks", "errbacks"),
+)
+
+
+@pytest.fixture(scope="module")
+def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    folder = tmp_path_factory.mktemp("promises")
+    with own_vhost(services) as url:
+        environment = {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": services.redis_url, "PYTHONPATH": str(ROOT)}
+        canvas_app.app.conf.update(broker_read_url=url, broker_write_url=url, result_backend=services.redis_url)
+        log, options = folder / "worker.log", ["--loglevel=INFO"]
+        with worker(environment, log, app="tests.support.canvas_app", queues=["work"], options=options) as started:
+            yield started
+        canvas_app.app.pool.force_close_all()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> str:
+    return str(tmp_path / "journal")
+
+
+def lines(journal: str) -> list[str]:
+    path = Path(journal)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_the_options_of_a_call_reach_each_run(running: Worker, journal: str) -> None:
+    sent = describe.s(journal, 2, shelf=3).stamp(aisle="7")
+    limits = {"time_limit": 50, "soft_time_limit": 40, "expires": 300}
+    names = {"shadow": "shown", "argsrepr": "(hidden)", "headers": {"customer": "8"}, "reply_to": "answers"}
+    result = sent.apply_async(priority=5, serializer="yaml", compression="bzip2", **limits, **names)
+    result.get(timeout=ENDED)
+    first, second = (json.loads(line) for line in lines(f"{journal}.requests"))
+    assert {name: first[name] for name in KEPT} == {name: second[name] for name in KEPT}
+    assert (first["retries"], second["retries"]) == (0, 1)
+    given = ("customer", "shadow", "argsrepr", "reply_to", "timelimit", "args", "kwargs")
+    assert [second[name] for name in given] == [
+        "8",
+        "shown",
+        "(hidden)",
+        "answers",
+        [50, 40],
+        [journal, 2],
+        {"shelf": 3},
+    ]
+    assert (second["delivery_info"]["priority"], second["stamps"]) == (5, {"aisle": "7"})
+    eventually(lambda: f"Task shown[{result.id}] retry" in running.log, "its name in the log", seconds=ENDED)
+
+
+@pytest.mark.parametrize("compression", ["brotli", "zstd"])
+def test_a_compression_without_a_limit_is_refused_at_the_call(running: Worker, journal: str, compression: str) -> None:
+    with pytest.raises(BodyTooLong, match="use gzip"):
+        fail.apply_async((journal,), compression=compression)
+
+
+def test_arguments_are_checked_and_delays_refused_at_the_call(running: Worker, journal: str) -> None:
+    with pytest.raises(TypeError):
+        late.delay()
+    with pytest.raises(InvalidMessage, match="neither countdown nor eta"):
+        group(late.s(1), late.s(2)).skew(start=1, stop=3).delay()
+
+
+def test_hooks_and_signals_surround_each_run(running: Worker, journal: str) -> None:
+    describe.delay(journal).get(timeout=ENDED)
+    begin = ["task_received", "task_prerun", "before_start", "run"]
+    run = [*begin, "task_retry True", "task_postrun RETRY", *begin, "task_success", "task_postrun SUCCESS"]
+    eventually(lambda: lines(journal) == run, f"{lines(journal)}", seconds=ENDED)
+
+
+def test_a_message_that_expires_is_signalled_as_revoked(running: Worker, journal: str) -> None:
+    with pytest.raises(TaskRevokedError):
+        describe.apply_async((journal,), expires=-1).get(timeout=ENDED)
+    eventually(lambda: lines(journal) == ["task_revoked True"], f"{lines(journal)}", seconds=ENDED)
+
+
+def test_messages_that_are_no_task_are_signalled(running: Worker, journal: str, tmp_path: Path) -> None:
+    canvas_app.app.send_task("shop.unknown", (journal,))
+    eventually(lambda: "task_unknown shop.unknown" in lines(journal), f"{lines(journal)}", seconds=ENDED)
+    strange = str(tmp_path / "strange")
+    with canvas_app.app.producer_or_acquire() as producer:
+        producer.publish([strange], exchange="", routing_key="work")
+    eventually(lambda: "task_rejected" in lines(strange), f"{lines(strange)}", seconds=ENDED)
+
+
+def test_publishing_is_signalled_once_and_may_add_headers(running: Worker, journal: str) -> None:
+    seen: list[str] = []
+
+    def before(headers: dict[str, Any], **_: Any) -> None:
+        headers["shelf"] = "9"
+        seen.append("before")
+
+    def after(**_: Any) -> None:
+        seen.append("after")
+
+    signals.before_task_publish.connect(before, sender=describe.name)
+    signals.after_task_publish.connect(after, sender=describe.name)
+    try:
+        describe.delay(journal).get(timeout=ENDED)
+    finally:
+        signals.before_task_publish.disconnect(before, sender=describe.name)
+        signals.after_task_publish.disconnect(after, sender=describe.name)
+    assert seen == ["before", "after"]
+    assert [json.loads(line)["shelf"] for line in lines(f"{journal}.requests")] == ["9", "9"]
+
+
+def test_states_of_each_run_are_seen_by_the_caller(running: Worker, journal: str) -> None:
+    seen: list[str] = []
+    describe.delay(journal).get(timeout=ENDED, on_message=lambda message: seen.append(message["status"]))
+    run = [states.STARTED, "PROGRESS"]
+    assert seen == [*run, states.RETRY, *run, states.SUCCESS]
+
+
+def test_a_map_is_one_message_and_chunks_are_several(running: Worker, journal: str) -> None:
+    assert fail.starmap([(journal, 1, 7), (journal, 1, 8)]).delay().get(timeout=ENDED) == [7, 8]
+    assert lines(journal).count("run") == 3
+    assert add.map([[1, 2], [3, 4]]).delay().get(timeout=ENDED) == [3, 7]
+    assert add.chunks(zip(range(4), range(4), strict=True), 2).delay().get(timeout=ENDED) == [[0, 2], [4, 6]]
+
+
+def test_an_immutable_link_keeps_its_arguments(running: Worker) -> None:
+    result = late.apply_async((1,), link=add.si(2, 3))
+    assert result.get(timeout=ENDED) == 1
+    assert eventually(lambda: result.children, "the link is sent", seconds=ENDED)[0].get(timeout=ENDED) == 5
+
+
+def test_an_expected_error_is_logged_without_a_traceback(running: Worker, journal: str) -> None:
+    result = expected.delay(journal)
+    with pytest.raises(KeyError):
+        result.get(timeout=ENDED)
+    assert lines(journal).count("run") == 3
+    eventually(lambda: f"Task {expected.name}[{result.id}] raised expected" in running.log, running.log, seconds=ENDED)
+
+
+def test_a_chord_that_a_backend_cannot_count_is_refused_at_the_call(running: Worker, tmp_path: Path) -> None:
+    app = Celery(
+        "files", broker=canvas_app.app.conf.broker_write_url, backend=f"file://{tmp_path}", set_as_current=False
+    )
+    install(app, DropAll())
+    member = app.signature("member")
+    with pytest.raises(InvalidMessage, match="neither countdown nor eta"):
+        chord([member, member], member).delay()
