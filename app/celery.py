@@ -10,8 +10,10 @@ from typing import Any
 from celery import Celery, signals
 from celery.utils.text import str_to_list
 
+from app import counts
 from app.broker.connection import tls_options
-from app.broker.worker.install import install
+from app.broker.publishing import get_publisher
+from app.broker.worker.install import broker_url, install
 from app.topology.queues import task_queues
 from app.topology.retry_policies import retry_policies
 from config.logs import configure
@@ -32,11 +34,19 @@ for _queue in app.conf.task_queues:
 #: For `celery -A app shell`, which offers the application and its tasks only.
 app.settings = get_settings()
 app.conf.broker_use_ssl = tls_options(get_settings().broker)
+
+
+def _count_run(task: str, outcome: str, reason: str) -> None:
+    # A message may name any task.
+    counts.TASK_RUNS.add(task if task in app.tasks else "", outcome, reason)
+
+
 install(
     app,
     retry_policies(get_settings()),
     publish_timeout=get_settings().publish_timeout,
     confirm=get_settings().client_confirms,
+    on_outcome=_count_run,
     consumer="app.messages.consumer:EnvelopeConsumer",
 )
 
@@ -55,6 +65,25 @@ def _collect_garbage_seldom(**_: Any) -> None:
     # A page is thousands of objects in no cycle, and the modules stay: to look at them again took a tenth of a crawl.
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD)
+
+
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+@signals.worker_process_init.connect  # type: ignore[untyped-decorator]
+def _begin_to_count(**_: Any) -> None:
+    counts.begin(get_settings().redis)
+    get_publisher(broker_url(app), timeout=get_settings().publish_timeout).on_confirmed = _count_confirmed
+
+
+def _count_confirmed(messages: int, seconds: float) -> None:
+    counts.CONFIRMED.add(amount=messages)
+    counts.CONFIRM_WAITS.add()
+    counts.CONFIRM_SECONDS.add(amount=seconds)
+
+
+@signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
+@signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
+def _end_to_count(**_: Any) -> None:
+    counts.end()
 
 
 @signals.heartbeat_sent.connect  # type: ignore[untyped-decorator]

@@ -10,6 +10,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
+from app.counts import PACK_BYTES, PACK_SECONDS, PACKS_BUILT
 from app.crawl.crawl_records import RecordedCrawl
 from app.crawl.left_out import find_left_out
 from app.crawl.record.crawls import list_crawls, update_crawl
@@ -104,6 +105,10 @@ def _announce(result: PackResult) -> None:
     A packer may have died after it wrote the pack: its message comes back, and then nothing has changed.
     """
     logger.info("Pack of %s: %s", result.domain, result)
+    if result.written:
+        PACKS_BUILT.add(result.kind)
+        PACK_SECONDS.add(result.kind, amount=result.seconds)
+        PACK_BYTES.add(result.kind, amount=result.size)
     process = context()
     if result.generation and not is_announced(process.store, result.domain, result.sha256):
         process.publisher.publish([event_message("update", result.as_event())])

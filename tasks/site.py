@@ -10,6 +10,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.broker.outgoing import Outgoing
+from app.counts import CRAWLED_URLS
 from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, MessageKind
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult, Redirected, links_of
@@ -81,8 +82,10 @@ def index(self: Any, **message: Any) -> None:
     if page.crawl_id:
         publish_admitted(page, process.pages.complete_message(page, "index", result, member=bool(page_id)))
         return
+    entry = entry_of(page, result)
+    CRAWLED_URLS.add(entry.state, entry.reason)
     if page_id:
-        process.records.add_to_latest(page.domain, entry_of(page, result))
+        process.records.add_to_latest(page.domain, entry)
     at_once = {"pack": True} if message.get("pack") is True else {}
     if url := redirect_outside_crawl(page, result):
         onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1, **at_once)

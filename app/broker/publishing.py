@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -71,6 +71,8 @@ class Publisher:
         self._once = once
         self._timeout = timeout
         self._confirm_limit = confirm_limit
+        #: Called with the number of messages that the broker confirmed, and the seconds of the send and the wait.
+        self.on_confirmed: Callable[[int, float], None] | None = None
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._channel: Any = None
@@ -185,12 +187,15 @@ class Publisher:
             self._require_unblocked()
         except PublishFailed as blocked:
             return dict.fromkeys(range(len(transfers)), blocked)
-        was_open = self._channel is not None
+        was_open, began = self._channel is not None, time.perf_counter()
         error = self._try(transfers)
         if was_open and isinstance(error, _LOST) and not isinstance(error, TimeoutError):
             # An idle connection may have broken long ago: try once on a new one.
             error = self._try(transfers)
-        return self._failures(transfers, error)
+        failures = self._failures(transfers, error)
+        if self.on_confirmed and len(failures) < len(transfers):
+            self.on_confirmed(len(transfers) - len(failures), time.perf_counter() - began)
+        return failures
 
     def _transfer_of(self, message: Outgoing) -> Transfer:
         former = self._failed.pop(id(message), None)

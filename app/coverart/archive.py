@@ -15,6 +15,7 @@ import requests
 from pydantic import SecretStr
 from requests.auth import AuthBase
 
+from app.counts import ARCHIVE_ANSWERS, status_label
 from app.coverart.project import Project
 from app.errors import (
     ArchiveDenied,
@@ -255,11 +256,13 @@ def _send(
 ) -> Response:
     """Send one request; raises ArchiveUnavailable where no connection was made, ArchiveError where it broke."""
     try:
-        return http.send(method, url, headers=headers, body=body)
+        response = http.send(method, url, headers=headers, body=body)
     except ConnectionFailed as error:
         raise ArchiveUnavailable(str(error)) from error
     except FetchError as error:
         raise ArchiveError(str(error)) from error
+    ARCHIVE_ANSWERS.add(method, status_label(response.status))
+    return response
 
 
 def masked(text: str, secrets: Iterable[SecretStr]) -> str:

@@ -10,9 +10,10 @@ from typing import Any, Literal, Self
 
 from redis import Redis, RedisError
 
-from app.broker.errors import Postpone
+from app.broker.errors import ApplicationError, Postpone
 from app.broker.headers import whole_number
 from app.broker.policies.delays import rounded_up
+from app.counts import ART_JOBS
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive, PublicArchive
 from app.coverart.coordination import Begin, CoalescingWindow, ItemLocks, never_covered
@@ -112,6 +113,15 @@ class Indexer:
         Raises Postpone where another job works on the item or a circuit breaker is open, and the errors of archive, web
         service and database.
         """
+        try:
+            outcome = self._run(job, begin)
+        except Exception as error:
+            ART_JOBS.add(kind_of(job), error.reason if isinstance(error, ApplicationError) else "exception")
+            raise
+        ART_JOBS.add(kind_of(job), outcome)
+        return outcome
+
+    def _run(self, job: Job, begin: Begin) -> Outcome:
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
         breakers = self.services.needed_by(kind_of(job), in_turn=self.ordered)
         with admit_to_all(breakers, *gids, *map(self.project.bucket, gids)):

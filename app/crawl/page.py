@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from redis import Redis
 
-from app.broker.errors import Postpone
+from app.crawl.frontier.host_limits import host_is_busy
 from app.crawl.frontier.single_flight import SingleFlight
 from app.crawl.frontier.values import Completed, FoundPage, MessageKind
 from app.crawl.probe import ProbeWork
@@ -29,7 +29,7 @@ from app.crawl.read.classify import (
 from app.crawl.record.entries import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
-from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun
+from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
 from app.errors import ObjectNotFound
@@ -102,7 +102,7 @@ class PageWork:
             run, limits = self._steps.begin(target), self._steps.host_limits
             wait = limits.reserve(run.host, requester=target.canonical_key)
             if wait > 0:
-                raise Postpone(wait, f"{run.host.name} gets one request in {run.host.delay:g} s")
+                raise host_is_busy(run.host, wait)
             try:
                 return self.get(run, former=former)
             finally:
@@ -125,7 +125,7 @@ class PageWork:
         if not run.rules.allows(target.url):
             return Gone(why=Reason.ROBOTS, detail=run.rules.denial(target.url))
         stored, data = self._stored(target, former) if former else (None, b"")
-        response = run.client.get(target.url, headers=former.headers if former and stored else None)
+        response = request(run, headers=former.headers if former and stored else None)
         if former and stored and response.status == NOT_MODIFIED:
             return not_modified(response, stored, former)
         result = self._steps.classified(run, response)

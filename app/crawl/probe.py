@@ -7,7 +7,7 @@ from dataclasses import replace
 from app.crawl.frontier.values import Completed
 from app.crawl.read.classify import Indexed, Skipped
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import Steps, UrlRun
+from app.crawl.steps import Steps, UrlRun, request
 from app.crawl.traps import error_hash, probe_url
 from app.crawl.urls import Target
 from app.errors import FetchError
@@ -47,7 +47,7 @@ class ProbeWork:
         if not run.rules.allows(url):
             return Skipped(why=Reason.PROBE, detail=run.rules.denial(url))
         try:
-            response = run.client.get(url)
+            response = request(run)
             result = self._steps.classified(run, response)
         except FetchError as error:
             return Skipped(why=Reason.PROBE, detail=str(error))

@@ -12,7 +12,7 @@ from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun
+from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
 from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve
 from app.errors import FetchError
 from app.http.response import Response
@@ -87,7 +87,7 @@ class SitemapWork:
         if not rules.allows(target.url):
             return ReadSitemap(detail=rules.denial(target.url))
         try:
-            response = run.client.get(target.url, max_bytes=MAX_BYTES)
+            response = request(run, max_bytes=MAX_BYTES)
             result = without_content(response, scope=run.policy.scope, limits=self._steps.limits)
         except FetchError as error:
             self._steps.host_limits.heed(run.host, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,8 @@ from typing import Final
 
 from redis import Redis
 
-from app.broker.errors import Postpone
+from app.broker.errors import ApplicationError, Postpone
+from app.counts import CRAWL_BYTES, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWLED_URLS, status_label
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.fetch.clients import SiteClient, SiteClients
 from app.crawl.fetch.robots import RobotsRules
@@ -171,6 +172,8 @@ class Steps:
     def complete(self, run: UrlRun) -> Completed:
         """Complete a message, and return the pages that are admitted now. Of a `crawl`, the record gets no line."""
         entry, policy = entry_of(run.target, run.result), run.policy
+        if run.kind != "crawl":
+            CRAWLED_URLS.add(entry.state, entry.reason)
         if run.kind == "page":  # The frontier adds the links by which the crawl finds pages.
             entry.links = first_links(entry.links)
         return self.frontier.complete(
@@ -186,6 +189,22 @@ class Steps:
             max_pages=policy.settings.max_pages,
             traps=policy.traps,
         )
+
+
+def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes: int = 0) -> Response:
+    """Return the response to the request of a run, which is counted; raises what `SiteClient.get` raises."""
+    result, began = "exception", time.perf_counter()
+    try:
+        response = run.client.get(run.target.url, headers=headers, max_bytes=max_bytes)
+        result = status_label(response.status)
+    except ApplicationError as error:
+        result = error.reason
+        raise
+    finally:
+        CRAWL_REQUESTS.add(result)
+        CRAWL_SECONDS.add(amount=time.perf_counter() - began)
+    CRAWL_BYTES.add(amount=len(response.body))
+    return response
 
 
 def entry_of(target: Target, result: FetchResult) -> UrlEntry:
@@ -244,6 +263,8 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
     entry.state, entry.reason = ("lost", Reason.LOST) if lost else ("failed", Reason.DEAD_LETTERED)
     failures = frontier.failures(target.crawl_id, kind, key)
     entry.detail = str(failures) if failures else ""
+    if kind != "crawl":
+        CRAWLED_URLS.add(entry.state, entry.reason)
     if kind == "crawl" or target.role == SITEMAP:
         frontier.note_cut(target.crawl_id)
     recorded = crawl is not None and crawl.recorded

@@ -1,16 +1,17 @@
-"""Metrics of what all processes share: queues, crawls, timers, circuit breakers, and MusicBrainz's event queue."""
+"""Metrics of what all processes share: queues, crawls, timers, what workers count, and MusicBrainz's event queue."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.counts import LabelValues, WorkerCounter, read_counts
 from app.coverart.event_state import EventQueueState, event_queue_state
 from app.doctor.circuit_breakers import breaker_states
 from app.operations.overview import PATIENCE, Overview, Processes, RedisReport
@@ -20,6 +21,8 @@ from config.settings import Settings
 
 #: Seconds for which figures are kept, however often they are requested: the database counts rows for them.
 _KEPT: Final = 10.0
+#: Seconds for which the counts of workers are kept, as other figures of Redis.
+_QUICK: Final = 2.0
 #: Reasons of failed events of one type, the most frequent ones.
 _MAX_REASONS: Final = 20
 
@@ -31,6 +34,7 @@ class ServicesCollector(Collector):
         """Read nothing yet; what the operations page shows, too, is read of its overview."""
         self._overview = overview
         self._breakers = Part("breaker metrics", partial(breaker_states, settings), every=_KEPT)
+        self._counts = Part("worker counts", partial(read_counts, settings.redis), every=_QUICK)
         self._events = Part("event metrics", partial(event_queue_state, settings), every=_KEPT)
         self._has_events = bool(settings.event_queue_url.get_secret_value())
 
@@ -42,6 +46,7 @@ class ServicesCollector(Collector):
         """Yield the metrics; those of a service that does not answer are left out."""
         until = time.monotonic() + PATIENCE
         parts: Sequence[Part[Any]] = (self._overview.queues, self._overview.redis, self._overview.processes)
+        self._counts.start()
         for part in (self._breakers, *parts):
             part.start()
         queues, redis, processes = (part.read(until).value for part in parts)
@@ -52,6 +57,7 @@ class ServicesCollector(Collector):
         yield from queue_metrics(queues) if queues else ()
         yield from redis_metrics(redis) if redis else ()
         yield from process_metrics(processes) if processes else ()
+        yield from count_metrics(self._counts.read(until).value or {})
         if self._has_events:
             state = self._events.read(until).value
             yield GaugeMetricFamily("perennial_events_known", "1 if the event queue answers.", value=float(bool(state)))
@@ -103,6 +109,15 @@ def process_metrics(processes: Processes) -> Iterator[Metric]:
     for worker in processes.workers:
         silent.add_metric((worker.name,), worker.age)
     yield from (up, silent)
+
+
+def count_metrics(counts: Mapping[WorkerCounter, Mapping[LabelValues, float]]) -> Iterator[Metric]:
+    """Yield the metrics of what workers count."""
+    for counter, found in counts.items():
+        family = CounterMetricFamily(counter.name, counter.text, labels=counter.labels)
+        for values, amount in found.items():
+            family.add_metric(values, amount)
+        yield family
 
 
 def event_metrics(state: EventQueueState) -> Iterator[Metric]:

@@ -16,6 +16,7 @@ import requests
 from celery import Celery
 
 from app.broker.worker.shared_process import MOST
+from app.counts import CRAWL_REQUESTS, CRAWLED_URLS, PACKS_BUILT, TASK_RUNS, read_counts
 from app.private_services import Urls
 from tests.servers.site import Answer, Request, Site, Wire, page
 from tests.support.broker import Broker
@@ -143,16 +144,18 @@ def test_a_worker_that_stops_acknowledges_what_ends_beside_a_slow_message(
     assert (runs(late), bench.broker.depth("mail")) == (1, 0)
 
 
-def test_every_page_is_stored_though_pool_processes_are_killed_all_the_time(services: Urls, tmp_path: Path) -> None:
+def test_every_page_is_stored_and_every_run_counted_though_pool_processes_are_killed_all_the_time(
+    services: Urls, redis_url: str, tmp_path: Path
+) -> None:
     # Texts that differ in more than digits: no budget stops the crawl.
     words = ["".join(letters) for letters in itertools.product("abcdefghijklm", repeat=2)]
     leaves = [f"/{word}" for word in words]
     routes = {f"/{word}": after(0.02, page(word, f"All about {word} and {word * 3}")) for word in words}
     kills = 0
     with Site({"/": page("Home", links=leaves), **routes}) as site, own_vhost(services) as url:
-        settings = settings_for(tmp_path, url, services.redis_url, services.broker_api_url)
+        settings = settings_for(tmp_path, url, redis_url, services.broker_api_url)
         environment = {**environment_of(settings), "RETRY_TIMEOUT_MS": "100", "HOST_CONCURRENCY": "32"}
-        with running_system(environment, settings, tmp_path) as system:
+        with running_system(environment, settings, tmp_path, concurrency=8) as system:
             system.post("index+crawl", url=site.at("/"))
             eventually(lambda: len(site.paths()) > GROUP, "the crawl has begun")
 
@@ -168,7 +171,19 @@ def test_every_page_is_stored_though_pool_processes_are_killed_all_the_time(serv
                 threading.Event().wait(0.2)
             eventually(is_done, "every page is stored", seconds=90)
             assert system.packed(site.domain).pages == len(leaves) + 1
-            assert system.progress(site.domain).dead == 0
+            progress = system.progress(site.domain)
+            assert progress.dead == 0
+        # The worker has written what it counted last.
+        counted = read_counts(redis_url)
+        print("COUNTED", counted, progress)
+        messages = [f"site.{kind}" for kind in ("index", "crawl", "page")]
+        assert sum(counted[TASK_RUNS][task, "succeeded", ""] for task in messages) == progress.done
+        # A killed process loses what it counted within a second, and what runs again counts once.
+        urls = sum(counted[CRAWLED_URLS].values())
+        assert 0 < urls <= progress.seen
+        assert counted[PACKS_BUILT] == {("full",): 1}
+        assert counted[CRAWL_REQUESTS].keys() == {("200",), ("404",)}
+        assert urls <= sum(counted[CRAWL_REQUESTS].values()) <= len(site.paths())
         requested = [path for path in site.paths() if path not in ("/robots.txt", "/sitemap.xml")]
         assert set(requested) == {"/", *leaves}
         assert kills

@@ -82,9 +82,12 @@ class System:
 
 
 @contextmanager
-def running_system(environment: Mapping[str, str], settings: Settings, folder: Path) -> Iterator[System]:
+def running_system(
+    environment: Mapping[str, str], settings: Settings, folder: Path, *, concurrency: int = 2
+) -> Iterator[System]:
     """Run a worker on all queues, and beat, for the block."""
-    with beat(environment, folder / "beat.log"), worker(environment, folder / "worker.log") as running:
+    log = folder / "worker.log"
+    with beat(environment, folder / "beat.log"), worker(environment, log, concurrency=concurrency) as running:
         yield System(settings, environment, Broker(settings.broker), running, folder / "packs")
 
 

@@ -14,6 +14,7 @@ from app.broker.policies.delays import POSTPONE_LADDER_MS
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
+from app.counts import COUNTERS
 from app.crawl.urls import parse_message_domain, parse_target
 from app.messages.envelopes import decode_envelope, route_of
 from app.timers.timers import callback_of, timeout_of
@@ -171,7 +172,9 @@ def test_the_reference_has_every_metric() -> None:
     texts = [*_texts(ROOT / "app/web/monitoring.py"), *_texts(ROOT / "app/web/service_metrics.py")]
     on_demand = {text for text in texts if re.fullmatch(r"perennial_[a-z_]*[a-z]", text)}
     rows = table(read("docs/reference/metrics.md"), "# Metrics")
-    assert {row[0].strip("`") for row in rows} == own | on_demand
+    assert {row[0].strip("`") for row in rows} == own | on_demand | {counter.name for counter in COUNTERS}
+    labels = {row[0].strip("`"): tuple(re.findall(r"`(\w+)`", row[2])) for row in rows}
+    assert all(labels[counter.name] == counter.labels for counter in COUNTERS)
 
 
 def test_each_explained_log_line_is_one_of_the_code() -> None:

@@ -82,7 +82,11 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         require_dead_lettered(self.app.amqp.queues.consume_from, retries.policies)
         publisher = get_publisher(broker_url(self.app), timeout=retries.publish_timeout)
         self._failures = FailureHandler(
-            policies=retries.policies, publisher=publisher, timer=self.timer, worker=self.hostname
+            policies=retries.policies,
+            publisher=publisher,
+            timer=self.timer,
+            worker=self.hostname,
+            on_outcome=retries.on_outcome,
         )
         self.app.failures = self._failures
         self.refused = RefusedQueues(self.timer, self._consume_again)

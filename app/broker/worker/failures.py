@@ -42,8 +42,14 @@ _VERBS = {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "dead-l
 #: Seconds for which a message waits that has to run alone, while another one does.
 _SET_ASIDE = 0.5
 
+#: What becomes of a run by each decision, for `OnOutcome`. A run may also have `succeeded`, or was `revoked`.
+_OUTCOMES = {Retry: "retried", Reject: "retried", Postponed: "postponed", Dead: "dead-lettered", Drop: "dropped"}
+
 #: Called when a decision has been carried out, to acknowledge or reject the original.
 Done = Callable[[Decision, Disposition], None]
+
+#: Gets the name of a task, the outcome of a run of it, and the reason code of a failure or an empty text.
+OnOutcome = Callable[[str, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,17 @@ class FailureHandler:
     worker's event loop tries it again. What is decided in the thread `loop_thread` waits for the next `flush`.
     """
 
-    def __init__(self, *, policies: RetryPolicies, publisher: Publisher, timer: Any, worker: str) -> None:
+    def __init__(
+        self,
+        *,
+        policies: RetryPolicies,
+        publisher: Publisher,
+        timer: Any,
+        worker: str,
+        on_outcome: OnOutcome | None = None,
+    ) -> None:
         self.policies = policies
+        self._on_outcome = on_outcome
         self.publisher = publisher
         #: Calls the hooks of tasks.
         self.hooks = HookQueue(timer)
@@ -118,6 +133,7 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             original.done(carried_out, disposition)
+            self.note_outcome(failure.task, _OUTCOMES[type(carried_out)], failure.reason)
             self.report_outcome(delivery, "died" if isinstance(carried_out, Dead | Drop) else "failed", str(failure))
 
         self._act(decision, replace(original, done=done))
@@ -133,7 +149,12 @@ class FailureHandler:
             return
         if postpone.headers and isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, **postpone.headers})
-        self._act(decision, original)
+
+        def done(carried_out: Decision, disposition: Disposition) -> None:
+            original.done(carried_out, disposition)
+            self.note_outcome(task, _OUTCOMES[type(carried_out)])
+
+        self._act(decision, replace(original, done=done))
 
     def set_aside(self, original: Original, task: object, *, deliveries: int) -> None:
         """Publish the message again with its count of unacknowledged deliveries, for a moment later; then call `done`.
@@ -157,8 +178,18 @@ class FailureHandler:
             delivery.queue,
             extra={"task_id": message_id(delivery)},
         )
-        self._act(decision, original)
+
+        def done(carried_out: Decision, disposition: Disposition) -> None:
+            original.done(carried_out, disposition)
+            self.note_outcome(task, _OUTCOMES[type(carried_out)], "delivery-limit")
+
+        self._act(decision, replace(original, done=done))
         return False
+
+    def note_outcome(self, task: str, outcome: str, reason: str = "") -> None:
+        """Pass the outcome of a run on to the application, when its message is safe."""
+        if self._on_outcome:
+            self._on_outcome(task, outcome, reason)
 
     def report_outcome(self, delivery: Delivery, outcome: str, text: str = "") -> None:
         """Report how a run of a replayed message ended to the queue that its replay named, if any."""

@@ -15,6 +15,7 @@ from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
 from ..publishing import get_publisher
 from .celery_internals import use_classes
+from .failures import OnOutcome
 from .task import Task
 
 #: Gets the reason, the exchange, the routing key and the message of py-amqp (`body`, `headers`, `properties`).
@@ -26,13 +27,14 @@ class Retries:
     """What `install` leaves at `app.retries`.
 
     `publish_timeout` is in seconds; `confirm` says whether a client waits for the broker's confirm by default.
-    `on_return` is called with each message that a confirmed send gets back.
+    `on_return` is called with each message that a confirmed send gets back, `on_outcome` in a worker with each run.
     """
 
     policies: RetryPolicies
     publish_timeout: float = 5.0
     confirm: bool = True
     on_return: OnReturn | None = None
+    on_outcome: OnOutcome | None = None
 
     def work_queues(self, default: str) -> list[Queue]:
         """Return the queues of an application that declares none; `default` is the name of Celery's default queue."""
@@ -46,6 +48,7 @@ def install(
     publish_timeout: float = 5.0,
     confirm: bool = True,
     on_return: OnReturn | None = None,
+    on_outcome: OnOutcome | None = None,
     consumer: str = f"{__package__}.consumer:Consumer",
 ) -> None:
     """Let the policies decide on every failure in the workers of a Celery application.
@@ -56,11 +59,12 @@ def install(
     policy; a single policy is for Celery's default queue. `consumer` names a subclass of this package's Consumer. With
     `confirm`, `delay()` of a client waits for the broker's confirm, unless the call says otherwise. `on_return` is
     called with the broker's reason, exchange, routing key and message for what no queue takes, before the call raises.
+    `on_outcome` is called in a worker's main process with the name of a task, the outcome of a run and a reason code.
     """
     amqp_internals.install()
     if isinstance(policies, Policy):
         policies = RetryPolicies({}, default=policies)
-    app.retries = retries = Retries(policies, publish_timeout, confirm, on_return)
+    app.retries = retries = Retries(policies, publish_timeout, confirm, on_return, on_outcome)
     use_classes(
         app,
         amqp=f"{__package__}.producer:AMQP",

@@ -12,6 +12,7 @@ from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.cache import CrawlCache
+from app.crawl.frontier.host_limits import host_is_busy
 from app.crawl.frontier.values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
@@ -170,7 +171,7 @@ class Frontier(CrawlView):
             case "foreign":
                 raise InvalidMessage(foreign_crawl(crawl_id, str(values[0]), domain))
             case "wait":
-                raise Postpone(float(values[0]), f"{host.name} gets one request in {host.delay:g} s")
+                raise host_is_busy(host, float(values[0]))
             case "busy":
                 raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on")
             case "spent":

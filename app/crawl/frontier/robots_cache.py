@@ -11,9 +11,8 @@ from pathlib import Path
 
 from redis import Redis
 
-from app.broker.errors import Postpone
 from app.crawl.fetch.robots import Getter, RobotsRules, fetch_robots, robots_url
-from app.crawl.frontier.host_limits import HostRateLimiter
+from app.crawl.frontier.host_limits import HostRateLimiter, host_is_busy
 from app.crawl.frontier.values import Host
 from app.crawl.policy import product_token
 from app.crawl.record.crawls import CrawlSettings
@@ -112,7 +111,7 @@ class RobotsCache:
         host = Host(host_of(robots_txt), limits.host_delay, 1 if limits.host_delay else limits.host_concurrency)
         wait = self._rate_limiter.reserve(host, requester="robots.txt")
         if wait > 0:
-            raise Postpone(wait, f"{host.name} gets one request in {host.delay:g} s, and its robots.txt is due")
+            raise host_is_busy(host, wait, ", and its robots.txt is due")
         try:
             text = fetch_robots(robots_txt, getter, ports=self._ports)
         finally:
