@@ -78,9 +78,12 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, title: str = "") -> 
     except parts of the title, with a sentence. Without any match, return the first sentences.
     """
     passages: list[tuple[_Passage, str]] = []
+    outside: list[list[Match]] = []
     for text in texts:
+        outside.append([])
         # The last text needs no exact score if no other text has a passage to compare it with.
-        if passage := _best_passage(text, matcher, first_will_do=not passages and text is texts[-1]):
+        first_will_do = not passages and text is texts[-1]
+        if passage := _best_passage(text, matcher, first_will_do=first_will_do, outside=outside[-1]):
             passages.append((passage, text))
             if passage.score >= matcher.best_score:
                 break
@@ -89,8 +92,9 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, title: str = "") -> 
         return _snippet(_cut(text, passage), matcher)
     opening = next((text for text in texts if text), "")
     shown = names_in(title)
-    for text in texts:
-        if passage := _best_passage(text, matcher, first_will_do=True, shown=shown):
+    for text, matches in zip(texts, outside, strict=True):
+        unshown = (match for match in matches if _line_at(text, match[0]) not in shown)
+        if passage := _densest(_until_adjacent(unshown, matcher)):
             return _snippet(_cut_lines(text, passage, opening), matcher)
     return _snippet(_sentences(opening) or _cut(texts[-1], _Passage(0, 0)), matcher)
 
@@ -181,9 +185,9 @@ def matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int
 
 
 def _best_passage(
-    text: str, matcher: Matcher, *, first_will_do: bool, shown: Container[str] | None = None
+    text: str, matcher: Matcher, *, first_will_do: bool, outside: list[Match]
 ) -> _Passage | None:
-    """Return the best passage of the sentences of a text, or of its other lines except those that are `shown`.
+    """Return the best passage of the sentences of a text; the first matches of its other lines are added to `outside`.
 
     With `first_will_do`, the first one with all phrases adjacent is enough. Its score may then be too low.
     """
@@ -191,7 +195,7 @@ def _best_passage(
     for offset in range(0, min(len(text), MAX_SCANNED), _STRETCH):
         # A stretch overlaps the next one by the width of a snippet, so that no passage is split between the two.
         stretch = _matches(text, matcher, offset, min(len(text), offset + _STRETCH + WIDTH))
-        matches = islice(_in_lines(text, stretch, shown), _MAX_MATCHES)
+        matches = islice(_in_sentences(text, stretch, outside), _MAX_MATCHES)
         passage = _densest(_until_adjacent(matches, matcher) if first_will_do else list(matches))
         if passage and (best is None or passage.score > best.score):
             best = passage
@@ -215,25 +219,27 @@ def _matches(text: str, matcher: Matcher, at: int, end: int) -> Iterator[Match]:
             if start >= complete:
                 break
             yield at + start, at + stop, phrase
-            after = max(complete, stop)
-        at += after
+            after = stop
+        at += max(complete, after)
         # A piece with too few complete words is scanned again together with the text that follows it.
         size = _PIECE if after else 2 * size
 
 
-def _in_lines(text: str, matches: Iterable[Match], shown: Container[str] | None) -> Iterator[Match]:
-    """Yield the matches within lines of sentences; or those within other lines, except for lines that are `shown`."""
+def _in_sentences(text: str, matches: Iterable[Match], outside: list[Match]) -> Iterator[Match]:
+    """Yield the matches within lines of sentences; add the first of those within other lines to `outside`."""
     stop = 0
-    is_wanted = False
+    is_sentence = False
     for match in matches:
-        start, end, _ = match
-        if start >= stop:
-            line = END.search(text, start)
+        if match[0] >= stop:
+            line = END.search(text, match[0])
             stop = line.start() if line else len(text)
             is_sentence = line is None or line[0] == SENTENCE
-            is_wanted = is_sentence if shown is None else not is_sentence and _line_at(text, start) not in shown
-        if is_wanted and end <= stop:
+        if match[1] > stop:
+            continue
+        if is_sentence:
             yield match
+        elif len(outside) < _MAX_MATCHES and (not outside or match > outside[-1]):  # Stretches overlap.
+            outside.append(match)
 
 
 def _line_at(text: str, at: int) -> str:

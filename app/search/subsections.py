@@ -9,7 +9,7 @@ from itertools import pairwise
 from app.search.contract import Subsection
 from app.search.matcher import Matcher
 from app.search.query import words
-from app.search.snippet import matched_phrases
+from app.search.snippet import matched_phrases, phrases_in
 from app.text.lines import HEADING
 from app.text.titles import names_in
 
@@ -28,16 +28,17 @@ def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | Non
     """
     if not text:
         return None, ()
-    names = names_in(title)
-    lines = [line for line in text.split("\n") if line.partition("\t")[2] not in names]
-    matched = matched_phrases([line.partition("\t")[2] for line in lines], matcher)
+    lines = [line.partition("\t") for line in text.split("\n")]
+    matched = matched_phrases([heading for _, _, heading in lines], matcher)
+    names = names_in(title) if matched else ()
+    matched = {at: found for at, found in matched.items() if lines[at][2] not in names}
     most = max(map(len, matched.values()), default=0)
     if not most or 2 * most < matcher.phrases:
         return None, ()
     headings_with = Counter(phrase for found in matched.values() for phrase in found)
     subsections = {}
     for at in (at for at, found in matched.items() if len(found) == most):
-        fragment, _, heading = lines[at].partition("\t")
+        fragment, _, heading = lines[at]
         subsections[at] = Subsection(fragment=fragment, heading=heading)
 
     def preference(at: int) -> tuple[float, int, int]:
@@ -45,7 +46,7 @@ def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | Non
         rarity = sum(1 / headings_with[phrase] for phrase in matched[at])
         return (-rarity, len(words(subsections[at].heading)), at)
 
-    in_title = len(matched_phrases([title], matcher).get(0, ()))
+    in_title = len(phrases_in(title, matcher))
     best_first = sorted(subsections, key=preference)
     opens_at = best_first.pop(0) if most > in_title else None
     listed = tuple(subsections[at] for at in sorted(best_first[:_LISTED]))
