@@ -240,11 +240,14 @@ class PackSearcher:
             body = utf_8_decode(utf8, "strict", len(utf8) < _BODY_BYTES)[0][:MAX_SCANNED]
             others = [each for each in (ranked[page], *copies.get(ranked[page], ())) if each != page]
             opens_at, listed = choose(named, title=title, matcher=matcher)
+            snippet = _snippet(description, body, title, opens_at, matcher)
+            opens_at = opens_at or best_pdf_page(named, body, matcher)
+            title = without_site_name(title, self._site_name)
             hits[page] = Hit(
                 url=url,
                 path=path,
-                title=without_site_name(title, self._site_name),
-                snippet=_snippet(description, body, title, opens_at, matcher),
+                title=title,
+                snippet=snippet,
                 headings=tuple(line[:_MAX_HEADING] for line in matching_lines(headings, matcher)[:_MAX_HEADINGS]),
                 lang=lang,
                 score=scores[ranked[page]],
@@ -252,11 +255,12 @@ class PackSearcher:
                 section=self._properties.of("section", page),
                 type=self._properties.of("type", page),
                 modified=modified,
-                opens_at=opens_at or best_pdf_page(named, body, matcher),
+                opens_at=opens_at,
                 subsections=listed,
                 copies=len(others),
                 copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
                 versions=self._other_versions(connection, ranked[page]),
+                coverage=_coverage(snippet, title, opens_at, matcher),
             )
             outlines[page] = named, headings.partition("\n")[0], body
         found = []
@@ -266,8 +270,10 @@ class PackSearcher:
                 named, heading, body = outlines[pages[page]]
                 opens_at = subsection_with(fragment, named)
                 paragraph = first_paragraph(body, opens_at.heading if opens_at else heading, matcher)
-                hit = replace(hit, opens_at=opens_at, snippet=paragraph or hit.snippet)
-            found.append(replace(hit, coverage=_coverage(hit, matcher)))
+                snippet = paragraph or hit.snippet
+                coverage = _coverage(snippet, hit.title, opens_at, matcher)
+                hit = replace(hit, opens_at=opens_at, snippet=snippet, coverage=coverage)
+            found.append(hit)
         return tuple(found)
 
     def _other_versions(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
@@ -282,9 +288,9 @@ def _snippet(description: str, body: str, title: str, opens_at: Subsection | Non
     return snippet_of_section((description, body), opens_at.heading, matcher, title=title)
 
 
-def _coverage(hit: Hit, matcher: Matcher) -> float:
+def _coverage(snippet: Snippet, title: str, opens_at: Subsection | None, matcher: Matcher) -> float:
     shown: set[int] = set()
-    for text in (hit.snippet.text, hit.title, hit.opens_at.heading if hit.opens_at else ""):
+    for text in (snippet.text, title, opens_at.heading if opens_at else ""):
         if len(shown) < matcher.phrases:
             shown |= phrases_in(text, matcher)
     return len(shown) / max(1, matcher.phrases)
