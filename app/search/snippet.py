@@ -21,8 +21,8 @@ WIDTH = 240
 #: Characters scanned for one passage, and of a page in all: the text of one page may be a whole book.
 _STRETCH = 50_000
 MAX_SCANNED = 1_000_000
-#: Characters folded at a time: the best passage is often among the first.
-_PIECE = 4_000
+#: Characters folded first, and then twice as many each time: the best passage is often among the first.
+_PIECE = 2_000
 #: Matches compared in one stretch.
 _MAX_MATCHES = 300
 
@@ -36,8 +36,9 @@ _ENOUGH = WIDTH // 2
 _SENTENCE_END = re.compile(r"""(?:(?:(?<=\w\w)|(?<=[)\]"'”’»]))[.!?…]["'”’»)\]]*\s+(?=[^\sa-z])|[。！？]\s*(?=\S))""")
 #: Characters up to which sentences that follow other lines are added.
 _SHORT = 60
-#: What may follow a name in its line: a signature is long.
-_REST_OF_LINE = rf"[^{SENTENCE}{HEADING}{OTHER}]{{0,600}}"
+#: What may follow a name up to the end of its line: a signature is long.
+_REST_OF_LINE = re.compile(rf"(?![\w-])( ?\()?[^{SENTENCE}{HEADING}{OTHER}]{{0,600}}({END.pattern})")
+_IN_WORD = re.compile(r"[\w-]")
 #: Other lines between a line and the sentence that belongs to it.
 _MAX_BETWEEN = 3
 
@@ -114,16 +115,26 @@ def snippet_of_section(texts: Sequence[str], heading: str, matcher: Matcher, *, 
 def first_paragraph(body: str, heading: str, matcher: Matcher) -> Snippet | None:
     """Return the first sentences after the line that is a heading, or a name with its signature; None without one."""
     is_called = heading.endswith("()")
-    name = re.escape(heading.removesuffix("()").rstrip().rpartition(".")[2] if is_called else heading)
-    # A pattern that begins with a text is searched for much faster than one with a condition before it.
-    lines = re.finditer(rf"{name}(?<![\w-]{name})(?![\w-])( ?\()?{_REST_OF_LINE}({END.pattern})", body)
+    name = heading.removesuffix("()").rstrip().rpartition(".")[2] if is_called else heading
     found = [
         # HEADING is less than OTHER. Of equal lines, the first one counts.
         (is_called and not line[1], line[2], start)
-        for line in lines
+        for line in _after_name(body, name)
         if line[2] != SENTENCE and (start := _next_sentence(body, line.end(), line[2])) is not None
     ]
     return _snippet(_sentences(body, min(found)[2], has_gaps=False), matcher) if found else None
+
+
+def _after_name(body: str, name: str) -> Iterator[re.Match[str]]:
+    """Yield what follows a name in each line that has it. A pattern of each name would take long to compile."""
+    at = body.find(name)
+    while at >= 0:
+        line = None
+        if not (at and _IN_WORD.match(body, at - 1)):
+            line = _REST_OF_LINE.match(body, at + len(name))
+        if line:
+            yield line
+        at = body.find(name, line.end() if line else at + 1)
 
 
 def _next_sentence(text: str, at: int, end: str = OTHER) -> int | None:
@@ -222,7 +233,7 @@ def _matches(text: str, matcher: Matcher, at: int, end: int) -> Iterator[Match]:
             after = stop
         at += max(complete, after)
         # A piece with too few complete words is scanned again together with the text that follows it.
-        size = _PIECE if after else 2 * size
+        size *= 2
 
 
 def _in_sentences(text: str, matches: Iterable[Match], outside: list[Match]) -> Iterator[Match]:
