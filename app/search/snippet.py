@@ -32,8 +32,10 @@ _AFTER = "\N{NO-BREAK SPACE}…"
 
 #: Characters after which a snippet ends with a sentence, rather than within the next one.
 _ENOUGH = WIDTH // 2
-#: Neither in `e.g.` nor before a small letter.
-_SENTENCE_END = re.compile(r"""(?:(?:(?<=\w\w)|(?<=[)\]"'”’»]))[.!?…]["'”’»)\]]*\s+(?=[^\sa-z])|[。！？]\s*(?=\S))""")
+#: Neither in `e.g.` nor before a small letter. A pattern is searched for fastest if it begins with a set of characters.
+_SENTENCE_END = re.compile(
+    r"""[.!?…。！？](?:(?:(?<=\w\w[.!?…])|(?<=[)\]"'”’»][.!?…]))["'”’»)\]]*\s+(?=[^\sa-z])|(?<=[。！？])\s*(?=\S))"""
+)
 #: Characters up to which sentences that follow other lines are added.
 _SHORT = 60
 #: What may follow a name up to the end of its line: a signature is long.
@@ -305,7 +307,7 @@ class _Line(NamedTuple):
 
 def _lines(text: str, at: int) -> Iterator[_Line]:
     """Yield the lines of a text, the one at an offset first. The last one may have no end: then it is a sentence."""
-    start = 1 + max(text.rfind(end, 0, at) for end in (SENTENCE, HEADING, OTHER))
+    start = 1 + max(text.rfind(SENTENCE, 0, at), text.rfind(HEADING, 0, at), text.rfind(OTHER, 0, at))
     while start < len(text):
         found = END.search(text, max(start, at))
         line = _Line(start, found.start(), found[0]) if found else _Line(start, len(text), SENTENCE)
@@ -341,7 +343,7 @@ def _sentences(text: str, start: int = 0, least: int = 0, *, width: int = WIDTH,
         if stop < 0 and text[-1] in (HEADING, OTHER):
             break
         stop = stop if stop >= 0 else len(text)
-        at = 1 + max(text.rfind(end, start, stop) for end in (HEADING, OTHER))
+        at = 1 + max(text.rfind(HEADING, start, stop), text.rfind(OTHER, start, stop))
         if is_gap := bool(shown) and at > start:
             is_end = not has_gaps or left < WIDTH - _SHORT or text.find(HEADING, start, at) >= 0
             if start >= least and is_end:
