@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from typing import NamedTuple
@@ -38,8 +38,8 @@ _SENTENCE_END = re.compile(
 )
 #: Characters up to which sentences that follow other lines are added.
 _SHORT = 60
-#: What may follow a name up to the end of its line: a signature is long.
-_REST_OF_LINE = re.compile(rf"(?![\w-])( ?\()?[^{SENTENCE}{HEADING}{OTHER}]{{0,600}}({END.pattern})")
+#: Characters that may follow a name up to the end of its line: a signature is long.
+_MAX_SIGNATURE = 600
 _IN_WORD = re.compile(r"[\w-]")
 #: Other lines between a line and the sentence that belongs to it.
 _MAX_BETWEEN = 3
@@ -120,23 +120,29 @@ def first_paragraph(body: str, heading: str, matcher: Matcher) -> Snippet | None
     name = heading.removesuffix("()").rstrip().rpartition(".")[2] if is_called else heading
     found = [
         # HEADING is less than OTHER. Of equal lines, the first one counts.
-        (is_called and not line[1], line[2], start)
-        for line in _after_name(body, name)
-        if line[2] != SENTENCE and (start := _next_sentence(body, line.end(), line[2])) is not None
+        (is_called and not has_signature, end[0], start)
+        for has_signature, end in _lines_with(body, name)
+        if (start := _next_sentence(body, end.end(), end[0])) is not None
     ]
     return _snippet(_sentences(body, min(found)[2], has_gaps=False), matcher) if found else None
 
 
-def _after_name(body: str, name: str) -> Iterator[re.Match[str]]:
-    """Yield what follows a name in each line that has it. A pattern of each name would take long to compile."""
-    at = body.find(name)
-    while at >= 0:
-        line = None
-        if not (at and _IN_WORD.match(body, at - 1)):
-            line = _REST_OF_LINE.match(body, at + len(name))
-        if line:
-            yield line
-        at = body.find(name, line.end() if line else at + 1)
+def _lines_with(body: str, name: str) -> Iterator[tuple[bool, re.Match[str]]]:
+    """Yield whether a signature follows a name, and the end of its line, for each line that is not of sentences.
+
+    A pattern of each name would take longer to compile than the text to search.
+    """
+    at = 0
+    while (at := body.find(name, at)) >= 0 and (end := END.search(body, after := at + len(name))):
+        if end[0] == SENTENCE:
+            at = end.end()
+        elif end.start() - after > _MAX_SIGNATURE:
+            at = end.start() - _MAX_SIGNATURE - len(name)
+        elif _IN_WORD.match(body, after) or (at and _IN_WORD.match(body, at - 1)):
+            at += 1
+        else:
+            yield body.startswith(("(", " ("), after), end
+            at = end.end()
 
 
 def _next_sentence(text: str, at: int, end: str = OTHER) -> int | None:
@@ -197,9 +203,7 @@ def matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int
     return matched
 
 
-def _best_passage(
-    text: str, matcher: Matcher, *, first_will_do: bool, outside: list[Match]
-) -> _Passage | None:
+def _best_passage(text: str, matcher: Matcher, *, first_will_do: bool, outside: list[Match]) -> _Passage | None:
     """Return the best passage of the sentences of a text; the first matches of its other lines are added to `outside`.
 
     With `first_will_do`, the first one with all phrases adjacent is enough. Its score may then be too low.
