@@ -83,11 +83,13 @@ class Reader:
         elif act == "repair":
             eventually(lambda: not self._system.progress(self._site.domain).open, "the site's messages are complete")
             self._site.set(name, page("Elm", "All about elm trees", links=["/"]))
+        if not block.runs:
+            return
         if block.kind == "python":
             self._run_python(block)
         elif act == "terminal":
             self._start(name, next(commands(block)).line)
-        elif block.runs:
+        else:
             for command in commands(block):
                 self._run(command)
 
@@ -224,15 +226,17 @@ def test_only_commands_that_have_tests_of_their_own_are_not_run() -> None:
         for command in commands(block)
     ]
     assert all(line.startswith(NOT_RUN) for line in skipped), skipped
+    python = [(name, block) for name in pages() for block in blocks(read(name), "python") if not block.runs]
+    assert all(followed_elsewhere(name, block) for name, block in python), python
     assert len([block for _, block in consoles if block.runs]) >= 12
     unchecked = [name for name in pages() if blocks(read(name), "sh", "bash", "shell")]
     assert not unchecked, "a console block shows what is printed as well"
 
 
 def followed_elsewhere(name: str, block: Block) -> bool:
-    """Return whether the comment before a block names a test that follows its page (tests/support/guide.py)."""
-    named = re.fullmatch(r"not run: (tests/\S+\.py) follows this guide", block.note)
-    return named is not None and f'Guide("{name}"' in read(named[1])
+    """Return whether the comment before a block names a test that reads its page."""
+    named = re.fullmatch(r"not run: (tests/\S+\.py) .+", block.note)
+    return named is not None and f'"{name}"' in read(named[1])
 
 
 @contextmanager
