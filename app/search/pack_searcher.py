@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from codecs import utf_8_decode
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import pack_tables, passages, ranking, spelling, suggest, title_match, visible
+from app.search.connections import ConnectionPool
 from app.search.contract import (
     MAX_HITS,
     Filters,
@@ -52,8 +52,7 @@ SCHEMA_VERSION = 1
 
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
-#: Bytes of a value, and of a row, that are read: at all, and while a pack is opened. SQLite refuses more.
-_MAX_ROW = 256 * 2**20
+#: Bytes of a value, and of a row, that are read while a pack is opened. SQLite refuses more.
 _MAX_OPENING_ROW = 2**20
 #: Characters of a pack's own metadata, by which it describes itself.
 _MAX_META = 300
@@ -74,9 +73,6 @@ _BODY = f"substr(CAST(body AS BLOB), 1, {_BODY_BYTES})"
 _HIT_COLUMNS = f"""id, {cut("url", 4_000)}, {cut("path", 4_000)}, {cut("title", 500)}, {cut("headings", 100_000)},
     {cut("description", 10_000)}, {_BODY}, {cut("lang", 35)}, {cut("modified", 10)},
     {cut("subsections", 100_000)}"""
-
-#: Instructions of SQLite's virtual machine between two checks of the time limit.
-_INSTRUCTIONS = 1_000
 
 _NO_FILTERS = Filters()
 
@@ -307,71 +303,6 @@ def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[i
     if not fragments:
         return [(page, None) for page in pages]
     return [(page, fragment) for page in pages for fragment in fragments.get(page, (None,))]
-
-
-class ConnectionPool:
-    """Read-only connections to one pack, one for each search that is under way, from any thread."""
-
-    def __init__(self, path: Path) -> None:
-        """Connect to the SQLite database at `path`. The file must not change while the pool is open."""
-        self._path = path
-        self._uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-        self._idle: list[sqlite3.Connection] = []
-        self._lock = threading.Lock()
-        self._closed = False
-
-    @contextmanager
-    def connection(self, time_limit: float, *, max_row: int = _MAX_ROW) -> Iterator[sqlite3.Connection]:
-        """Borrow a connection for the block, whose statements may take `time_limit` seconds together.
-
-        Raises SearchTimeout after the time limit. Raises PackCorrupt for a row of more than `max_row` bytes, for a page
-        that only the index has, and for any other error of SQLite.
-        """
-        connection = None
-        try:
-            connection = self._borrow()
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_row)
-            deadline = time.monotonic() + time_limit
-            connection.set_progress_handler(lambda: time.monotonic() >= deadline, _INSTRUCTIONS)
-            yield connection
-        except sqlite3.Error as error:
-            # An error of Python's module, such as one for invalid UTF-8, has no code.
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
-                raise SearchTimeout(f"the search took longer than {time_limit:g} s") from error
-            raise PackCorrupt(f"{self._path.name}: {error}") from error
-        except UnicodeDecodeError as error:  # SQLite quotes invalid texts of the schema in its errors.
-            raise PackCorrupt(f"{self._path.name}: {error}") from error
-        except (TypeError, ValueError, OverflowError) as error:  # A foreign pack may have any value anywhere.
-            raise PackCorrupt(f"{self._path.name}: it has a value that no packer writes: {error}") from error
-        except LookupError as error:
-            raise PackCorrupt(f"{self._path.name}: its index has a page that it lacks: {error}") from error
-        finally:
-            if connection is not None:
-                connection.set_progress_handler(None, 0)
-                with self._lock:
-                    keep = not self._closed
-                    if keep:
-                        self._idle.append(connection)
-                if not keep:
-                    connection.close()
-
-    def close(self) -> None:
-        """Close the idle connections now, and borrowed ones when they are given back."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def _borrow(self) -> sqlite3.Connection:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False, isolation_level=None)
-        with suppress(sqlite3.DatabaseError):  # The first real statement reports a file that is not a database.
-            connection.execute("PRAGMA trusted_schema = OFF")
-            connection.execute("PRAGMA query_only = ON")
-        return connection
 
 
 def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str, str]:
