@@ -61,7 +61,7 @@ audit: $(VENV)  ## Compare the pinned versions with known vulnerabilities; needs
 		{ .venv/bin/python -m venv build/audit && build/audit/bin/python -m pip install -qq pip-audit; }
 	@.ci/audit build/audit/bin/pip-audit
 
-release: $(VENV)  ## Build and check the wheel of the last commit, with its hashes, in dist (KEY= signs); needs the network
+release: $(VENV)  ## Build and check the wheels of the last commit, with hashes, in dist (KEY= signs); needs the network
 	@KEY='$(KEY)' .ci/release
 
 bench: $(VENV)  ## Ratios against comparable programs, side by side in one run

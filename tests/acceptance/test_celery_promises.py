@@ -67,15 +67,8 @@ def test_the_options_of_a_call_reach_each_run(running: Worker, journal: str) -> 
     assert {name: first[name] for name in KEPT} == {name: second[name] for name in KEPT}
     assert (first["retries"], second["retries"]) == (0, 1)
     given = ("customer", "shadow", "argsrepr", "reply_to", "timelimit", "args", "kwargs")
-    assert [second[name] for name in given] == [
-        "8",
-        "shown",
-        "(hidden)",
-        "answers",
-        [50, 40],
-        [journal, 2],
-        {"shelf": 3},
-    ]
+    values = ["8", "shown", "(hidden)", "answers", [50, 40], [journal, 2], {"shelf": 3}]
+    assert [second[name] for name in given] == values
     assert (second["delivery_info"]["priority"], second["stamps"]) == (5, {"aisle": "7"})
     eventually(lambda: f"Task shown[{result.id}] retry" in running.log, "its name in the log", seconds=ENDED)
 

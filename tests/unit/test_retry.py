@@ -404,6 +404,8 @@ def test_queues_share_a_retry_and_a_requeue_exchange_and_are_bound_to_their_publ
     assert policy.replay_address("q", "order.new") == Address("all-requeue", "order.new")
     once = replace(policy, routing_key="order.new")
     assert ("events", "order.new") in bindings_of(once.client)
+    with pytest.raises(ValueError, match="'all-requeue' of q: a fanout returns a message to every queue"):
+        replace(policy, exchange_type="fanout")
 
 
 # Which policy

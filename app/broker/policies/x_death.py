@@ -40,7 +40,7 @@ class XDeath(Policy):
 
     The queue is bound to the `exchange` of its publishers by one or more routing keys. Several queues may share the
     retry, requeue or error exchange and its queue, by name. The shared requeue exchange returns a message by its own
-    key, so that it has the type topic, and each queue its own `retry_key`.
+    key: each queue has its own `retry_key`. Raises ValueError if that exchange is a fanout.
     """
 
     queue: str
@@ -63,6 +63,13 @@ class XDeath(Policy):
 
     name: ClassVar[str] = "x_death"
     rejects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.requeue_exchange and self.exchange_type == "fanout":
+            raise ValueError(
+                f"requeue_exchange {self.requeue_exchange!r} of {self.queue}: "
+                "a fanout returns a message to every queue; use exchange_type='topic'"
+            )
 
     @property
     def dead(self) -> Queue:
