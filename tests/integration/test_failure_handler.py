@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from kombu import Connection
 
+from app.broker.delivery import Delivery
 from app.broker.errors import Postpone
 from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outcomes import OUTCOMES
@@ -229,3 +230,42 @@ def test_without_a_broker_every_original_of_a_turn_waits_and_each_is_replaced_on
     clock.pass_time()
     assert sorted(turn.done) == list("abcde")
     assert sorted(names(broker, "shop.delay.64000", number=5)) == list("abcde")
+
+
+def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
+    broker: Broker, broker_url: str, clock: HandTimer
+) -> None:
+    outcomes: list[tuple[str, ...]] = []
+    publisher = Publisher(broker_url, timeout=5)
+    handler = FailureHandler(
+        policies=RetryPolicies({"mail": POLICY}, POLICY),
+        publisher=publisher,
+        timer=clock,
+        worker="w",
+        on_outcome=lambda *outcome: outcomes.append(outcome),
+    )
+    failure, first = replace(FAILURE, task="shop.send", reason="server-error"), delivery("mail")
+    last = replace(first, headers={"current-iteration": 1})
+    crashed = replace(first, headers={"x-delivery-count": 99}, redelivered=True)
+
+    def original(came: Delivery) -> Original:
+        return Original(came, lambda: True, lambda *_: None)
+
+    handler.publisher.declare([POLICY.dead])
+    delete_exchange(broker_url, "shop.dead")
+    handler.fail(original(last), failure)
+    assert outcomes == []
+    clock.pass_time()
+    handler.fail(original(first), failure)
+    handler.postpone(original(first), "shop.send", Postpone(0.1, "not yet"))
+    handler.postpone(original(first), "shop.send", Postpone(float("nan"), "never"))
+    assert not handler.may_run(original(crashed), "shop.send")
+    handler.set_aside(original(first), "shop.send", deliveries=1)
+    publisher.close()
+    assert outcomes == [
+        ("shop.send", "dead-lettered", "server-error"),
+        ("shop.send", "retried", "server-error"),
+        ("shop.send", "postponed", ""),
+        ("shop.send", "dead-lettered", "invalid-message"),
+        ("shop.send", "dead-lettered", "delivery-limit"),
+    ]

@@ -16,6 +16,7 @@ from redis import Redis
 
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
+from app.counts import TASK_RUNS, CountTable
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.findings import findings, sentence
@@ -141,7 +142,7 @@ def samples(client: httpx.Client) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
-def test_metrics_have_queues_timers_and_the_workers_of_the_machine(
+def test_metrics_have_queues_timers_the_workers_of_the_machine_and_what_workers_count(
     operable: Settings, client: httpx.Client, publisher: Publisher, redis: Redis
 ) -> None:
     operable.heartbeat_dir.mkdir(parents=True)
@@ -149,6 +150,9 @@ def test_metrics_have_queues_timers_and_the_workers_of_the_machine(
     dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}")
     publisher.publish([dead, dead, site_message("index", url="https://site.example/")])
     Timers(redis).start("site.example", timeout=600, callback=full_pack("site.example"))
+    counted = CountTable(redis)
+    counted.add(TASK_RUNS.name, ("site.page", "dead-lettered", "server-error"), 3)
+    counted.close()
     with Connection(operable.broker) as connection:
         connection.default_channel.queue_delete("site.pack")
 
@@ -164,6 +168,8 @@ def test_metrics_have_queues_timers_and_the_workers_of_the_machine(
     assert found['perennial_queue_consumers{kind="work",queue="site.index"}'] == 0
     assert found['perennial_queue_unacknowledged{kind="work",queue="site.index"}'] == 0
     assert found["perennial_timers"] == 1
+    runs = 'perennial_task_runs_total{outcome="dead-lettered",reason="server-error",task="site.page"}'
+    assert (found[runs], found["perennial_crawl_bytes_total"]) == (3, 0)
     assert 0 <= found['perennial_worker_silent_seconds{worker="worker@here"}'] < 60
 
 
@@ -173,7 +179,7 @@ def test_metrics_without_broker_and_redis_say_so_and_have_the_rest(operable: Set
         found = samples(client)
     assert found['perennial_readable{part="queues"}'] == found['perennial_readable{part="redis"}'] == 0
     assert found["perennial_routes_known"] == 1
-    assert not [name for name in found if name.startswith(("perennial_queue_", "perennial_timers", "perennial_tick"))]
+    assert not [name for name in found if name.startswith(("perennial_queue_", "perennial_timers", "perennial_crawl"))]
 
 
 def test_an_orchestrator_that_is_away_is_a_finding(operable: Settings) -> None:
