@@ -8,6 +8,7 @@ import os
 import threading
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -104,8 +105,10 @@ class CountTable:
             key = name, values
             self._added[key] = self._added.get(key, 0.0) + amount
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="counts", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="counts", daemon=True)
+                with suppress(RuntimeError):  # The system gives no thread now: the next call tries again.
+                    thread.start()
+                    self._thread = thread
         if not self._has_counts.is_set():
             self._has_counts.set()
 
