@@ -147,10 +147,10 @@ def project(installed: Path, services: Urls, tmp_path: Path) -> Iterator[Project
 
 
 def test_the_guide_leads_a_fresh_project_from_a_failing_task_to_its_replay(project: Project) -> None:
-    shop, look, _django, _flask, queues = (block.text for block in blocks(read(GUIDE), "python"))
+    shop, listing, _django, _flask, queues = (block.text for block in blocks(read(GUIDE), "python"))
     assert len([line for line in shop.splitlines() if line]) <= 10
     shop = re.sub(r"amqp://[^\"]*", project.environment["CELERY_BROKER_URL"], shop)
-    project.write({"shop.py": shop, "look.py": f"from shop import app\n{look}\nassert dead.groups() == []"})
+    project.write({"shop.py": shop, "listing.py": f"from shop import app\n{listing}\nassert dead.groups() == []"})
     before, _, _ = shop.partition("install(app")
     project.write({"queues.py": f"{before}{queues}\nassert len(app.conf.task_queues) == 2"})
     steps = [command for block in blocks(read(GUIDE), "console")[1:] for command in commands(block)]
@@ -168,7 +168,7 @@ def test_the_guide_leads_a_fresh_project_from_a_failing_task_to_its_replay(proje
                 eventually(done, f"{step.line} prints {step.output}", seconds=60)
             else:
                 assert done(), f"{step.line}: {printed}"
-        for program in ("look.py", "queues.py"):
+        for program in ("listing.py", "queues.py"):
             project.run(f"python {program}")
     finally:
         for pid in project.folder.glob("*.pid"):
