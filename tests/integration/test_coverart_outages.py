@@ -17,11 +17,19 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.worker.failures import failure_of
+from app.counts import ARCHIVE_ANSWERS, ART_JOBS, CountTable, read_counts
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS
 from app.coverart.project import Entity, Image
-from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, DatabaseUnavailable, WebServiceBehind
+from app.errors import (
+    ArchiveError,
+    ArchiveNotFound,
+    ArchiveRefused,
+    ArchiveUnavailable,
+    DatabaseUnavailable,
+    WebServiceBehind,
+)
 from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers import hazards
@@ -309,3 +317,18 @@ def test_a_redirect_within_the_archive_is_followed_with_method_and_body(
     assert (second.method, second.path) == ("PUT", f"/mbid-{gid}/index.json?moved=1")
     assert second.body == first.body
     assert second.headers["authorization"] == first.headers["authorization"]
+
+
+def test_jobs_are_counted_by_outcome_and_answers_of_the_archive_by_status(
+    redis: Redis, redis_url: str, server: ArchiveServer, indexer: Indexer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = CountTable(redis)
+    monkeypatch.setattr("app.counts._current", table)
+    [gid] = gids(1)
+    assert handle(indexer, Delete(gid, 1)) is None
+    server.faults.add(failure(429, retry_after="7"))
+    assert isinstance(handle(indexer, Delete(gid, 1)), Postpone)
+    table.close()
+    found = read_counts(redis_url)
+    assert found[ART_JOBS] == {("delete", "skipped"): 1, ("delete", ArchiveUnavailable.reason): 1}
+    assert found[ARCHIVE_ANSWERS] == {("DELETE", "404"): 1, ("DELETE", "429"): 1}
