@@ -115,7 +115,7 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("canvas")
     with own_vhost(services) as url:
         environment = {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": services.redis_url, "PYTHONPATH": str(ROOT)}
-        canvas_app.app.conf.update(broker_read_url=url, broker_write_url=url, result_backend=services.redis_url)
+        canvas_app.connect(url, services.redis_url)
         with worker(
             environment,
             folder / "worker.log",

@@ -40,7 +40,7 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("promises")
     with own_vhost(services) as url:
         environment = {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": services.redis_url, "PYTHONPATH": str(ROOT)}
-        canvas_app.app.conf.update(broker_read_url=url, broker_write_url=url, result_backend=services.redis_url)
+        canvas_app.connect(url, services.redis_url)
         log, options = folder / "worker.log", ["--loglevel=INFO"]
         with worker(environment, log, app="tests.support.canvas_app", queues=["work"], options=options) as started:
             yield started

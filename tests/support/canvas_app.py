@@ -36,6 +36,13 @@ app.conf.accept_content = ["json", "yaml"]
 install(app, policies, publish_timeout=5.0)
 
 
+def connect(broker: str, backend: str) -> None:
+    """Let this process use other services from now on, also where it has connections of an earlier test module."""
+    app.conf.update(broker_read_url=broker, broker_write_url=broker, result_backend=backend)
+    app.amqp.producers = None
+    app.close()
+
+
 class OutOfStock(Exception):
     """Raised for an error that no retry can fix."""
 
