@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
@@ -29,6 +29,7 @@ from app.operations import art, art_events, timers
 from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.audit import AuditEntry
 from app.operations.findings import findings, sentence
+from app.operations.operations import Operations
 from app.operations.overview import PATIENCE, as_json
 from app.operations.queues import QueueFigures
 from app.operations.workers import WorkerReport
@@ -263,29 +264,24 @@ async def requeue_events(ops: Calling, body: RequeueBody) -> Response:
 @router.post("/art/pause", response_model=DoneAnswer, operation_id="pause_events")
 async def pause_events(ops: Calling, body: StrictBody) -> Response:
     """Let the readers of the event queue publish nothing until they are resumed; jobs of published events go on."""
-
-    def paused() -> dict[str, Any]:
-        art_events.pause_reader(ops, why=body.why)
-        return {"done": ["paused"]}
-
-    return await answer(paused)
+    return await answer(lambda: _switched(art_events.pause_reader, ops, body.why, "paused"))
 
 
 @router.post("/art/resume", response_model=DoneAnswer, operation_id="resume_events")
 async def resume_events(ops: Calling, body: StrictBody) -> Response:
     """Let the readers of the event queue publish events again."""
-
-    def resumed() -> dict[str, Any]:
-        art_events.resume_reader(ops, why=body.why)
-        return {"done": ["resumed"]}
-
-    return await answer(resumed)
+    return await answer(lambda: _switched(art_events.resume_reader, ops, body.why, "resumed"))
 
 
 @router.post("/art/handback", response_model=DoneAnswer, operation_id="hand_back_events")
 async def hand_back_events(ops: Calling, body: HandBackBody) -> Response:
     """Queue running events again, for the indexer that takes the table over; with `dry_run` list them in `done`."""
     return await answer(lambda: _ids(art_events.hand_back(ops, dry_run=body.dry_run, why=body.why)))
+
+
+def _switched(switch: Callable[..., None], ops: Operations, why: str, state: str) -> dict[str, Any]:
+    switch(ops, why=why)
+    return {"done": [state]}
 
 
 def _ids(requeued: Requeued) -> dict[str, Any]:
