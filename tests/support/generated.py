@@ -22,6 +22,8 @@ from tests.support.flowcharts import policy_examples, policy_flowchart, search_f
 from tests.support.setting_tables import to_markdown
 
 FOLDERS = ("config", "tasks", "app")
+#: Where the addresses for operators begin.
+_FOR_OPERATORS = "/api/v1/ops/"
 
 
 def modules() -> list[Path]:
@@ -108,24 +110,24 @@ def topology_pictures() -> list[str]:
 
 
 def http_page(text: str) -> str:
-    """Return the reference of the HTTP API: the parameters and problem types of its OpenAPI description."""
+    """Return the reference of the HTTP API: parameters, addresses and problem types of its OpenAPI description."""
     paths = create_app(cast(Any, None)).openapi()["paths"]
     rows: dict[tuple[str, ...], list[str]] = {}
+    operations = []
     for path, item in paths.items():
-        for operation in item.values():
-            for each in (found for found in operation.get("parameters", []) if found["in"] == "query"):
+        for method, operation in item.items():
+            found = [each for each in operation.get("parameters", []) if each["in"] == "query"]
+            if path.startswith(_FOR_OPERATORS):
+                query = "&".join(f"{each['name']}=" for each in found)
+                address = f"`{method.upper()} {path.removeprefix(_FOR_OPERATORS)}{query and '?'}{query}`"
+                operations.append((address, operation["description"].splitlines()[0]))
+                continue
+            for each in found:
                 parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
-                rows.setdefault(parameter, []).append(f"`{path}`")
-    parameters = ((", ".join(addresses), *parameter) for parameter, addresses in rows.items())
-    head = ("Address", "Parameter", "Type and limits", "Meaning")
-    text = _with_table(text, "## Parameters", head, parameters)
-    operations = (
-        (f"`{method.upper()} {path}`", operation["description"].splitlines()[0].replace("|", "\\|"))
-        for path, item in paths.items()
-        if path.startswith("/api/v1/ops")
-        for method, operation in item.items()
-    )
-    text = _with_table(text, "### All addresses for operators", ("Address", "What it does"), operations)
+                rows.setdefault(parameter, []).append(f"`{path.removeprefix('/api/v1/')}`")
+    parameters = ((name, ", ".join(addresses), *others) for (name, *others), addresses in rows.items())
+    text = _with_table(text, "## Parameters", ("Parameter", "Of", "Type and limits", "Meaning"), parameters)
+    text = _with_table(text, "### Addresses for operators", ("Address", "What it does"), operations)
     problems = {
         (f"`{name}`", status, title)
         for item in paths.values()

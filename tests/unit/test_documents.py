@@ -65,9 +65,9 @@ def test_the_generated_parts_have_every_command_setting_folder_and_picture() -> 
     assert packages == {row[0] for row in table(read("ARCHITECTURE.md"), "## Where things are")}
     pictures = blocks(read("docs/reference/topology.md"), "mermaid")
     assert len(pictures) == len(generated.topology_pictures())
-    cells = (row[0] for row in table(read("docs/reference/http-api.md"), "## Parameters"))
-    addresses = {address for cell in cells for address in cell.split(", ")}
-    assert {"`/api/v1/search`", "`/api/v1/ops/explain`"} < addresses
+    page = read("docs/reference/http-api.md")
+    assert {"`search`, `suggest`", "`search`"} < {row[1] for row in table(page, "## Parameters")}
+    assert "`GET explain?url=`" in {row[0] for row in table(page, "### Addresses for operators")}
 
 
 def test_every_option_in_the_documents_is_one_of_its_command() -> None:
