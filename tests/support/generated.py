@@ -7,12 +7,14 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import typer.main
 
+from app.cli.dead import DeadFilters
 from app.cli.main import LazyCommand, cli
 from app.notifications.events import EVENTS, PublicEvent
 from app.topology.declare import all_queues
@@ -157,8 +159,8 @@ def events_page(text: str) -> str:
             if field.description:
                 of = "all" if name in common else f"`{kind}`"
                 meanings.setdefault((name, field.description), []).append(of)
-    fields = ((f"`{name}`", ", ".join(dict.fromkeys(kinds)), text) for (name, text), kinds in meanings.items())
-    return _with_table(text, "## Fields", ("Field", "Of", "Meaning"), fields)
+    meant = ((f"`{name}`", ", ".join(dict.fromkeys(kinds)), text) for (name, text), kinds in meanings.items())
+    return _with_table(text, "## Fields", ("Field", "Of", "Meaning"), meant)
 
 
 def event_schema(kind: str, _text: str) -> str:
@@ -197,11 +199,16 @@ DOCUMENTS: dict[str, Callable[[str], str]] = {
 
 
 def _parameters(command: Any) -> Iterator[str]:
+    """Yield the arguments and options of a command but those that the page explains for all commands."""
+    filters = {f"--{field.name.rstrip('_')}" for field in fields(DeadFilters)}
+    filters = filters if filters <= options(command) else set()
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             yield f"`{str(parameter.metavar or parameter.name).strip('[]{}.').upper()}`"
-        elif "--help" not in parameter.opts:
+        elif not {"--help", "--json", "--why", *filters} & set(parameter.opts):
             yield f"`{'`/`'.join(parameter.opts)}`"
+    if filters:
+        yield "filters"
 
 
 def _limits(parameter: dict[str, Any]) -> str:
