@@ -1,4 +1,8 @@
-"""Run commands side by side: print their lines, restart what crashes with backoff, stop all of them warm."""
+"""Run commands side by side: print their lines, restart what crashes with backoff, stop all of them warm.
+
+honcho's own `Manager` sends SIGTERM to whole process groups, which kills a Celery worker's pool processes in the middle
+of a task. It kills after 5 seconds, and fails when it is stopped before every process has started.
+"""
 
 from __future__ import annotations
 

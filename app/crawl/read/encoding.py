@@ -1,4 +1,8 @@
-"""Decode pages: find the character encoding as browsers do, and guess one that is not declared."""
+"""Decode pages: find the character encoding as browsers do, and guess one that is not declared.
+
+w3lib 2.5 detects encodings, too. But it reads a UTF-8 page that declares UTF-16 as UTF-16, and stops at an unknown
+label. It raises for labels such as `base64`, and lacks some of the WHATWG Encoding standard.
+"""
 
 from __future__ import annotations
 
