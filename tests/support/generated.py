@@ -144,14 +144,13 @@ def http_page(text: str) -> str:
 def events_page(text: str) -> str:
     """Return the reference of the events: what each says, and its own fields."""
     common = PublicEvent.model_fields
-    rows = (
-        (
-            f"[`{kind}`](schemas/{kind}.v1.json)",
-            " ".join((event.__doc__ or "").split()),
-            ", ".join(f"`{name}`" for name in event.model_fields if name not in common),
-        )
-        for kind, event in EVENTS.items()
-    )
+    rows = []
+    first: dict[str, str] = {}
+    for kind, event in EVENTS.items():
+        own = ", ".join(f"`{name}`" for name in event.model_fields if name not in common)
+        alike = first.setdefault(own, kind)
+        own = own if alike == kind else f"as `{alike}`"
+        rows.append((f"[`{kind}`](schemas/{kind}.v1.json)", " ".join((event.__doc__ or "").split()), own))
     text = _with_table(text, "## Types", ("Type and schema", "Meaning", "Its own fields"), rows)
     meanings: dict[tuple[str, str], list[str]] = {}
     for kind, event in EVENTS.items():
@@ -159,7 +158,11 @@ def events_page(text: str) -> str:
             if field.description:
                 of = "all" if name in common else f"`{kind}`"
                 meanings.setdefault((name, field.description), []).append(of)
-    meant = ((f"`{name}`", ", ".join(dict.fromkeys(kinds)), text) for (name, text), kinds in meanings.items())
+    crawls = ", ".join(f"`{kind}`" for kind in EVENTS if kind.startswith("crawl."))
+    meant = (
+        (f"`{name}`", ", ".join(dict.fromkeys(kinds)).replace(crawls, "`crawl.*`"), text)
+        for (name, text), kinds in meanings.items()
+    )
     return _with_table(text, "## Fields", ("Field", "Of", "Meaning"), meant)
 
 

@@ -98,7 +98,7 @@ async def status(ops: Calling, parameters: Annotated[DomainParameters, Query()])
 
 @router.get("/broken-links", response_model=list[BrokenLink], operation_id="broken_links")
 async def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters, Query()]) -> Response:
-    """List the broken links of a domain's latest crawl, those of most pages first, and the pages that have them."""
+    """List the broken links of a domain's latest crawl, and the pages that have them; those of most pages first."""
 
     def found() -> list[dict[str, Any]]:
         links = ops.reports.broken_links(ops.reports.latest(parameters.domain))

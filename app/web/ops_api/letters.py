@@ -190,19 +190,19 @@ async def show_letter(ops: Calling, ident: Ident) -> Response:
 
 @router.post("/dead/replay", response_model=_Json, operation_id="replay_letters")
 async def replay_letters(ops: Calling, request: ReplayRequest) -> Response:
-    """Begin a replay and return the act; with `dry_run` list the letters."""
+    """Begin a replay and return the act."""
     return await answer(lambda: _begin(ops, request, request.order("replay", ops.settings)))
 
 
 @router.post("/dead/redirect", response_model=_Json, operation_id="redirect_letters")
 async def redirect_letters(ops: Calling, request: RedirectRequest) -> Response:
-    """Begin a replay to another address and return the act; with `dry_run` list the letters."""
+    """Begin a replay to another address and return the act."""
     return await answer(lambda: _begin(ops, request, request.order("redirect", ops.settings, request.to)))
 
 
 @router.post("/dead/drop", response_model=_Json, operation_id="drop_letters")
 async def drop_letters(ops: Calling, request: LetterChoice) -> Response:
-    """Export letters to a file, then remove them: begin and return the act; with `dry_run` list the letters."""
+    """Begin to export letters to a file and remove them, and return the act."""
     return await answer(lambda: _begin(ops, request, LetterOrder(verb="drop")))
 
 

@@ -257,13 +257,13 @@ async def show_art(ops: Calling) -> Response:
 
 @router.post("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")
 async def requeue_events(ops: Calling, body: RequeueBody) -> Response:
-    """Queue failed events of cover art again; `done` has those that are queued now, or with `dry_run` would be."""
+    """Queue failed events of cover art again, and list them in `done`."""
     return await answer(lambda: _ids(art_events.requeue(ops, body.events, dry_run=body.dry_run, why=body.why)))
 
 
 @router.post("/art/pause", response_model=DoneAnswer, operation_id="pause_events")
 async def pause_events(ops: Calling, body: StrictBody) -> Response:
-    """Let the readers of the event queue publish nothing until they are resumed; jobs of published events go on."""
+    """Let the readers of the event queue publish no event. Jobs of published ones go on."""
     return await answer(lambda: _switched(art_events.pause_reader, ops, body.why, "paused"))
 
 
@@ -275,7 +275,7 @@ async def resume_events(ops: Calling, body: StrictBody) -> Response:
 
 @router.post("/art/handback", response_model=DoneAnswer, operation_id="hand_back_events")
 async def hand_back_events(ops: Calling, body: HandBackBody) -> Response:
-    """Queue running events again, for the indexer that takes the table over; with `dry_run` list them in `done`."""
+    """Queue running events again, for the indexer that takes the table over, and list them in `done`."""
     return await answer(lambda: _ids(art_events.hand_back(ops, dry_run=body.dry_run, why=body.why)))
 
 

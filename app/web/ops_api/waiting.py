@@ -57,7 +57,7 @@ router = APIRouter(prefix=OPS_API, responses=OPS_ERRORS)
 
 @router.get("/waiting", response_model=WaitingAnswer, operation_id="waiting")
 async def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> Response:
-    """List messages of a delay queue. A quorum queue counts each look: answers are kept for half a minute."""
+    """List the first messages of a delay queue, as they were at most half a minute ago."""
 
     def found() -> dict[str, Any]:
         return asdict(read_waiting(ops, parameters.queue))
