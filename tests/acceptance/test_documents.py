@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -33,6 +33,7 @@ from tests.support.fleet import fleet, ready
 from tests.support.programs import program
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
+from tests.support.web import free_port, web_process
 
 # It runs every command of every page: minutes on a busy machine.
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
@@ -200,7 +201,7 @@ def reader(environment: dict[str, str], settings: Settings, tmp_path: Path, site
     folder.mkdir()
     with ExitStack() as running:
         searching = running.enter_context(fleet(ours, tmp_path / "fleet"))
-        running.enter_context(web(ours, tmp_path / "web.log", port))
+        running.enter_context(web_process(ours, tmp_path / "web.log"))
         system = running.enter_context(running_system(ours, settings, tmp_path))
         ready(searching.orchestrator(), searching.searcher())
         yield running.enter_context(closing(Reader(system, site, folder, web_port=port)))
@@ -239,32 +240,7 @@ def followed_elsewhere(name: str, block: Block) -> bool:
     return named is not None and f'"{name}"' in read(named[1])
 
 
-@contextmanager
-def web(environment: dict[str, str], log: Path, port: int) -> Iterator[None]:
-    """Run the web process for the block."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "app.web"],
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        eventually(lambda: accepts(port), "the web process accepts connections", seconds=60)
-        yield
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
 def accepts(port: int) -> bool:
     """Return whether a server of the loopback accepts connections on a port."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_port() -> int:
-    """Return a port of the loopback that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +16,13 @@ from playwright.sync_api import Browser, Page, expect
 from app.messages.dead_sets import dead_sets
 from app.operations.audit import AuditLog
 from app.storage.open import store_of
-from config.settings import ROOT, Settings
-from tests.integration.test_ops_access import HASHES, PASSWORD, READ_PASSWORD
+from config.settings import Settings
 from tests.servers.site import Answer, Request, Site, failure, page
 from tests.support import browser as browsers
-from tests.support.browser import PHONE
+from tests.support.operators import PASSWORD, VARIABLES
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
+from tests.support.web import web_process
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
@@ -59,33 +56,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield running
 
 
-@contextmanager
-def web(environment: Mapping[str, str], log: Path) -> Iterator[str]:
-    """Run the web process with operators' passwords; yield its address."""
-    hashes = {name.upper(): value.get_secret_value() for name, value in HASHES.items()}
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "app.web"],
-            cwd=ROOT,
-            env={**environment, **hashes, "WEB_PORT": "0"},
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    assert process.stdout
-    try:
-        yield process.stdout.readline().removeprefix("Search page: ").strip().rstrip("/")
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
-
-
-def log_in(tab: Page, base: str, password: str = PASSWORD) -> None:
+def log_in(tab: Page, base: str) -> None:
     """Log in on the page."""
     tab.goto(f"{base}/ops")
     tab.get_by_label("Your name").fill("kim")
-    tab.get_by_label("Password").fill(password)
+    tab.get_by_label("Password").fill(PASSWORD)
     tab.get_by_role("button", name="Log in").click()
 
 
@@ -109,7 +84,7 @@ def test_an_operator_without_scripts_goes_through_an_incident(
     with (
         FailingSite(pages) as site,
         running_system(changed, settings, tmp_path) as system,
-        web(changed, tmp_path / "web.log") as base,
+        web_process({**changed, **VARIABLES}, tmp_path / "web.log") as (_, base),
         browser.new_context(java_script_enabled=False) as context,
     ):
         tab = context.new_page()
@@ -178,23 +153,3 @@ def redirect_an_unroutable_message(tab: Page, system: System, site: FailingSite)
     tab.get_by_label("To the queue").first.select_option("site.index")
     tab.get_by_role("button", name="Redirect", exact=True).click()
     eventually(lambda: site.requested("/redirected"), "the redirected message runs", seconds=60)
-
-
-#: Every page that needs nothing in particular.
-PAGES = ("", "/dead", "/acts", "/waiting", "/sites", "/art", "/queues", "/searchers", "/audit")
-
-
-def test_every_page_is_accessible_on_a_phone_in_both_schemes_and_says_what_an_operator_may_do(
-    browser: Browser, environment: dict[str, str], settings: Settings, tmp_path: Path
-) -> None:
-    with web(environment, tmp_path / "web.log") as base:
-        for scheme, password in (("light", PASSWORD), ("dark", READ_PASSWORD)):
-            with browser.new_context(color_scheme=scheme, viewport=PHONE) as context:  # type: ignore[arg-type]
-                tab = browsers.Tab(context.new_page(), base)
-                log_in(tab.page, base, password)
-                for path in PAGES:
-                    tab.open(f"/ops{path}")
-                    assert not tab.violations(), path
-                    assert tab.overflow() <= 0, path
-                    acts = tab.page.locator("main button:not(.second):not([form])").count()
-                    assert password == PASSWORD or not acts or path == "/dead", path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +15,9 @@ import requests
 from app.private_services.procfile import formation, left_out, procfile
 from config.settings import ROOT, Settings
 from tests.support.waiting import eventually
+from tests.support.web import free_port
 
 pytestmark = pytest.mark.acceptance
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(url: str, **options: object) -> int:

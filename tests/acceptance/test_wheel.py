@@ -16,9 +16,9 @@ import pytest
 import requests
 
 from config.settings import ROOT
-from tests.acceptance.test_up import free_port
 from tests.servers.site import Site, page
 from tests.support.waiting import eventually
+from tests.support.web import free_port
 
 pytestmark = pytest.mark.acceptance
 

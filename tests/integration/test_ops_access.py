@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from argon2 import PasswordHasher
 from pydantic import SecretStr
 
 from app.operations.audit import AuditEntry, AuditLog
@@ -21,18 +19,11 @@ from app.web.ops import access
 from app.web.ops.access import Access
 from app.web.ops.visits import OpsState
 from config.settings import Settings
+from tests.support.operators import HASHES, PASSWORD, QUICK, READ_PASSWORD, form_token, log_in
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
-
-PASSWORD, READ_PASSWORD, TOKEN = "a password to act", "a password to read", "correct-horse-battery"
-QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-HASHES = {
-    "ops_password": SecretStr(QUICK.hash(PASSWORD)),
-    "ops_read_password": SecretStr(QUICK.hash(READ_PASSWORD)),
-    "web_operator_token": SecretStr(TOKEN),
-}
 
 
 @pytest.fixture
@@ -53,16 +44,6 @@ def page_of(settings: Settings, *, proxies: tuple[str, ...] = ()) -> Iterator[ht
 def client(settings: Settings) -> Iterator[httpx.Client]:
     with page_of(settings) as client:
         yield client
-
-
-def log_in(client: httpx.Client, password: str = PASSWORD, name: str = "kim") -> httpx.Response:
-    return client.post("/ops/login", data={"name": name, "password": password})
-
-
-def form_token(client: httpx.Client) -> str:
-    found = re.search(r'name="form_token" value="([^"]+)"', client.get("/ops/audit").text)
-    assert found
-    return found[1]
 
 
 def audit(settings: Settings) -> list[AuditEntry]:

@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PAGES = {
     "/ops": "Is everything well?",
+    "/ops/dead": "Dead letters",
+    "/ops/acts": "Acts on dead letters",
     f"/ops/waiting?queue={QUEUE}": "Waiting messages",
     "/ops/queues": "Queues and workers",
     "/ops/art": "Cover art",

@@ -35,18 +35,25 @@ from tests.support.command import perennial
 from tests.support.corner import environment_of
 from tests.support.dead import failed_delivery, failure
 from tests.support.decisions import carry_out_one
-from tests.support.forked import Forked
 from tests.support.killable import Killable
-from tests.support.operating import HASHES, READ_PASSWORD, OperatorAtPage, operated, text_of
+from tests.support.operators import READ_PASSWORD, VARIABLES, OperatorAtPage, operated, text_of, with_operators
 from tests.support.waiting import eventually
+from tests.support.web import web_process
+from tests.support.worker import Worker
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
 def operator(declared: Settings) -> Iterator[OperatorAtPage]:
-    with operated(declared) as operator:
+    with operator_of(declared) as operator:
         yield operator
+
+
+@contextmanager
+def operator_of(settings: Settings) -> Iterator[OperatorAtPage]:
+    with operated(with_operators(settings)) as client:
+        yield OperatorAtPage(client)
 
 
 class Mortuary:
@@ -318,7 +325,7 @@ def test_the_api_can_do_what_the_page_can(
 def test_without_a_broker_pages_and_api_say_so(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, broker_url=SecretStr("amqp://127.0.0.1:1"))
     create_store(settings.store)
-    with operated(settings) as operator:
+    with operator_of(settings) as operator:
         assert "amqp://127.0.0.1:1" in text_of(operator.open("/ops/dead", status=503))
         assert operator.send("/ops/dead/acts", verb="replay", scope="all", query="").status_code == 503
         for method, path, body in (
@@ -437,40 +444,27 @@ def test_two_operators_at_once_replay_each_letter_once(
 
 
 @contextmanager
-def web_process(settings: Settings, folder: Path) -> Iterator[tuple[Forked, OperatorAtPage]]:
-    """Run `python -m app.web` with an operator that is logged in; kill it at the end."""
-    environment = environment_of(settings) | {
-        "OPS_PASSWORD": HASHES["ops_password"],
-        "WEB_PORT": "0",
-        "WEB_RATE_LIMIT": "1000000/second",
-    }
-    printed = folder / f"web-{time.monotonic()}"
-    process = Forked("app.web", environment=environment, stdout=printed, stderr=printed)
-    try:
-        address = eventually(lambda: re.search(r"http://\S+", printed.read_text()) if printed.exists() else None, "web")
-        assert address
-        with httpx.Client(base_url=address[0], timeout=30) as client:
-            operator = OperatorAtPage(client)
-            operator.log_in()
-            yield process, operator
-    finally:
-        process.kill()
-        process.wait(30)
+def operator_of_process(settings: Settings, log: Path) -> Iterator[tuple[Worker, OperatorAtPage]]:
+    """Run the web process for the block, with an operator that is logged in."""
+    environment = {**environment_of(settings), **VARIABLES, "WEB_RATE_LIMIT": "1000000/second"}
+    with web_process(environment, log) as (process, base), httpx.Client(base_url=base, timeout=30) as client:
+        operator = OperatorAtPage(client)
+        operator.log_in()
+        yield process, operator
 
 
 def test_after_a_killed_web_process_the_page_says_what_happened_and_the_act_continues(
     declared: Settings, mortuary: Mortuary, broker: Broker, tmp_path: Path
 ) -> None:
     mortuary.add(pages(60))
-    with web_process(declared, tmp_path) as (process, operator):
+    with operator_of_process(declared, tmp_path / "first.log") as (process, operator):
         act = operator.begin(verb="replay", scope="all", query="", rate="10")
         eventually(lambda: broker.depth("site.index") >= 15, "some are replayed")
         process.kill()
-        process.wait(30)
     replayed, left = broker.depths(["site.index", DEAD_SET])
     # One that was confirmed, and not yet removed, is in both.
     assert replayed + left in (60, 61)
-    with web_process(declared, tmp_path) as (_, operator):
+    with operator_of_process(declared, tmp_path / "second.log") as (_, operator):
         interrupted = eventually(
             lambda: text if "interrupted" in (text := text_of(operator.open(act))) else "",
             "the new process notices",
@@ -518,7 +512,7 @@ def test_after_a_restart_of_rabbitmq_a_replay_is_continued_and_no_letter_is_lost
     with closing(Publisher(settings.broker, timeout=60)) as publisher:
         Mortuary(settings, publisher).add(pages(40))
     broker = Broker(settings.broker)
-    with operated(settings) as operator:
+    with operator_of(settings) as operator:
         act = operator.begin(verb="replay", scope="all", query="", rate="10")
         eventually(lambda: broker.depth("site.index") >= 10, "some are replayed")
         killable.restart()
@@ -603,19 +597,21 @@ def seen_pages(operator: OperatorAtPage, number: int) -> dict[str, list[str]]:
     return {kind: [answer.text for answer in answers] for kind, answers in found.items()}
 
 
-@pytest.mark.parametrize("number", [240, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1_200)])])
+#: Twelve letters in a row have every text in every field, and every form of body.
+SHOWN = 12
+
+
+@pytest.mark.parametrize("number", [60, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1_200)])])
 def test_hostile_letters_change_nothing_on_the_pages_but_text(
     operator: OperatorAtPage, declared: Settings, broker: Broker, number: int
 ) -> None:
     skeletons = []
-    # Each page reads all letters.
-    shown = 24 if number < 1_000 else 12
     for texts in (HARMLESS, HOSTILE):
         post_letters(broker, texts, number)
-        skeletons.append({kind: list(map(skeleton, html)) for kind, html in seen_pages(operator, shown).items()})
+        skeletons.append({kind: list(map(skeleton, html)) for kind, html in seen_pages(operator, SHOWN).items()})
         listed = operator.api("GET", "/dead/letters", params={"limit": 1_000})
         assert listed["total"] == number
-        for letter in listed["letters"][:shown]:
+        for letter in listed["letters"][:SHOWN]:
             operator.api("GET", f"/dead/letters/{letter['id']}")
         if texts is HARMLESS:
             # Reading has moved the oldest letters of a long set to shards.

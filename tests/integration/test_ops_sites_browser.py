@@ -18,15 +18,15 @@ from app.sites.site import Site
 from app.sites.stored import add_site, read_site
 from tasks.base import Context
 from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, url
-from tests.integration.test_ops_access import PASSWORD
-from tests.integration.test_ops_sites import search_client, visitor
+from tests.integration.test_ops_sites import client, operable, search_client
 from tests.packs import page, publish, write_pack
 from tests.support import browser as browsers
 from tests.support.browser import PHONE, Tab
+from tests.support.operators import PASSWORD
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["policy", "search_client", "visitor"]
+__all__ = ["client", "operable", "policy", "search_client"]
 
 PATHS = [
     "/ops/sites",
@@ -46,7 +46,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def base(process: Context, policy: CrawlPolicy, visitor: httpx.Client) -> str:
+def base(process: Context, policy: CrawlPolicy, client: httpx.Client) -> str:
     """Return the address of pages with a site, its crawls, its pack, and sites in trouble."""
     add_site(
         process.store, Site.of(DOMAIN, {"name": "Agency A", "schedule": "6h"}).with_blocked(url("x"), blocked=True)
@@ -70,7 +70,7 @@ def base(process: Context, policy: CrawlPolicy, visitor: httpx.Client) -> str:
         add_site(process.store, Site.of(f"site-{number:02}.example.org", {"schedule": "0 3 * * *"}))
     process.store.put("sites/damaged.example.org.json", b"{damaged")
     process.frontier.set_state("c", "paused")
-    return str(visitor.base_url)
+    return str(client.base_url)
 
 
 def opened(tab: Tab, path: str) -> None:

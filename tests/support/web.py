@@ -1,16 +1,20 @@
-"""A web application served over the loopback, as `python -m app.web` serves one."""
+"""A web application served over the loopback: in this process, or by `python -m app.web`."""
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 from fastapi import FastAPI
 
 from app.web.server import LOOPBACK, create_server
+from tests.support.waiting import eventually
+from tests.support.worker import Worker, start_module
 
 
 @contextmanager
@@ -30,3 +34,24 @@ def served(app: FastAPI, *, proxies: Sequence[str] = LOOPBACK) -> Iterator[httpx
         server.should_exit = True
         thread.join()
         listener.close()
+
+
+@contextmanager
+def web_process(environment: Mapping[str, str], log: Path) -> Iterator[tuple[Worker, str]]:
+    """Run the web process for the block, on a free port unless one is given; yield it and its address."""
+    running = start_module({"WEB_PORT": "0", **environment}, log, "app.web")
+    try:
+        address = eventually(
+            lambda: re.search(r"Search page: (http://\S+)/\n", running.log), "the web process serves", seconds=60
+        )
+        assert address
+        yield running, address[1]
+    finally:
+        running.process.kill()
+        running.process.wait(20)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
