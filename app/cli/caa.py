@@ -26,7 +26,7 @@ from app.cli.printing import confirm, print_result
 from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Index
 from app.coverart.webservice import WebService
-from app.operations import art_events
+from app.operations import art
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Cover art and event art: what the archive holds, and what it should.")
@@ -126,4 +126,4 @@ def audit(
 @cli.command()
 def handback(dry_run: DryRun = False, why: Why = "", as_json: AsJson = False) -> None:
     """Queue running events again, for the indexer that takes the table over. Stop reader and workers first."""
-    print_requeued(art_events.hand_back(operations(), dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)
+    print_requeued(art.hand_back(operations(), dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)

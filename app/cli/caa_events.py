@@ -11,8 +11,8 @@ import typer
 from app.cli.arguments import AsJson, Why
 from app.cli.context import operations
 from app.cli.printing import print_json, print_lines, print_result, printable
-from app.coverart.event_rows import EventRow, EventState, Requeued
-from app.operations import art_events
+from app.coverart.event_state import EventRow, EventState, Requeued
+from app.operations import art
 
 cli = typer.Typer(no_args_is_help=True, help="Events of MusicBrainz's table, and their reader.")
 
@@ -26,7 +26,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List events of a state, the oldest first: id, type, action, runs, creation, last reason, message."""
-    events = art_events.list_events(operations(), state, limit=limit)
+    events = art.list_events(operations(), state, limit=limit)
     if as_json:
         print_json(map(_as_json, events))
     elif not print_lines(map(_cells, events)):
@@ -36,7 +36,7 @@ def list_(
 @cli.command()
 def show(ident: Annotated[int, typer.Argument(metavar="ID", help="An event.")], as_json: AsJson = False) -> None:
     """Show one event with the reason of each failed run."""
-    event = art_events.find_event(operations(), ident)
+    event = art.find_event(operations(), ident)
     lines = [f"{name}: {value}" for name, value in _as_json(event).items() if name != "reasons"]
     lines += [f"failed: {reason}" for reason in event.reasons]
     print_result(_as_json(event), "\n".join(map(printable, lines)), as_json=as_json)
@@ -53,20 +53,20 @@ def requeue(
     """Queue failed events again with all their runs, and remove their dead letters."""
     if bool(ids) == every:
         raise typer.BadParameter("give IDs, or --all")
-    print_requeued(art_events.requeue(operations(), ids, dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)
+    print_requeued(art.requeue(operations(), ids, dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)
 
 
 @cli.command()
 def pause(why: Why = "") -> None:
     """Publish no event until `resume`; jobs of published ones go on."""
-    art_events.pause_reader(operations(), why=why)
+    art.pause_reader(operations(), why=why)
     typer.echo("the event reader is paused")
 
 
 @cli.command()
 def resume(why: Why = "") -> None:
     """Publish events again."""
-    art_events.resume_reader(operations(), why=why)
+    art.resume_reader(operations(), why=why)
     typer.echo("the event reader is resumed")
 
 

@@ -1,26 +1,26 @@
-"""Runs of the job of an event, and how they end, in its row of MusicBrainz's table `artwork_indexer.event_queue`."""
+"""How the runs of an event begin and end, in its row of MusicBrainz's table `artwork_indexer.event_queue`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
 
-from psycopg.sql import SQL
+from psycopg.errors import UniqueViolation
+from psycopg.sql import SQL, Composed
 
 from app.broker.errors import Postpone
 from app.broker.failure import MAX_MESSAGE
 from app.broker.headers import integer
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import musicbrainz
-from app.coverart.event_requeue import queue_again
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Job
 from app.coverart.musicbrainz import Connection
-from app.errors import ArtNotServed, DatabaseUnavailable, ImageInUse
+from app.errors import ArtNotServed, DatabaseFailed, DatabaseUnavailable, ImageInUse
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -37,12 +37,14 @@ CHANNEL = "artwork_indexer_event_queue"
 #: Seconds that each statement about a dead letter may take, locks included: the worker's event loop waits for it.
 QUICK_SECONDS = 2.0
 
-_QUICK = SQL("SELECT set_config('statement_timeout', %(ms)s, true), set_config('lock_timeout', %(ms)s, true)")
+#: Tries to queue an event while MusicBrainz's triggers may queue an equal one.
+_TRIES = 5
 
 #: Opens a connection as `musicbrainz.connect` does, whose errors name this setting.
 connect = partial(musicbrainz.connect, primary=True, variable="EVENT_QUEUE_URL")
 
-_LOCK = SQL("SELECT state::text, attempts FROM artwork_indexer.event_queue WHERE id = %(id)s FOR UPDATE")
+_QUICK = SQL("SELECT set_config('statement_timeout', %(ms)s, true), set_config('lock_timeout', %(ms)s, true)")
+_NOTIFY = SQL("SELECT pg_notify(%(channel)s, '')")
 
 # The row's lock waits for the end of the reader's transaction, which has published the message: the event is queued
 # before.
@@ -58,53 +60,6 @@ _BEGIN = SQL(
     """
 )
 
-_NOTE_REASON = SQL(
-    "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
-    " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s"
-)
-
-# Locked in the order of their ids, so that two failures cannot deadlock.
-_DESCENDANTS = SQL(
-    """
-    WITH RECURSIVE dependent (id) AS (
-        SELECT event.id FROM artwork_indexer.event_queue AS event
-        WHERE event.depends_on @> ARRAY[%(id)s::bigint] AND {condition}
-        UNION
-        SELECT event.id FROM artwork_indexer.event_queue AS event, dependent
-        WHERE event.depends_on @> ARRAY[dependent.id] AND {condition}
-    ), locked AS (
-        SELECT id FROM artwork_indexer.event_queue WHERE id IN (SELECT id FROM dependent) ORDER BY id FOR UPDATE
-    )
-    """
-)
-
-_FAIL = SQL("UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id = %(id)s AND state = 'running'")
-
-_NOTE_ONLY_REASON = SQL(
-    "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
-    " SELECT %(id)s, %(reason)s WHERE NOT EXISTS"
-    " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
-)
-
-# The reason is that of metabrainz/artwork-indexer, which operators search for.
-_FAIL_DESCENDANTS = _DESCENDANTS.format(condition=SQL("event.state = 'queued'")) + SQL(
-    """
-    , failed AS (
-        UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id IN (SELECT id FROM locked) RETURNING id
-    )
-    INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason) SELECT id, format(
-        'This event was marked as failed because an event it depended on (%%s) had failed.', %(id)s::bigint
-    ) FROM failed
-    """
-)
-
-# An event that was queued again meanwhile, for a newer change, stays queued.
-_COMPLETE = SQL(
-    "UPDATE artwork_indexer.event_queue SET state = 'completed', last_updated = clock_timestamp()"
-    " WHERE id = %(id)s AND state IN ('running', 'failed') RETURNING EXISTS"
-    " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
-)
-
 # An event without a failed run has no descendants that failed with it. It is completed in one round trip.
 _COMPLETE_FIRST_RUN = SQL(
     """
@@ -117,23 +72,96 @@ _COMPLETE_FIRST_RUN = SQL(
     """
 )
 
-_FAILED_DESCENDANTS = _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0")) + SQL(
-    "SELECT id FROM locked"
+# An event that was queued again meanwhile, for a newer change, stays queued.
+_COMPLETE = SQL(
+    "UPDATE artwork_indexer.event_queue SET state = 'completed', last_updated = clock_timestamp()"
+    " WHERE id = %(id)s AND state IN ('running', 'failed')"
 )
 
-# One generation. An event with another failed parent stays failed.
-_FREE_OF_FAILED_PARENTS = SQL(
+# The children that failed with a parent and never ran. One with another failed parent stays failed.
+_FAILED_CHILDREN = SQL(
     """
     SELECT id FROM artwork_indexer.event_queue AS event
-    WHERE id = ANY(%(ids)s) AND state = 'failed' AND NOT EXISTS (
+    WHERE state = 'failed' AND attempts = 0 AND depends_on && %(parents)s::bigint[] AND NOT EXISTS (
         SELECT FROM artwork_indexer.event_queue AS parent
         WHERE parent.id = ANY(event.depends_on) AND parent.state = 'failed'
-    ) ORDER BY id
+    ) ORDER BY id FOR UPDATE OF event
     """
 )
 
-_NOTIFY = SQL("SELECT pg_notify(%(channel)s, '')")
+_LOCK = SQL("SELECT state::text, attempts FROM artwork_indexer.event_queue WHERE id = %(id)s FOR UPDATE")
 
+_NOTE_REASON = SQL(
+    "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
+    " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s"
+)
+
+# The row and its only reason, then its queued descendants. These are locked in the order of their ids, so that two
+# failures cannot deadlock. Their reason is that of metabrainz/artwork-indexer, which operators search for.
+_FAIL = SQL("UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id = %(id)s AND state = 'running'")
+_NOTE_ONLY_REASON = _NOTE_REASON + SQL(
+    " AND NOT EXISTS (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
+)
+_FAIL_DESCENDANTS = SQL(
+    """
+    WITH RECURSIVE dependent (id) AS (
+        SELECT %(id)s::bigint
+        UNION
+        SELECT event.id FROM artwork_indexer.event_queue AS event, dependent
+        WHERE event.depends_on @> ARRAY[dependent.id] AND event.state = 'queued'
+    ), locked AS (
+        SELECT id FROM artwork_indexer.event_queue WHERE id IN (SELECT id FROM dependent) AND state = 'queued'
+        ORDER BY id FOR UPDATE
+    ), failed AS (
+        UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id IN (SELECT id FROM locked) RETURNING id
+    )
+    INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason) SELECT id, format(
+        'This event was marked as failed because an event it depended on (%%s) had failed.', %(id)s::bigint
+    ) FROM failed
+    """
+)
+
+# Two equal events are never queued: a unique index of the schema.
+_TWIN = SQL(
+    """
+    SELECT twin.id FROM artwork_indexer.event_queue AS event JOIN artwork_indexer.event_queue AS twin
+    ON twin.entity_type = event.entity_type AND twin.action = event.action AND twin.message = event.message
+    WHERE event.id = %(id)s AND twin.id <> event.id AND twin.state = 'queued'
+    FOR UPDATE OF twin
+    """
+)
+
+# What waits for the event waits for its twin, and the twin for what the event waits for.
+_MERGE = (
+    SQL(
+        "UPDATE artwork_indexer.event_queue SET depends_on = array_replace(depends_on, %(id)s, %(twin)s)"
+        " WHERE depends_on @> ARRAY[%(id)s::bigint] AND state IN ('queued', 'failed') AND id <> %(twin)s"
+    ),
+    SQL(
+        "UPDATE artwork_indexer.event_queue AS twin SET depends_on = coalesce(twin.depends_on, '{{}}') ||"
+        " event.depends_on FROM artwork_indexer.event_queue AS event WHERE event.id = %(id)s"
+        " AND event.depends_on IS NOT NULL AND twin.id = %(twin)s"
+    ).format(),
+    SQL(
+        "UPDATE artwork_indexer.event_queue SET state = 'completed', last_updated = clock_timestamp() WHERE id = %(id)s"
+    ),
+    SQL(
+        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
+        " SELECT %(id)s, format('An equal event (%%s) is queued and takes its place.', %(twin)s::bigint)"
+    ),
+)
+
+#: Why events are queued again, and what they keep of their runs. After a failed one an event waits for the next, and a
+#: requeued one has all of them again. One that was interrupted loses nothing, and is ready at once.
+QueuedAfter = Literal["failed run", "failure", "interruption"]
+_KEPT: Mapping[QueuedAfter, SQL] = {
+    "failed run": SQL("last_updated = clock_timestamp()"),
+    "failure": SQL("attempts = 0, last_updated = clock_timestamp()"),
+    "interruption": SQL(
+        "attempts = greatest(attempts - 1, 0), last_updated = now() - greatest(attempts - 1, 0) * interval '1 day'"
+    ),
+}
+_QUEUE = SQL("UPDATE artwork_indexer.event_queue SET state = 'queued', {kept} WHERE id = %(id)s")
 
 #: Whether an event whose run begins follows another one, as those of a move do.
 Turn = Literal["alone", "with parents"]
@@ -175,10 +203,7 @@ class EventRecord:
     def complete(self) -> None:
         """Complete the event, which releases those that depend on it."""
         with self._connection() as connection:
-            values = {"id": self.event, "channel": CHANNEL}
-            if connection.execute(_COMPLETE_FIRST_RUN, values).fetchone() is None:
-                with connection.transaction():
-                    complete(connection, self.event)
+            complete(connection, self.event)
 
     def fail(self, reason: str) -> None:
         """Fail the event and its descendants; `reason` is kept if no failed run left one."""
@@ -249,25 +274,29 @@ def end_failed_run(connection: Connection, event: int, reason: str) -> bool:
     """
     state, attempts = connection.execute(_LOCK, {"id": event}).fetchone() or ("", 0)
     connection.execute(_NOTE_REASON, {"id": event, "reason": _storable(reason)})
-    if state == "running" and attempts >= MAX_ATTEMPTS:
-        return False
     if state == "running":
-        queue_again(connection, [event])
+        if attempts >= MAX_ATTEMPTS:
+            return False
+        queue_again(connection, [event], after="failed run")
     connection.execute(_NOTIFY, {"channel": CHANNEL})
     return True
 
 
 def complete(connection: Connection, event: int) -> None:
-    """Complete an event in the transaction of the connection.
+    """Complete an event.
 
     An operator, or a replay, may complete an event that had failed. Its descendants never ran, and are queued again.
     """
-    row = connection.execute(_COMPLETE, {"id": event}).fetchone()
-    if row is not None and row[0]:
-        ids = [id for (id,) in connection.execute(_FAILED_DESCENDANTS, {"id": event})]
-        while free := [id for (id,) in connection.execute(_FREE_OF_FAILED_PARENTS, {"ids": ids})]:
-            queue_again(connection, free)
-    connection.execute(_NOTIFY, {"channel": CHANNEL})
+    values = {"id": event, "channel": CHANNEL}
+    if connection.execute(_COMPLETE_FIRST_RUN, values).fetchone() is not None:
+        return
+    with connection.transaction():
+        free = [event] * connection.execute(_COMPLETE, values).rowcount
+        while free:
+            children = [id for (id,) in connection.execute(_FAILED_CHILDREN, {"parents": free})]
+            replaced = queue_again(connection, children, after="failed run")
+            free = [replaced.get(id, id) for id in children]
+        connection.execute(_NOTIFY, values)
 
 
 def fail(connection: Connection, event: int, reason: str) -> None:
@@ -275,6 +304,28 @@ def fail(connection: Connection, event: int, reason: str) -> None:
     if connection.execute(_FAIL, {"id": event}).rowcount:
         connection.execute(_NOTE_ONLY_REASON, {"id": event, "reason": _storable(reason)})
         connection.execute(_FAIL_DESCENDANTS, {"id": event})
+
+
+def queue_again(connection: Connection, events: Sequence[int], *, after: QueuedAfter) -> dict[int, int]:
+    """Queue events again in the transaction of the connection; return those that an equal queued event replaced.
+
+    The result has the id of the other event by that of each replaced one, which is completed. Raises DatabaseFailed if
+    another program queues equal events all the time.
+    """
+    twins = {event: _queue(connection, event, _QUEUE.format(kept=_KEPT[after])) for event in events}
+    return {event: twin for event, twin in twins.items() if twin is not None}
+
+
+def _queue(connection: Connection, event: int, update: Composed) -> int | None:
+    for _ in range(_TRIES):
+        if row := connection.execute(_TWIN, {"id": event}).fetchone():
+            for statement in _MERGE:
+                connection.execute(statement, {"id": event, "twin": row[0]})
+            return int(row[0])
+        with suppress(UniqueViolation), connection.transaction():
+            connection.execute(update, {"id": event})
+            return None
+    raise DatabaseFailed(f"event {event} was not queued again: equal events are queued all the time")
 
 
 def _storable(reason: str) -> str:

@@ -1,25 +1,37 @@
-"""The state of MusicBrainz's event queue as a value: what waits, runs and failed, and what needs an operator."""
+"""MusicBrainz's event queue as operators see and change it: its state, its rows, and whether readers may publish."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from psycopg.sql import SQL
 from redis import Redis
 
-from app.coverart.event_record import connect
+from app.broker.failure import MAX_MESSAGE
+from app.coverart.event_choice import MESSAGE
+from app.coverart.event_record import connect, queue_again
 from app.coverart.musicbrainz import Connection, is_pooled
 from app.coverart.project import PROJECTS, served
-from app.coverart.reader_status import READER_TIMEOUT, ReaderStatus
-from app.redis_state.client import get_quick_redis
+from app.errors import NoSuchEvent
+from app.redis_state.client import PREFIX, get_quick_redis
 from config.settings import Settings
+
+#: Seconds without a sign of life after which the reader counts as down: two of its longest pauses.
+READER_TIMEOUT = 70.0
 
 #: Seconds after which an event that never ran has waited too long: a reader publishes new ones within seconds.
 LONGEST_WAIT = 3_600.0
 
 #: Seconds that the database may take to count.
 _COUNT_SECONDS = 10
+
+_SEEN = f"{PREFIX}art:reader:seen"
+_PAUSED = f"{PREFIX}art:reader:paused"
+
+EventState = Literal["queued", "running", "failed", "completed"]
 
 _COUNTS = SQL(
     """
@@ -43,6 +55,59 @@ _FAILED = SQL(
 )
 
 _LIMIT = SQL("SELECT set_config('statement_timeout', %(ms)s, true)")
+
+_ROWS = SQL(
+    """
+    SELECT id, state::text, entity_type::text, action::text, {message}, coalesce(depends_on, '{{}}'),
+        extract(epoch FROM created)::float8, attempts, extract(epoch FROM last_updated)::float8, ARRAY(
+            SELECT left(failure_reason, {length}) FROM artwork_indexer.event_failure_reason AS failure
+            WHERE failure.event = event.id ORDER BY failure.created
+        )
+    FROM artwork_indexer.event_queue AS event
+    """
+).format(message=MESSAGE, length=MAX_MESSAGE)
+
+_GIVEN = _ROWS + SQL("WHERE id = ANY(%(ids)s) ORDER BY id")
+_LISTED = {
+    "oldest": _ROWS + SQL("WHERE state::text = %(state)s ORDER BY created, id LIMIT %(limit)s"),
+    "latest": _ROWS + SQL("WHERE state::text = %(state)s ORDER BY last_updated DESC, id DESC LIMIT %(limit)s"),
+}
+
+_LOCK_ALL = SQL(
+    "SELECT id FROM artwork_indexer.event_queue WHERE state = %(state)s AND (%(ids)s::bigint[] IS NULL"
+    " OR id = ANY(%(ids)s)) ORDER BY id FOR UPDATE"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One row of the table; `message` is its JSON as text, `reasons` are those of its failures, the oldest first.
+
+    Times are in seconds since 1970. A failed event without an attempt failed with a parent, and comes back with it.
+    """
+
+    id: int
+    state: str
+    entity: str
+    action: str
+    message: str
+    depends_on: tuple[int, ...]
+    created: float
+    attempts: int
+    last_updated: float
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """Events that were queued again, and those that an equal queued event replaced, by the id of that one."""
+
+    ids: tuple[int, ...]
+    replaced: dict[int, int]
+
+    def __str__(self) -> str:
+        merged = f", {len(self.replaced):,} of them merged with an equal queued event" if self.replaced else ""
+        return f"{len(self.ids):,} events queued again{merged}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +170,39 @@ class EventQueueState:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderStatus:
+    """What all readers of events and their operators tell each other in Redis; every method raises RedisError."""
+
+    redis: Redis = field(repr=False)
+
+    def touch(self) -> None:
+        """Note that a reader has just read the table."""
+        self.redis.set(_SEEN, time.time())
+
+    def seconds_silent(self) -> float | None:
+        """Return the seconds since a reader last read the table; None if none ever did."""
+        seen = self.redis.get(_SEEN)
+        return None if seen is None else max(0.0, time.time() - float(str(seen)))
+
+    def pause(self) -> None:
+        """Have all readers publish nothing until `resume`, also those that start later."""
+        self.redis.set(_PAUSED, 1)
+
+    def resume(self) -> None:
+        """Let readers publish again."""
+        self.redis.delete(_PAUSED)
+
+    def is_paused(self) -> bool:
+        """Return whether readers must publish nothing."""
+        return bool(self.redis.exists(_PAUSED))
+
+    def may_publish(self) -> bool:
+        """Return whether a reader runs that is not paused."""
+        silent = self.seconds_silent()
+        return silent is not None and silent < READER_TIMEOUT and not self.is_paused()
+
+
 def event_queue_state(settings: Settings) -> EventQueueState | None:
     """Return the state of the event queue; None for settings without one.
 
@@ -114,26 +212,70 @@ def event_queue_state(settings: Settings) -> EventQueueState | None:
     if not url:
         return None
     with connect(url) as connection:
-        return read_state(connection, settings, get_quick_redis(settings.redis))
+        return read_state(connection, settings)
 
 
-def read_state(connection: Connection, settings: Settings, redis: Redis) -> EventQueueState:
+def read_state(connection: Connection, settings: Settings) -> EventQueueState:
     """Return the state of the event queue of an open connection; raises psycopg's errors and RedisError."""
-    reader = ReaderStatus(redis)
+    reader = ReaderStatus(get_quick_redis(settings.redis))
     silent, paused = reader.seconds_silent(), reader.is_paused()
     with connection.transaction():
         connection.execute(_LIMIT, {"ms": str(_COUNT_SECONDS * 1_000)})
         counts = {entity: rest for entity, *rest in connection.execute(_COUNTS)}
-        failed: dict[str, dict[str, int]] = {}
+        failed: dict[str, dict[str, int]] = {project.entity: {} for project in PROJECTS}
         for entity, reason, count in connection.execute(_FAILED):
-            failed.setdefault(entity, {})[reason] = count
+            failed[entity][reason] = count
     exchanges = {project.entity: exchange for exchange, project in served(settings).items()}
     entities = []
-    for project in PROJECTS:
-        queued, running, oldest = counts.get(project.entity, (0, 0, 0.0))
-        exchange = exchanges.get(project.entity, "")
-        entities.append(EntityEvents(project.entity, exchange, queued, running, oldest, failed.get(project.entity, {})))
+    for entity in failed:
+        queued, running, oldest = counts.get(entity, (0, 0, 0.0))
+        entities.append(EntityEvents(entity, exchanges.get(entity, ""), queued, running, oldest, failed[entity]))
     return EventQueueState(tuple(entities), silent, paused, is_pooled(connection))
+
+
+def list_rows(
+    connection: Connection, state: EventState, *, limit: int, order: Literal["oldest", "latest"] = "oldest"
+) -> list[EventRow]:
+    """Return the oldest events of a state, or those that were updated last."""
+    return _rows(connection.execute(_LISTED[order], {"state": state, "limit": limit}))
+
+
+def find_rows(connection: Connection, ids: Sequence[int]) -> list[EventRow]:
+    """Return the events with these ids; raises NoSuchEvent for an unknown one."""
+    found = _rows(connection.execute(_GIVEN, {"ids": list(ids)}))
+    for id in set(ids).difference(row.id for row in found):
+        raise NoSuchEvent(f"event {id}: the table does not have it")
+    return found
+
+
+def requeue(
+    connection: Connection,
+    state: Literal["failed", "running"],
+    ids: Sequence[int] | None = None,
+    *,
+    dry_run: bool = False,
+) -> Requeued:
+    """Queue events of a state again, all of them for None: failed ones have all their runs again.
+
+    Running ones are handed back: they lose no run, and are ready at once. This indexer then leaves their messages
+    aside, and another one can take the table over. Raises NoSuchEvent for an id that has another state.
+    """
+    with connection.transaction():
+        for row in find_rows(connection, ids or ()):
+            if row.state != state:
+                raise NoSuchEvent(f"event {row.id} is {row.state}, and not {state}")
+        values = {"state": state, "ids": None if ids is None else list(ids)}
+        found = tuple(id for (id,) in connection.execute(_LOCK_ALL, values))
+        after: Literal["failure", "interruption"] = "failure" if state == "failed" else "interruption"
+        return Requeued(found, {} if dry_run else queue_again(connection, found, after=after))
+
+
+def _rows(rows: Any) -> list[EventRow]:
+    return [EventRow(*map(_immutable, row)) for row in rows]
+
+
+def _immutable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def age_text(seconds: float) -> str:

@@ -20,9 +20,9 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.coverart.event_queue import EventPublisher, any_running, forget_completed
 from app.coverart.event_record import CHANNEL, connect
+from app.coverart.event_state import ReaderStatus
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import served
-from app.coverart.reader_status import ReaderStatus
 from app.errors import ArtNotServed, DatabaseFailed
 from app.redis_state.client import get_quick_redis
 from app.topology.queues import art_queues

@@ -1,29 +1,34 @@
-"""Cover art and event art: what is read of the event queue, and the act to index items again."""
+"""Cover art and event art: what is read of the event queue, and acts on its events, its reader and on items."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from redis import RedisError
 
+from app.broker.dead_letters import DeadSets
 from app.broker.errors import InvalidMessage
-from app.coverart import event_record
-from app.coverart.event_rows import EventRow, list_events
-from app.coverart.event_state import EventQueueState, read_state
-from app.coverart.jobs import Index, canonical_gid, message
+from app.coverart import event_state
+from app.coverart.event_record import connect
+from app.coverart.event_state import EventQueueState, EventRow, EventState, ReaderStatus, Requeued
+from app.coverart.jobs import Index, canonical_gid, event_of, message
+from app.coverart.musicbrainz import Connection
 from app.coverart.project import served
-from app.errors import ArtNotServed, DatabaseFailed, InvalidJob
+from app.errors import ArtNotServed, DatabaseFailed, EventsInUse, InvalidJob
+from app.messages.dead_sets import dead_sets
 from app.operations.operations import Operations
-from app.redis_state.client import get_quick_redis
 
 #: Failed events that are listed, and gids of one act.
 MAX_FAILED: Final = 50
 MAX_GIDS: Final = 200
-#: Seconds to wait for the database; libpq takes no less than two.
+#: Seconds to wait for the database before a page is shown; libpq takes no less than two.
 _PATIENCE: Final = 2.0
+
+_SUBJECT = "event queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +47,85 @@ def archives(ops: Operations) -> list[str]:
 
 def read_events(ops: Operations) -> EventReport | None:
     """Return the state of the event queue, or None without EVENT_QUEUE_URL."""
-    url = ops.settings.event_queue_url.get_secret_value()
-    if not url:
-        return None
     try:
-        with event_record.connect(url, timeout=_PATIENCE) as connection:
-            state = read_state(connection, ops.settings, get_quick_redis(ops.settings.redis))
-            return EventReport(state, list_events(connection, "failed", limit=MAX_FAILED, order="latest"))
+        with _table(ops, timeout=_PATIENCE) as connection:
+            state = event_state.read_state(connection, ops.settings)
+            return EventReport(state, event_state.list_rows(connection, "failed", limit=MAX_FAILED, order="latest"))
+    except ArtNotServed:
+        return None
     except (DatabaseFailed, RedisError) as error:
         return EventReport(trouble=str(error))
+
+
+def list_events(ops: Operations, state: EventState, *, limit: int) -> list[EventRow]:
+    """Return the oldest events of a state; raises ArtNotServed, and as `musicbrainz.connect`."""
+    with _table(ops) as connection:
+        return event_state.list_rows(connection, state, limit=limit)
+
+
+def find_event(ops: Operations, ident: int) -> EventRow:
+    """Return an event; raises NoSuchEvent, and as `list_events`."""
+    with _table(ops) as connection:
+        return event_state.find_rows(connection, [ident])[0]
+
+
+def pause_reader(ops: Operations, *, why: str = "") -> None:
+    """Have the reader publish no event until it is resumed. Jobs of published ones go on."""
+    with ops.act("pause events", _SUBJECT, why=why):
+        ReaderStatus(ops.redis).pause()
+
+
+def resume_reader(ops: Operations, *, why: str = "") -> None:
+    """Let the reader publish events again."""
+    with ops.act("resume events", _SUBJECT, why=why):
+        ReaderStatus(ops.redis).resume()
+
+
+def requeue(ops: Operations, ids: Sequence[int] | None, *, dry_run: bool = False, why: str = "") -> Requeued:
+    """Queue failed events again, all of them for None, and remove their dead letters; with `dry_run` change nothing.
+
+    Raises NoSuchEvent, before anything is changed, for an id that is no failed event.
+    """
+    with _table(ops) as connection:
+        if dry_run:
+            return event_state.requeue(connection, "failed", ids, dry_run=True)
+        with ops.act("requeue events", _SUBJECT, why=why) as act:
+            done = event_state.requeue(connection, "failed", ids)
+            names = [f"{exchange}.failed" for exchange in ops.settings.art_exchanges] if done.ids else []
+            removed = sum(_forget(dead_sets(ops.settings).only(name), set(done.ids)) for name in names)
+            act.result = f"{done}; {removed:,} dead letters removed"
+    return done
+
+
+def _forget(sets: DeadSets, events: set[int]) -> int:
+    """Remove the dead letters of events; return their number."""
+    concerned = {letter.id for letter in sets.iter_letters() if event_of(letter.delivery.headers) in events}
+    return sets.forget(lambda letter: letter.id in concerned) if concerned else 0
+
+
+def hand_back(ops: Operations, *, dry_run: bool = False, why: str = "") -> Requeued:
+    """Queue running events again for the indexer that takes the table over; with `dry_run` change nothing.
+
+    Raises EventsInUse while a reader publishes: it would publish them again at once.
+    """
+    with _table(ops) as connection:
+        if dry_run:
+            return event_state.requeue(connection, "running", dry_run=True)
+        with ops.act("hand back events", _SUBJECT, why=why) as act:
+            if ReaderStatus(ops.redis).may_publish():
+                raise EventsInUse("the event reader publishes events: pause it first (`perennial caa events pause`)")
+            done = event_state.requeue(connection, "running")
+            act.result = str(done)
+    return done
 
 
 def reindex(ops: Operations, exchange: str, gids: Sequence[str], *, why: str = "") -> list[str]:
     """Enqueue `index` of entities, which writes their listing and metadata again; return their gids.
 
-    Raises InvalidJob for an invalid gid, ArtNotServed for an exchange that is not served, and InvalidMessage for no
-    gid or too many.
+    Raises InvalidMessage for an invalid gid, for no gid and for too many, and ArtNotServed for an exchange that is not
+    served.
     """
-    if exchange not in served(ops.settings):
+    if exchange not in archives(ops):
         raise ArtNotServed(f"{exchange[:80]!r} is not served here")
     if not 1 <= len(gids) <= MAX_GIDS:
         raise InvalidMessage(f"gids: expected 1 to {MAX_GIDS}, not {len(gids)}")
@@ -70,3 +136,12 @@ def reindex(ops: Operations, exchange: str, gids: Sequence[str], *, why: str = "
     with ops.act("art reindex", exchange, why=why, gids=wanted):
         ops.publish([message(Index(gid), exchange, str(uuid.uuid4())) for gid in wanted])
     return wanted
+
+
+@contextmanager
+def _table(ops: Operations, *, timeout: float = 10.0) -> Iterator[Connection]:
+    url = ops.settings.event_queue_url.get_secret_value()
+    if not url:
+        raise ArtNotServed("no event queue: EVENT_QUEUE_URL is empty")
+    with connect(url, timeout=timeout) as connection:
+        yield connection

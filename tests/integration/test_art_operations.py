@@ -17,13 +17,12 @@ from typer.testing import CliRunner
 from app.celery import app
 from app.cli.main import cli
 from app.coverart.event_record import MAX_ATTEMPTS
-from app.coverart.event_state import event_queue_state
+from app.coverart.event_state import ReaderStatus, event_queue_state
 from app.coverart.jobs import EVENT
-from app.coverart.reader_status import ReaderStatus
 from app.doctor.checks import WITHOUT_BROKER, run_checks
 from app.errors import ArtNotServed, EventsInUse, NoSuchEvent
 from app.messages.art_event_reader import EventReader
-from app.operations import art_events
+from app.operations import art
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
 from app.topology.declare import declare_all
@@ -131,10 +130,10 @@ def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(des
     for event in (first, second, 99):
         broker.post(A.encode(), exchange="cover-art-archive.failed", key="index", headers={EVENT: event})
     with pytest.raises(NoSuchEvent, match=f"event {queued} is queued, and not failed"):
-        art_events.requeue(desk.ops, [first, queued])
-    assert art_events.requeue(desk.ops, None, dry_run=True).ids == (first, second)
+        art.requeue(desk.ops, [first, queued])
+    assert art.requeue(desk.ops, None, dry_run=True).ids == (first, second)
     assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
-    done = art_events.requeue(desk.ops, None)
+    done = art.requeue(desk.ops, None)
     assert (done.ids, done.replaced) == ((first, second), {second: twin})
     assert desk.states() == {
         first: ("queued", 0),
@@ -153,11 +152,11 @@ def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones
     child = desk.add(A, action="deindex", depends_on=[replaced])
     twin = desk.add(C)
     desk.status.touch()
-    assert art_events.hand_back(desk.ops, dry_run=True).ids == (fresh, tried, replaced)
+    assert art.hand_back(desk.ops, dry_run=True).ids == (fresh, tried, replaced)
     with pytest.raises(EventsInUse, match="pause"):
-        art_events.hand_back(desk.ops)
+        art.hand_back(desk.ops)
     desk.status.pause()
-    assert art_events.hand_back(desk.ops).replaced == {replaced: twin}
+    assert art.hand_back(desk.ops).replaced == {replaced: twin}
     assert desk.states() == {
         fresh: ("queued", 0),
         tried: ("queued", 2),
@@ -176,7 +175,7 @@ def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones
 
 
 def test_a_paused_reader_publishes_nothing_and_a_resumed_one_goes_on(desk: Desk) -> None:
-    art_events.pause_reader(desk.ops, why="the other indexer runs")
+    art.pause_reader(desk.ops, why="the other indexer runs")
     event = desk.add(A)
     stopping = threading.Event()
     reader = threading.Thread(target=EventReader(desk.ops.settings, stopping=stopping).run)
@@ -184,7 +183,7 @@ def test_a_paused_reader_publishes_nothing_and_a_resumed_one_goes_on(desk: Desk)
     try:
         eventually(lambda: desk.status.seconds_silent() is not None, "it has read the table")
         assert desk.states()[event] == ("queued", 0)
-        art_events.resume_reader(desk.ops)
+        art.resume_reader(desk.ops)
         desk.db.execute("NOTIFY artwork_indexer_event_queue")
         eventually(lambda: desk.states()[event] == ("running", 1), "it is published")
     finally:
@@ -210,14 +209,14 @@ def test_without_redis_which_may_have_a_pause_no_event_is_published(
 
 def test_events_are_listed_and_shown_with_their_reasons(desk: Desk) -> None:
     event = desk.fail(A, "ArchiveRefused: 400")
-    [listed] = art_events.list_events(desk.ops, "failed", limit=10)
+    [listed] = art.list_events(desk.ops, "failed", limit=10)
     assert (listed.id, listed.reasons) == (event, ("ArchiveRefused: 400",))
-    assert art_events.find_event(desk.ops, event) == listed
+    assert art.find_event(desk.ops, event) == listed
     with pytest.raises(NoSuchEvent, match="event 1: the table does not have it"):
-        art_events.find_event(desk.ops, 1)
+        art.find_event(desk.ops, 1)
     without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
     with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):
-        art_events.list_events(Operations(without, command_operator()), "failed", limit=1)
+        art.list_events(Operations(without, command_operator()), "failed", limit=1)
 
 
 def test_the_commands_print_what_they_did_and_the_state(

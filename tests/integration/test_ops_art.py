@@ -14,8 +14,8 @@ from kombu import Connection
 from pydantic import SecretStr
 from redis import Redis
 
+from app.coverart.event_state import ReaderStatus
 from app.coverart.outages import OUTAGE_ITEMS, Services
-from app.coverart.reader_status import ReaderStatus
 from app.operations.art_audit import ArtAudit, KeptFinding, keep_audit
 from app.operations.audit import AuditLog
 from app.operations.operations import Operations

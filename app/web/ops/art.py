@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from app.broker.errors import InvalidMessage
 from app.errors import StoreError
-from app.operations import art, art_events
+from app.operations import art
 from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.overview import PATIENCE
 from app.web.middleware import OPS_PAGES
@@ -19,7 +19,7 @@ from app.web.ops.visits import Acting, Reading
 
 router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
 
-_STEERED = {"pause": art_events.pause_reader, "resume": art_events.resume_reader}
+_STEERED = {"pause": art.pause_reader, "resume": art.resume_reader}
 
 
 @router.get("/art", response_class=HTMLResponse)
@@ -58,7 +58,7 @@ def requeue(visit: Acting) -> RedirectResponse:
         raise InvalidMessage("event: expected the number of an event")
     if not given:
         raise InvalidMessage("choose at least one event")
-    done = art_events.requeue(visit.ops, [int(each) for each in given], why=visit.value("why"))
+    done = art.requeue(visit.ops, [int(each) for each in given], why=visit.value("why"))
     return visit.back(f"{OPS_PAGES}/art", f"{done}.")
 
 
@@ -76,7 +76,7 @@ def steer_reader(visit: Acting) -> RedirectResponse:
 def hand_back(visit: Acting) -> RedirectResponse:
     """Queue running events again for another indexer, or only count them."""
     dry_run = visit.value("act") == "dry-handback"
-    done = art_events.hand_back(visit.ops, dry_run=dry_run, why=visit.value("why"))
+    done = art.hand_back(visit.ops, dry_run=dry_run, why=visit.value("why"))
     note = f"{len(done.ids):,} running events would be queued again." if dry_run else f"{done}."
     return visit.back(f"{OPS_PAGES}/art", note)
 

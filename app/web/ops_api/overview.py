@@ -13,8 +13,7 @@ from pydantic import BaseModel, Field
 
 from app.broker.errors import ApplicationError, BrokerUnreachable, InvalidMessage, Overloaded
 from app.cluster.protocol import Routes
-from app.coverart.event_rows import EventRow, Requeued
-from app.coverart.event_state import EventQueueState
+from app.coverart.event_state import EventQueueState, EventRow, Requeued
 from app.errors import (
     BodyRefused,
     OperatorRequired,
@@ -25,7 +24,7 @@ from app.errors import (
     TooManySearches,
     UriTooLong,
 )
-from app.operations import art, art_events, timers
+from app.operations import art, timers
 from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.audit import AuditEntry
 from app.operations.findings import findings, sentence
@@ -258,25 +257,25 @@ async def show_art(ops: Calling) -> Response:
 @router.post("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")
 async def requeue_events(ops: Calling, body: RequeueBody) -> Response:
     """Queue failed events of cover art again, and list them in `done`."""
-    return await answer(lambda: _ids(art_events.requeue(ops, body.events, dry_run=body.dry_run, why=body.why)))
+    return await answer(lambda: _ids(art.requeue(ops, body.events, dry_run=body.dry_run, why=body.why)))
 
 
 @router.post("/art/pause", response_model=DoneAnswer, operation_id="pause_events")
 async def pause_events(ops: Calling, body: StrictBody) -> Response:
     """Let the readers of the event queue publish no event. Jobs of published ones go on."""
-    return await answer(lambda: _switched(art_events.pause_reader, ops, body.why, "paused"))
+    return await answer(lambda: _switched(art.pause_reader, ops, body.why, "paused"))
 
 
 @router.post("/art/resume", response_model=DoneAnswer, operation_id="resume_events")
 async def resume_events(ops: Calling, body: StrictBody) -> Response:
     """Let the readers of the event queue publish events again."""
-    return await answer(lambda: _switched(art_events.resume_reader, ops, body.why, "resumed"))
+    return await answer(lambda: _switched(art.resume_reader, ops, body.why, "resumed"))
 
 
 @router.post("/art/handback", response_model=DoneAnswer, operation_id="hand_back_events")
 async def hand_back_events(ops: Calling, body: HandBackBody) -> Response:
     """Queue running events again, for the indexer that takes the table over, and list them in `done`."""
-    return await answer(lambda: _ids(art_events.hand_back(ops, dry_run=body.dry_run, why=body.why)))
+    return await answer(lambda: _ids(art.hand_back(ops, dry_run=body.dry_run, why=body.why)))
 
 
 def _switched(switch: Callable[..., None], ops: Operations, why: str, state: str) -> dict[str, Any]:
