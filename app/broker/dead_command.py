@@ -48,9 +48,9 @@ def list_(sets: DeadSets, groups: bool, limit: int | None) -> None:
             _print_line(group.key, group.count, group.reason, f"{group.exception}: {group.message}")
         return
     for letter in sets.summaries(limit=limit):
-        cause, at = letter.cause, letter.cause.failed_at
+        at, attempts = letter.failed_at, letter.cause.attempts
         failed_at = "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
-        _print_line(letter.id, letter.queue, letter.reason, cause.attempts, failed_at, cause.error)
+        _print_line(letter.id, letter.queue, letter.reason, attempts, failed_at, letter.error)
 
 
 @dead.command()

@@ -58,14 +58,14 @@ def print_table(shown: Sequence[LetterSummary], *, empty: str, total: int) -> No
     rows = [
         {
             "id": short(letter.id),
-            "age": age(letter.cause.failed_at),
-            **({"failed at": iso(letter.cause.failed_at).replace("+00:00", "Z")} if wide else {}),
+            "age": age(letter.failed_at),
+            **({"failed at": iso(letter.failed_at).replace("+00:00", "Z")} if wide else {}),
             **({"set": letter.set} if several_sets else {}),
             "task": task_of(letter) or letter.queue or letter.routing_key,
             **({"domain": domain_of(letter)} if wide else {}),
             "reason": letter.reason,
             "tries": str(letter.cause.attempts or ""),
-            "error": letter.cause.error,
+            "error": letter.error,
         }
         for letter in shown
     ]
@@ -139,12 +139,12 @@ def fields(letter: LetterSummary) -> dict[str, Any]:
         "queue": letter.queue,
         "reason": letter.reason,
         "attempts": cause.attempts,
-        "first_failed_at": iso(cause.first_failed_at),
-        "failed_at": iso(cause.failed_at),
+        "first_failed_at": iso(letter.first_failed_at),
+        "failed_at": iso(letter.failed_at),
         "worker": cause.worker,
-        "error": cause.error,
+        "error": letter.error,
         "exception": cause.exception,
-        "message": cause.message,
+        "message": letter.error_message,
         "location": cause.location,
         "group": letter.group,
         "task": task_of(letter),
@@ -167,7 +167,7 @@ def details(letter: DeadLetter) -> dict[str, Any]:
         "content_type": delivery.content_type,
         "properties": properties,
         "headers": readable(delivery.headers),
-        "traceback": letter.cause.traceback,
+        "traceback": letter.traceback,
     }
 
 
@@ -198,13 +198,13 @@ def page(letter: DeadLetter) -> Iterator[str]:
         "queue": letter.queue or "unknown",
         "reason": letter.reason,
         "attempts": cause.attempts,
-        "error": cause.error,
+        "error": letter.error,
         "location": cause.location,
         "group": letter.group,
         "task": task_of(letter),
         "domain": domain_of(letter),
-        "first failed": _with_age(cause.first_failed_at),
-        "failed": _with_age(cause.failed_at),
+        "first failed": _with_age(letter.first_failed_at),
+        "failed": _with_age(letter.failed_at),
         "worker": cause.worker,
         "dead set": letter.set,
         "routing key": f"{delivery.routing_key} (exchange {delivery.exchange or 'default'})",
@@ -216,7 +216,7 @@ def page(letter: DeadLetter) -> Iterator[str]:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, indent=2, ensure_ascii=False)
     yield from _section("arguments", text.splitlines())
     yield from _section("headers", _other_headers(letter))
-    yield from _section("traceback", cause.traceback.splitlines())
+    yield from _section("traceback", letter.traceback.splitlines())
 
 
 def age(seconds: float | None) -> str:

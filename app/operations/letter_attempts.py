@@ -51,7 +51,7 @@ def attempts_of(letter: DeadLetter, settings: Settings) -> list[Attempt]:
     policy = retry_policies(settings).policy_for(letter.queue, cause.task)
     number = min(cause.attempts, MAX_SHOWN)
     waits = [0.0, *(_wait_after(policy, letter, run) for run in range(1, number))][:number]
-    first, last = cause.first_failed_at, cause.failed_at
+    first, last = letter.first_failed_at, letter.failed_at
     found = []
     for run, (wait, since) in enumerate(zip(waits, accumulate(waits), strict=True), 1):
         is_known = run in (1, cause.attempts)

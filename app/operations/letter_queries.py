@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from app.broker.dead_letters import DeadLetter, DeadSets, LetterGroup, LetterSummary
+from app.broker.dead_letters import EVERYTHING, DeadLetter, DeadSets, LetterGroup, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.messages.dead_sets import domain_of, task_of, where
 
@@ -78,6 +78,8 @@ class LetterQuery:
 
     def condition(self) -> Callable[[LetterSummary], bool]:
         """Return the condition of all filters but `text` and `act`. Raises InvalidMessage and InvalidUrl."""
+        if self.given().keys() <= {"text", "act"}:
+            return EVERYTHING
         matches = where(
             task=self.task,
             domain=self.domain,
@@ -169,11 +171,11 @@ class CauseGroup(LetterGroup):
         """Count a letter, its error and the hour of its death."""
         self.add(letter)
         if self.count <= _COMPARED:
-            error = normalised(letter.cause.message)
+            error = normalised(letter.error_message)
             if error in self.errors or len(self.errors) < MAX_GROUPS:
                 self.errors[error] += 1
-        if letter.cause.failed_at is not None:
-            hours_ago = int(max(0.0, now - letter.cause.failed_at) // _HOUR)
+        if letter.failed_at is not None:
+            hours_ago = int(max(0.0, now - letter.failed_at) // _HOUR)
             if hours_ago < TREND_HOURS:
                 self.hours[-1 - hours_ago] += 1
 
@@ -201,17 +203,12 @@ def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> Lett
     total = 0
     for letter in letters:
         total += 1
-        task, cause = cut(task_of(letter), MAX_NAME), letter.cause
-        if (task, letter.group) not in groups:
-            groups[task, letter.group] = CauseGroup(
-                key=cause_key(letter),
-                task=task,
-                reason=cut(cause.reason, MAX_NAME),
-                exception=cut(cause.exception, MAX_NAME),
-                location=cut(cause.location, MAX_NAME),
-            )
-        groups[task, letter.group].count_death(letter, now)
-        rank = (cause.failed_at or 0.0, total)
+        task = task_of(letter)
+        group = groups.get((task, letter.cause.group))
+        if group is None:
+            group = groups[task, letter.cause.group] = _empty_group(task, letter)
+        group.count_death(letter, now)
+        rank = (letter.failed_at or 0.0, total)
         if len(newest) < offset + limit or (newest and rank > newest[0][:2]):
             add = heapq.heappush if len(newest) < offset + limit else heapq.heapreplace
             add(newest, (*rank, row_of(letter) if isinstance(letter, DeadLetter) else letter))
@@ -227,6 +224,17 @@ def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> Lett
         ],
         tasks=sorted({group.task for group in groups.values() if group.task})[:MAX_GROUPS],
         reasons=sorted({group.reason for group in groups.values()})[:MAX_GROUPS],
+    )
+
+
+def _empty_group(task: str, letter: LetterSummary) -> CauseGroup:
+    cause = letter.cause
+    return CauseGroup(
+        key=cause_key(letter),
+        task=cut(task, MAX_NAME),
+        reason=cut(cause.reason, MAX_NAME),
+        exception=cut(cause.exception, MAX_NAME),
+        location=cut(cause.location, MAX_NAME),
     )
 
 
@@ -246,12 +254,12 @@ def row_of(letter: LetterSummary) -> LetterRow:
         task=cut(task_of(letter), MAX_NAME),
         domain=cut(domain_of(letter), MAX_NAME),
         reason=cut(cause.reason, MAX_NAME),
-        error=cut(cause.error, MAX_ERROR),
+        error=cut(letter.error, MAX_ERROR),
         group=letter.group,
         worker=cut(cause.worker, MAX_NAME),
         attempts=cause.attempts,
-        first_failed_at=cause.first_failed_at,
-        failed_at=cause.failed_at,
+        first_failed_at=letter.first_failed_at,
+        failed_at=letter.failed_at,
     )
 
 
@@ -278,7 +286,7 @@ def cut(text: str, limit: int) -> str:
 
 def _contains(letter: DeadLetter, text: str) -> bool:
     cause = letter.cause
-    names = (letter.id, cause.error, cause.reason, cause.queue, task_of(letter), letter.delivery.routing_key)
+    names = (letter.id, letter.error, cause.reason, cause.queue, task_of(letter), letter.delivery.routing_key)
     return (
         any(text in name.casefold() for name in names)
         or text in letter.delivery.body.decode(errors="replace").casefold()

@@ -193,7 +193,7 @@ class Overview:
         if total > _MAX_LETTERS:
             return DeadHistory(total, (), None)
         for letter in sets.iter_letters():
-            at = letter.cause.failed_at
+            at = letter.failed_at
             if at is not None:
                 oldest = at if oldest is None else min(oldest, at)
                 hours[int((now - at) // 3_600)] += 1

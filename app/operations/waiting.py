@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from app.broker.dead_letters.causes import cause_of
 from app.broker.dead_letters.letters import DeadLetter
 from app.broker.errors import InvalidMessage
 from app.broker.failure import Failure
@@ -158,7 +157,7 @@ def is_coalescing(settings: Settings, name: str) -> bool:
 
 def _described(queue: DelayQueue, waiting: Waiting) -> WaitingMessage:
     delivery = waiting.delivery
-    letter = DeadLetter(id=waiting.id, set=queue.name, delivery=delivery, cause=cause_of(delivery))
+    letter = DeadLetter.of(delivery, id=waiting.id, set=queue.name)
     first = delivery.headers.get(FIRST_FAILED)
     return WaitingMessage(
         id=waiting.id,

@@ -85,9 +85,10 @@ def test_an_operator_without_scripts_goes_through_an_incident(
         FailingSite(pages) as site,
         running_system(changed, settings, tmp_path) as system,
         web_process({**changed, **VARIABLES}, tmp_path / "web.log") as (_, base),
-        browser.new_context(java_script_enabled=False) as context,
+        browser.new_context(java_script_enabled=False) as first,
+        browser.new_context(java_script_enabled=False) as second,
     ):
-        tab = context.new_page()
+        tab = first.new_page()
         system.post("index+crawl", url=site.url)
         eventually(lambda: letters(settings) == pages, "every page is a dead letter", seconds=60 + pages / 5)
         log_in(tab, base)
@@ -106,12 +107,18 @@ def test_an_operator_without_scripts_goes_through_an_incident(
         assert "died again" in ended_act(tab)
         assert letters(settings) == pages
 
-        # It is repaired: the others follow at a rate, while a new letter dies.
+        # It is repaired: the others follow at a rate, while a new letter dies and the browser is closed.
         site.repaired = True
         tab.get_by_role("link", name="Dead letters").first.click()
         tab.get_by_role("region", name="Causes").get_by_role("link", name="server-error").click()
         replay(tab, rate="40")
+        tab.wait_for_url(re.compile("/ops/acts/"))
+        act = tab.url
+        first.close()
         system.post("index", url=site.at("/wrong"))
+        tab = second.new_page()
+        log_in(tab, base)
+        tab.goto(act)
         assert f"{pages:,} of {pages:,} replayed" in ended_act(tab)
         eventually(lambda: letters(settings) == 1, "the new letter is there, and no other one", seconds=60)
 

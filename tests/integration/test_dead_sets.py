@@ -256,7 +256,7 @@ def test_letters_of_the_broker_and_of_foreign_programs_are_read_and_replayed(
     broker.post(b"[1]", exchange="", key="mail", expiration="1")
     broker.post(b"by hand", exchange="post.dead", key="mail")
     eventually(lambda: broker.depth("post.dead") == 2, "the broker has dead-lettered it")
-    causes = {(letter.set, letter.reason, letter.queue, letter.cause.error) for letter in dead.letters()}
+    causes = {(letter.set, letter.reason, letter.queue, letter.error) for letter in dead.letters()}
     assert causes == {
         ("art.failed", "exception", "", "timed out"),
         ("orders.error", "reject", "", "Net::ReadTimeout: x"),

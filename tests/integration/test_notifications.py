@@ -199,7 +199,7 @@ def test_an_event_that_is_refused_for_good_is_dead_lettered_at_once_and_may_be_r
     assert letters(broker) == [("notification-refused", "a.gov")]
     dead = dead_sets(process.settings)
     [letter] = dead.letters()
-    assert (letter.queue, letter.cause.message) == (WEBHOOK, f"the webhook answers {status}")
+    assert (letter.queue, letter.error_message) == (WEBHOOK, f"the webhook answers {status}")
     assert dead.replay([letter.id]).done
     notify(receiver=WEBHOOK)
     assert ids(site) == [first, second, first]

@@ -5,6 +5,7 @@ from .dead_set import Retention as Retention
 from .exports import from_record as from_record
 from .exports import read_export as read_export
 from .exports import to_record as to_record
+from .letters import EVERYTHING as EVERYTHING
 from .letters import DeadLetter as DeadLetter
 from .letters import LetterFilter as LetterFilter
 from .letters import LetterGroup as LetterGroup

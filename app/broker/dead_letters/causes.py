@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from ..delivery import Delivery
@@ -45,50 +47,66 @@ _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why a message was dead-lettered. Unknown fields are empty, 0 or None. Times are seconds since the epoch."""
+    """Why messages were dead-lettered: what many of them have in common. Unknown fields are empty or 0."""
 
     reason: str
     #: The queue from which the message was consumed before it was dead-lettered.
     queue: str = ""
     task: str = ""
     exception: str = ""
-    message: str = ""
-    traceback: str = ""
     #: `folder/file:line in function` of the traceback's last frame, independent of the path of the checkout.
     location: str = ""
     attempts: int = 0
     worker: str = ""
+    #: Eight hex digits of reason, exception and location: the same for letters with the same cause.
+    group: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the group once: lists of all letters need it of each."""
+        object.__setattr__(self, "group", _group_of(self.reason, self.exception, self.location))
+
+
+@lru_cache(maxsize=1_000)
+def _group_of(*cause: str) -> str:
+    return hashlib.blake2b("\0".join(cause).encode(errors="replace"), digest_size=4).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """How one message was dead-lettered: its cause and its own error. Times are seconds since the epoch, if known."""
+
+    cause: Cause
+    error_message: str = ""
+    traceback: str = ""
     first_failed_at: float | None = None
     failed_at: float | None = None
 
-    @property
-    def error(self) -> str:
-        """Exception and message as one text."""
-        return f"{self.exception}: {self.message}".strip(": ")
 
-
-def cause_of(delivery: Delivery) -> Cause:
-    """Return why a message is in a dead set. Never raises, whatever its headers hold."""
-    cause = _from_headers(delivery)
-    frames = _FRAME.findall(cause.traceback)
+def death_of(delivery: Delivery) -> Death:
+    """Return how a message came to a dead set. Never raises, whatever its headers hold."""
+    death = _from_headers(delivery)
+    frames = _FRAME.findall(death.traceback)
     if not frames:
-        return cause
+        return death
     path, line, function = frames[-1]
-    return replace(cause, location=f"{'/'.join(path.replace(chr(92), '/').split('/')[-2:])}:{line} in {function}")
+    location = f"{'/'.join(path.replace(chr(92), '/').split('/')[-2:])}:{line} in {function}"
+    return replace(death, cause=replace(death.cause, location=location))
 
 
-def _from_headers(delivery: Delivery) -> Cause:
+def _from_headers(delivery: Delivery) -> Death:
     headers = delivery.headers
     if REASON in headers:
-        return Cause(
-            reason=_text(headers.get(REASON)),
-            queue=_text(headers.get(QUEUE)),
-            task=_text(headers.get(TASK) or headers.get("task")),
-            exception=_text(headers.get(EXCEPTION)),
-            message=_text(headers.get(MESSAGE)),
+        return Death(
+            cause=Cause(
+                reason=_text(headers.get(REASON)),
+                queue=_text(headers.get(QUEUE)),
+                task=_text(headers.get(TASK) or headers.get("task")),
+                exception=_text(headers.get(EXCEPTION)),
+                attempts=whole_number(headers, ATTEMPTS, default=0),
+                worker=_text(headers.get(WORKER)),
+            ),
+            error_message=_text(headers.get(MESSAGE)),
             traceback=_text(headers.get(TRACEBACK), MAX_TRACEBACK),
-            attempts=whole_number(headers, ATTEMPTS, default=0),
-            worker=_text(headers.get(WORKER)),
             first_failed_at=_epoch_seconds(headers.get(FIRST_FAILED)),
             failed_at=_epoch_seconds(headers.get(FAILED)),
         )
@@ -98,11 +116,12 @@ def _from_headers(delivery: Delivery) -> Cause:
         # The Cover Art Archive's Perl indexer: a spent countdown, and the errors so far.
         errors = headers.get("mb-exceptions")
         texts = errors if isinstance(errors, list) else [errors] if errors else []
-        return Cause(reason="exception", message=_text(texts[-1]) if texts else "", attempts=len(texts))
+        error = _text(texts[-1]) if texts else ""
+        return Death(cause=Cause(reason="exception", attempts=len(texts)), error_message=error)
     return _from_broker(delivery)
 
 
-def _from_sneakers(delivery: Delivery) -> Cause:
+def _from_sneakers(delivery: Delivery) -> Death:
     """Read the `retry_info` of Sneakers' error handler: a JSON object, or a list of them with the latest first."""
     headers, death = delivery.headers, _latest_death(delivery)
     try:
@@ -116,34 +135,34 @@ def _from_sneakers(delivery: Delivery) -> Cause:
     except (KeyError, TypeError, ValueError, OverflowError):
         failed_at = None
     backtrace = info.get("backtrace")
-    return Cause(
-        reason=_text(info.get("error") or "error"),
-        queue=_text(death.get("queue")),
-        task=_text(headers.get("task")),
-        exception=_text(info.get("error_class")),
-        message=_text(info.get("error_message")),
+    return Death(
+        cause=Cause(
+            reason=_text(info.get("error") or "error"),
+            queue=_text(death.get("queue")),
+            task=_text(headers.get("task")),
+            exception=_text(info.get("error_class")),
+            attempts=whole_number(info, "num_attempts", default=0),
+        ),
+        error_message=_text(info.get("error_message")),
         traceback="\n".join(_text(line) for line in backtrace) if isinstance(backtrace, list) else "",
-        attempts=whole_number(info, "num_attempts", default=0),
         first_failed_at=_epoch_seconds(death.get("time")),
         failed_at=failed_at,
     )
 
 
-def _from_broker(delivery: Delivery) -> Cause:
+def _from_broker(delivery: Delivery) -> Death:
     death, task = _latest_death(delivery), _text(delivery.headers.get("task"))
     reason, died_at = _text(death.get("reason")).replace("_", "-"), _epoch_seconds(death.get("time"))
     if not reason:
         failed_at = _epoch_seconds(delivery.properties.get("timestamp"))
         if delivery.exchange in ("", delivery.queue):
-            return Cause(reason=BY_HAND, task=task, failed_at=failed_at)
+            return Death(cause=Cause(reason=BY_HAND, task=task), failed_at=failed_at)
         text = f"no queue was bound for key {delivery.routing_key!r} of exchange {delivery.exchange!r}"
-        return Cause(reason=UNROUTABLE, task=task, message=text, failed_at=failed_at)
-    return Cause(
-        reason=reason,
-        queue=_text(death.get("queue")),
-        task=task,
-        message=_text(delivery.headers.get(LAST_ERROR)),
-        attempts=whole_number(death, "count", default=1),
+        return Death(cause=Cause(reason=UNROUTABLE, task=task), error_message=text, failed_at=failed_at)
+    attempts = whole_number(death, "count", default=1)
+    return Death(
+        cause=Cause(reason=reason, queue=_text(death.get("queue")), task=task, attempts=attempts),
+        error_message=_text(delivery.headers.get(LAST_ERROR)),
         first_failed_at=_epoch_seconds(delivery.headers.get(FIRST_FAILED)) or died_at,
         failed_at=died_at,
     )

@@ -69,7 +69,7 @@ class Retention:
         return [
             letter.id
             for position, letter in enumerate(letters)
-            if position < too_many or (letter.cause.failed_at is not None and letter.cause.failed_at < oldest)
+            if position < too_many or (letter.failed_at is not None and letter.failed_at < oldest)
         ]
 
 

@@ -18,7 +18,6 @@ from ..delivery import Delivery
 from ..errors import InvalidMessage
 from ..nesting import read_json
 from .audit import Audit, append_lines
-from .causes import cause_of
 from .letters import DeadLetter
 from .operations import Operation
 
@@ -81,13 +80,7 @@ def from_record(record: Any) -> DeadLetter:
             exchange=record["exchange"],
         )
         _require_publishable(delivery)
-        return DeadLetter(
-            id=str(record["id"]),
-            set=delivery.queue,
-            cause=cause_of(delivery),
-            routing_key=delivery.routing_key,
-            delivery=delivery,
-        )
+        return DeadLetter.of(delivery, id=str(record["id"]), set=delivery.queue)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, FrameSyntaxError, struct.error) as error:
         raise InvalidMessage(f"invalid export of a dead letter: {error!r}: {str(record)[:80]!r}") from error
 

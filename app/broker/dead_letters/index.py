@@ -56,7 +56,7 @@ class ShardEntry:
             text = zlib.decompress(self.packed) if self.count else b""
         except zlib.error:
             return True
-        return any(f'["{beginning}'.encode(errors="replace") in text for beginning in beginnings)
+        return any(f'"{beginning}'.encode(errors="replace") in text for beginning in beginnings)
 
     def message(self, exchange: str, queue: str) -> Outgoing:
         """Return the entry as a message for the index, a queue that is bound to the exchange by its name."""
@@ -94,34 +94,41 @@ def summary_of(letter: DeadLetter, labels: Labels | None) -> LetterSummary:
     return LetterSummary(
         id=base_id(letter.set, letter.delivery),
         set=letter.set,
-        cause=replace(letter.cause, traceback=""),
+        cause=letter.cause,
+        error_message=letter.error_message,
+        first_failed_at=letter.first_failed_at,
+        failed_at=letter.failed_at,
         routing_key=letter.routing_key,
         labels=labels(letter) if labels else {},
     )
 
 
 def _pack(letters: Iterable[LetterSummary]) -> bytes:
-    """Return summaries as compressed JSON: what letters have in common once, then a row for each letter."""
+    """Return summaries as compressed JSON: what letters have in common once, then a list of each other field."""
     causes, labels, rows = dict[str, int](), dict[str, int](), []
     for letter in letters:
-        cause = letter.cause
-        common = json.dumps([letter.routing_key, *(getattr(cause, name) for name in _COMMON)])
+        common = json.dumps([letter.routing_key, *(getattr(letter.cause, name) for name in _COMMON)])
         own = json.dumps(dict(letter.labels))
         position = causes.setdefault(common, len(causes)), labels.setdefault(own, len(labels))
-        rows.append([letter.id, *position, cause.message, cause.first_failed_at, cause.failed_at])
-    text = f'{{"causes": [{", ".join(causes)}], "labels": [{", ".join(labels)}], "letters": {json.dumps(rows)}}}'
+        rows.append((letter.id, *position, letter.error_message, letter.first_failed_at, letter.failed_at))
+    columns = json.dumps(list(zip(*rows, strict=True)))
+    text = f'{{"causes": [{", ".join(causes)}], "labels": [{", ".join(labels)}], "letters": {columns}}}'
     return zlib.compress(text.encode(), 6)
 
 
 def _unpack(packed: bytes, set_name: str) -> Iterable[LetterSummary]:
     found: dict[str, Any] = json.loads(zlib.decompress(packed))
-    causes = [(key, dict(zip(_COMMON, values, strict=True))) for key, *values in found["causes"]]
-    for letter_id, cause, labels, message, first_failed_at, failed_at in found["letters"]:
-        key, common = causes[cause]
+    causes = [(key, Cause(**dict(zip(_COMMON, values, strict=True)))) for key, *values in found["causes"]]
+    all_labels = found["labels"]
+    for letter_id, position, labels, message, first_failed_at, failed_at in zip(*found["letters"], strict=True):
+        key, cause = causes[position]
         yield LetterSummary(
             id=letter_id,
             set=set_name,
-            cause=Cause(message=message, first_failed_at=first_failed_at, failed_at=failed_at, **common),
+            cause=cause,
+            error_message=message,
+            first_failed_at=first_failed_at,
+            failed_at=failed_at,
             routing_key=key,
-            labels=found["labels"][labels],
+            labels=all_labels[labels],
         )

@@ -7,13 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 from ..delivery import Delivery
 from ..headers import DEAD_ID, replay_changes, replay_history
 from ..nesting import read_json
-from .causes import Cause, cause_of
+from .causes import Cause, death_of
 
 #: What a dead id in a header must look like: anyone may write that header.
 _DEAD_ID = re.compile(r"[0-9A-Za-z-]{8,64}")
@@ -28,12 +27,15 @@ class LetterSummary:
 
     `id` is its header `perennial-dead-id`, or a hash of its content where that header is missing or invalid. Letters
     with the same id are numbered in the order of the set: `id`, `id.2`, `id.3`. `labels` is what the application
-    found in the message when it was moved to a shard; the traceback of `cause` is empty there.
+    found in the message when it was moved to a shard. Times are seconds since the epoch, None if unknown.
     """
 
     id: str
     set: str
     cause: Cause
+    error_message: str = ""
+    first_failed_at: float | None = None
+    failed_at: float | None = None
     routing_key: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
 
@@ -49,8 +51,13 @@ class LetterSummary:
 
     @property
     def group(self) -> str:
-        """Eight hex digits of reason, exception and location: the same for letters with the same cause."""
-        return _group_key(self.cause.reason, self.cause.exception, self.cause.location)
+        """The key of letters with the same reason, exception and location."""
+        return self.cause.group
+
+    @property
+    def error(self) -> str:
+        """Exception and message as one text."""
+        return f"{self.cause.exception}: {self.error_message}".strip(": ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,23 @@ class DeadLetter(LetterSummary):
     """A whole message of a dead set."""
 
     delivery: Delivery
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, delivery: Delivery, *, id: str, set: str) -> DeadLetter:
+        """Return a delivery from a dead set as a dead letter."""
+        death = death_of(delivery)
+        return cls(
+            id=id,
+            set=set,
+            cause=death.cause,
+            error_message=death.error_message,
+            first_failed_at=death.first_failed_at,
+            failed_at=death.failed_at,
+            routing_key=delivery.routing_key,
+            delivery=delivery,
+            traceback=death.traceback,
+        )
 
     @property
     def replay_history(self) -> tuple[str, ...]:
@@ -81,11 +105,6 @@ class DeadLetter(LetterSummary):
 
 #: Finds labels in a whole letter, by which the application lists and filters its summary. It never raises.
 Labels = Callable[[DeadLetter], Mapping[str, str]]
-
-
-@lru_cache(maxsize=1_000)
-def _group_key(*cause: str) -> str:
-    return hashlib.blake2b("\0".join(cause).encode(errors="replace"), digest_size=4).hexdigest()
 
 
 class LetterIds:
@@ -139,17 +158,6 @@ def base_id(set_name: str, delivery: Delivery) -> str:
     return digest.hexdigest()
 
 
-def letter_of(delivery: Delivery, set_name: str, ids: LetterIds) -> DeadLetter:
-    """Return a delivery from a dead set as a dead letter."""
-    return DeadLetter(
-        id=ids.next_id(set_name, delivery),
-        set=set_name,
-        cause=cause_of(delivery),
-        routing_key=delivery.routing_key,
-        delivery=delivery,
-    )
-
-
 def id_matches(letter_id: str, prefix: str) -> bool:
     """Return whether an id has a prefix, such as `1d6a` or `1d6a.2`. Without a number, only the first one has."""
     base, _, number = letter_id.partition(".")
@@ -181,8 +189,8 @@ class LetterFilter:
             and self.reason in ("", cause.reason)
             and self.exception in ("", cause.exception)
             and self.group in ("", letter.group)
-            and (self.before is None or (cause.failed_at is not None and cause.failed_at < self.before))
-            and (self.after is None or (cause.failed_at is not None and cause.failed_at >= self.after))
+            and (self.before is None or (letter.failed_at is not None and letter.failed_at < self.before))
+            and (self.after is None or (letter.failed_at is not None and letter.failed_at >= self.after))
             and (self.also is None or self.also(letter))
         )
 
@@ -209,11 +217,10 @@ class LetterGroup:
 
     def add(self, letter: LetterSummary) -> None:
         """Count a letter."""
-        cause = letter.cause
         self.count += 1
-        self.queues[letter.queue] += 1
-        self.message, self.example = cause.message, letter.id
-        for time in (cause.first_failed_at, cause.failed_at):
+        self.queues[letter.cause.queue] += 1
+        self.message, self.example = letter.error_message, letter.id
+        for time in (letter.first_failed_at, letter.failed_at):
             if time is not None:
                 self.first = time if self.first is None or time < self.first else self.first
                 self.last = time if self.last is None or time > self.last else self.last

@@ -15,7 +15,7 @@ from ..connection import CONNECTION_ERRORS, connected
 from ..declaring import node_down
 from ..delivery import Delivery
 from ..errors import DeadSetBusy, QueueUnavailable
-from .letters import DeadLetter, LetterIds, letter_of
+from .letters import DeadLetter, LetterIds
 from .moved import as_before_move
 
 #: Letters that one reading holds unacknowledged at most: RabbitMQ keeps them in memory, and requeues them one by one.
@@ -173,7 +173,8 @@ class DeadSetReader:
     def __iter__(self) -> Iterator[tuple[DeadLetter, int]]:
         """Yield the letters with their delivery tags, oldest first, and keep none in memory."""
         for delivery, delivery_tag in self.deliveries():
-            yield letter_of(delivery, self._set_name, self._ids), delivery_tag
+            letter_id = self._ids.next_id(self._set_name, delivery)
+            yield DeadLetter.of(delivery, id=letter_id, set=self._set_name), delivery_tag
 
     def deliveries(self) -> Iterator[tuple[Delivery, int]]:
         """Yield the messages with their delivery tags, each as it was before it was moved to a shard."""

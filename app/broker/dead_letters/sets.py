@@ -74,7 +74,7 @@ class DeadSets:
         """
         for dead_set in self:
             with closing(dead_set.iter_summaries(first=first)) as letters:
-                yield from filter(condition, letters)
+                yield from letters if condition is EVERYTHING else filter(condition, letters)
 
     def summaries(self, condition: Condition = EVERYTHING, *, limit: int | None = None) -> list[LetterSummary]:
         """Return what lists need of the matching letters, or of the oldest `limit` of each set."""

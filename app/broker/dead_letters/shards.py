@@ -22,7 +22,7 @@ from .reading import MAX_READ, DeadSetLease, DeadSetReader, leased
 #: Letters of a shard.
 SHARD_LETTERS = 2_000
 #: Letters in the documented queue from which the oldest ones are moved to shards.
-MOVE_ABOVE = 3_000
+MOVE_ABOVE = 2_000
 
 #: Letters that are published, confirmed and then removed together.
 _BATCH = 500
@@ -253,7 +253,7 @@ class ShardedSet:
             if reader.total > reader.depth:
                 self._on_note(f"{name}: only the oldest {reader.depth:,} of {reader.total:,} letters were read")
         self._remove_copies(fingerprints - {None})
-        times = [letter.cause.failed_at for letter in letters if letter.cause.failed_at is not None]
+        times = [letter.failed_at for letter in letters if letter.failed_at is not None]
         filled_at = entry.filled_at or min(times, default=0.0)
         entry = replace(entry, filled_at=filled_at).with_letters(letters)
         try:

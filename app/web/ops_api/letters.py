@@ -177,7 +177,7 @@ async def show_letter(ops: Calling, ident: Ident) -> Response:
             **asdict(row_of(letter)),
             "in_doubt": sets[letter.set].is_in_doubt(letter.id),
             "arguments": letter.arguments(),
-            "traceback": letter.cause.traceback,
+            "traceback": letter.traceback,
             "attempts_in_time": [asdict(each) for each in attempts_of(letter, ops.settings)],
             "replay_history": letter.replay_history,
             "changes": letter.changes,
