@@ -139,12 +139,10 @@ class Settings(BaseSettings):
         description="Milliseconds that a failed event waits. Must equal the TTL of an existing retry queue.",
     )
 
-    # Timers
+    # Crawl and timer
     timer_timeout: float = Field(
         300.0, gt=0, description="Seconds of quiet before a domain is packed. Less where changes must be found soon."
     )
-
-    # Crawl
     user_agent: Annotated[str, AfterValidator(checks.user_agent)] = Field(
         f"Perennial/0.1 (+{EXAMPLE_CONTACT})",
         description="Sent with every request, with a web page or mail address at which owners of sites reach you. A "
@@ -326,7 +324,7 @@ class Settings(BaseSettings):
         description="Seconds that an event waits for a webhook or mail server that is away; then it is a dead letter.",
     )
 
-    # Web and Flower
+    # Web, Flower and logs
     web_rate_limit: str = Field(
         "600/minute",
         description="Searches and suggestions of one address, as `<number>/<second|minute|hour>`. Each further site of "

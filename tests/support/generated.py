@@ -21,7 +21,7 @@ from app.topology.declare import all_queues
 from app.web.application import create_app
 from config.settings import ROOT, Settings
 from tests.support.flowcharts import policy_examples, policy_flowchart, search_flowchart, site_flowchart
-from tests.support.setting_tables import to_markdown
+from tests.support.setting_tables import sections, to_markdown
 
 FOLDERS = ("config", "tasks", "app")
 #: Where the addresses for operators begin.
@@ -74,9 +74,9 @@ def contributing(text: str) -> str:
 
 
 def settings_page(text: str) -> str:
-    """Return the reference of the settings."""
-    lines = to_markdown().splitlines()
-    return _with_lines(text, "# Settings", lines)
+    """Return the reference of the settings, with a table for each section of the code."""
+    tables = (f"\n## {title}\n\n{to_markdown(names)}\n" for title, names in sections().items())
+    return "".join([text.partition("\n## ")[0], *tables])
 
 
 def commands_page(text: str) -> str:

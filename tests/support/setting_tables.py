@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 
 from app.cli.config import meaning_of, shown, text_of, variable_of
@@ -14,10 +17,22 @@ EXAMPLE = ROOT / ".env.example"
 _FIRST, _END = "\nPERENNIAL_DATA_DIR=", "\n\n# "
 
 
-def to_markdown() -> str:
+def sections() -> dict[str, list[str]]:
+    """Return the settings by the comments between them, such as `# Broker`."""
+    found: dict[str, list[str]] = {}
+    for title, name in re.findall(r"^\n    # (.+)|^    (\w+):", inspect.getsource(Settings), re.MULTILINE):
+        if title:
+            found[title] = []
+        elif name in Settings.model_fields:
+            found[list(found)[-1]].append(name)
+    return {title: names for title, names in found.items() if names}
+
+
+def to_markdown(names: Collection[str] = Settings.model_fields) -> str:
     """Return a Markdown table of variable, default and meaning."""
     lines = ["| Variable | Default | Meaning |", "| --- | --- | --- |"]
-    for name, field in Settings.model_fields.items():
+    for name in names:
+        field = Settings.model_fields[name]
         default = shown(name, field.default)
         cells = (f"`{variable_of(name, field)}`", f"`{default}`" if default else "", meaning_of(field))
         row = " | ".join(cell.replace("|", r"\|") for cell in cells)
