@@ -36,7 +36,7 @@ cli.add_typer(events, name="events")
 #: Messages that are published at once without a confirmation of the user.
 _UNCONFIRMED = 10_000
 
-Gids = Annotated[list[str] | None, typer.Argument(metavar="GID", help="Releases, or events of event art.")]
+Gids = Annotated[list[str] | None, typer.Argument(metavar="[GID]...", help="Releases, or events of event art.")]
 Every = Annotated[bool, typer.Option("--all", help="All that have images, in the order of their gids.")]
 Archive = Annotated[str, typer.Option(metavar="EXCHANGE", help="Which archive, where more than one is served.")]
 After = Annotated[str, typer.Option(metavar="GID", help="With --all: only those after this gid.")]

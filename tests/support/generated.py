@@ -80,12 +80,12 @@ def settings_page(text: str) -> str:
 
 
 def commands_page(text: str) -> str:
-    """Return the reference of the commands: the first line of each help text, then arguments and options."""
+    """Return the reference of the commands: name and arguments, first line of the help text, options."""
     rows = (
-        (f"`{name}`", command.help.splitlines()[0], ", ".join(_parameters(command)))
+        (f"`{' '.join([name, *_arguments(command)])}`", command.help.splitlines()[0], ", ".join(_options(command)))
         for name, command in commands().items()
     )
-    return _with_table(text, "## All commands", ("Command", "What it does", "Arguments and options"), rows)
+    return _with_table(text, "## All commands", ("Command", "What it does", "Options"), rows)
 
 
 def topology_page(text: str) -> str:
@@ -201,14 +201,21 @@ DOCUMENTS: dict[str, Callable[[str], str]] = {
 }
 
 
-def _parameters(command: Any) -> Iterator[str]:
-    """Yield the arguments and options of a command but those that the page explains for all commands."""
+def _arguments(command: Any) -> list[str]:
+    """Return the arguments of a command as its help names them; optional ones are in brackets."""
+    arguments = (each for each in command.params if each.param_type_name == "argument")
+    return [str(each.metavar or each.name).upper() for each in arguments]
+
+
+def _options(command: Any) -> Iterator[str]:
+    """Yield the options of a command but those that the page explains for all commands."""
     filters = {f"--{field.name.rstrip('_')}" for field in fields(DeadFilters)}
     filters = filters if filters <= options(command) else set()
     for parameter in command.params:
-        if parameter.param_type_name == "argument":
-            yield f"`{str(parameter.metavar or parameter.name).strip('[]{}.').upper()}`"
-        elif not {"--help", "--json", "--why", *filters} & set(parameter.opts):
+        hidden = parameter.param_type_name == "argument" or {"--help", "--json", "--why", *filters} & set(
+            parameter.opts
+        )
+        if not hidden:
             yield f"`{'`/`'.join(parameter.opts)}`"
     if filters:
         yield "filters"
