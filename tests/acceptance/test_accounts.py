@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.broker.errors import PublishFailed, Unroutable
-from app.broker.publishing import Publisher
-from app.broker.rpc.requestor import Requestor
 from app.cluster.client.cluster import ClusterSearchClient
-from app.cluster.protocol import Registration, to_payload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
-from app.messages.envelopes import event_message, request_message
 from app.search.contract import SearchRequest, SearchResult
-from config.routes import ORCHESTRATOR, REQUEST_TYPES
+from config.routes import ORCHESTRATOR
 from config.settings import Settings
 from tests.servers.site import Site, failure, page
 from tests.support.accounts import accounts_of
@@ -25,7 +18,7 @@ from tests.support.broker import Broker
 from tests.support.command import perennial
 from tests.support.system import beat
 from tests.support.waiting import eventually
-from tests.support.worker import start, start_module, worker
+from tests.support.worker import start, start_module
 
 pytestmark = pytest.mark.acceptance
 
@@ -89,31 +82,3 @@ def test_every_process_works_under_the_account_of_its_kind(
         assert broker.depth("site.dead") == 0
         for each in workers:
             assert "ACCESS_REFUSED" not in each.log, each.log[-3_000:]
-
-
-def test_the_account_of_the_web_process_cannot_report_in_the_name_of_a_searcher(
-    settings: Settings, environment: dict[str, str], tmp_path: Path
-) -> None:
-    forged = to_payload(Registration(searcher_id="forged", seq=1, changes=0, free_space=9_000, capacity=9_000))
-    with ExitStack() as stack:
-        accounts = stack.enter_context(accounts_of(settings, tmp_path / "accounts"))
-        own = {**environment, **accounts["orchestrator"]}
-        log, options = tmp_path / "orchestrator.log", ("--pool=solo",)
-        orchestrator = stack.enter_context(worker(own, log, queues=(ORCHESTRATOR,), concurrency=1, options=options))
-        web = stack.enter_context(closing(Publisher(accounts["web"]["BROKER_URL"])))
-        with pytest.raises(PublishFailed, match=r"access to exchange 'perennial\.events'"):
-            web.publish([event_message("heartbeat", forged)])
-        # Every key of the exchange that this account may publish to, and the key by which heartbeats came before.
-        requestor = stack.enter_context(closing(Requestor(accounts["web"]["BROKER_URL"])))
-        request = request_message("heartbeat", forged)
-        for key in REQUEST_TYPES:
-            reply = requestor.request(replace(request, routing_key=key), deadline=20)
-            assert "heartbeat" in json.loads(reply.body)["detail"]
-        with pytest.raises(Unroutable):
-            requestor.request(request, deadline=20)
-
-        real = to_payload(Registration(searcher_id="real", seq=1, changes=0, free_space=9_000, capacity=9_000))
-        searcher = stack.enter_context(closing(Publisher(accounts["searcher"]["BROKER_URL"])))
-        searcher.publish([event_message("register", real)])
-        eventually(lambda: "Searcher real registered" in orchestrator.log, "the registration of a searcher is accepted")
-        assert "forged" not in orchestrator.log

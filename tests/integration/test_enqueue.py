@@ -13,13 +13,16 @@ from typing import Any
 import billiard
 import pytest
 from celery import signals
-from celery.exceptions import OperationalError
+from celery.exceptions import OperationalError, QueueNotFound
 from kombu import Connection, pools
 
 from app.broker.errors import PublishFailed
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
 from app.broker.worker.producer import NotConfirmed
+from app.errors import InvalidUrl
+from config.settings import Settings
+from tasks.site import index, index_and_crawl
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 from tests.support.sender import TIMEOUT, application
@@ -273,3 +276,16 @@ def test_a_group_and_a_task_sent_by_name_are_confirmed_and_carry_budgets_too(
     delete(broker_url, "mail")
     with pytest.raises(NotConfirmed):
         task.app.send_task("post.send")
+
+
+def test_a_page_is_checked_and_normalised_at_the_call_and_an_unknown_queue_refused(
+    declared: Settings, broker: Broker
+) -> None:
+    with Connection(declared.broker) as connection:
+        with pytest.raises(InvalidUrl, match=r"URL 'ftp://site\.gov/'"):
+            index_and_crawl.apply_async(("ftp://site.gov/",), connection=connection)
+        with pytest.raises(QueueNotFound, match=r"site\.indx"):
+            index.apply_async(("https://site.gov/",), connection=connection, queue="site.indx")
+        index_and_crawl.apply_async(("HTTP://Site.GOV:80/#top",), connection=connection)
+    [message] = broker.take("site.index")
+    assert message.decode()[1] == {"url": "http://site.gov/", "domain": "site.gov"}

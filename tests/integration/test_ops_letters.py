@@ -110,6 +110,8 @@ def test_letters_are_grouped_by_cause_filtered_and_paged(operator: OperatorAtPag
     assert len(rows) == 50
     assert other[:8] in rows[0].text
     assert "61 in all" in text_of(page)
+    fields = {str(field["name"]) for field in page.select("form[action='/ops/dead/acts'] [name]")}
+    assert {"verb", "scope", "letter", "query", "budget", "canary", "wait", "rate", "queue", "why"} <= fields
     older = operator.open(str(page.select("a[rel=next]")[0]["href"]))
     assert len(older.select("table")[1].select("tbody tr")) == 11
     for query, total in (

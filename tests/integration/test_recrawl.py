@@ -15,7 +15,9 @@ import pytest
 from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.reports.explanation import explain_url
+from app.crawl.steps import complete_dead
 from app.crawl.urls import Target, canonical_key
+from app.errors import ServerError
 from app.pack.manifest import read_manifest
 from app.sites.site import Site as Declared
 from app.sites.status import status
@@ -60,8 +62,10 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
         each = waiting.popleft()
         found = (each.depth, each.referrer, each.redirects, each.role)
         target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, *found)
-        completed = process.work_of(each.role).run(target, message_id=each.url)
-        waiting += completed.admitted.messages
+        try:
+            waiting += process.work_of(each.role).run(target, message_id=each.url).admitted.messages
+        except ServerError:
+            complete_dead(process.frontier, target, "page")
     process.records.end(begun)
     return [request for request in site.requests[before:] if request.path in {*PAGES, "/new"}]
 
@@ -127,6 +131,19 @@ def test_changed_new_and_vanished_pages_are_met(process: Context, site: Site) ->
     crawl(process, site, "two")
     assert reasons(process, site) == {"indexed": 2, "not-modified": 1}
     assert packed(process, site, "two") == 3
+
+
+def test_a_page_that_failed_and_the_page_behind_it_stay_in_the_pack_until_it_is_read_again(
+    process: Context, site: Site
+) -> None:
+    crawl(process, site, "first")
+    assert packed(process, site, "first") == 4
+    site.set("/amber", failure(500))
+    crawl(process, site, "second")
+    assert packed(process, site, "second") == 4
+    site.set("/amber", page("Amber", "It leads to no page."))
+    crawl(process, site, "third")
+    assert packed(process, site, "third") == 3
 
 
 def test_a_crawl_of_the_schedule_requests_no_page_that_is_not_due(process: Context, site: Site) -> None:

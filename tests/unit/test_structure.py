@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Container, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -21,12 +22,18 @@ def modules(*packages: str) -> dict[str, Path]:
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a module."""
+    return ast.parse(path.read_text())
+
+
 def imported(path: Path, project: Container[str]) -> Iterator[str]:
     """Yield which modules of the project a module imports, also within functions and for type checkers alone.
 
     What it imports from a package is a module of the package, or else the package itself.
     """
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         match node:
             case ast.Import(names=names):
                 yield from (each.name for each in names if each.name in project)
@@ -45,6 +52,6 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    trees = [ast.parse(path.read_text()) for path in modules("app", "tasks", "config").values()]
+    trees = map(parsed, modules("app", "tasks", "config").values())
     classes = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert [name for name, count in classes.items() if count > 1] == []
