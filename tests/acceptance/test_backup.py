@@ -14,8 +14,9 @@ from app.storage.marker import read_marker
 from app.storage.open import open_store
 from config.settings import Settings
 from tests.support.broker import Broker
+from tests.support.command import as_process_with
 from tests.support.fleet import Packs, fleet, placed, ready, title_of
-from tests.support.guide import Guide, as_process_with
+from tests.support.guide import Guide
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.long]

@@ -15,7 +15,6 @@ import pytest
 import requests
 from celery.exceptions import OperationalError
 from kombu import Queue, pools
-from typer.testing import CliRunner
 
 from app import private_services as services
 from app.broker.errors import PublishFailed, RequestTimedOut, Unroutable
@@ -23,9 +22,9 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher, get_publisher
 from app.broker.rpc.requestor import Requestor
 from app.broker.worker.producer import NotConfirmed
-from app.cli import site
-from config.settings import Settings, get_settings
+from config.settings import Settings
 from tests.support.broker import Broker
+from tests.support.command import as_process_with, invoked
 from tests.support.rabbitmqctl import rabbitmqctl
 from tests.support.sender import TIMEOUT, application
 from tests.support.waiting import eventually
@@ -148,17 +147,11 @@ def test_threads_that_send_in_an_alarm_do_not_wait_for_each_other(exhausted: str
     pools.reset()
 
 
-def test_the_command_index_in_an_alarm_is_an_error_that_gives_the_reason(
-    exhausted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": exhausted, "PUBLISH_TIMEOUT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    get_settings.cache_clear()
-    result = CliRunner().invoke(site.cli, ["index", "https://site.example/"])
-    assert isinstance(result.exception, PublishFailed)
-    assert "low on memory or disk" in str(result.exception)
+def test_the_command_index_in_an_alarm_is_an_error_that_gives_the_reason(exhausted: str, tmp_path: Path) -> None:
+    given = {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": exhausted, "PUBLISH_TIMEOUT": "1"}
+    with as_process_with(given), pytest.raises(PublishFailed, match="low on memory or disk"):
+        invoked("index", "https://site.example/")
     get_publisher(exhausted).close()
-    get_settings.cache_clear()
 
 
 def published(publisher: Publisher, messages: Sequence[Outgoing]) -> bool:

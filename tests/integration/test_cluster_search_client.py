@@ -66,10 +66,21 @@ class AsyncSearchClient(ClusterSearchClient):
     """One that `ask` asks from an event loop."""
 
 
-@pytest.fixture(params=[ClusterSearchClient, AsyncSearchClient], ids=["by a thread", "by an event loop"])
-def world(broker_url: str, request: pytest.FixtureRequest) -> Iterator[World]:
+@pytest.fixture
+def kind() -> type[ClusterSearchClient]:
+    """Return the client that the web uses: its first request, before it has routes, is that of a thread."""
+    return AsyncSearchClient
+
+
+in_thread_and_loop = pytest.mark.parametrize(
+    "kind", [ClusterSearchClient, AsyncSearchClient], ids=["by a thread", "by an event loop"]
+)
+
+
+@pytest.fixture
+def world(broker_url: str, kind: type[ClusterSearchClient]) -> Iterator[World]:
     with ExitStack() as stack:
-        yield World(broker_url, stack, request.param)
+        yield World(broker_url, stack, kind)
 
 
 def ask(client: ClusterSearchClient, *domains: str, q: str = "words") -> SearchResult:
@@ -91,6 +102,7 @@ def soon(client: ClusterSearchClient, domain: str) -> list[str]:
         return []
 
 
+@in_thread_and_loop
 def test_an_idle_replica_of_the_newest_version_gets_all_requests(world: World) -> None:
     world.routes = routes(route("a.example", "one", "two", "old", newest=2))
     peers = [world.orchestrator(), *(world.searcher(name) for name in ("one", "two", "old"))]
@@ -159,6 +171,7 @@ def test_when_a_replica_fails_the_next_one_is_asked_at_once(world: World, troubl
     assert (counts[count], counts["hedged"], counts["sent"]) == (1, 0, 5)
 
 
+@in_thread_and_loop
 def test_a_silent_replica_is_hedged_and_comes_last_from_then_on(world: World) -> None:
     world.routes = routes(route("a.example", "one", "two"))
     world.orchestrator(), world.searcher("two")
@@ -186,6 +199,7 @@ def test_a_late_reply_is_dropped_and_its_searcher_is_used_again(world: World) ->
     assert {titles(ask(client))[0] for _ in range(4)} == {"slow"}
 
 
+@in_thread_and_loop
 def test_cached_routes_are_used_while_the_orchestrator_is_away(world: World) -> None:
     world.routes = routes(route("a.example", "one"))
     keeper = world.orchestrator()

@@ -25,6 +25,7 @@ from app.http.response import Response
 from app.sites.status import status
 from app.timers.timers import full_pack
 from tasks.base import Context
+from tests.support.command import invoked
 from tests.support.completing import complete_page
 
 pytestmark = pytest.mark.integration
@@ -68,12 +69,6 @@ def links(*names: str, rel: str = "") -> str:
     return "".join(f'<a href="/{name}" rel="{rel}">{name}</a>' for name in names)
 
 
-def run(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result.stdout
-
-
 def reasons(process: Context) -> dict[str, int]:
     return status(DOMAIN, settings=process.settings).reasons
 
@@ -89,7 +84,7 @@ def test_each_url_of_a_crawl_has_its_reason(process: Context, policy: CrawlPolic
     complete(process, policy, "secret", Skipped(why=Reason.ROBOTS, detail="Disallow: /secret"))
     found = {
         row["url"]: (row["state"], row["reason"], row["detail"])
-        for row in map(json.loads, run("urls", DOMAIN).splitlines())
+        for row in map(json.loads, invoked("urls", DOMAIN).splitlines())
     }
     assert found == {
         url(""): ("indexed", "indexed", ""),
@@ -107,7 +102,7 @@ def test_each_url_of_a_crawl_has_its_reason(process: Context, policy: CrawlPolic
         "indexed": 2, "duplicate": 1, "canonical": 1, "redirect": 1, "404": 1, "robots": 1, "nofollow": 1,
         "repeated-segments": 1, "max-depth": 1,
     }  # fmt: skip
-    assert "recorded: excluded: nofollow" in run("explain", url("login"))
+    assert "recorded: excluded: nofollow" in invoked("explain", url("login"))
 
 
 def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(
@@ -122,9 +117,9 @@ def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(
     assert 590 <= record.reasons["nofollow"] <= 610
     process.redis.flushdb()
     assert reasons(process) == record.reasons
-    assert len(run("urls", DOMAIN, "--reason", "nofollow").splitlines()) == 500
-    for code, exit_code in (("404", 0), ("robots", 0), ("nofolow", 2)):
-        assert CliRunner().invoke(cli, ["urls", DOMAIN, "--reason", code]).exit_code == exit_code
+    assert len(invoked("urls", DOMAIN, "--reason", "nofollow").splitlines()) == 500
+    for reason, exit_code in (("404", 0), ("robots", 0), ("nofolow", 2)):
+        invoked("urls", DOMAIN, "--reason", reason, exit_code=exit_code)
 
 
 def test_a_page_that_is_found_by_another_link_is_no_longer_excluded(process: Context, policy: CrawlPolicy) -> None:
@@ -149,11 +144,11 @@ def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context,
     process.frontier.release("c", "page", url("down"), HOST, failed=True, error="ServerError: 500")
     complete_dead(process.frontier, target("down"), "page")
     error = "1 attempt failed, the last with: ServerError: 500"
-    assert run("broken-links", DOMAIN, code=1).splitlines() == [
+    assert invoked("broken-links", DOMAIN, exit_code=1).splitlines() == [
         f"{url('none')}: 404", f"  on {url('')}", f"  on {url('a')}",
         f"{url('down')}: dead-lettered ({error})", f"  on {url('')}",
     ]  # fmt: skip
-    [none, down] = json.loads(run("broken-links", DOMAIN, "--json", code=1))
+    [none, down] = json.loads(invoked("broken-links", DOMAIN, "--json", exit_code=1))
     assert none == {
         "url": url("none"), "status": 404, "reason": "404", "detail": "", "number": 2, "pages": [url(""), url("a")]
     }  # fmt: skip
@@ -166,17 +161,17 @@ def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_at
     for number in (1, 2):
         process.frontier.enter("c", DOMAIN, FoundPage(url("a"), url("a"), 1), HOST, message_id="m")
         process.frontier.release("c", "page", url("a"), HOST, failed=True, error=f"ServerError: {number}")
-    found: dict[str, Any] = json.loads(run("explain", url("a"), "--json"))
+    found: dict[str, Any] = json.loads(invoked("explain", url("a"), "--json"))
     assert found["failures"] | {"at": 0} == {"number": 2, "error": "ServerError: 2", "at": 0}
     assert found["next_attempt"] == found["failures"]["at"] + 2 * process.settings.retry_timeout_ms / 1_000
-    assert "2 attempts failed, the last with: ServerError: 2; waits since" in run("explain", url("a"))
+    assert "2 attempts failed, the last with: ServerError: 2; waits since" in invoked("explain", url("a"))
     complete(process, policy, "a", "Amber")
-    assert json.loads(run("explain", url("a"), "--json"))["failures"] is None
+    assert json.loads(invoked("explain", url("a"), "--json"))["failures"] is None
 
 
 def test_a_csv_export_holds_no_formula(process: Context, policy: CrawlPolicy) -> None:
     complete(process, policy, "a", Skipped(why="content-type", detail="=cmd()"))
-    [row] = csv.DictReader(io.StringIO(run("urls", DOMAIN, "--format", "csv")))
+    [row] = csv.DictReader(io.StringIO(invoked("urls", DOMAIN, "--format", "csv")))
     assert (row["url"], row["reason"], row["detail"]) == (url("a"), "content-type", "'=cmd()")
 
 

@@ -16,8 +16,9 @@ from app.web.application import create_app
 from app.web.ops.access import Access
 from app.web.ops.visits import OpsState
 from tasks.base import Context
-from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, run, url
+from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, url
 from tests.packs import page, write_pack
+from tests.support.command import invoked
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
 
@@ -65,16 +66,16 @@ def test_an_operator_reads_the_documents_of_the_commands(
     client.headers.update(OPERATOR)
     site = {"domain": DOMAIN}
     explained = client.get("/api/v1/ops/explain", params={"url": url("none")})
-    assert explained.json() == json.loads(run("explain", url("none"), "--json"))
+    assert explained.json() == json.loads(invoked("explain", url("none"), "--json"))
     assert explained.json()["reason"] == "404"
     assert client.get("/api/v1/ops/status", params=site).json()["reasons"] == {"indexed": 2, "404": 1}
     broken = client.get("/api/v1/ops/broken-links", params=site).json()
-    assert broken == json.loads(run("broken-links", DOMAIN, "--json", code=1))
+    assert broken == json.loads(invoked("broken-links", DOMAIN, "--json", exit_code=1))
     assert [(each["url"], each["status"], each["pages"]) for each in broken] == [(url("none"), 404, [url("")])]
     for form, media_type in (("jsonl", "application/x-ndjson"), ("csv", "text/csv")):
         export = client.get("/api/v1/ops/urls", params={**site, "format": form})
         assert export.headers["content-type"].startswith(media_type)
-        assert export.text.splitlines() == run("urls", DOMAIN, "--format", form).splitlines()
+        assert export.text.splitlines() == invoked("urls", DOMAIN, "--format", form).splitlines()
     only = client.get("/api/v1/ops/urls", params={**site, "reason": "404"}).text
     assert [json.loads(line)["url"] for line in only.splitlines()] == [url("none")]
     described = client.get("/api/v1/openapi.json").json()["components"]["schemas"]

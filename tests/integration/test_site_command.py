@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
@@ -21,51 +21,40 @@ from app.sites.site import Site as Declared
 from app.sites.stored import add_site
 from app.storage.open import open_store
 from app.timers.timers import Timers, full_pack
-from config.settings import get_settings
+from config.settings import Settings
 from tests.servers.site import Site, page
+from tests.support.command import as_process_with, invoked
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def posted(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def posted(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """Run commands with the settings of the test, and record messages instead of publishing them."""
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    get_settings.cache_clear()
     messages: list[dict[str, Any]] = []
     monkeypatch.setattr(Operations, "post", lambda _self, kind, **payload: messages.append({"type": kind, **payload}))
-    return messages
-
-
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(command.cli, arguments, catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
+    with as_process_with(environment):
+        yield messages
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-def test_index_without_a_broker_that_answers_is_an_error_and_nothing_is_posted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepts: bool
-) -> None:
+def test_index_without_a_broker_that_answers_is_an_error_and_nothing_is_posted(tmp_path: Path, accepts: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if accepts:
             server.listen()
         url = f"amqp://guest:guest@127.0.0.1:{server.getsockname()[1]}//"
-        for name, value in {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": url, "PUBLISH_TIMEOUT": "0.5"}.items():
-            monkeypatch.setenv(name, value)
-        get_settings.cache_clear()
-        with pytest.raises(BrokerUnreachable, match="refused" if not accepts else "no answer in time"):
-            run("index", "https://site.example/")
-    get_settings.cache_clear()
+        given = {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": url, "PUBLISH_TIMEOUT": "0.5"}
+        refused = pytest.raises(BrokerUnreachable, match="refused" if not accepts else "no answer in time")
+        with as_process_with(given), refused:
+            invoked("index", "https://site.example/")
 
 
 def test_index_tries_the_scheme_that_answers_and_names_it(posted: list[dict[str, Any]]) -> None:
     with Site({"/a": page("A")}) as site:
-        assert run("index", f"{site.domain}/a") == f"index of {site.at('/a')} posted (http answers)\n"
-        assert run("index", site.url) == f"index of {site.url} posted\n"
+        assert invoked("index", f"{site.domain}/a") == f"index of {site.at('/a')} posted (http answers)\n"
+        assert invoked("index", site.url) == f"index of {site.url} posted\n"
     assert [message["url"] for message in posted] == [site.at("/a"), site.url]
 
 
@@ -73,19 +62,18 @@ def test_index_that_waits_prints_one_json_document(
     posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_watch", lambda *_, **__: None)
-    printed = run("index", "https://a.gov/", "--crawl", "--wait", "--json")
+    printed = invoked("index", "https://a.gov/", "--crawl", "--wait", "--json")
     assert json.loads(printed)["domain"] == "a.gov"
     assert [message["type"] for message in posted] == ["index+crawl"]
 
 
 def test_a_crawl_says_how_long_its_pages_take_by_the_delay_of_the_site(
-    posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    posted: list[dict[str, Any]], settings: Settings
 ) -> None:
-    monkeypatch.setenv("HOST_DELAY", "2")
-    get_settings.cache_clear()
-    settings = get_settings()
     add_site(open_store(settings.store), Declared.of("a.gov", {"delay": 1}))
-    shown = {domain: run("index", f"https://{domain}/", "--crawl").splitlines()[1] for domain in ("a.gov", "b.gov")}
+    with as_process_with({"HOST_DELAY": "2"}):
+        printed = {domain: invoked("index", f"https://{domain}/", "--crawl") for domain in ("a.gov", "b.gov")}
+    shown = {domain: text.splitlines()[1] for domain, text in printed.items()}
     assert shown["a.gov"].startswith("one request in 1 s, so 1,000 pages take at least 0:16:40; `perennial status")
     assert shown["b.gov"].startswith("one request in 2 s, so 1,000 pages take at least 0:33:20")
     frontier = Frontier(get_redis(settings.redis), ttl=60)
@@ -93,8 +81,10 @@ def test_a_crawl_says_how_long_its_pages_take_by_the_delay_of_the_site(
     frontier.begin(crawl)
     frontier.rebuild("c", (), [FoundPage(f"https://a.gov/{n}", f"https://a.gov/{n}", 1) for n in range(700)])
     get_redis(settings.redis).hset(crawl_key("c"), "delay", "1")
-    assert "700 pages seen, 700 pages wait, 0 messages open, 0 dead; at least 0:11:40 left;" in run("status", "a.gov")
-    assert json.loads(run("status", "a.gov", "--json"))["seconds_left"] == 700
+    with as_process_with({"HOST_DELAY": "2"}):
+        text, document = invoked("status", "a.gov"), invoked("status", "a.gov", "--json")
+    assert "700 pages seen, 700 pages wait, 0 messages open, 0 dead; at least 0:11:40 left;" in text
+    assert json.loads(document)["seconds_left"] == 700
     assert len(posted) == 2
 
 
@@ -102,7 +92,7 @@ def test_index_assumes_https_where_no_scheme_answers(posted: list[dict[str, Any]
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{unused.getsockname()[1]}"
-        assert "neither https nor http answers; https is assumed" in run("index", host)
+        assert "neither https nor http answers; https is assumed" in invoked("index", host)
     assert posted == [{"type": "index", "url": f"https://{host}/", "domain": host}]
 
 
@@ -110,6 +100,6 @@ def test_status_of_an_overdue_timer_shows_no_negative_seconds(posted: list[dict[
     timers = Timers(get_redis(redis_url))
     timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
     eventually(lambda: (timer := timers.running("a.gov")) and timer.remaining < 0, "the timer is overdue")
-    assert "pack_full in 0 s" in run("status", "a.gov")
-    assert json.loads(run("status", "a.gov", "--json"))["timer"] == 0
+    assert "pack_full in 0 s" in invoked("status", "a.gov")
+    assert json.loads(invoked("status", "a.gov", "--json"))["timer"] == 0
     assert posted == []

@@ -7,12 +7,10 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from typer.testing import CliRunner
 
 from app.broker.connection import connected
 from app.broker.delivery import Delivery
 from app.broker.headers import is_suspect, unacknowledged
-from app.cli.main import cli
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.record.removed_sites import is_removed, note_removed, removed_key
 from app.crawl.urls import Target
@@ -28,6 +26,7 @@ from app.topology.declare import declare_all
 from app.topology.queues import DEAD_SET
 from tasks.base import Context
 from tests.support.broker import Broker
+from tests.support.command import invoked
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -42,13 +41,6 @@ def process(process: Context) -> Context:
     with connected(settings.broker) as connection:
         assert not declare_all(connection, settings)
     return process
-
-
-def perennial(*arguments: str, exit_code: int = 0) -> str:
-    """Run a command in this process; return what it prints."""
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exit_code == exit_code, (result.output, result.exception)
-    return result.stdout
 
 
 def fill(process: Context, broker: Broker, domain: str) -> None:
@@ -93,7 +85,7 @@ def test_nothing_is_left_of_a_removed_site_and_all_of_another(process: Context, 
     for domain in (DOMAIN, OTHER):
         fill(process, broker, domain)
     before = leftovers(process, broker, OTHER)
-    printed = perennial("site", "remove", DOMAIN, "--yes")
+    printed = invoked("site", "remove", DOMAIN, "--yes")
     assert printed.splitlines() == [
         f"{DOMAIN}: its settings, its pack, 1 stored pages, 1 crawl records, 2 open messages",
         f"{DOMAIN}: deleted, and 1 dead letters; workers drop its messages, searchers follow",
@@ -102,12 +94,12 @@ def test_nothing_is_left_of_a_removed_site_and_all_of_another(process: Context, 
     assert leftovers(process, broker, OTHER) == before
     assert len(before) >= 10
     assert process.frontier.progress(DOMAIN).crawl is None
-    assert perennial("site", "remove", DOMAIN, "--yes").startswith(f"{DOMAIN}: there is nothing")
+    assert invoked("site", "remove", DOMAIN, "--yes").startswith(f"{DOMAIN}: there is nothing")
 
 
 def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker: Broker) -> None:
     fill(process, broker, DOMAIN)
-    perennial("site", "remove", DOMAIN, "--yes")
+    invoked("site", "remove", DOMAIN, "--yes")
     url, crawl_id = f"https://{DOMAIN}/x", f"crawl of {DOMAIN}"
     entered = process.frontier.enter(crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), message_id="m")
     assert not entered.fetch
@@ -119,7 +111,7 @@ def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker:
 def test_without_yes_and_a_terminal_nothing_is_removed(process: Context, broker: Broker) -> None:
     fill(process, broker, DOMAIN)
     before = leftovers(process, broker, DOMAIN)
-    perennial("site", "remove", DOMAIN, exit_code=2)
+    invoked("site", "remove", DOMAIN, exit_code=2)
     assert leftovers(process, broker, DOMAIN) == before
 
 
@@ -141,7 +133,7 @@ def test_removal_waits_for_a_request_that_has_not_ended(
             process.redis.delete(flight)
 
     monkeypatch.setattr("app.operations.removal.time.sleep", sleep)
-    perennial("site", "remove", DOMAIN, "--yes")
+    invoked("site", "remove", DOMAIN, "--yes")
     assert len(waits) == 3
     assert leftovers(process, broker, DOMAIN) == []
 
@@ -150,11 +142,11 @@ def test_apply_with_prune_removes_what_a_file_does_not_name(process: Context, br
     fill(process, broker, DOMAIN)
     file = process.settings.data_dir / "sites.toml"
     file.write_text(f'[[sites]]\ndomain = "{OTHER}"\n')
-    assert f"would remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--dry-run")
-    assert f"not in the file: {DOMAIN}" in perennial("site", "apply", str(file))
-    perennial("site", "apply", str(file), "--prune", exit_code=2)
+    assert f"would remove {DOMAIN}" in invoked("site", "apply", str(file), "--prune", "--dry-run")
+    assert f"not in the file: {DOMAIN}" in invoked("site", "apply", str(file))
+    invoked("site", "apply", str(file), "--prune", exit_code=2)
     add_site(process.store, Site.of("c.gov", {}))
-    assert f"remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--yes")
+    assert f"remove {DOMAIN}" in invoked("site", "apply", str(file), "--prune", "--yes")
     assert leftovers(process, broker, DOMAIN) == leftovers(process, broker, "c.gov") == []
 
 
@@ -170,7 +162,7 @@ def test_thirty_removals_are_no_delivery_of_the_messages_of_another_site(
         broker.post(body, exchange="site.delay.10000", key="site.crawl")
     broker.post(json.dumps({"type": "index", "domain": DOMAIN}).encode(), key="index")
     for _ in range(30):
-        perennial("site", "remove", DOMAIN, "--yes")
+        invoked("site", "remove", DOMAIN, "--yes")
     eventually(lambda: broker.depth("site.crawl") == 3, "the delay has ended", seconds=20)
     for queue in ("site.index", "site.crawl"):
         waiting = [Delivery.of(message, queue) for message in broker.take(queue)]
@@ -187,7 +179,7 @@ def test_a_removal_that_was_killed_after_its_first_step_is_completed_by_the_next
     SiteRemoval(DOMAIN, process.store, process.redis).stop(at=now + 1)
     assert is_removed(process.store, DOMAIN, now, now=now)
     assert leftovers(process, broker, DOMAIN)
-    perennial("site", "remove", DOMAIN, "--yes")
+    invoked("site", "remove", DOMAIN, "--yes")
     assert leftovers(process, broker, DOMAIN) == []
 
 
@@ -218,13 +210,13 @@ def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
     add_site(process.store, Site.of(DOMAIN, {"schedule": "1d"}))
     page = Page(canonical_key=url, url=url, domain=DOMAIN, path="/x", title="X", body="x")
     process.store.put(content_key(DOMAIN, page_id(url)), to_json(page))
-    perennial("site", "block", url)
+    invoked("site", "block", url)
     content = read_content(process.store, content_key(DOMAIN, page_id(url)))
     assert getattr(content, "why", "") == "blocked"
     assert [json.loads(message.body)["type"] for message in broker.take("site.pack")] == ["pack_incremental"]
     result = process.pages.fetch(Target(url, DOMAIN, url), "index")
     assert getattr(result, "why", "") == "blocked"
-    perennial("site", "unblock", url)
+    invoked("site", "unblock", url)
     site = read_site(process.store, DOMAIN)
     assert site is not None
     assert site.blocked == ()

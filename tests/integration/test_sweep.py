@@ -9,9 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 from redis import Redis
-from typer.testing import CliRunner
 
-from app.cli.main import cli
 from app.crawl.frontier.values import Crawl
 from app.crawl.read.classify import Gone, Indexed, Skipped
 from app.crawl.record.crawls import latest_crawl
@@ -26,6 +24,7 @@ from tasks.base import Context
 from tasks.pack import pack_full as pack_full_task
 from tasks.timers import start_timer, tick
 from tests.support.broker import Broker
+from tests.support.command import invoked
 from tests.support.completing import complete_page
 from tests.support.waiting import eventually
 
@@ -44,13 +43,6 @@ def sweep(process: Context) -> Callable[..., list[str]]:
 def begin(process: Context, crawl_id: str = "c") -> Crawl:
     crawl = Crawl(crawl_id, DOMAIN, url("start"), datetime.now(UTC), recorded=True)
     return process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
-
-
-def perennial(*arguments: str) -> str:
-    """Run a command in this process; return what it prints."""
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def url(name: str) -> str:
@@ -171,7 +163,7 @@ def test_a_page_of_a_crawl_that_redis_lost_restores_the_crawl_and_a_cancelled_on
     restored = process.frontier.crawl("c")
     assert restored is not None
     assert restored.recorded
-    perennial("cancel", DOMAIN)
+    invoked("cancel", DOMAIN)
     process.redis.flushdb()
     process.records.restore(target)
     assert process.frontier.progress(DOMAIN).state == "cancelled"
@@ -180,14 +172,14 @@ def test_a_page_of_a_crawl_that_redis_lost_restores_the_crawl_and_a_cancelled_on
 def test_crawls_are_paused_resumed_and_cancelled_by_command(process: Context) -> None:
     crawl = begin(process)
     complete(process, "start", "1", "2", "3")
-    assert perennial("pause", DOMAIN) == f"crawl c of {DOMAIN} is paused\n"
-    assert "(crawl paused)" in perennial("status", DOMAIN)
+    assert invoked("pause", DOMAIN) == f"crawl c of {DOMAIN} is paused\n"
+    assert "(crawl paused)" in invoked("status", DOMAIN)
     record = latest_crawl(process.store, DOMAIN)
     assert record is not None
     assert record.state == "paused"
-    perennial("resume", DOMAIN)
+    invoked("resume", DOMAIN)
     assert process.frontier.progress(DOMAIN).state == "running"
-    assert json.loads(perennial("cancel", DOMAIN, "--json")) == {
+    assert json.loads(invoked("cancel", DOMAIN, "--json")) == {
         "domain": DOMAIN,
         "state": "cancelled",
         "crawls": ["c"],
@@ -197,5 +189,5 @@ def test_crawls_are_paused_resumed_and_cancelled_by_command(process: Context) ->
     record = latest_crawl(process.store, DOMAIN)
     assert record is not None
     assert (record.state, record.counts["cut"]) == ("cancelled", 1)
-    assert perennial("repair") == f"{DOMAIN}: timer started: pack_full in 30 s\n"
-    assert perennial("repair", DOMAIN) == "nothing was missing\n"
+    assert invoked("repair") == f"{DOMAIN}: timer started: pack_full in 30 s\n"
+    assert invoked("repair", DOMAIN) == "nothing was missing\n"

@@ -16,8 +16,9 @@ from app.topology.management_api import ManagementApi
 from app.topology.model import bindings_of
 from config.settings import Settings
 from tests.support.broker import Broker
+from tests.support.command import as_process_with
 from tests.support.corner import environment_of
-from tests.support.guide import Guide, as_process_with
+from tests.support.guide import Guide
 
 pytestmark = pytest.mark.integration
 

@@ -1,13 +1,18 @@
-"""`perennial` as a user runs it, with its exit status and output."""
+"""`perennial` as a user runs it, with its exit status and output: as a process, or in this one."""
 
 from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from config.settings import ROOT
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import cli
+from config.settings import ROOT, get_settings
 from tests.support.forked import Forked
 
 
@@ -21,3 +26,23 @@ def perennial(environment: Mapping[str, str], *arguments: str, folder: Path = RO
         finally:
             process.kill()
         return subprocess.CompletedProcess(["perennial", *arguments], status, out.read_text(), err.read_text())
+
+
+def invoked(*arguments: str, exit_code: int = 0) -> str:
+    """Run `perennial` in this process; return what it prints. Errors of the application are raised."""
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert result.exit_code == exit_code, result.output
+    return result.stdout
+
+
+@contextmanager
+def as_process_with(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let this process have the settings of an environment for the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        get_settings.cache_clear()
+        try:
+            yield
+        finally:
+            get_settings.cache_clear()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
-import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from config.settings import get_settings
 from tests.support.documents import Block, blocks, commands, matches, read
 
 
@@ -38,16 +35,3 @@ class Guide:
     def end(self) -> None:
         """Fail unless every block was followed."""
         assert next(self._blocks, None) is None, "the guide has more commands than its test"
-
-
-@contextmanager
-def as_process_with(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let this process have the settings of an environment for the block."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        get_settings.cache_clear()
-        try:
-            yield
-        finally:
-            get_settings.cache_clear()

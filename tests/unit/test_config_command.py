@@ -12,12 +12,11 @@ import pytest
 from dotenv import dotenv_values
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from app.cli.config import describe, variable_of
-from app.cli.main import cli
 from app.topology.accounts import accounts
-from config.settings import ROOT, Settings, get_settings
+from config.settings import ROOT, Settings
+from tests.support.command import as_process_with, invoked
 from tests.support.setting_tables import EXAMPLE, env_example, to_markdown
 
 pytestmark = pytest.mark.unit
@@ -50,20 +49,12 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("arguments", [["show"], ["show", "--json"]])
-def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
-    for variable, value in SECRETS.items():
-        monkeypatch.setenv(variable, value.format("hush4711"))
-    monkeypatch.setenv("WEB_OPERATOR_TOKEN", "hush4711" * 2)
-    get_settings.cache_clear()
-    monkeypatch.setenv("COLUMNS", "300")
-    try:
-        answer = CliRunner().invoke(cli, ["config", *arguments])
-    finally:
-        monkeypatch.undo()
-        get_settings.cache_clear()
-    assert answer.exit_code == 0, answer.output
-    assert "hush4711" not in answer.output
-    assert "mq.example:5672" in answer.output
+def test_no_secret_is_printed(arguments: list[str]) -> None:
+    secrets = {variable: value.format("hush4711") for variable, value in SECRETS.items()}
+    with as_process_with({**secrets, "WEB_OPERATOR_TOKEN": "hush4711" * 2, "COLUMNS": "300"}):
+        printed = invoked("config", *arguments)
+    assert "hush4711" not in printed
+    assert "mq.example:5672" in printed
 
 
 @given(st.sampled_from(sorted(SECRETS)), st.text("a/?#@:%[&= ", min_size=6, max_size=12))
@@ -76,14 +67,9 @@ def test_a_password_with_characters_that_should_have_been_escaped_is_masked_too(
     assert "********" in found[variable]
 
 
-def test_json_tells_what_the_environment_gave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOST_DELAY", "2.5")
-    monkeypatch.setenv("ALLOW_PRIVATE_HOSTS", "a.example, 10.0.0.0/8")
-    get_settings.cache_clear()
-    answer = CliRunner().invoke(cli, ["config", "show", "--json"])
-    monkeypatch.undo()
-    get_settings.cache_clear()
-    found = {setting["variable"]: setting for setting in json.loads(answer.stdout)}
+def test_json_tells_what_the_environment_gave() -> None:
+    with as_process_with({"HOST_DELAY": "2.5", "ALLOW_PRIVATE_HOSTS": "a.example, 10.0.0.0/8"}):
+        found = {setting["variable"]: setting for setting in json.loads(invoked("config", "show", "--json"))}
     assert list(found) == VARIABLES
     assert (found["HOST_DELAY"]["value"], found["HOST_DELAY"]["default"]) == ("2.5", "1")
     assert found["ALLOW_PRIVATE_HOSTS"]["value"] == "a.example,10.0.0.0/8"

@@ -91,12 +91,6 @@ def lost_process() -> ExceptionInfo:
         return ExceptionInfo()
 
 
-def test_a_message_is_handed_over_at_once_while_a_process_is_free() -> None:
-    bench = Bench(2)
-    bench.offer("a", "b")
-    assert bench.names == [["a"], ["b"]]
-
-
 def test_messages_that_wait_for_a_process_become_one_job_of_at_most_sixteen() -> None:
     bench = Bench(1)
     names = [f"page-{number}" for number in range(MOST + 2)]

@@ -29,7 +29,7 @@ from app.sites.site import Site
 from app.sites.stored import add_site
 from app.storage.folder import FolderStore
 from app.storage.store import ObjectStore, StoredObject
-from config.settings import get_settings
+from tests.support.command import as_process_with
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -158,12 +158,9 @@ def test_a_damaged_report_is_left_out_named_and_replaced(store: ObjectStore, cap
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PERENNIAL_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("STORE_URL", (tmp_path / "store").as_uri())
-    get_settings.cache_clear()
-    yield
-    get_settings.cache_clear()
+def settings(tmp_path: Path) -> Iterator[None]:
+    with as_process_with({"PERENNIAL_DATA_DIR": str(tmp_path), "STORE_URL": (tmp_path / "store").as_uri()}):
+        yield
 
 
 def test_the_command_prints_tables_and_json(store: ObjectStore, settings: None) -> None:

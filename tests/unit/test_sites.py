@@ -26,7 +26,8 @@ from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
 from app.sites.stored import Start, add_site, list_sites, read_site, read_start, update_site, write_start
 from app.storage.store import ObjectStore
-from config.settings import Settings, get_settings
+from config.settings import Settings
+from tests.support.command import as_process_with
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -223,18 +224,14 @@ def test_a_process_reads_a_changed_site_again_after_its_time(store: ObjectStore,
 
 
 @pytest.fixture
-def run(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("PERENNIAL_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("STORE_URL", tmp_path.as_uri())
-    get_settings.cache_clear()
-
+def run(store: ObjectStore, tmp_path: Path) -> Any:
     def call(*arguments: str, exit_code: int = 0) -> str:
         result = CliRunner().invoke(command.cli, arguments)
         assert result.exit_code == exit_code, (result.output, result.exception)
         return str(result.exception) if isinstance(result.exception, InvalidSite) else result.stdout
 
-    yield call
-    get_settings.cache_clear()
+    with as_process_with({"PERENNIAL_DATA_DIR": str(tmp_path), "STORE_URL": tmp_path.as_uri()}):
+        yield call
 
 
 def test_a_site_is_added_listed_shown_and_changed(run: Any) -> None:

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
-from typer.testing import CliRunner
 
-from app.cli.main import cli
 from app.coverart.project import COVER_ART, EVENT_ART, settings_of
 from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, load, save
 from app.private_services.procfile import left_out
 from app.private_services.supervisor import RESTARTS, restart_wait
-from config.settings import Settings, get_settings
+from config.settings import Settings
+from tests.support.command import as_process_with, invoked
 
 pytestmark = pytest.mark.unit
 
@@ -32,23 +31,16 @@ def test_states_are_read_as_they_were_saved_and_a_damaged_file_is_no_state(tmp_p
     assert load(tmp_path) == UpState(None)
 
 
-def test_status_without_a_domain_shows_the_processes_and_fails_for_one_that_is_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PERENNIAL_DATA_DIR", str(tmp_path))
-    get_settings.cache_clear()
-    none = CliRunner().invoke(cli, ["status"])
-    assert (none.exit_code, none.output) == (1, "perennial up does not run here\n")
+def test_status_without_a_domain_shows_the_processes_and_fails_for_one_that_is_down(tmp_path: Path) -> None:
     running = ProcessState("web", "running", ProcessId(os.getpid(), 1))
-    save(tmp_path, UpState(identify(os.getpid()), (running,)))
-    assert CliRunner().invoke(cli, ["status"]).exit_code == 0
     down = ProcessState("worker", "down", None, 1, 6)
-    save(tmp_path, UpState(identify(os.getpid()), (running, down)))
-    shown = CliRunner().invoke(cli, ["status"])
-    monkeypatch.undo()
-    get_settings.cache_clear()
-    assert shown.exit_code == 1
-    assert shown.output.splitlines() == [
+    with as_process_with({"PERENNIAL_DATA_DIR": str(tmp_path)}):
+        assert invoked("status", exit_code=1) == "perennial up does not run here\n"
+        save(tmp_path, UpState(identify(os.getpid()), (running,)))
+        invoked("status")
+        save(tmp_path, UpState(identify(os.getpid()), (running, down)))
+        shown = invoked("status", exit_code=1)
+    assert shown.splitlines() == [
         f"web          running    pid {os.getpid()}",
         "worker       down       6 crashes in a row, exit code 1",
     ]
