@@ -9,18 +9,10 @@ from typing import Annotated
 import typer
 
 from app.cli.arguments import AsJson, Why
-from app.cli.caa_audit import AuditReport, Comparison, in_order, kept_result
+from app.cli.caa_audit import AuditReport, Comparison, in_order
 from app.cli.caa_events import DryRun, print_requeued
 from app.cli.caa_events import cli as events
-from app.cli.caa_jobs import (
-    GidSelection,
-    JobPublisher,
-    ResumePoint,
-    ServedArchive,
-    Throttle,
-    batches,
-    entities,
-)
+from app.cli.caa_jobs import GidRun
 from app.cli.context import operations
 from app.cli.printing import confirm, print_result
 from app.coverart.archive import PublicArchive
@@ -56,25 +48,22 @@ def reindex(
     as_json: AsJson = False,
 ) -> None:
     """Enqueue `index` of releases, which writes their listing and metadata again."""
-    selection = GidSelection.of(gids, every=every, after=after, limit=limit)
-    served = ServedArchive.of(archive, get_settings())
-    publisher, resume, throttle = JobPublisher(served), ResumePoint(selection), Throttle(rate)
-    with resume.printed(), served.connect() as connection:
-        count = partial(selection.count, connection, served.project, audited=False)
-        if every and rate is None and not yes and (messages := count()) > _UNCONFIRMED:
+    run = GidRun.of(get_settings(), archive, gids, every=every, after=after, limit=limit, rate=rate)
+    with run.resumable(), run.connect() as connection:
+        total = partial(run.total, connection, audited=False)
+        if every and rate is None and not yes and (messages := total()) > _UNCONFIRMED:
             confirm(
                 f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)",
                 without_terminal=f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit",
             )
-        existing = selection.existing(connection, served.project)
-        with resume.progress(count) as show:
-            for batch in batches(existing, throttle.batch):
-                throttle.wait(len(batch))
-                publisher.publish([Index(gid) for gid in batch])
-                resume.advance(batch)
+        with run.progress(total) as show:
+            for batch in run.batches(run.existing(connection)):
+                run.wait(len(batch))
+                run.publish([Index(gid) for gid in batch])
+                run.advance(batch)
                 show()
-    result = {"archive": served.project.prefix, "enqueued": resume.count, "last": resume.last}
-    print_result(result, f"index of {served.count_text(resume.count)} enqueued", as_json=as_json)
+    result = {"archive": run.project.prefix, "enqueued": run.count, "last": run.last}
+    print_result(result, f"index of {run.count_text(run.count)} enqueued", as_json=as_json)
 
 
 @cli.command()
@@ -97,29 +86,25 @@ def audit(
     """Compare the archive with the database; exit 1 on findings. --all includes merged and deleted releases."""
     if yes and not fix:
         raise typer.BadParameter("--yes goes with --fix")
-    selection = GidSelection.of(gids, every=every, after=after, limit=limit)
-    served = ServedArchive.of(archive, get_settings())
-    resume, throttle = ResumePoint(selection), Throttle(rate)
-    report = AuditReport(served, fix=fix, yes=yes, as_json=as_json, publisher=JobPublisher(served))
+    run = GidRun.of(get_settings(), archive, gids, every=every, after=after, limit=limit, rate=rate)
+    report = AuditReport(run, fix=fix, yes=yes, as_json=as_json)
     with (
-        resume.printed(),
-        kept_result(report, resume),
+        run.resumable(),
+        report.kept(),
         # What a standby lacks must not be deleted from the archive.
-        served.connect(primary=fix) as connection,
-        served.connect(primary=fix) as second,
+        run.connect(primary=fix) as connection,
+        run.connect(primary=fix) as second,
     ):
-        public, web_service = PublicArchive.of(served.settings), WebService.of(served.settings)
-        comparison = Comparison(served.project, public, web_service, second, given=not every, every_metadata=metadata)
-        count = partial(selection.count, connection, served.project, audited=True)
-        pairs = entities(selection.auditable(connection, served.project), connection, served.project, throttle)
-        compared = in_order(comparison.findings, pairs, jobs=jobs, stop=comparison.stop)
-        with resume.progress(count) as show, closing(compared):
+        public, web_service = PublicArchive.of(run.settings), WebService.of(run.settings)
+        comparison = Comparison(run.project, public, web_service, second, given=not every, every_metadata=metadata)
+        compared = in_order(comparison.findings, run.auditable(connection), jobs=jobs, stop=comparison.stop)
+        with run.progress(partial(run.total, connection, audited=True)) as show, closing(compared):
             for (gid, _), found in compared:
                 report.add(gid, found)
-                resume.advance([gid])
+                run.advance([gid])
                 show()
         report.delete_images(comparison.homes)
-        report.print_summary(resume.count)
+        report.print_summary()
     raise typer.Exit(1 if report.kinds or report.unread else 0)
 
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 import typer
 
 from app.broker.errors import ApplicationError
-from app.cli.caa_jobs import BATCH, JobPublisher, ResumePoint, ServedArchive
+from app.cli.caa_jobs import BATCH, GidRun
 from app.cli.context import operations
 from app.cli.printing import print_lines
 from app.coverart import musicbrainz
@@ -166,15 +166,14 @@ class Comparison:
 class AuditReport:
     """Prints findings as they come, counts them and publishes the jobs that repair them."""
 
-    archive: ServedArchive
+    run: GidRun
     fix: bool
     yes: bool
     as_json: bool
-    publisher: JobPublisher
     #: Deletions of images that wait for the user's confirmation.
     held_back: list[Delete] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
-    items: int = 0
+    differing: int = 0
     unread: int = 0
     #: The first findings.
     first: list[ArtFinding] = field(default_factory=list)
@@ -188,16 +187,14 @@ class AuditReport:
         if not found:
             return
         self._print_findings(gid, found)
-        self.items += 1
+        self.differing += 1
         self.kinds.update(finding.kind for finding in found)
         self.first += found[: MAX_FINDINGS - len(self.first)]
         if self.fix:
             fixes = list(dict.fromkeys(finding.fix for finding in found if finding.fix is not None))
-            images = [job for job in fixes if isinstance(job, Delete) and job.id is not None]
-            if not self.yes:
-                self.held_back += images
-                fixes = [job for job in fixes if job not in images]
-            self.publisher.publish(fixes)
+            images = [job for job in fixes if isinstance(job, Delete) and job.id is not None and not self.yes]
+            self.held_back += images
+            self.run.publish([job for job in fixes if job not in images])
 
     def _print_findings(self, gid: str, findings: tuple[ArtFinding, ...]) -> None:
         """Print the findings of an item: as JSON, as a block for people, or a line each (gid, kind, file, fix)."""
@@ -207,22 +204,21 @@ class AuditReport:
                 | {"fix": {"job": kind_of(each.fix), **asdict(each.fix)} if each.fix else None}
                 for each in findings
             )
-            typer.echo((", " if self.items else self._json_head) + ", ".join(map(json.dumps, values)), nl=False)
+            typer.echo((", " if self.differing else self._json_head) + ", ".join(map(json.dumps, values)), nl=False)
             return
         if not sys.stdout.isatty():
-            print_lines((each.gid, each.kind, each.file, kind_of(each.fix) if each.fix else "") for each in findings)
+            print_lines((each.gid, each.kind, each.file, each.repair) for each in findings)
             return
         typer.echo(gid)
         for finding in findings:
             typer.echo(f"  {finding.kind:<16} {finding.file}".rstrip())
             home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
-            fix = f"{kind_of(finding.fix)} repairs it" if finding.fix else "no job repairs it"
-            typer.echo(f"    {MEANING[finding.kind]}{home}; {fix}")
+            typer.echo(f"    {MEANING[finding.kind]}{home}; {finding.repair or 'no job'} repairs it")
 
     @property
     def _json_head(self) -> str:
         """The beginning of the JSON document, whose findings are printed as they come."""
-        return f'{{"archive": {json.dumps(self.archive.project.prefix)}, "findings": ['
+        return f'{{"archive": {json.dumps(self.run.project.prefix)}, "findings": ['
 
     def delete_images(self, find_homes: FindHomes) -> None:
         """Publish the deletions that were held back if the user confirms them.
@@ -240,67 +236,64 @@ class AuditReport:
         confirmed, self.held_back = iter(self.held_back), []
         while batch := list(islice(confirmed, BATCH)):
             homes = find_homes([job.id for job in batch if job.id is not None])
-            self.publisher.publish([job for job in batch if job.id not in homes])
+            self.run.publish([job for job in batch if job.id not in homes])
             self.held_back += [job for job in batch if job.id in homes]
         if self.held_back:
             typer.echo(f"{len(self.held_back):,} not deleted: the database has them now; audit again", err=True)
 
-    def print_summary(self, count: int) -> None:
-        """Print the numbers of findings and jobs; `count` is the number of compared items."""
+    def print_summary(self) -> None:
+        """Print the numbers of findings and jobs."""
+        sent = self.run.published
         if self.as_json:
-            jobs = {"enqueued": dict(self.publisher.published), "not_deleted": len(self.held_back)}
-            summary = {"items": count, "unread": self.unread, **(jobs if self.fix else {})}
-            typer.echo(("" if self.items else self._json_head) + f"], {json.dumps(summary).removeprefix('{')}")
+            jobs = {"enqueued": dict(sent), "not_deleted": len(self.held_back)} if self.fix else {}
+            summary = json.dumps({"items": self.run.count, "unread": self.unread, **jobs})
+            typer.echo(("" if self.differing else self._json_head) + f"], {summary.removeprefix('{')}")
             return
-        line = f"{self.archive.count_text(count)} compared: "
+        line = f"{self.run.count_text(self.run.count)} compared: "
         line += f"{self.kinds.total():,} finding{'' if self.kinds.total() == 1 else 's'}"
-        line += f" in {self.items:,} of them" if self.items and count > 1 else ""
+        line += f" in {self.differing:,} of them" if self.differing and self.run.count > 1 else ""
         line += f"; {self.unread:,} could not be read" if self.unread else ""
         if self.fix:
-            sent = self.publisher.published
             kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(sent.items()))
             line += f"; {sent.total():,} job{'' if sent.total() == 1 else 's'}{f' ({kinds})' if kinds else ''} enqueued"
         # Standard output has one line for each finding, for programs.
         typer.echo(line, err=True)
 
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep how an audit of all items ends, in the store; while that is away, say so and go on."""
+        began, stopped = time.time(), ""
+        try:
+            yield
+        except (KeyboardInterrupt, ApplicationError) as error:
+            stopped = str(error) or "interrupted"
+            raise
+        finally:
+            if not self.run.gids:
+                self._keep(began, stopped)
 
-@contextmanager
-def kept_result(report: AuditReport, resume: ResumePoint) -> Iterator[None]:
-    """Keep how an audit of all items ends, in the store; while that is away, say so and go on."""
-    began, stopped = time.time(), ""
-    try:
-        yield
-    except (KeyboardInterrupt, ApplicationError) as error:
-        stopped = str(error) or "interrupted"
-        raise
-    finally:
-        if resume.selection.every:
-            _keep(report, resume, began, stopped)
-
-
-def _keep(report: AuditReport, resume: ResumePoint, began: float, stopped: str) -> None:
-    ops = operations()
-    result = ArtAudit(
-        archive=report.archive.project.prefix,
-        command=shlex.join(["perennial", *sys.argv[1:]])[:MAX_TEXT],
-        operator=ops.operator.name,
-        began=began,
-        ended=time.time(),
-        items=resume.count,
-        unread=report.unread,
-        differing=report.items,
-        kinds=dict(report.kinds),
-        fixes=report.fix,
-        enqueued=dict(report.publisher.published),
-        held_back=len(report.held_back),
-        last=resume.last,
-        stopped=stopped[:MAX_TEXT],
-        findings=[
-            KeptFinding(gid=each.gid, kind=each.kind, file=each.file, fix=kind_of(each.fix) if each.fix else "")
-            for each in report.first
-        ],
-    )
-    try:
-        keep_audit(ops, result)
-    except StoreError as error:
-        typer.echo(f"the operations page will not show this audit: {error}", err=True)
+    def _keep(self, began: float, stopped: str) -> None:
+        ops = operations()
+        result = ArtAudit(
+            archive=self.run.project.prefix,
+            command=shlex.join(["perennial", *sys.argv[1:]])[:MAX_TEXT],
+            operator=ops.operator.name,
+            began=began,
+            ended=time.time(),
+            items=self.run.count,
+            unread=self.unread,
+            differing=self.differing,
+            kinds=dict(self.kinds),
+            fixes=self.fix,
+            enqueued=dict(self.run.published),
+            held_back=len(self.held_back),
+            last=self.run.last,
+            stopped=stopped[:MAX_TEXT],
+            findings=[
+                KeptFinding(gid=each.gid, kind=each.kind, file=each.file, fix=each.repair) for each in self.first
+            ],
+        )
+        try:
+            keep_audit(ops, result)
+        except StoreError as error:
+            typer.echo(f"the operations page will not show this audit: {error}", err=True)

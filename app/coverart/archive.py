@@ -94,59 +94,46 @@ class Archive:
         Raises ArchiveUnavailable, ArchiveRefused or ArchiveError, as every method of this class.
         """
         headers = {"content-type": content_type, **(_KEEP_OLD if keep_old else {}), **_new_bucket(project)}
-        self._write(bucket, file, headers=headers, body=body)
+        self._request("PUT", bucket, file, headers, body=body)
 
     def copy(self, project: Project, source: tuple[str, str], target: tuple[str, str]) -> None:
         """Copy an object within the archive; both are (bucket, file). Raises ArchiveNotFound for a missing source."""
-        headers = {"x-amz-copy-source": f"/{source[0]}/{source[1]}", **_KEEP_OLD, **_new_bucket(project)}
-        self._write(*target, headers=headers)
+        self._request(
+            "PUT", *target, {"x-amz-copy-source": f"/{source[0]}/{source[1]}", **_KEEP_OLD, **_new_bucket(project)}
+        )
 
     def delete(self, bucket: str, file: str) -> bool:
         """Delete an object and its derivatives; return whether it existed, as far as the archive reports it.
 
         An item that "cannot be retrieved" has nothing to delete either.
         """
-        with self.watch(bucket):
-            response = self._send("DELETE", bucket, file, headers={**_KEEP_OLD, **_CASCADE})
-            refusal = Refusal(response)
-            if not refusal.refuses:
-                return True
-            if refusal.item_gone:
-                return False
-            raise self._failure("DELETE", bucket, file, response)
+        return self._request("DELETE", bucket, file, {**_KEEP_OLD, **_CASCADE})
 
     def exists(self, bucket: str, file: str) -> bool:
         """Return whether an object exists. A redirect means yes: the archive redirects reads to the file's server."""
-        with self.watch(bucket):
-            response = self._send("HEAD", bucket, file)
-            if response.status < 400:
-                return True
-            if response.status == 404:
-                return False
-            raise self._failure("HEAD", bucket, file, response)
+        return self._request("HEAD", bucket, file, {})
 
     def url(self, bucket: str, file: str) -> str:
         """Return the URL of an object."""
         return self.template.replace("{bucket}", bucket).replace("{file}", file)
 
-    def _write(self, bucket: str, file: str, *, headers: Mapping[str, str], body: bytes = b"") -> None:
+    def _request(self, method: str, bucket: str, file: str, headers: Mapping[str, str], *, body: bytes = b"") -> bool:
+        """Return whether the archive did it; False for a missing object that is not written. Raises its refusal."""
+        first = url = self.url(bucket, file)
         with self.watch(bucket):
-            response = self._send("PUT", bucket, file, headers=headers, body=body)
-            if Refusal(response).refuses:
-                raise self._failure("PUT", bucket, file, response)
-
-    def _send(
-        self, method: str, bucket: str, file: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> Response:
-        url = self.url(bucket, file)
-        for _ in range(_MAX_REDIRECTS):
-            response = _send(self.http, method, url, headers=headers, body=body)
-            target = urljoin(url, response.headers.get("location", ""))
-            # A read that is redirected has found its object, and needs no more.
-            if method == "HEAD" or response.status not in _REDIRECTS or not self._is_own(target):
-                break
-            url = target
-        return response
+            for _ in range(_MAX_REDIRECTS):
+                response = _send(self.http, method, url, headers=headers, body=body)
+                target = urljoin(url, response.headers.get("location", ""))
+                # A read that is redirected has found its object, and needs no more.
+                if method == "HEAD" or response.status not in _REDIRECTS or not self._is_own(target):
+                    break
+                url = target
+            refusal = Refusal(response)
+            if not refusal.refuses or (method == "HEAD" and response.status < 400):
+                return True
+            if (method == "DELETE" and refusal.item_gone) or (method == "HEAD" and response.status == 404):
+                return False
+            raise refusal.error(f"{method} {first}", secrets=self.secrets)
 
     def _is_own(self, url: str) -> bool:
         """Return whether a redirect leads to a host of the archive, which may get the keys.
@@ -161,9 +148,6 @@ class Archive:
         domain = ".".join((own.hostname or "").split(".")[-2:])
         is_name = domain.rpartition(".")[2].isalpha() and "." in domain
         return is_name and other.netloc.endswith(f".{domain}")
-
-    def _failure(self, method: str, bucket: str, file: str, response: Response) -> ArchiveError:
-        return Refusal(response).error(f"{method} {self.url(bucket, file)}", secrets=self.secrets)
 
 
 class LowAuth(AuthBase):
@@ -257,10 +241,9 @@ def _send(
     """Send one request; raises ArchiveUnavailable where no connection was made, ArchiveError where it broke."""
     try:
         response = http.send(method, url, headers=headers, body=body)
-    except ConnectionFailed as error:
-        raise ArchiveUnavailable(str(error)) from error
     except FetchError as error:
-        raise ArchiveError(str(error)) from error
+        kind = ArchiveUnavailable if isinstance(error, ConnectionFailed) else ArchiveError
+        raise kind(str(error)) from error
     ARCHIVE_ANSWERS.add(method, status_label(response.status))
     return response
 
@@ -282,13 +265,14 @@ class Refusal:
     def __init__(self, response: Response) -> None:
         self._response = response
         self._text = response.text[:_SEARCHED]
+        self._parts = [self._element(name) for name in ("Code", "Message", "Resource")]
+        self._code, *words = self._parts
+        self._words = "\n".join(words)
+        self._not_found = response.status == 404 or self._code in _NOT_FOUND
 
-        def element(name: str) -> str:
-            found = re.search(rf"<{name}>(.*?)</{name}>", self._text, re.DOTALL)
-            return html.unescape(found[1]).strip() if found else ""
-
-        self._code, self._message, self._resource = map(element, ("Code", "Message", "Resource"))
-        self._words = f"{self._message}\n{self._resource}"
+    def _element(self, name: str) -> str:
+        found = re.search(rf"<{name}>(.*?)</{name}>", self._text, re.DOTALL)
+        return html.unescape(found[1]).strip() if found else ""
 
     @property
     def refuses(self) -> bool:
@@ -296,11 +280,8 @@ class Refusal:
 
         So does a 200 with a web page: a gateway sent it, and not S3.
         """
-        return not self._response.ok or (bool(self._code) and "<Error>" in self._text) or self._is_page
-
-    @property
-    def _is_page(self) -> bool:
-        return "text/html" in self._response.headers.get("content-type", "") or bool(_PAGE.match(self._text))
+        is_page = "text/html" in self._response.headers.get("content-type", "") or _PAGE.match(self._text)
+        return not self._response.ok or bool(self._code and "<Error>" in self._text) or bool(is_page)
 
     @property
     def item_gone(self) -> bool:
@@ -309,27 +290,25 @@ class Refusal:
 
     def error(self, request: str, *, secrets: Iterable[SecretStr] = ()) -> ArchiveError:
         """Return the error to raise, with `secrets` masked: a server may quote them."""
+        status, retry_after = self._response.status, self._response.retry_after(cap=MAX_RETRY_AFTER)
         if location := self._response.headers.get("location"):
             text = f"redirected to {location}"
         else:
-            parts = [part for part in (self._code, self._message, self._resource) if part]
-            text = " ".join(": ".join(parts or [self._text]).split())
-        message = f"{request}: {self._response.status}{': ' if text else ''}{masked(text, secrets)[:_QUOTED]}"
-        retry_after = self._response.retry_after(cap=MAX_RETRY_AFTER)
-        status = self._response.status
-        if _SPAM in self._words or _DARK.search(self._words):
-            return ArchiveRefused(message, retry_after)
-        if status in (401, 403) or self._code in _WRONG_KEYS:
-            return ArchiveDenied(message, retry_after)
-        if status == 400:
-            return ArchiveRefused(message, retry_after)
-        if status == 429 or self._code == "SlowDown":
+            text = " ".join((": ".join(filter(None, self._parts)) or self._text).split())
+        message = f"{request}: {status}{': ' if text else ''}{masked(text, secrets)[:_QUOTED]}"
+        kind = self._kind(status)
+        if kind is ArchiveUnavailable and (status == 429 or self._code == "SlowDown"):
             # It asks for fewer requests: where it does not say for how long, 0 stands for any time.
-            return ArchiveUnavailable(message, retry_after or 0.0)
-        if status == 503:
-            return ArchiveUnavailable(message, retry_after)
-        return (ArchiveNotFound if self._not_found else ArchiveError)(message, retry_after)
+            retry_after = retry_after or 0.0
+        return kind(message, retry_after)
 
-    @property
-    def _not_found(self) -> bool:
-        return self._response.status == 404 or self._code in _NOT_FOUND
+    def _kind(self, status: int) -> type[ArchiveError]:
+        if _SPAM in self._words or _DARK.search(self._words):
+            return ArchiveRefused
+        if status in (401, 403) or self._code in _WRONG_KEYS:
+            return ArchiveDenied
+        if status == 400:
+            return ArchiveRefused
+        if status in (429, 503) or self._code == "SlowDown":
+            return ArchiveUnavailable
+        return ArchiveNotFound if self._not_found else ArchiveError

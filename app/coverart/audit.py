@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from app.broker.nesting import read_json
 from app.coverart.archive import FRESH, ArchiveItem
-from app.coverart.jobs import Delete, Index, Job, Move
+from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.project import LISTING_FILE, Entity, Project, listing
 
 #: `left`: a file that should not exist; `elsewhere`: an image of another entity.
@@ -45,6 +45,11 @@ class ArtFinding:
     kind: Kind
     file: str
     fix: Job | None = None
+
+    @property
+    def repair(self) -> str:
+        """The kind of the job that repairs it, empty without one."""
+        return kind_of(self.fix) if self.fix else ""
 
 
 def audit(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 from psycopg.sql import SQL
@@ -69,17 +70,14 @@ _PAGES = {
 _ENDS = {"oldest": "-infinity", "newest": "infinity"}
 
 # The copies of some images that have not ended.
-_COPIES = SQL(
-    """
-    SELECT id, {message} FROM artwork_indexer.event_queue AS copy
-    WHERE state = 'queued' AND entity_type = %(entity)s::artwork_indexer.indexable_entity_type
-    AND action = 'copy_image' AND (message -> 'artwork_id') = ANY(%(images)s::jsonb[])
-    UNION ALL
-    SELECT id, {message} FROM artwork_indexer.event_queue AS copy
-    WHERE state = 'running' AND entity_type = %(entity)s::artwork_indexer.indexable_entity_type
-    AND action = 'copy_image' AND (message -> 'artwork_id') = ANY(%(images)s::jsonb[])
-    """
-).format(message=MESSAGE)
+_COPIES = SQL(" UNION ALL ").join(
+    SQL(
+        "SELECT id, {message} FROM artwork_indexer.event_queue WHERE state = {state} AND action = 'copy_image'"
+        " AND entity_type = %(entity)s::artwork_indexer.indexable_entity_type"
+        " AND (message -> 'artwork_id') = ANY(%(images)s::jsonb[])"
+    ).format(message=MESSAGE, state=state)
+    for state in ("queued", "running")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +105,6 @@ class Event:
         return items_of(self.message)
 
 
-@dataclass(slots=True)
-class _Position:
-    """Where in the queue the next page begins: after `skip` rows of the time `since`."""
-
-    since: Any
-    skip: int = 0
-
-    def advance(self, times: Sequence[Any]) -> None:
-        """Go on after a page whose rows have these times."""
-        last = times[-1]
-        self.skip = times.count(last) + (self.skip if last == self.since else 0)
-        self.since = last
-
-
 class EventChoice:
     """Chooses events of one archive, `entity` in the table, and remembers how many end.
 
@@ -132,106 +116,86 @@ class EventChoice:
     def __init__(self, entity: str, backoff: float) -> None:
         self.entity = entity
         self.unfinished = False
-        self._backoff = backoff
+        self._values = {"entity": entity, "minutes": _FORGOTTEN_AFTER, "max_attempts": MAX_ATTEMPTS, "backoff": backoff}
         self._in_flight: set[int] = set()
         self._ended: deque[tuple[float, int]] = deque()
-        self._positions: dict[Direction, _Position] = {}
+        #: Where the next look goes on that found too few ready events: after a number of rows of a time.
+        self._positions: dict[Direction, tuple[Any, int]] = {}
 
     def choose(self, connection: Connection) -> list[Event]:
         """Return the events to publish, one of each item at a time; runs in a transaction."""
         connection.execute(_WITHOUT_SORT)
-        values = {"entity": self.entity, "minutes": _FORGOTTEN_AFTER}
-        running = {id: items_of(decoded(about)) for id, about in connection.execute(_IN_FLIGHT, values)}
-        self._note_ends(set(running))
-        places = self._limit() - len(running)
+        running = {id: items_of(decoded(about)) for id, about in connection.execute(_IN_FLIGHT, self._values)}
+        places = self._places(set(running))
         self.unfinished = False
         if places <= 0:
             return []
-        busy = {item for items in running.values() for item in items}
+        busy = set[str]().union(*running.values())
         oldest, is_long = self._ready(connection, "oldest", places, busy)
-        newest: list[Event] = []
-        if is_long and places > 1:
-            found, _ = self._ready(connection, "newest", places // 2, busy)
-            newest = _one_of_each_item(found, set(busy), places // 2)
-        for event in newest:
-            busy |= event.items
-        chosen = newest + [
-            event for event in _one_of_each_item(oldest, busy, places - len(newest)) if event not in newest
-        ]
+        newest, _ = self._ready(connection, "newest", places // 2, busy) if is_long and places > 1 else ([], False)
+        chosen = _one_of_each_item(newest, busy, places // 2)
+        busy = busy.union(*(event.items for event in chosen))
+        chosen += [event for event in _one_of_each_item(oldest, busy, places - len(chosen)) if event not in chosen]
         self._in_flight |= {event.id for event in chosen}
         return chosen
 
-    def _note_ends(self, running: set[int]) -> None:
+    def _places(self, running: set[int]) -> int:
+        """Return how many events may be published, from how many ended lately."""
         now = time.monotonic()
         self._ended.append((now, len(self._in_flight - running)))
         while self._ended[0][0] < now - _RATE_SECONDS:
             self._ended.popleft()
         self._in_flight = running
-
-    def _limit(self) -> int:
-        return max(MIN_IN_FLIGHT, min(MAX_IN_FLIGHT, sum(count for _, count in self._ended)))
+        ended = sum(count for _, count in self._ended)
+        return max(MIN_IN_FLIGHT, min(MAX_IN_FLIGHT, ended)) - len(running)
 
     def _ready(
-        self, connection: Connection, direction: Direction, wanted: int, busy: set[str]
+        self, connection: Connection, direction: Direction, wanted: int, busy: Set[str]
     ) -> tuple[list[Event], bool]:
         """Return events that may be published, in order, and whether the queue goes on after the first page.
 
         Several pages are read until there are enough. Where all of them have too few, the next look goes on after
         them, and begins again at the end of the queue.
         """
-        position = self._positions.pop(direction, _Position(_ENDS[direction]))
-        began_at_end = position.since == _ENDS[direction]
+        since, skip = self._positions.pop(direction, (_ENDS[direction], 0))
+        is_long = since != _ENDS[direction]
         size = max(_MIN_PAGE, 2 * wanted)
         found: list[Event] = []
-        for number in range(_MAX_PAGES):
-            times, events = self._page(connection, direction, position, size)
-            found += events
-            is_last = len(times) < size
-            if number == 0:
-                is_long = not (is_last and began_at_end)
-            if is_last or len(_one_of_each_item(found, set(busy), wanted)) == wanted:
+        for _ in range(_MAX_PAGES):
+            values = {**self._values, "since": since, "skip": skip, "rows": size}
+            rows = connection.execute(_PAGES[direction], values).fetchall()
+            ready = [Event.of(*columns) for *columns, is_ready in rows if is_ready]
+            if direction == "newest":
+                ready = [event for event in ready if event.action == "index"]
+            else:
+                # Rows of one transaction have one time; the index has them in the order of their last update.
+                ready.sort(key=attrgetter("created", "id"))
+            found += self._without_waiting(connection, ready)
+            if len(rows) < size:
                 return found, is_long
-            position.advance(times)
-        self._positions[direction] = position
+            is_long = True
+            if len(_one_of_each_item(found, busy, wanted)) == wanted:
+                return found, is_long
+            times = [created for _, created, *_ in rows]
+            skip = times.count(times[-1]) + (skip if times[-1] == since else 0)
+            since = times[-1]
+        self._positions[direction] = since, skip
         self.unfinished = True
         return found, is_long
 
-    def _page(
-        self, connection: Connection, direction: Direction, position: _Position, size: int
-    ) -> tuple[list[Any], list[Event]]:
-        values = {
-            "entity": self.entity,
-            "max_attempts": MAX_ATTEMPTS,
-            "backoff": self._backoff,
-            "since": position.since,
-            "skip": position.skip,
-            "rows": size,
-        }
-        rows = connection.execute(_PAGES[direction], values).fetchall()
-        ready = [Event.of(*columns) for *columns, is_ready in rows if is_ready]
-        if direction == "newest":
-            ready = [event for event in ready if event.action == "index"]
-        else:
-            # Rows of one transaction have one time; the index has them in the order of their last update.
-            ready.sort(key=lambda event: (event.created, event.id))
-        return [row[1] for row in rows], list(self._without_waiting(connection, ready))
-
-    def _without_waiting(self, connection: Connection, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield the events whose image does not wait for a copy.
+    def _without_waiting(self, connection: Connection, events: Sequence[Event]) -> list[Event]:
+        """Return the events whose image does not wait for a copy.
 
         An image is copied after an earlier copy brought it to the item. A deletion that is no part of a move waits for
         a later move of the same file.
         """
         about = [event.message for event in events if event.action in ("copy_image", "delete_image")]
-        images = {str(each["artwork_id"]) for each in about if isinstance(each, dict) and _has_image(each)}
+        images = {str(each["artwork_id"]) for each in about if _has_image(each)}
         if not images:
-            yield from events
-            return
-        values = {"entity": self.entity, "images": list(images)}
+            return list(events)
+        values = {**self._values, "images": list(images)}
         copies = [(id, decoded(text)) for id, text in connection.execute(_COPIES, values)]
-        for event in events:
-            if not any(_waits(event, id, copy) for id, copy in copies):
-                yield event
+        return [event for event in events if not any(_waits(event, id, copy) for id, copy in copies)]
 
 
 def _waits(event: Event, copy_id: int, copy: Any) -> bool:
@@ -245,15 +209,16 @@ def _waits(event: Event, copy_id: int, copy: Any) -> bool:
     return is_later and copy.get("old_gid") == about.get("gid")
 
 
-def _one_of_each_item(events: Sequence[Event], busy: set[str], places: int) -> list[Event]:
+def _one_of_each_item(events: Sequence[Event], busy: Set[str], places: int) -> list[Event]:
     """Return the first events of items that are not busy, at most `places`. What comes first makes an item busy."""
     chosen: list[Event] = []
+    taken = set(busy)
     for event in events:
         if len(chosen) == places:
             break
-        if busy.isdisjoint(event.items):
+        if taken.isdisjoint(event.items):
             chosen.append(event)
-        busy |= event.items
+        taken |= event.items
     return chosen
 
 
@@ -272,5 +237,5 @@ def decoded(message: str) -> Any:
         return None
 
 
-def _has_image(about: dict[str, Any]) -> bool:
-    return isinstance(about.get("artwork_id"), int)
+def _has_image(about: Any) -> bool:
+    return isinstance(about, dict) and isinstance(about.get("artwork_id"), int)

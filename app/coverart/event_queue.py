@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -23,7 +24,7 @@ from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import jobs
 from app.coverart.event_choice import LONGEST_MESSAGE, MESSAGE, Event, EventChoice
 from app.coverart.event_record import MAX_ATTEMPTS, complete, end_failed_run, fail
-from app.coverart.jobs import EVENT, Job
+from app.coverart.jobs import EVENT
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Project
 from app.errors import InvalidJob
@@ -98,25 +99,8 @@ _FORGET = SQL(
     " WHERE state = 'completed' AND created < now() - make_interval(days => %(days)s)"
 )
 
-
-def job_of_event(event: Event) -> Job:
-    """Return the job that carries out an event; raises InvalidJob for an unknown action, and for a wrong message.
-
-    A `copy_image` is a move that keeps its source: an event of its own deletes that.
-    """
-    if event.action not in _JOBS:
-        raise InvalidJob(f"event {event.id}: unknown action {event.action}")
-    if not isinstance(event.message, dict):
-        expected = f"no JSON object of at most {LONGEST_MESSAGE:,} characters and {MAX_NESTING} levels"
-        raise InvalidJob(f"event {event.id}: {event.action} whose message is {expected}")
-    kind, names = _JOBS[event.action]
-    missing = sorted(set(names) - set(event.message))
-    if missing:
-        raise InvalidJob(f"event {event.id}: {event.action} without {', '.join(missing)}")
-    return jobs.job_of(kind, (), {argument: event.message[name] for name, argument in names.items()})
-
-
-#: The job of each action, and the arguments of its task by the names that an event has for them.
+#: The job of each action, and the arguments of its task by the names that an event has for them. A `copy_image` is a
+#: move that keeps its source: an event of its own deletes that.
 _JOBS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "index": ("index", {"gid": "gid"}),
     "copy_image": ("move", {"artwork_id": "id", "old_gid": "old_gid", "new_gid": "new_gid", "suffix": "suffix"}),
@@ -125,12 +109,24 @@ _JOBS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-def message_of_event(event: Event, exchange: str) -> Outgoing:
-    """Return the message of an event's job, whose retry budget is what the event has left; raises InvalidJob."""
+def message_of(event: Event, exchange: str) -> Outgoing:
+    """Return the message of the job that carries out an event, whose retry budget is what the event has left.
+
+    Raises InvalidJob for an unknown action, and for a wrong message.
+    """
+    if event.action not in _JOBS:
+        raise InvalidJob(f"event {event.id}: unknown action {event.action}")
+    if not isinstance(event.message, dict):
+        expected = f"no JSON object of at most {LONGEST_MESSAGE:,} characters and {MAX_NESTING} levels"
+        raise InvalidJob(f"event {event.id}: {event.action} whose message is {expected}")
+    kind, names = _JOBS[event.action]
+    if missing := sorted(set(names) - set(event.message)):
+        raise InvalidJob(f"event {event.id}: {event.action} without {', '.join(missing)}")
+    job = jobs.job_of(kind, (), {argument: event.message[name] for name, argument in names.items()})
     headers: dict[str, Any] = {EVENT: event.id, RETRIES: max(0, MAX_ATTEMPTS - 1 - event.failed_runs)}
     if event.failed_runs:
         headers[ATTEMPTS] = event.failed_runs
-    return replace(jobs.message(job_of_event(event), exchange, str(uuid.uuid4())), headers=headers)
+    return replace(jobs.message(job, exchange, str(uuid.uuid4())), headers=headers)
 
 
 class EventPublisher:
@@ -140,7 +136,6 @@ class EventPublisher:
     """
 
     def __init__(self, exchanges: Mapping[str, Project], publish: Publish, *, backoff: float) -> None:
-        self.exchanges = exchanges
         self._publish = publish
         self._choices = {exchange: EventChoice(each.entity, backoff) for exchange, each in exchanges.items()}
 
@@ -159,8 +154,7 @@ class EventPublisher:
         """
         published = 0
         for exchange, choice in self._choices.items():
-            with connection.transaction():
-                _set_limits(connection)
+            with _limited(connection):
                 # Until the transaction ends, no other reader publishes events of the archive.
                 [taken] = connection.execute(_TAKE_TURN, {"entity": choice.entity}).fetchone() or (False,)
                 chosen = choice.choose(connection) if taken else []
@@ -177,9 +171,8 @@ class EventPublisher:
         `idle` returns whether a work queue is empty. While it is not, its messages may just be waiting.
         """
         actions = [action for action, (kind, _) in _JOBS.items() if idle(f"{exchange}.{kind}")]
-        values = {"entity": self.exchanges[exchange].entity, "actions": actions, "rows": _LOST_EVENTS}
-        with connection.transaction():
-            _set_limits(connection)
+        values = {"entity": self._choices[exchange].entity, "actions": actions, "rows": _LOST_EVENTS}
+        with _limited(connection):
             lost = [Event.of(*row) for row in connection.execute(_TAKE_LOST, {**values, "seconds": seconds})]
             self._publish_events(connection, sorted(lost, key=attrgetter("created", "id")), exchange)
         return len(lost)
@@ -191,7 +184,7 @@ class EventPublisher:
                 _end_noop(connection, event)
                 continue
             try:
-                outgoing.append(message_of_event(event, exchange))
+                outgoing.append(message_of(event, exchange))
             except InvalidJob as error:
                 _log.error("Event %d failed, since it cannot become a message: %s", event.id, error)
                 fail(connection, event.id, str(error))
@@ -209,10 +202,12 @@ def forget_completed(connection: Connection) -> int:
     return connection.execute(_FORGET, {"days": KEPT_DAYS}).rowcount
 
 
-def _set_limits(connection: Connection) -> None:
-    """Limit the statements and the pauses of a transaction: it runs on MusicBrainz's primary."""
-    idle, statement = (str(round(seconds * 1_000)) for seconds in (_IDLE_SECONDS, _STATEMENT_SECONDS))
-    connection.execute(_LIMITS, {"idle": idle, "statement": statement})
+@contextmanager
+def _limited(connection: Connection) -> Iterator[None]:
+    """Run the block in a transaction whose statements and pauses are limited: it is on MusicBrainz's primary."""
+    with connection.transaction():
+        connection.execute(_LIMITS, {"idle": f"{_IDLE_SECONDS}s", "statement": f"{_STATEMENT_SECONDS}s"})
+        yield
 
 
 def _end_noop(connection: Connection, event: Event) -> None:

@@ -188,26 +188,20 @@ class Indexer:
         with self.locks.hold(job.gid):
             if begin(job):
                 return "skipped"
+            entity = self.read_entity(job.gid) if job.id is None else None
             if self.ordered:
                 # A retry may come hours after the event. An image may have been moved back, and an entity may have
                 # images again, so that it needs its listing.
-                if job.id is not None:
-                    is_needed = self.read_home(job.id) == job.gid
-                else:
-                    entity = self.read_entity(job.gid)
-                    is_needed = entity is not None and entity.gid == job.gid and bool(entity.images)
-                if is_needed and job.id is not None:
+                if job.id is not None and self.read_home(job.id) == job.gid:
                     raise ImageInUse(
                         f"image {job.id} of {self.project.entity} {job.gid} not deleted, since MusicBrainz's database"
                         " has it there: remove it there, or post a message `delete` of it"
                     )
-                if is_needed:
+                if entity is not None and entity.gid == job.gid and entity.images:
                     _log.info("%s of %s not deleted: it has images again", LISTING_FILE, job.gid)
                     return "skipped"
-            elif job.id is None:
-                entity = self.read_entity(job.gid)
-                if wait := deletion_waits(self.project, job.gid, entity, self.public.item, patience=self.patience):
-                    raise wait
+            elif wait := deletion_waits(self.project, job.gid, entity, self.public.item, patience=self.patience):
+                raise wait
             return delete(self.project, job, archive=self.archive)
 
 

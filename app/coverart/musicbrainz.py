@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -118,35 +118,29 @@ def kept_connection(url: str, *, variable: str = "MUSICBRAINZ_URL") -> Iterator[
     """
     parameters = _parameters(url, variable)
     with _own_errors(parameters):
-        connection, used = _kept.pop(url, (None, 0.0))
-        is_fresh = time.monotonic() - used < _FRESH
-        if connection is None or not (is_fresh or _is_usable(connection)):
-            connection = _open(parameters, primary=True)
+        kept = _kept.pop(url, None)
+        if kept is None or not (time.monotonic() - kept[1] < _FRESH or _is_usable(kept[0])):
+            kept = _open(parameters, primary=True), 0.0
+        connection = kept[0]
         try:
             yield connection
         finally:
-            _keep(url, connection)
-
-
-def _keep(url: str, connection: Connection) -> None:
-    is_idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    if connection.closed or not is_idle or url in _kept:
-        connection.close()
-        return
-    _kept[url] = connection, time.monotonic()
-    while len(_kept) > _MAX_KEPT:
-        oldest, _ = _kept.pop(next(iter(_kept)))
-        oldest.close()
+            is_idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            if connection.closed or not is_idle or url in _kept:
+                connection.close()
+            else:
+                _kept[url] = connection, time.monotonic()
+            while len(_kept) > _MAX_KEPT:
+                _kept.pop(next(iter(_kept)))[0].close()
 
 
 def _is_usable(connection: Connection) -> bool:
-    try:
-        [is_standby] = connection.execute(_IS_STANDBY).fetchone() or (True,)
-    except psycopg.Error:
-        is_standby = True
-    if is_standby:
-        connection.close()
-    return not is_standby
+    """Return whether a connection still leads to a primary; close one that does not."""
+    with suppress(psycopg.Error):
+        if connection.execute(_IS_STANDBY).fetchone() == (False,):
+            return True
+    connection.close()
+    return False
 
 
 def is_pooled(connection: Connection) -> bool:
@@ -155,15 +149,16 @@ def is_pooled(connection: Connection) -> bool:
 
 
 def _open(parameters: Mapping[str, Any], *, primary: bool, timeout: float = 10.0) -> Connection:
-    fixed = {"client_encoding": "UTF8", **({"target_session_attrs": "primary"} if primary else {})}
     # The URL may set other time-outs, but no other encoding.
-    defaults = {
+    options: dict[str, Any] = {
         "connect_timeout": round(timeout),
         "tcp_user_timeout": _UNACKNOWLEDGED_MS,
         "keepalives_idle": _KEEPALIVE,
         "keepalives_interval": _KEEPALIVE,
+        **parameters,
+        "client_encoding": "UTF8",
+        **({"target_session_attrs": "primary"} if primary else {}),
     }
-    options: dict[str, Any] = {**defaults, **parameters, **fixed}
     return _BoundedConnection.connect(**options, autocommit=True, prepare_threshold=None)
 
 

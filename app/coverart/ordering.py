@@ -26,17 +26,11 @@ def listing_waits(project: Project, entity: Entity, read_item: ReadItem, *, pati
     A merge older than `patience` seconds is not waited for: its `move` must be dead. Reads no item where there is
     no younger one. Raises the errors of `read_item`, which gets the name of an item.
     """
-    merges = _recent(entity, patience)
-    if not (merges and entity.images):
-        return None
-    own = read_item(project.bucket(entity.gid))
-    missing = [each for each in entity.images if own is None or _file(project, entity.gid, each) not in own.files]
-    for merge in merges if missing else ():
-        old = read_item(project.bucket(merge.gid))
-        for image in missing:
-            if old is not None and _file(project, merge.gid, image) in old.files:
-                return _wait(merge, f"image {image.id} was not moved yet from {merge.gid} to {entity.gid}")
-    return None
+    merges = _recent(entity, patience) if entity.images else []
+    there = _images_in(project, entity.gid, entity, read_item) if merges else ()
+    missing = replace(entity, images=tuple(image for image in entity.images if image not in there))
+    waits = (_wait(project, merge, missing, read_item) for merge in merges if missing.images)
+    return next(filter(None, waits), None)
 
 
 def deletion_waits(
@@ -46,14 +40,8 @@ def deletion_waits(
 
     `patience` and errors are those of `listing_waits`.
     """
-    merge = next((each for each in _recent(entity, patience) if each.gid == gid), None)
-    if merge is None or entity is None:
-        return None
-    item = read_item(project.bucket(gid))
-    for image in entity.images if item is not None else ():
-        if item is not None and _file(project, gid, image) in item.files:
-            return _wait(merge, f"image {image.id} was not moved yet from {gid} to {entity.gid}")
-    return None
+    merges = [each for each in _recent(entity, patience) if each.gid == gid]
+    return _wait(project, merges[0], entity, read_item) if merges and entity is not None else None
 
 
 def present_move(job: Move, home: str | None) -> Move | None:
@@ -68,9 +56,16 @@ def _recent(entity: Entity | None, patience: float) -> list[Merge]:
     return [each for each in (entity.merged if entity else ()) if each.age < patience]
 
 
-def _file(project: Project, gid: str, image: Image) -> str:
-    return project.image_file(gid, image.id, image.suffix)
+def _images_in(project: Project, gid: str, entity: Entity, read_item: ReadItem) -> list[Image]:
+    """Return the images of an entity that are in the item of a gid."""
+    item = read_item(project.bucket(gid))
+    files = item.files if item is not None else ()
+    return [image for image in entity.images if project.image_file(gid, image.id, image.suffix) in files]
 
 
-def _wait(merge: Merge, why: str) -> Postpone:
-    return Postpone(min(max(merge.age / 2, _SHORTEST), _LONGEST), why)
+def _wait(project: Project, merge: Merge, entity: Entity, read_item: ReadItem) -> Postpone | None:
+    """Return Postpone if the item of a merged gid still has an image of the entity."""
+    for image in _images_in(project, merge.gid, entity, read_item):
+        why = f"image {image.id} was not moved yet from {merge.gid} to {entity.gid}"
+        return Postpone(min(max(merge.age / 2, _SHORTEST), _LONGEST), why)
+    return None

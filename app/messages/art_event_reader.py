@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 
@@ -82,16 +82,16 @@ class EventReader:
             connection.execute(f"LISTEN {CHANNEL}")
             while not self._stopping.is_set():
                 began = time.monotonic()
-                count = 0 if self._is_paused() else self._events.publish_ready(connection)
-                if count:
+                paused = self._is_paused()
+                if count := 0 if paused else self._events.publish_ready(connection):
                     _log.info("Events published as messages: %d", count)
-                # What follows from them becomes ready when they end, and a pooler may keep the notification to itself.
                 self._touch_heartbeat()
                 self._status.touch()
-                if not self._paused and time.monotonic() >= self._next_housekeeping:
+                if not paused and time.monotonic() >= self._next_housekeeping:
                     self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
                     self._keep_house(connection)
-                goes_on = self._events.unfinished and not self._paused
+                goes_on = self._events.unfinished and not paused
+                # What follows from running events is ready when they end, and a pooler may keep the notification.
                 if count or any_running(connection):
                     pause = FIRST_PAUSE
                 elif not goes_on:
@@ -125,9 +125,8 @@ class EventReader:
 
     def _declare(self) -> None:
         """Declare the work queues, each once per connection: no worker may have been here before."""
-        if self._settings.declare_topology:
-            for exchange in self._exchanges:
-                self._publisher.declare(art_queues(exchange, self._settings))
+        for exchange in self._exchanges if self._settings.declare_topology else ():
+            self._publisher.declare(art_queues(exchange, self._settings))
 
     def _touch_heartbeat(self) -> None:
         """Touch the file that a health check looks at."""
@@ -140,16 +139,17 @@ class EventReader:
 
     def _keep_house(self, connection: Connection) -> None:
         """Publish lost events again, and delete those that were completed long ago. An error is logged only."""
-        steps: list[Callable[[Connection], None]] = [
-            partial(self._publish_lost, exchange) for exchange in self._exchanges
-        ]
-        for step in [*steps, _forget_completed]:
+        lost = [partial(self._publish_lost, connection, exchange) for exchange in self._exchanges]
+        steps = dict.fromkeys(lost, (logging.WARNING, "Lost events published again: %d"))
+        steps[partial(forget_completed, connection)] = logging.INFO, "Completed events deleted: %d"
+        for step, (level, text) in steps.items():
             try:
-                step(connection)
+                if count := step():
+                    _log.log(level, text, count)
             except (ApplicationError, psycopg.Error) as error:
                 _log.warning("Lost or old events left as they are, retry in %g s: %s", _HOUSEKEEPING, error)
 
-    def _publish_lost(self, exchange: str, connection: Connection) -> None:
+    def _publish_lost(self, connection: Connection, exchange: str) -> int:
         self._declare()
         with connected(self._settings.broker, timeout=self._settings.publish_timeout) as broker:
             channel = broker.channel()
@@ -157,14 +157,7 @@ class EventReader:
             def idle(queue: str) -> bool:
                 return not channel.queue_declare(queue, passive=True).message_count
 
-            lost = self._events.publish_lost(connection, exchange, idle=idle, seconds=self._settings.event_timeout)
-        if lost:
-            _log.warning("Lost events published again: %d", lost)
-
-
-def _forget_completed(connection: Connection) -> None:
-    if forgotten := forget_completed(connection):
-        _log.info("Completed events deleted: %d", forgotten)
+            return self._events.publish_lost(connection, exchange, idle=idle, seconds=self._settings.event_timeout)
 
 
 def main() -> int:

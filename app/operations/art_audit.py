@@ -18,7 +18,7 @@ MAX_FINDINGS: Final = 100
 MAX_TEXT: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KeptFinding:
     """One difference: the file of an item, its kind, and the kind of the job that repairs it, empty without one."""
 

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from app.cli import caa_jobs
 from app.cli.caa_audit import in_order
-from app.cli.caa_jobs import GidSelection, ResumePoint, progress_text
+from app.cli.caa_jobs import GidRun
 from app.cli.main import cli
-from config.settings import get_settings
+from app.coverart.project import COVER_ART
+from config.settings import Settings, get_settings
 
 pytestmark = pytest.mark.unit
 
@@ -96,10 +97,10 @@ def test_an_error_comes_in_its_turn_and_stops_the_threads_that_pause() -> None:
 def test_progress_names_the_rate_the_time_left_and_where_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    position = ResumePoint(GidSelection((), True, A, None), count=5_400, last=A)
+    position = GidRun(Settings(), COVER_ART, after=A, count=5_400, last=A)
     text = f"5,400 of 1,400,000, 45.0/s, 8 h 37 min left; continue with --after {A}"
-    assert progress_text(position, 1_400_000, 120.0) == text
-    assert progress_text(position, 5_500, 120.0).startswith("5,400 of 5,500, 45.0/s, 0 min left")
+    assert position.progress_text(1_400_000, 120.0) == text
+    assert position.progress_text(5_500, 120.0).startswith("5,400 of 5,500, 45.0/s, 0 min left")
     totals: list[int] = []
 
     def total() -> int:
