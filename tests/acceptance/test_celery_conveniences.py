@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,9 @@ import pytest
 from celery import chain, chord, group, states
 from celery.exceptions import ChordError, TaskRevokedError
 
-from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, InvalidMessage, Postpone
-from app.broker.publishing import Publisher
 from app.private_services import Urls
-from config.settings import ROOT
 from tests.support import canvas_app
-from tests.support.broker import Broker
 from tests.support.canvas_app import (
     OutOfStock,
     add,
@@ -25,18 +20,13 @@ from tests.support.canvas_app import (
     fail,
     forget,
     hang,
-    late,
-    late_add,
-    late_add_to_all,
-    late_chain,
-    late_ids,
-    late_note,
     refuse,
     refuse_oddly,
 )
-from tests.support.corner import own_vhost
+from tests.support.canvas_bench import ENDED, Bench, canvas_bench, lines
+from tests.support.canvas_tasks import late_note
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, worker
+from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -73,59 +63,12 @@ CeleryInstrumentor().instrument()
 """
 
 DEAD = "work.dead"
-ENDED = 60.0
-
-
-@dataclass
-class Bench:
-    """A running worker, and the folder of its journals."""
-
-    url: str
-    folder: Path
-    environment: dict[str, str]
-    broker: Broker
-    worker: Worker
-
-    def journal(self, name: str) -> str:
-        """Return the path of a new journal."""
-        path = self.folder / name
-        assert not path.exists()
-        return str(path)
-
-    def replay(self, ident: str) -> None:
-        """Replay the dead letter of a task, with a fresh budget."""
-        publisher = Publisher(self.url)
-        dead = DeadSets.of(canvas_app.policies, self.url, publisher)
-
-        def found() -> list[str]:
-            return [letter.id for letter in dead.letters() if letter.delivery.headers.get("id") == ident]
-
-        [letter] = eventually(found, f"{ident} is dead-lettered; log:\n{self.worker.log[-3_000:]}", seconds=ENDED)
-        dead.replay([letter], budget="fresh")
-        publisher.close()
-
-
-def lines(journal: str) -> list[str]:
-    path = Path(journal)
-    return path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.fixture(scope="module")
 def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    folder = tmp_path_factory.mktemp("canvas")
-    with own_vhost(services) as url:
-        environment = {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": services.redis_url, "PYTHONPATH": str(ROOT)}
-        canvas_app.connect(url, services.redis_url)
-        with worker(
-            environment,
-            folder / "worker.log",
-            app="tests.support.canvas_app",
-            queues=["work", "picky"],
-            concurrency=4,
-            options=["--loglevel=INFO"],
-        ) as running:
-            yield Bench(url, folder, environment, Broker(url), running)
-        canvas_app.app.pool.force_close_all()
+    with canvas_bench(services, tmp_path_factory.mktemp("canvas"), queues=["work", "picky"]) as running:
+        yield running
 
 
 def test_called_applied_or_eager_a_task_raises_what_it_raised(bench: Bench, tmp_path: Path) -> None:
@@ -196,6 +139,7 @@ def test_links_follow_the_end_and_not_the_retries(bench: Bench) -> None:
     linked = fail.apply_async((journal, 2, 3), link=add.s(10))
     assert linked.get(timeout=ENDED) == 3
     assert eventually(lambda: linked.children, "the link is sent")[0].get(timeout=ENDED) == 13
+    assert [value for _, value in linked.collect()] == [3, 13]
     on_error = called_back.s(journal=failed)
     with pytest.raises(KeyError):
         fail.apply_async((failed,), link_error=on_error).get(timeout=ENDED)
@@ -227,71 +171,12 @@ def test_a_group_and_a_chord_wait_for_retries_of_their_members(bench: Bench) -> 
 
 
 def test_a_chord_fails_with_the_dead_letter_of_a_member(bench: Bench) -> None:
-    journal = bench.journal("chord")
-    result = chord([fail.s(journal, 3, 5), add.s(1)], add.s()).delay()
+    journal, other = bench.journal("chord"), bench.journal("chord-other")
+    result = chord([fail.s(journal, 3, 5), late_note.s(other, "ran")], add.s()).delay()
     eventually(lambda: result.state == states.FAILURE, "the chord fails", seconds=ENDED)
     assert isinstance(result.result, ChordError)
-
-
-#: Facts of Celery's own t/integration/test_canvas.py. Here each member fails in its first run.
-FACTS: dict[str, tuple[Any, Any]] = {
-    "chain": (late_add.s(4, 4) | late_add.s(8) | late_add.s(16), 32),
-    "chain in a chain": (late.s(2) | (late_add.s(4) | late_chain.s()) | group(late_add.s(i) for i in (1, 2)), [7, 8]),
-    "chains in a group": (late_add.s(5, 6) | group(late_add.s(1) | late_add.s(2), late_add.s(3)), [14, 14]),
-    "chain with a group in a group": (group(late.s(1), late.s(5) | group(late.si(3), late.si(4))), [1, [3, 4]]),
-    "nested groups": (group(late.s(1), group(late.s(2), group(late.s(3), late.s(4)))), [1, 2, 3, 4]),
-    "group in a chain": (late.s(42) | group(late.s(), late.s()) | late.s(), [42, 42]),
-    "groups in a chain": (late.s(1) | group([late_add.s(1)] * 2) | group([late_add.s()] * 2) | late_add.s(), 8),
-    "chords in a chain": (chain(chord([late.si(1)] * 3, late_add.s()), chord([late_add.s(1)] * 3, late_add.s())), 12),
-    "order of a chord": (chord((late.si(i) for i in range(10)), late.s()), list(range(10))),
-    "chord with one member": (chord([late_add.s(2, 5)], late_add_to_all.s(9)), [16]),
-    "chord without members": (chord([], late_add_to_all.s(9)), []),
-    "chord ending in a group": (late.s(4) | group(late_add.s(i) for i in (0, 1)) | late_add_to_all.s(8), [12, 13]),
-    "groups instead of members": (group([late_add_to_all.s([2, 1], 1), late_add_to_all.s([4], 1)]), [[3, 2], [5]]),
-    "group in a chord": (chord([group(late.s(42), late.s(42))], late.s()), [42, 42]),
-    "chain with a group in a chord": (chord([late.s(42) | group(late.s(), late.s())], late.s()), [[42, 42]]),
-    "chords in a chord": (
-        chord([chord([late.s(3), late.s(7)], late.s()), chord([late.s(1)], late.s())], late.s()),
-        [[3, 7], [1]],
-    ),
-    "chain instead of a member": (chord([late.s(1), late_chain.s(2), late.s(3)], late.s()), [1, 2, 3]),
-    "chain instead of a body": (chord([late.s(42)], late.s() | late_chain.s() | late.s()), [42]),
-}
-#: Members of each kind in one chord.
-MIXED = [late.si(1), chain([late.si(2)] * 3), group([late.si(3)] * 3), chord([late.si(4)] * 3, late.si(5))]
-FACTS["chord of everything"] = (group([chord(MIXED, late.s())]), [[1, 2, 3, 3, 3, 5]])
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_a_canvas_with_members_that_fail_first_has_celerys_own_value(bench: Bench, name: str) -> None:
-    canvas, value = FACTS[name]
-    assert canvas.delay().get(timeout=ENDED) == value
-
-
-def without_retries(journal: str) -> list[str]:
-    return [line for line in lines(journal) if line != "task_retry True"]
-
-
-def test_members_that_fail_first_run_in_celerys_own_order(bench: Bench) -> None:
-    journal, nested = bench.journal("order"), bench.journal("nested")
-    before, between, after = (late_note.si(journal, when) for when in ("before", "between", "after"))
-    (group([before] * 3) | between | group([after] * 2)).delay().get(timeout=ENDED)
-    assert without_retries(journal) == ["before"] * 3 + ["between"] + ["after"] * 2
-    canvas_app.late_nest.delay(nested, "ab").get(timeout=ENDED)
-    assert without_retries(nested) == ["in a", "in b", "innermost", "out b", "out a"]
-
-
-def test_members_that_fail_first_keep_their_root_and_parent(bench: Bench) -> None:
-    header = group(late_ids.si(i) for i in range(3, 6))
-    last = (late_ids.si(1) | late_ids.si(2) | header | late_ids.s(50) | late_ids.si(51)).delay()
-    body, members = last.parent, last.parent.parent
-    second, first = members.parent, members.parent.parent
-    assert last.get(timeout=ENDED) == [first.id, body.id, 51]
-    root, parent, noted, number = body.get(timeout=ENDED)
-    assert (root, noted, number) == (first.id, [[first.id, second.id, i] for i in range(3, 6)], 50)
-    assert parent in [member.id for member in members.results]
-    assert second.get(timeout=ENDED) == [first.id, first.id, 2]
-    assert first.get(timeout=ENDED) == [first.id, None, 1]
+    assert "KeyError('no such shelf')" in str(result.result)
+    eventually(lambda: "ran" in lines(other), "its other members run", seconds=ENDED)
 
 
 @pytest.mark.parametrize("task", [canvas_app.wait_for, canvas_app.requeue])
@@ -350,6 +235,7 @@ def test_other_pools_keep_the_promises(bench: Bench, pool: str) -> None:
             refuse.apply_async((journal,), queue="slow").get(timeout=ENDED)
         result = fail.apply_async((f"{journal}-again",), queue="slow")
         eventually(lambda: result.state == states.RETRY, "it is retried", seconds=ENDED)
+        assert (type(result.result), "in fail" in str(result.traceback)) == (KeyError, True)
     end = ["run", "on_failure OutOfStock", "task_failure OutOfStock True", "after_return FAILURE"]
     assert lines(journal) == end
 

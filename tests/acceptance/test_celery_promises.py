@@ -9,52 +9,52 @@ from typing import Any
 
 import pytest
 from celery import Celery, chord, group, signals, states
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import QueueNotFound, TaskRevokedError
 
 from app.broker.amqp_internals import BodyTooLong
 from app.broker.errors import InvalidMessage
 from app.broker.policies.drop import DropAll
 from app.broker.worker.install import install
 from app.private_services import Urls
-from config.settings import ROOT
 from tests.support import canvas_app
-from tests.support.canvas_app import add, describe, expected, fail, late
-from tests.support.corner import own_vhost
+from tests.support.canvas_app import (
+    add,
+    describe,
+    expected,
+    fail,
+    forget_success,
+    hooked_badly,
+    ignore,
+    requeue_once,
+    unstorable,
+    validated,
+    wait_for,
+)
+from tests.support.canvas_bench import ENDED, canvas_bench, lines
+from tests.support.canvas_tasks import late
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, worker
+from tests.support.worker import Worker
 
 pytestmark = pytest.mark.acceptance
-
-ENDED = 60.0
 
 #: What `self.request` says in each run.
 KEPT = (
     *("id", "root_id", "parent_id", "correlation_id", "reply_to", "args", "kwargs", "argsrepr", "kwargsrepr", "origin"),
     *("shadow", "expires", "timelimit", "time_limit", "soft_time_limit", "stamps", "stamped_headers", "customer"),
-    *("delivery_info", "hostname", "called_directly", "is_eager", "group", "chain", "chord", "callbacks", "errbacks"),
+    *("eta", "replaced_task_nesting", "delivery_info", "hostname", "called_directly", "is_eager"),
+    *("group", "chain", "chord", "callbacks", "errbacks"),
 )
 
 
 @pytest.fixture(scope="module")
 def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    folder = tmp_path_factory.mktemp("promises")
-    with own_vhost(services) as url:
-        environment = {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": services.redis_url, "PYTHONPATH": str(ROOT)}
-        canvas_app.connect(url, services.redis_url)
-        log, options = folder / "worker.log", ["--loglevel=INFO"]
-        with worker(environment, log, app="tests.support.canvas_app", queues=["work"], options=options) as started:
-            yield started
-        canvas_app.app.pool.force_close_all()
+    with canvas_bench(services, tmp_path_factory.mktemp("promises")) as bench:
+        yield bench.worker
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> str:
     return str(tmp_path / "journal")
-
-
-def lines(journal: str) -> list[str]:
-    path = Path(journal)
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def test_the_options_of_a_call_reach_each_run(running: Worker, journal: str) -> None:
@@ -165,3 +165,81 @@ def test_a_chord_that_a_backend_cannot_count_is_refused_at_the_call(running: Wor
     member = app.signature("member")
     with pytest.raises(InvalidMessage, match="neither countdown nor eta"):
         chord([member, member], member).delay()
+
+
+def test_a_message_that_a_task_requeues_is_redelivered_to_its_next_run(running: Worker, journal: str) -> None:
+    requeue_once.delay(journal).get(timeout=ENDED)
+    assert lines(journal) == ["run"] * 2
+
+
+def test_a_message_that_expires_while_it_waits_is_discarded(running: Worker, journal: str) -> None:
+    with pytest.raises(TaskRevokedError):
+        wait_for.apply_async((journal,), expires=2).get(timeout=ENDED)
+
+
+def test_messages_that_wait_can_be_revoked_by_their_stamps_and_as_a_group(running: Worker, journal: str) -> None:
+    stamped = wait_for.si(journal)
+    stamped.stamp(aisle="nine")
+    results = [stamped.delay(), group(wait_for.si(f"{journal}-group") for _ in range(2)).delay()]
+    eventually(lambda: "run" in lines(journal) and lines(f"{journal}-group"), "they wait", seconds=ENDED)
+    canvas_app.app.control.revoke_by_stamped_headers({"aisle": "nine"})
+    results[1].revoke()
+    for result in results:
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=ENDED)
+
+
+def test_a_result_is_ignored_by_the_call_or_but_for_its_error_by_the_task(running: Worker, journal: str) -> None:
+    ignored, kept = fail.apply_async((journal, 0, 7), ignore_result=True), forget_success.delay(f"{journal}-error")
+    assert ignored.get() is None
+    with pytest.raises(KeyError):
+        canvas_app.app.AsyncResult(kept.id).get(timeout=ENDED)
+    eventually(lambda: "after_return SUCCESS" in lines(journal), f"{lines(journal)}", seconds=ENDED)
+    assert canvas_app.app.backend.get_state(ignored.id) == states.PENDING
+
+
+def test_an_ignored_run_ends_without_a_state_a_retry_or_a_dead_letter(running: Worker, journal: str) -> None:
+    result = ignore.delay(journal)
+    eventually(lambda: "run" in lines(journal), "it runs", seconds=ENDED)
+    # What was sent after it, and fails three times, has ended.
+    with pytest.raises(KeyError):
+        fail.delay(f"{journal}-later").get(timeout=ENDED)
+    assert (lines(journal), result.state) == (["run"], states.PENDING)
+
+
+def test_an_unknown_queue_is_an_error_at_the_call(running: Worker, journal: str) -> None:
+    with pytest.raises(QueueNotFound, match="nowhere"):
+        fail.apply_async((journal,), queue="nowhere")
+
+
+def test_a_hook_that_raises_changes_nothing_for_the_message(running: Worker, journal: str) -> None:
+    failing, succeeding = f"{journal}-failing", f"{journal}-succeeding"
+    assert hooked_badly.delay(succeeding, fails=False).get(timeout=ENDED) == "done"
+    result = hooked_badly.delay(failing, fails=True)
+    with pytest.raises(KeyError):
+        result.get(timeout=ENDED)
+    logged = f"Dead-lettered {hooked_badly.name}"
+    eventually(lambda: logged in running.log, f"the message is safe: {running.log[-3_000:]}", seconds=ENDED)
+    # Celery calls it again, with its own error.
+    assert (lines(failing).count("run"), lines(failing).count("on_failure")) == (3, 2)
+    assert (lines(succeeding), running.log.count(logged)) == (["run", "on_success"], 1)
+
+
+def test_a_result_that_cannot_be_stored_is_a_failed_run_and_celery_announces_each_as_a_failure(
+    running: Worker, journal: str
+) -> None:
+    with pytest.raises(Exception, match="not JSON serializable"):
+        unstorable.delay(journal).get(timeout=ENDED)
+    end = ["run", "on_failure EncodeError", "task_failure EncodeError True", "after_return FAILURE"]
+    retried = [*end, "on_retry EncodeError", "task_retry True"]
+    expected_lines = sorted(retried * 2 + end)
+    eventually(
+        lambda: sorted(lines(journal)) == expected_lines, f"it is dead-lettered: {lines(journal)}", seconds=ENDED
+    )
+
+
+def test_validated_arguments_are_models_and_an_invalid_one_is_a_failed_run(running: Worker) -> None:
+    assert validated.delay({"number": "5"}).get(timeout=ENDED) == {"number": 5}
+    with pytest.raises(Exception, match="ValidationError"):
+        validated.delay({"number": "five"}).get(timeout=ENDED)
+    eventually(lambda: f"Dead-lettered {validated.name}" in running.log, running.log[-3_000:], seconds=ENDED)

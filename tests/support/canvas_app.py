@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, chain, group, signals
-from celery.exceptions import Reject
+from celery import Celery, signals
+from celery.exceptions import Ignore, Reject
+from pydantic import BaseModel
 
 from app.broker.errors import Postpone
 from app.broker.policies.delay_queues import DelayQueues
@@ -33,6 +34,8 @@ app = Celery("canvas", set_as_current=False)
 app.conf.task_queues = policies.work_queues()
 app.conf.task_default_queue = "work"
 app.conf.accept_content = ["json", "yaml"]
+app.conf.result_extended = True
+app.conf.include = ["tests.support.canvas_tasks"]
 install(app, policies, publish_timeout=5.0)
 
 
@@ -138,6 +141,14 @@ def requeue(journal: str) -> None:
 
 
 @task(bind=True)
+def requeue_once(self: Any, journal: str) -> None:
+    """Ask for the message back, unless the broker delivered it before."""
+    note(journal, "run")
+    if not self.request.delivery_info["redelivered"]:
+        raise Reject("no reason", requeue=True)
+
+
+@task(bind=True)
 def replaced(self: Any, journal: str, times: int) -> None:
     """Let another task do it, after some failures of this one."""
     if note(journal, "before") < times:
@@ -150,6 +161,64 @@ def forget(journal: str) -> None:
     """Fail without a result."""
     note(journal, "run")
     raise KeyError("no such shelf")
+
+
+@task(ignore_result=True, store_errors_even_if_ignored=True)
+def forget_success(journal: str) -> None:
+    """Fail without a result, but with a stored error."""
+    note(journal, "run")
+    raise KeyError("no such shelf")
+
+
+@task(base=Hooked)
+def ignore(journal: str) -> None:
+    """End without a result."""
+    note(journal, "run")
+    raise Ignore
+
+
+class Hooking(app.Task):  # type: ignore[misc, name-defined]
+    """A task whose hooks raise."""
+
+    abstract = True
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        """Raise always."""
+        note(args[0], "on_success")
+        raise LookupError("no such hook")
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Raise always."""
+        note(args[0], "on_failure")
+        raise LookupError("no such hook")
+
+
+@task(base=Hooking)
+def hooked_badly(journal: str, fails: bool) -> str:
+    """Fail, or succeed; then a hook raises."""
+    note(journal, "run")
+    if fails:
+        raise KeyError("no such shelf")
+    return "done"
+
+
+@task(base=Hooked)
+def unstorable(journal: str) -> object:
+    """Return what no result can be."""
+    note(journal, "run")
+    return object()
+
+
+class Order(BaseModel):
+    """What a task with validated arguments takes."""
+
+    number: int
+
+
+@task(pydantic=True)
+def validated(order: Order) -> Order:
+    """Return the order."""
+    return order
 
 
 @task(rate_limit="5/s")
@@ -171,57 +240,6 @@ def fail_first(task: Any) -> None:
     """Raise KeyError in the first run of a message."""
     if not task.request.retries:
         raise KeyError("no such shelf")
-
-
-@task(bind=True)
-def late(self: Any, value: Any) -> Any:
-    """Return the value in the second run."""
-    fail_first(self)
-    return value
-
-
-@task(bind=True)
-def late_add(self: Any, *numbers: Any) -> int:
-    """Return the sum in the second run."""
-    fail_first(self)
-    return int(add(*numbers))
-
-
-@task(bind=True)
-def late_ids(self: Any, *values: Any) -> list[Any]:
-    """Return the ids of the root and of the parent, and the values."""
-    fail_first(self)
-    return [self.request.root_id, self.request.parent_id, *values]
-
-
-@task(bind=True)
-def late_note(self: Any, journal: str, line: str) -> None:
-    """Note the line in the second run."""
-    fail_first(self)
-    note(journal, line)
-
-
-@task(bind=True)
-def late_chain(self: Any, value: Any) -> None:
-    """Let a chain return the value."""
-    fail_first(self)
-    raise self.replace(chain(late.s(value), late.s()))
-
-
-@task(bind=True)
-def late_add_to_all(self: Any, numbers: list[int], value: int) -> None:
-    """Let a group add the value to each number."""
-    fail_first(self)
-    raise self.replace(group(late_add.s(number, value) for number in numbers))
-
-
-@task(bind=True)
-def late_nest(self: Any, journal: str, names: str) -> None:
-    """Note the first name, let a chain do so with the others inside, and note it again at the end."""
-    fail_first(self)
-    note(journal, f"in {names[0]}")
-    inner = late_nest.si(journal, names[1:]) if names[1:] else late_note.si(journal, "innermost")
-    raise self.replace(chain(inner, late_note.si(journal, f"out {names[0]}")))
 
 
 class Watched(app.Task):  # type: ignore[misc, name-defined]
@@ -251,9 +269,10 @@ def expected(journal: str) -> None:
 
 
 @task()
-def called_back(request: Any, error: Any = None, _trace: Any = None, *, journal: str) -> None:
-    """Note the call of an error's link: by Celery's old form with an id, or with the request."""
+def called_back(request: Any, error: Any, _trace: Any, *, journal: str) -> None:
+    """Note the call of an error's link: Celery calls it in the process of the run, with the request."""
     note(journal, f"link_error {type(error).__name__}")
+    note(f"{journal}.ids", request.id)
 
 
 @signals.task_failure.connect  # type: ignore[untyped-decorator]

@@ -16,7 +16,7 @@ from celery.worker import state
 
 from ..delivery import Delivery, is_held, original_delivery
 from ..errors import ApplicationError
-from ..headers import is_suspect, unacknowledged
+from ..headers import REQUEUED, is_suspect, unacknowledged
 from ..policies.base import Dead, Decision, Drop, Postponed
 from .carry_out import Disposition, return_time
 from .celery_internals import RevocableRequest
@@ -48,6 +48,12 @@ class Request(RevocableRequest):
     run_alone: Callable[[Request], None] | None = None
     #: Monotonic seconds since which it waits for a process, if it shares one with others; infinite if it must run.
     held_since = 0.0
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        """Read the message. To a task that requeued it, it is `redelivered`, though it is a new one to the broker."""
+        super().__init__(message, **options)
+        if REQUEUED in self.request_dict:
+            self.request_dict["delivery_info"]["redelivered"] = True
 
     def may_run(self) -> bool:
         """Return whether the policy lets the task run; if not, the message is dead-lettered."""

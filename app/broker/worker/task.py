@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Reject, Retry, TaskPredicate, WorkerShutdo
 
 from ..errors import ApplicationError, InvalidMessage, Postpone
 from ..failure import Failure
+from ..headers import REQUEUED
 from .failures import failure_of
 
 #: Bytes of a pickled exception that a pool process passes to the main process.
@@ -111,7 +112,7 @@ class Task(CeleryTask):  # type: ignore[misc]
         if isinstance(error, Postpone):
             return error
         if isinstance(error, Reject) and error.requeue:
-            return Postpone(0, f"Reject({error.reason!r:.100}, requeue=True)")
+            return Postpone(0, f"Reject({error.reason!r:.100}, requeue=True)", headers={REQUEUED: 1})
         return self.on_time_limit() if isinstance(error, SoftTimeLimitExceeded) else None
 
     def retry(

@@ -1,0 +1,221 @@
+"""Tasks of canvases, each of which fails in its first run: of the application `tests.support.canvas_app`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from celery import Signature, chain, chord, group
+from celery.canvas import StampingVisitor
+from celery.exceptions import SoftTimeLimitExceeded
+
+from tests.support.canvas_app import add, app, fail, fail_first, note, task
+
+
+@task(bind=True)
+def late(self: Any, value: Any) -> Any:
+    """Return the value in the second run."""
+    fail_first(self)
+    return value
+
+
+@task(bind=True)
+def late_add(self: Any, *numbers: Any, more: int = 0) -> int:
+    """Return the sum in the second run."""
+    fail_first(self)
+    return int(add(*numbers, more))
+
+
+@task(bind=True)
+def late_ids(self: Any, *values: Any) -> list[Any]:
+    """Return the ids of the root and of the parent, and the values."""
+    fail_first(self)
+    return [self.request.root_id, self.request.parent_id, *values]
+
+
+@task(bind=True)
+def late_note(self: Any, journal: str, line: str) -> None:
+    """Note the line in the second run."""
+    fail_first(self)
+    note(journal, line)
+
+
+@task(bind=True)
+def late_chain(self: Any, value: Any) -> None:
+    """Let a chain return the value."""
+    fail_first(self)
+    raise self.replace(chain(late.s(value), late.s()))
+
+
+@task(bind=True)
+def late_add_to_all(self: Any, numbers: list[Any], value: Any) -> None:
+    """Let a group add the value to each number."""
+    fail_first(self)
+    raise self.replace(group(late_plus.s(number, value) for number in numbers))
+
+
+@task(bind=True)
+def late_nest(self: Any, journal: str, names: str) -> None:
+    """Note the first name, let a chain do so with the others inside, and note it again at the end."""
+    fail_first(self)
+    note(journal, f"in {names[0]}")
+    inner = late_nest.si(journal, names[1:]) if names[1:] else late_note.si(journal, "innermost")
+    raise self.replace(chain(inner, late_note.si(journal, f"out {names[0]}")))
+
+
+@task(bind=True)
+def late_plus(self: Any, left: Any, right: Any) -> Any:
+    """Return the sum of two numbers, or of two lists, in the second run."""
+    fail_first(self)
+    return left + right
+
+
+@task(bind=True)
+def late_tenth(self: Any, value: int) -> int:
+    """Return the value: every tenth in the second run."""
+    if not value % 10:
+        fail_first(self)
+    return value
+
+
+@task(bind=True)
+def late_guarded(self: Any, value: int) -> int:
+    """Return the value in the second run, in which the task catches its soft time limit."""
+    fail_first(self)
+    try:
+        threading.Event().wait(30)
+    except SoftTimeLimitExceeded:
+        return value
+    return -1
+
+
+@task(bind=True)
+def late_group(self: Any, _before: Any, journal: str) -> None:
+    """Note the id of the group in the second run."""
+    fail_first(self)
+    note(journal, self.request.group)
+
+
+@task(bind=True)
+def late_priority(self: Any, *_before: Any) -> int:
+    """Return the priority of the message in the second run."""
+    fail_first(self)
+    return int(self.request.delivery_info["priority"])
+
+
+@task(bind=True)
+def late_more(self: Any, numbers: list[int], value: int) -> int:
+    """Add members to the chord in the second run."""
+    fail_first(self)
+    for number in numbers:
+        self.add_to_chord(late_add.s(number, value))
+    return 0
+
+
+@task(bind=True)
+def late_chord_more(self: Any, numbers: list[int], value: int) -> int:
+    """Add a chord to the chord in the second run."""
+    fail_first(self)
+    self.add_to_chord(group(late_add.s(number, value) for number in numbers) | late_add.s())
+    return 0
+
+
+@task(bind=True)
+def late_started(self: Any) -> Any:
+    """Start a canvas in the second run, and return its result."""
+    fail_first(self)
+    return (late_add.s(1, 1) | group(late_add.s(3), late_add.s(4)) | late.s())()
+
+
+@task(bind=True)
+def late_signature(self: Any, kind: str) -> Any:
+    """Return a canvas in a canvas in the second run."""
+    fail_first(self)
+    kinds: dict[str, Any] = {"chain": chain, "group": group, "chord": lambda tasks: chord(tasks, late.s())}
+    outer, inner = kind.split(" of ")
+    return kinds[outer](kinds[inner]([late.s()]))
+
+
+@task(bind=True)
+def late_rebuilt(self: Any, signature: Any) -> str:
+    """Return the text of a signature that was a result."""
+    fail_first(self)
+    return repr(Signature.from_dict(signature))
+
+
+@task(bind=True)
+def late_plus_other(self: Any, left: Any, right: Any) -> None:
+    """Let another task add in the second run."""
+    fail_first(self)
+    raise self.replace(late_plus.s(left, right))
+
+
+@task(bind=True)
+def late_failing(self: Any, journal: str) -> None:
+    """Let a task that fails do it in the second run."""
+    fail_first(self)
+    raise self.replace(fail.si(journal))
+
+
+@task(bind=True)
+def late_failing_chain(self: Any, journal: str, inner: str) -> None:
+    """Let a chain that fails do it in the second run. Its link notes the error in the journal `inner`."""
+    fail_first(self)
+    failing = chain(late.s(1), fail.si(journal))
+    failing.link_error(late_note.si(inner, "link_error"))
+    raise self.replace(failing)
+
+
+@task(bind=True)
+def late_empty(self: Any, *_before: Any) -> None:
+    """Let an empty chain do it in the second run, which Celery refuses."""
+    fail_first(self)
+    raise self.replace(chain())
+
+
+@task(bind=True)
+def called_back_by_id(self: Any, ident: str, *, journal: str) -> None:
+    """Note the call of an error's link in its second run: Celery sends it as a task, since it takes an id only."""
+    fail_first(self)
+    note(journal, "link_error")
+    note(f"{journal}.ids", ident)
+
+
+@task()
+def broken_link(_request: Any, _error: Any, _trace: Any) -> None:
+    """Raise, called as the link of an error."""
+    raise OSError("no such link")
+
+
+@task(bind=True)
+def note_stamps(self: Any, journal: str, times: int = 1) -> None:
+    """Note the stamps of each run. Raise KeyError the first `times` times."""
+    if note(f"{journal}.stamps", json.dumps(self.request.stamps)) < times:
+        raise KeyError("no such shelf")
+
+
+class StampingOther(StampingVisitor):  # type: ignore[misc]
+    """Stamps what replaces a task."""
+
+    def on_signature(self, sig: Any, **_: Any) -> dict[str, Any]:
+        """Return the stamp."""
+        return {"replaced": "yes"}
+
+
+class StampingTask(app.Task):  # type: ignore[misc]
+    """A task that stamps what replaces it."""
+
+    abstract = True
+
+    def on_replace(self, sig: Any) -> Any:
+        """Stamp the other task."""
+        sig.stamp(StampingOther())
+        return super().on_replace(sig)
+
+
+@task(bind=True, base=StampingTask)
+def late_stamped_other(self: Any, journal: str) -> None:
+    """Let another task do it in the second run, with a further stamp."""
+    fail_first(self)
+    raise self.replace(note_stamps.si(journal))
