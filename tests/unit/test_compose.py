@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,8 @@ NEEDS = {
 
 
 def copied() -> list[str]:
-    """Return the sources of the Dockerfile's COPY instructions."""
-    lines = re.findall(r"^COPY (.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    """Return the sources in this checkout of the Dockerfile's COPY instructions."""
+    lines = re.findall(r"^COPY (?!--from)(.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     return [source for line in lines for source in line.split()[:-1]]
 
 
@@ -250,8 +251,20 @@ def test_every_process_can_be_imported_from_the_copied_files_alone(tmp_path: Pat
     assert done.stdout.split() == [str(tmp_path / "app" / "__init__.py"), *procfile()]
 
 
-def test_the_image_does_not_run_as_root_and_installs_no_development_dependencies() -> None:
+def test_the_image_does_not_run_as_root_and_installs_wheels_of_no_development_dependencies() -> None:
     text = (ROOT / "Dockerfile").read_text()
-    assert re.search(r"^USER perennial$", text, re.MULTILINE)
+    assert re.search(r"^USER \d+$", text, re.MULTILINE)
     assert "--group" not in text
-    assert "--constraint constraints.txt" in text
+    assert "--only-binary :all: --constraint constraints.txt" in text
+
+
+def test_a_container_of_the_image_writes_to_volumes_and_to_memory_only() -> None:
+    for name, service in OURS.items():
+        assert service["read_only"], name
+        assert service["tmpfs"] == ["/tmp"], name
+
+
+def test_the_images_version_is_that_of_the_package() -> None:
+    version = re.search(r"^ARG VERSION=(.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert version is not None
+    assert version[1] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
