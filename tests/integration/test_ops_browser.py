@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import Browser, Request
+from playwright.sync_api import Browser, Page, Request
 from pydantic import SecretStr
 from redis import Redis
 
@@ -20,6 +20,7 @@ from tests.integration.test_ops_waiting import QUEUE, let_wait
 from tests.support.broker import Broker
 from tests.support.browser import DESKTOP, PHONE, Tab, chromium, tab
 from tests.support.operators import PASSWORD, operated, with_operators
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -147,6 +148,31 @@ def test_from_the_home_page_to_the_replay_of_a_cause_are_five_clicks(
         opened.page.click("button[value=replay]")
         opened.page.wait_for_selector("#live-act:not([data-live]) [role=status]", timeout=60_000)
         assert "3 of 3 replayed" in opened.page.inner_text("#live-act [role=status]")
+        assert opened.faults == []
+
+
+def test_a_letter_is_edited_and_another_one_redirected_without_scripts(
+    browser: Browser, base: str, publisher: Publisher, broker: Broker
+) -> None:
+    body = b'{"type": "index", "url": "https://site.example/wrong"}'
+    dead = Outgoing(exchange="site.dead", routing_key="site.index", body=body, headers={"perennial-reason": "x"})
+
+    def open_letter() -> Page:
+        publisher.publish([dead])
+        opened.open("/ops/dead")
+        opened.page.click("[aria-label=Letters] td a >> nth=0")
+        return opened.page
+
+    with tab(browser, base, java_script_enabled=False) as opened:
+        log_in(opened)
+        arguments = open_letter().get_by_role("textbox", name="Arguments")
+        arguments.fill(arguments.input_value().replace("wrong", "right"))
+        opened.page.get_by_role("button", name="Replay with these arguments").click()
+        eventually(lambda: broker.depth("site.index") == 1, "the edited letter is sent")
+        assert "right" in str(broker.peek("site.index")[0].body)
+        open_letter().get_by_label("To the queue").first.select_option("site.crawl")
+        opened.page.get_by_role("button", name="Redirect", exact=True).click()
+        eventually(lambda: broker.depth("site.crawl") == 1, "the letter is redirected")
         assert opened.faults == []
 
 
