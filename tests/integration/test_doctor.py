@@ -102,14 +102,6 @@ def test_classic_queues_and_unconfirmed_clients_are_warnings(settings: Settings,
     assert [result.status for result in found["waiting"]] == ["ok"]
 
 
-def test_an_unbound_dead_letter_target_is_a_problem(declared: Settings, connection: Any) -> None:
-    with connection.channel() as channel:
-        channel.queue_unbind("site.dead", "site.dead")
-    found = results(declared)["topology"]
-    assert {result.status for result in found} == {"problem"}
-    assert any("site.index: dead-letters to site.dead, where nothing is bound" in result.text for result in found)
-
-
 def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(declared: Settings) -> None:
     found = results(declared, celery_with(worker_prefetch_multiplier=8))["consumer_timeout"]
     assert {result.text.partition(":")[0]: result.status for result in found} == {
