@@ -55,9 +55,9 @@ os.environ.setdefault("FLOWER_CONF", str(ROOT / "config" / "flowerconfig.py"))
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]
-def _own_logging(loglevel: Any = None, **_: Any) -> None:
+def _own_logging(loglevel: Any = None, logfile: Any = None, **_: Any) -> None:
     # WARNING is Celery's default: LOG_LEVEL decides then.
-    configure(None if loglevel in (None, logging.WARNING, "WARNING") else loglevel)
+    configure(None if loglevel in (None, logging.WARNING, "WARNING") else loglevel, logfile)
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]

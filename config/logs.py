@@ -108,11 +108,15 @@ def _about_task() -> dict[str, Any]:
     return {"task": task.name, **{name: message[name] for name in ABOUT if name in message}}
 
 
-def configure(level: int | str | None = None) -> None:
-    """Set up logging of this process to standard error, at `level` or the setting LOG_LEVEL."""
+def configure(level: int | str | None = None, file: str | None = None) -> None:
+    """Set up logging of this process to standard error or a file, at `level` or the setting LOG_LEVEL."""
     settings = get_settings()
     chosen = level or settings.log_level
     as_json = settings.log_format == "json"
+    to = {"class": "logging.StreamHandler"}
+    if file:
+        # It opens the file again after a rotation.
+        to = {"class": "logging.handlers.WatchedFileHandler", "filename": file, "encoding": "utf-8"}
     logging.config.dictConfig(
         {
             "version": 1,
@@ -124,8 +128,8 @@ def configure(level: int | str | None = None) -> None:
                     "secrets": secrets_in(settings),
                 }
             },
-            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-            "root": {"level": chosen, "handlers": ["stderr"]},
+            "handlers": {"output": {**to, "formatter": "line"}},
+            "root": {"level": chosen, "handlers": ["output"]},
         }
     )
     if logging.getLogger().level > logging.DEBUG:

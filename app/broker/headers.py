@@ -29,6 +29,9 @@ FAILED = "perennial-failed-at"
 LAST_ERROR = "perennial-last-error"
 ATTEMPTS = "perennial-attempts"
 
+#: Failed runs of a message of the policy `delay_queues`, as its convention has it.
+ITERATION = "current-iteration"
+
 #: Marks a replayed message and holds its retry budget.
 REPLAY = "perennial-replay"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,9 @@ def test_each_command_of_celery_prints_what_the_documents_say(
         for row in table(read("docs/reference/commands.md"), "## Celery's commands")
     }
     with worker(environment, tmp_path / "worker.log", queues=["site.pack"], options=["--loglevel=INFO"]):
-        printed = json.loads(python(environment, "-c", RUN, given=json.dumps(list(rows))))
+        commands = {line: line.replace("BROKER", settings.broker) for line in rows}
+        results = json.loads(python(environment, "-c", RUN, given=json.dumps(list(commands.values()))))
+        printed = {line: results[command] for line, command in commands.items()}
         shell, *_ = (block.text for block in blocks(read("docs/guides/publish.md"), "console") if ">>> " in block.text)
         typed = [line.removeprefix(">>> ") for line in shell.splitlines() if line.startswith(">>> ")]
         said = python(environment, "-m", "celery", "-A", "app", "shell", "--python", given="\n".join(typed))
@@ -69,6 +72,24 @@ def test_each_command_of_celery_prints_what_the_documents_say(
     answers = [line.removeprefix(">>> ") for line in said.splitlines() if line.startswith(">>> ")]
     expected = [line for line in shell.splitlines()[1:] if not line.startswith(">>> ")]
     assert all(matches(*pair) for pair in zip(expected, answers, strict=False)), said
+
+
+def test_events_of_workers_are_dumped_and_workers_are_started_and_stopped_by_name(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    files = [f"--pidfile={tmp_path}/%n.pid", f"--logfile={tmp_path}/%n.log"]
+    log, pid = tmp_path / "one.log", tmp_path / "one.pid"
+    dump = start_module(environment, tmp_path / "dump.log", "celery", "-A", "app", "events", "--dump")
+    multi = ["-m", "celery", "-A", "app", "multi"]
+    python(environment, *multi, "start", "one", *files, "--queues=site.pack", "--loglevel=INFO", given="")
+    try:
+        eventually(lambda: log.exists() and " ready." in log.read_text(), "the worker is ready", seconds=60)
+        eventually(lambda: "one@" in dump.log and "heartbeat" in dump.log, f"its events: {dump.log}", seconds=60)
+    finally:
+        python(environment, *multi, "stopwait", "one", *files, given="")
+        dump.process.send_signal(signal.SIGINT)
+        dump.process.wait(30)
+    assert not pid.exists()
 
 
 def test_another_scheduler_than_that_of_the_application_sends_ticks(

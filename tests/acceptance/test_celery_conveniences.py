@@ -223,13 +223,13 @@ def test_a_countdown_is_refused_and_an_expired_message_is_discarded(bench: Bench
     assert lines(journal) == []
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "eventlet"])
 def test_other_pools_keep_the_promises(bench: Bench, pool: str) -> None:
     """The worker of the other tests has Celery's default, prefork."""
     journal = bench.journal(pool)
     options = [f"--pool={pool}", "--loglevel=INFO"]
     log, name = bench.folder / f"{pool}.log", "tests.support.canvas_app"
-    # A process of its own: gevent replaces what others would have imported before.
+    # A process of its own: gevent and eventlet replace what others would have imported before.
     with worker(bench.environment, log, app=name, queues=["slow"], options=options, folder=bench.folder):
         with pytest.raises(OutOfStock):
             refuse.apply_async((journal,), queue="slow").get(timeout=ENDED)

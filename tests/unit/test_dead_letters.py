@@ -251,6 +251,15 @@ def test_the_queue_is_that_of_the_latest_x_death_entry() -> None:
     assert found.failed_at == when.replace(tzinfo=UTC).timestamp()
 
 
+def test_the_cause_of_a_letter_that_another_consumer_gave_up_is_read_from_its_iteration_after_its_last_wait() -> None:
+    waited = {"queue": "shop.delay.600", "reason": "expired", "count": 1, "routing-keys": ["mail"]}
+    crashed = {"queue": "mail", "reason": "delivery_limit", "count": 1, "routing-keys": ["mail"]}
+    given_up = letter_with({"current-iteration": 2, "x-death": [waited]})
+    assert (given_up.reason, given_up.queue, given_up.cause.attempts) == ("exception", "mail", 3)
+    by_broker = letter_with({"current-iteration": 2, "x-death": [crashed, waited]})
+    assert by_broker.reason == "delivery-limit"
+
+
 def test_equal_letters_are_numbered_and_keep_their_numbers_when_others_leave() -> None:
     came: Sequence[Any] = [delivery("d", body=b"a"), delivery("d", body=b"b"), delivery("d", body=b"a")]
     names = LetterIds()

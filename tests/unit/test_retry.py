@@ -110,8 +110,11 @@ def test_what_a_policy_needs_on_the_broker_is_durable_and_its_dead_set_classic_a
 
 
 def test_three_retries_wait_once_twice_and_four_times_the_timeout() -> None:
-    life = end(DelayQueues("ns", timeout_ms=1_000, retry_max=3))
+    policy = DelayQueues("ns", timeout_ms=1_000, retry_max=3)
+    life = end(policy, **policy.budget_headers())
     assert (life.runs, life.delays) == (4, [1_000, 2_000, 4_000])
+    budget = {"retry-timeout-ms": 1_000, "retry-max": 3, "current-iteration": 3}
+    assert {name: life.headers[name] for name in budget} == budget
 
 
 def test_the_policy_travels_with_the_message_and_wins_over_the_defaults() -> None:
@@ -340,6 +343,34 @@ def test_retry_info_names_a_rejection_and_a_timeout_as_sneakers_does(failure: Fa
     assert (info["error"], info["properties"]) == (error, {})
 
 
+@pytest.mark.parametrize(("count", "attempts"), [({}, 2), ({"count": 3}, 4)])
+def test_the_last_attempt_is_told_with_the_deaths_before_it_as_sneakers_own_tests_have_it(
+    count: dict[str, int], attempts: int
+) -> None:
+    at = {"time": datetime(2026, 1, 1), "routing-keys": ["RawMail"], **count}
+    waited = {"reason": "expired", "queue": "downloads-retry", "exchange": "RawMail-retry", **at}
+    rejected = {"reason": "rejected", "queue": "downloads", "exchange": "", **at}
+    came = delivery("downloads", routing_key="RawMail", **{"x-death": [waited, rejected]})
+    came = replace(came, properties={"delivery_mode": 1})
+    policy = XDeath("downloads", retry_max=1, exchange_type="topic", separator="-")
+    decision = policy.decide(came, replace(FAILURE, exception="Reject"))
+    assert isinstance(decision, Dead)
+    assert (decision.queue.name, decision.routing_key) == ("downloads-error", "RawMail")
+    info = json.loads(decision.headers["retry_info"])
+    assert (info["error"], info["num_attempts"]) == ("reject", attempts)
+    as_json = [{**death, "time": "2026-01-01T00:00:00"} for death in (waited, rejected)]
+    assert info["properties"] == {"delivery_mode": 1, "headers": {"x-death": as_json}}
+
+
+def test_a_message_that_is_requeued_without_retries_left_comes_back_with_its_count() -> None:
+    spent = deaths({**REJECTED, "count": 5})
+    waiting = XDeath("q", retry_max=5).postpone(spent, 0)
+    assert (waiting.queue.queue_arguments["x-dead-letter-exchange"], waiting.headers["perennial-attempts"]) == (
+        "q.retry-requeue",
+        5,
+    )
+
+
 def test_a_message_of_a_queue_without_a_dead_letter_target_is_published_and_not_rejected() -> None:
     assert isinstance(XDeath("q").decide(delivery("q"), FAILURE), Reject)
     assert isinstance(XDeath("q").decide(delivery("other"), FAILURE), Dead)
@@ -377,6 +408,10 @@ def test_exchange_type_and_separator_are_options_as_sneakers_has_them() -> None:
     assert retry.queue_arguments == {"x-message-ttl": 5_000, "x-dead-letter-exchange": "q-retry-requeue"}
     assert client.queue_arguments == {"x-dead-letter-exchange": "q-retry"}
     assert [exchange.name for exchange in exchanges_of(client)] == ["q-retry-requeue"]
+    # As in Sneakers, an argument of the queue's own wins: here without a retry.
+    at_once = XDeath("q", separator="-", queue_arguments={"x-dead-letter-exchange": "q-error", "x-arg": "value"})
+    own = at_once.client.queue_arguments
+    assert (own["x-dead-letter-exchange"], own["x-arg"]) == ("q-error", "value")
 
 
 def test_queues_share_a_retry_and_a_requeue_exchange_and_are_bound_to_their_publishers_by_several_keys() -> None:

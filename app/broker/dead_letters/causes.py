@@ -18,6 +18,7 @@ from ..headers import (
     EXCEPTION,
     FAILED,
     FIRST_FAILED,
+    ITERATION,
     LAST_ERROR,
     MESSAGE,
     QUEUE,
@@ -32,6 +33,9 @@ from ..nesting import read_json
 
 #: The reason of a message with an unknown routing key, which an alternate exchange brought to the dead set.
 UNROUTABLE = "unroutable"
+
+#: The end of the name of a delay queue.
+_DELAY = re.compile(r"\.delay\.[0-9]+$")
 
 #: The reason of a message that a client published to the dead set itself.
 BY_HAND = "by-hand"
@@ -118,7 +122,25 @@ def _from_headers(delivery: Delivery) -> Death:
         texts = errors if isinstance(errors, list) else [errors] if errors else []
         error = _text(texts[-1]) if texts else ""
         return Death(cause=Cause(reason="exception", attempts=len(texts)), error_message=error)
+    if ITERATION in headers and _DELAY.search(_text(_latest_death(delivery).get("queue"))):
+        return _from_iterations(delivery)
     return _from_broker(delivery)
+
+
+def _from_iterations(delivery: Delivery) -> Death:
+    """Read the budget of a message that another consumer of the policy `delay_queues` gave up after its last wait.
+
+    It came back from the wait to its queue, whose name is its routing key.
+    """
+    headers, keys = delivery.headers, _latest_death(delivery).get("routing-keys")
+    cause = Cause(
+        reason="exception",
+        queue=_text(keys[0]) if isinstance(keys, list) and keys else "",
+        task=_text(headers.get("task")),
+        attempts=whole_number(headers, ITERATION, default=0) + 1,
+    )
+    first = _epoch_seconds(headers.get(FIRST_FAILED))
+    return Death(cause=cause, error_message=_text(headers.get(LAST_ERROR)), first_failed_at=first)
 
 
 def _from_sneakers(delivery: Delivery) -> Death:

@@ -12,7 +12,7 @@ from kombu import Exchange, Queue
 from ..delivery import Delivery
 from ..errors import InvalidMessage
 from ..failure import Failure
-from ..headers import ReplayBudget, dead_letter_headers, failure_headers, headers_for_replay, whole_number
+from ..headers import ITERATION, ReplayBudget, dead_letter_headers, failure_headers, headers_for_replay, whole_number
 from .base import Address, Dead, Policy, Postponed, Retry
 from .delays import (
     DEAD_LETTER,
@@ -29,7 +29,7 @@ from .delays import (
 #: Delays of one iteration under jitter: the delay itself, and by even steps up to the longest one.
 _JITTER_STEPS = 3
 
-TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
+TIMEOUT, MAX = "retry-timeout-ms", "retry-max"
 
 
 @dataclass(frozen=True, slots=True)
