@@ -10,17 +10,16 @@ from typing import Any
 
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import Load, PackVersion
-from app.pack import derived, groups, repeated, versions
+from app.pack import derived, groups, repeated
 from app.pack.anchors import note_links
-from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
-from app.pack.definitions import write_definitions
+from app.pack.complete import derive_all
+from app.pack.database import SCHEMA_VERSION
 from app.pack.fetch import sha256
 from app.pack.manifest import Manifest
 from app.pack.publish import compress
 from app.pack.rows import section, subsections
 from app.storage.layout import Page, Tombstone, content_key, manifest_key, pack_key, page_id, to_json
 from app.storage.store import ObjectStore
-from app.text.titles import site_names
 from app.text.variants import VariantsByAlgorithm
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
@@ -67,22 +66,13 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
     rows = [_row(page) for page in pages]
     meta = {"domain": domain, "generation": str(generation), "built_at": BUILT_AT, "pages": str(len(rows))}
     with closing(sqlite3.connect(path)) as database:
-        database.executescript((SQL / "schema.sql").read_text() + (SQL / "triggers.sql").read_text())
+        database.executescript((SQL / "schema.sql").read_text())
         with database:
             for page in pages:
                 note_links(database, page_id(page.canonical_key), page)
             database.executemany(_INSERT, rows)
-            derived.join(database)
-            groups.assign(database)
-            versions.assign(database)
-            meta["stemmers"] = derived.stemmers(database)
-            meta["site_name"] = site_names((page.title, page.lang) for page in pages)
-            meta["language"] = versions.start_language(database)
+            derive_all(database)
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-            write_vocabulary(database)
-            write_names(database, meta["site_name"])
-            derived.write_stems(database, meta["site_name"], meta.get("stemmers", "").split())
-            write_definitions(database, meta["site_name"])
     return path
 
 

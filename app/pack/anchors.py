@@ -1,15 +1,18 @@
-"""Anchor texts: what the links of a site's other pages call a page. They are joined when a pack is built.
+"""Anchor texts: what the links of a site's other pages call a page.
 
-A pack keeps the links of each page, so that an incremental pack joins them without reading unchanged pages.
+A pack keeps the links of each page, and for each address the texts of the links that lead there with the numbers of
+pages. So an incremental pack reads the links of changed pages only, and joins the texts of the pages that they lead to.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import zlib
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from typing import Final
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
 
 from app.storage.layout import Page
 
@@ -21,10 +24,66 @@ MAX_CHARACTERS: Final = 3_000
 MAX_TARGETS: Final = 5
 #: Bytes of a page's links, uncompressed: a limit against crafted packs.
 _MAX_BYTES: Final = 16 * 2**20
+#: Different link texts that are counted in memory before they are written.
+_MAX_COUNTED: Final = 200_000
 
 _NOTE: Final = (
     "INSERT INTO links (object, anchors) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET anchors = excluded.anchors"
 )
+_ALL_LINKS: Final = "SELECT url, key, CAST(links.anchors AS BLOB) FROM links JOIN pages USING (object)"
+_CHANGED_LINKS: Final = """
+SELECT former.url, former.key, CAST(former_links.anchors AS BLOB), pages.url, pages.key, CAST(links.anchors AS BLOB)
+FROM former_links LEFT JOIN former_pages AS former USING (object)
+LEFT JOIN pages USING (object) LEFT JOIN links USING (object)
+"""
+_MOVED: Final = """
+SELECT object, former.url, former.key, pages.url, pages.key FROM former_pages AS former LEFT JOIN pages USING (object)
+WHERE former.url IS NOT pages.url OR former.key IS NOT pages.key
+"""
+_NOTE_ADDRESS: Final = "INSERT INTO addresses (address, is_other, object) VALUES (?, ?, ?)"
+_COUNT: Final = """
+INSERT INTO link_texts (target, text, fragment, pages, first_of_text, first_of_page, own) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (target, text, fragment) DO UPDATE SET pages = pages + excluded.pages,
+    first_of_text = first_of_text + excluded.first_of_text, first_of_page = first_of_page + excluded.first_of_page,
+    own = own + excluded.own
+"""
+_FORGET: Final = "DELETE FROM link_texts WHERE target = ? AND text = ? AND fragment = ? AND pages <= 0 AND own <= 0"
+_TEXTS: Final = "SELECT text, sum(first_of_text), sum(first_of_page) FROM link_texts WHERE target = ? GROUP BY text"
+_NAMES: Final = "SELECT text, fragment, pages FROM link_texts WHERE target = ?"
+_TARGETS: Final = "SELECT DISTINCT target FROM link_texts WHERE text = ? AND first_of_text > 0"
+_OF_PAGE: Final = "SELECT address FROM addresses WHERE object = ?"
+_OBJECTS: Final = "SELECT object FROM addresses WHERE address = ? ORDER BY is_other, object"
+
+#: Page id, former URL and key, present URL and key of a row; None if the row is new or removed.
+_Moved: TypeAlias = tuple[str, str | None, str | None, str | None, str | None]
+#: What identifies a URL: 64 bits of its hash.
+Address: TypeAlias = int
+#: Text and fragment of the links to a page, with the number of other pages that have each.
+Names: TypeAlias = "Counter[tuple[str, str]]"
+
+
+class _LinkText(NamedTuple):
+    target: Address
+    text: str
+    fragment: str
+
+
+#: The last four columns of `link_texts`, by its first three.
+_Counts: TypeAlias = dict[_LinkText, list[int]]
+
+
+class LinkChanges(NamedTuple):
+    """The page ids of rows whose anchor texts may differ now, and what links called pages whose links differ."""
+
+    objects: set[str]
+    former_names: dict[str, Names]
+
+
+@lru_cache(maxsize=100_000)
+def address_of(url: str) -> Address:
+    """Return what identifies a URL."""
+    digest = hashlib.blake2b(url.encode(errors="replace"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
 
 
 def note_links(database: sqlite3.Connection, page_id: str, page: Page) -> None:
@@ -44,48 +103,144 @@ def packed_links(page: Page) -> bytes:
     return zlib.compress("\n\n".join(lines).encode(errors="replace"), 1)
 
 
-def joined(database: sqlite3.Connection) -> dict[int, tuple[str, int]]:
-    """Return anchor texts and number of linking pages of each page that has some, by row id.
+def count_all(database: sqlite3.Connection) -> None:
+    """Count the link texts of all pages of a new pack."""
+    rows = database.execute("SELECT object, url, key FROM pages").fetchall()
+    database.executemany(_NOTE_ADDRESS, (address for row in rows for address in _addresses(*row)))
+    counted: _Counts = {}
+    for url, key, links in database.execute(_ALL_LINKS):
+        _count(counted, url, key, links)
+        if len(counted) > _MAX_COUNTED:
+            _write(database, counted)
+            counted = {}
+    _write(database, counted)
 
-    The texts are lines, that of most pages first.
-    """
-    #: The pages that use each text and that lead there at all, by the row id of the page that is led to.
-    texts: dict[int, Counter[str]] = defaultdict(Counter)
-    linking: Counter[int] = Counter()
-    for own, page, names in _links(database):
-        if own != page:
-            texts[page].update({name.partition("\t")[0] for name in names})
-            linking[page] += 1
-    targets = Counter(text for counts in texts.values() for text in counts)
-    found = {}
-    for page, counts in texts.items():
-        named = [text for text in counts if targets[text] <= MAX_TARGETS]
+
+def count_changed(database: sqlite3.Connection) -> LinkChanges:
+    """Count the link texts of changed pages again, and return which pages that concerns."""
+    counted: _Counts = {}
+    for former_url, former_key, former_links, url, key, links in database.execute(_CHANGED_LINKS).fetchall():
+        if former_links is not None:
+            # A row that links of its own page alone changed has no former row.
+            _count(counted, former_url or url, former_key or key, former_links, times=-1)
+        if links is not None:
+            _count(counted, url, key, links)
+    counted = {link: counts for link, counts in counted.items() if any(counts)}
+    moved = database.execute(_MOVED).fetchall()
+    arrived = {address for _, *urls in moved for address in map(address_of, filter(None, urls))}
+    targets = arrived | {link.target for link in counted}
+    texts = {link.text for link in counted} | {text for target in arrived for text in _texts(database, target)}
+    concerned = {page for target in targets for page in _objects(database, target)}
+    former_names = {page: names_of(database, page) for page in concerned}
+    was_common = {text: _is_common(database, text) for text in texts}
+    _move(database, moved)
+    _write(database, counted)
+    for text, common in was_common.items():
+        if _is_common(database, text) != common:
+            targets.update(target for (target,) in database.execute(_TARGETS, (text,)))
+    concerned |= {page for target in targets for page in _objects(database, target)}
+    return LinkChanges(concerned, former_names)
+
+
+class Joiner:
+    """Joins the anchor texts of pages."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._common: dict[str, bool] = {}
+
+    def joined(self, page_id: str) -> tuple[str, int]:
+        """Return the anchor texts of a page, one a line, that of most pages first; and the number of linking pages."""
+        counts: Counter[str] = Counter()
+        linking = 0
+        for target in _own_addresses(self._database, page_id):
+            for text, pages, first in self._database.execute(_TEXTS, (target,)):
+                counts[text] += pages
+                linking += first
+        named = [text for text, pages in counts.items() if pages > 0 and not self._is_common(text)]
         named.sort(key=lambda text: (-counts[text], text))
-        found[page] = "\n".join(named[:MAX_TEXTS])[:MAX_CHARACTERS], linking[page]
-    return found
+        return "\n".join(named[:MAX_TEXTS])[:MAX_CHARACTERS], linking
+
+    def _is_common(self, text: str) -> bool:
+        if text not in self._common:
+            self._common[text] = _is_common(self._database, text)
+        return self._common[text]
 
 
-def linked_names(database: sqlite3.Connection) -> dict[int, Counter[tuple[str, str]]]:
-    """Return text and fragment of the links to each page, by its row id, and the number of other pages with each."""
-    found: dict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for own, page, names in _links(database):
+def names_of(database: sqlite3.Connection, page_id: str) -> Names:
+    """Return text and fragment of the links to a page, and the number of other pages with each."""
+    names: Names = Counter()
+    for target in _own_addresses(database, page_id):
+        for text, fragment, pages in database.execute(_NAMES, (target,)):
+            names[text, fragment] += pages
+    return names
+
+
+def _count(counted: _Counts, url: str, key: str, packed: bytes, *, times: int = 1) -> None:
+    """Add the link texts of one page, which has this URL and key, or take them away."""
+    for target, names in _entries(packed):
+        is_own = target in (url, key)
+        before = None
         different = {(text, fragment) for text, _, fragment in (name.partition("\t") for name in names)}
-        found[page].update(dict.fromkeys(different, int(own != page)))
-    return found
+        for text, fragment in sorted(different):
+            counts = counted.setdefault(_LinkText(address_of(target), text, fragment), [0, 0, 0, 0])
+            if is_own:
+                counts[3] += times
+            else:
+                counts[0] += times
+                counts[1] += times * (text != before)
+                counts[2] += times * (before is None)
+            before = text
 
 
-def _links(database: sqlite3.Connection) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield the texts of the links between pages of the pack: the row ids of both, and the texts."""
-    rows: dict[str, int] = {}
-    objects: dict[str, int] = {}
-    for page, name, url, key in database.execute("SELECT id, object, url, key FROM pages"):
-        rows[url] = rows[key] = objects[name] = page
-    for name, packed in database.execute("SELECT object, CAST(anchors AS BLOB) FROM links"):
-        try:
-            links = zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace")
-        except zlib.error:  # Others may write packs, too.
-            continue
-        for entry in links.split("\n\n"):
-            url, *names = entry.split("\n")
-            if names and (page := rows.get(url)) is not None:
-                yield objects.get(name, 0), page, names
+def _entries(packed: bytes) -> Iterator[tuple[str, list[str]]]:
+    """Yield URL and texts of the links that `packed_links` packed."""
+    try:
+        links = zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace")
+    except zlib.error:  # Others may write packs, too.
+        return
+    for entry in links.split("\n\n"):
+        url, *names = entry.split("\n")
+        if names:
+            yield url, names
+
+
+def _write(database: sqlite3.Connection, counted: _Counts) -> None:
+    database.executemany(_COUNT, ((*link, *counted[link]) for link in sorted(counted)))
+    database.executemany(_FORGET, (link for link, counts in counted.items() if min(counts) < 0))
+
+
+def _move(database: sqlite3.Connection, moved: Iterable[_Moved]) -> None:
+    for page_id, _, _, url, key in moved:
+        database.execute("DELETE FROM addresses WHERE object = ?", (page_id,))
+        if url is not None and key is not None:
+            database.executemany(_NOTE_ADDRESS, _addresses(page_id, url, key))
+
+
+def _addresses(page_id: str, url: str, key: str) -> list[tuple[Address, bool, str]]:
+    own = [(address_of(key), False, page_id)]
+    return own if url == key else [*own, (address_of(url), True, page_id)]
+
+
+def _own_addresses(database: sqlite3.Connection, page_id: str) -> list[Address]:
+    """Return the addresses that lead to a page. One that is the key of another page leads there."""
+    addresses = database.execute(_OF_PAGE, (page_id,)).fetchall()
+    return [address for (address,) in addresses if _objects(database, address)[:1] == [page_id]]
+
+
+def _objects(database: sqlite3.Connection, address: Address) -> list[str]:
+    return [page_id for (page_id,) in database.execute(_OBJECTS, (address,))]
+
+
+def _texts(database: sqlite3.Connection, target: Address) -> Collection[str]:
+    return [text for text, *_ in database.execute(_TEXTS, (target,))]
+
+
+def _is_common(database: sqlite3.Connection, text: str) -> bool:
+    """Return whether a text leads to over MAX_TARGETS pages."""
+    pages: set[str] = set()
+    for (target,) in database.execute(_TARGETS, (text,)):
+        pages.update(_objects(database, target)[:1])
+        if len(pages) > MAX_TARGETS:
+            return True
+    return False

@@ -1,20 +1,17 @@
-"""The SQLite side of a pack: create, update, complete and check the database."""
+"""The SQLite side of a pack: create, open, copy and check the database."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
-from app.pack import groups, versions
-from app.pack.definitions import write_definitions
-from app.pack.derived import write_stems
-from app.text.titles import site_names, without_site_name
+from app.pack import rows
 
 #: `PERN`, as in `schema.sql`.
 APPLICATION_ID: Final = 0x5045524E
@@ -24,21 +21,18 @@ SCHEMA_VERSION: Final = 1
 #: Bytes of terms that FTS5 collects before it writes a segment. 64 MB halve the time of a load against its own 1 MB.
 FTS_HASH_SIZE: Final = 64 * 2**20
 
-#: Words in the vocabulary of a pack, the most frequent ones, and characters of its longest word.
-MAX_WORDS: Final = 100_000
-MAX_WORD_LENGTH: Final = 40
-
 #: The file is private and deleted after any failure, so it needs no journal, no fsync and no sharing.
 LOAD_PRAGMAS: Final = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA cache_size = -65536;
+PRAGMA secure_delete = OFF;
 """
 
 _FOLDER: Final = Path(__file__).parent
 SCHEMA: Final = (_FOLDER / "schema.sql").read_text()
-TRIGGERS: Final = (_FOLDER / "triggers.sql").read_text()
+CHANGES: Final = (_FOLDER / "changes.sql").read_text()
 
 #: Characters of an object's definition that are read, and of its name in an error; objects that an error names.
 _MAX_SQL: Final = 10_000
@@ -47,15 +41,6 @@ _NAMED_OBJECTS: Final = 5
 _COMMENT: Final = re.compile(r"--[^\n]*")
 _SHADOW_TABLE: Final = re.compile(r"table (names|name_stems|passages|pages_fts)_[a-z]+")
 _PLAIN_TABLE: Final = re.compile(r"CREATE TABLE '?[a-z_]+'?\([\w ,]*\)( WITHOUT ROWID)?")
-
-_INSERT_WORDS: Final = """
-INSERT INTO words (word, docs)
-SELECT term, max(doc) AS docs FROM temp.vocabulary
-WHERE length(term) <= ? AND col NOT IN ('name_forms', 'body_forms')
-GROUP BY term ORDER BY docs DESC, term LIMIT ?
-"""
-_VISIBLE_TITLES: Final = "SELECT title, lang FROM pages WHERE NOT hidden"
-_VISIBLE_NAMES: Final = "SELECT id, title, headings, anchors FROM pages WHERE NOT hidden"
 
 
 # Create and update
@@ -72,9 +57,9 @@ def create(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def open_for_update(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a checked database with triggers that maintain its index; raises PackError when SQLite fails."""
+    """Open a checked database with triggers that note the rows that are changed; raises PackError when SQLite fails."""
     with _open(path) as database:
-        database.executescript(TRIGGERS)
+        database.executescript(CHANGES)
         yield database
 
 
@@ -96,71 +81,24 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
     database.execute("COMMIT")
 
 
-def rebuild_index(database: sqlite3.Connection) -> None:
-    """Fill the full-text index from all rows at once, twice as fast as row by row through triggers."""
-    database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('rebuild')")
-
-
-def count_pages(database: sqlite3.Connection) -> int:
-    """Return the number of rows of `pages`."""
-    (pages,) = database.execute("SELECT count(*) FROM pages").fetchone()
-    return int(pages)
-
-
-# Complete
-
-
-def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]) -> None:
-    """Group identical pages, write `meta`, vocabulary, names and stems, and write a compact, checked copy to `target`.
+def write_compact(database: sqlite3.Connection, target: Path) -> None:
+    """Write a compact, checked copy to `target`.
 
     Raises PackCorrupt for a copy that fails the check, which only a failing disk explains.
     """
-    database.executescript(TRIGGERS)
-    with transaction(database):
-        groups.assign(database)
-        versions.assign(database)
-        site = site_names(database.execute(_VISIBLE_TITLES))
-        entries = {
-            **meta,
-            "pages": str(count_pages(database)),
-            "site_name": site,
-            "language": versions.start_language(database),
-        }
-        database.execute("DELETE FROM meta")
-        database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", entries.items())
-        database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
-        write_vocabulary(database)
-        write_names(database, site)
-        write_stems(database, site, meta.get("stemmers", "").split())
-        write_definitions(database, site)
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)
 
 
-def write_vocabulary(database: sqlite3.Connection) -> None:
-    """Fill `words` from the full-text index, so that searchers need not count words.
-
-    Other forms of words are no words. A word counts the pages of the column in which most pages have it.
-    """
-    database.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, pages_fts, col)")
-    database.execute("DELETE FROM words")
-    database.execute(_INSERT_WORDS, (MAX_WORD_LENGTH, MAX_WORDS))
-
-
-def write_names(database: sqlite3.Connection, site: str) -> None:
-    """Fill the `names` index of every page that is not hidden. Titles are without the name of the site."""
-    names = ((row, without_site_name(title, site), *others) for row, title, *others in database.execute(_VISIBLE_NAMES))
-    database.execute("DELETE FROM names")
-    database.executemany("INSERT INTO names (rowid, title, headings, anchors) VALUES (?, ?, ?, ?)", names)
-    database.execute("INSERT INTO names (names) VALUES ('optimize')")
-
-
 # Check
 
 
-def check(path: Path) -> None:
-    """Raise PackCorrupt unless the file is an intact pack of this release's schema version."""
+def check(path: Path, *, is_intact: bool = False) -> None:
+    """Raise PackCorrupt unless the file is an intact pack of this release's schema version.
+
+    With `is_intact`, only its schema is checked: its checksum says that it is as a packer wrote it.
+    """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             database.execute("PRAGMA trusted_schema = OFF")
@@ -176,7 +114,7 @@ def check(path: Path) -> None:
             # Before anything that runs what the schema says: a check evaluates constraints and indexed expressions.
             if differing := _differing_objects(database):
                 raise PackCorrupt(f"{path.name}: its schema has other objects than a pack: {', '.join(differing)}")
-            result = _pragma(database, "quick_check")
+            result = "ok" if is_intact else _pragma(database, "quick_check")
             if result != "ok":
                 raise PackCorrupt(f"{path.name}: quick_check: {result}")
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes invalid texts of the schema in its errors.
@@ -187,7 +125,7 @@ def check(path: Path) -> None:
 def _expected_schema() -> dict[str, str]:
     """Return the objects of a complete pack, as `_schema` does."""
     with closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(SCHEMA + TRIGGERS)
+        database.executescript(SCHEMA)
         return _schema(database)
 
 
@@ -208,8 +146,6 @@ def _differing_objects(database: sqlite3.Connection) -> list[str]:
         for name in expected.keys() | found.keys()
         if found.get(name) != expected.get(name)
         and not (_SHADOW_TABLE.fullmatch(name) and name in expected and _PLAIN_TABLE.fullmatch(found.get(name, "")))
-        # Triggers are created when a pack is complete, not in its work file.
-        and not (name.startswith("trigger ") and name in expected and name not in found)
     ]
     return sorted(name[:_MAX_NAME] for name in differing)[:_NAMED_OBJECTS]
 
@@ -227,7 +163,7 @@ def read_meta(path: Path) -> tuple[dict[str, str], int]:
     """Return a database's `meta` entries and its number of pages; raises PackCorrupt for one without these tables."""
     try:
         with closing(sqlite3.connect(path)) as database:
-            return dict(database.execute("SELECT key, value FROM meta")), count_pages(database)
+            return dict(database.execute("SELECT key, value FROM meta")), rows.count(database)
     except sqlite3.Error as error:
         raise PackCorrupt(f"{path.name}: {error}") from error
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from app.pack.anchors import linked_names
+from app.pack.anchors import Names, names_of
 from app.search.query import words
 from app.text.names import is_named_after, is_plain_word, last_part, names_in_term
 from app.text.titles import parts_of_title, without_numbering, without_site_name
@@ -31,8 +31,19 @@ MAX_DEFINITIONS: Final = 1_000
 #: The words of a name's last part, as they are searched for, with spaces between.
 Key: TypeAlias = str
 
-_PAGES: Final = "SELECT id, path, title, headings, subsections FROM pages WHERE NOT hidden"
-_INSERT: Final = "INSERT INTO definitions (name, rank, kind, page, fragment, full_name) VALUES (?, ?, ?, ?, ?, ?)"
+_PAGES: Final = "SELECT id, object, path, title, headings, subsections FROM pages WHERE NOT hidden"
+_PAGE: Final = f"{_PAGES} AND object = ?"
+#: Changed rows before and after an update, if they were or are shown.
+_FORMER: Final = "SELECT id, object, path, title, headings, subsections FROM former_pages WHERE hidden = 0"
+_PRESENT: Final = f"{_PAGES} AND id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
+_OF_NAME: Final = """
+SELECT kind, full_name, page, fragment, called, path FROM definitions JOIN pages ON pages.id = page
+WHERE name = ? ORDER BY rank
+"""
+_DELETE: Final = "DELETE FROM definitions WHERE name = ?"
+_INSERT: Final = """
+INSERT INTO definitions (name, rank, kind, called, page, fragment, full_name) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
 
 
 class _Definition(NamedTuple):
@@ -40,11 +51,15 @@ class _Definition(NamedTuple):
     full_name: str
     page: int
     fragment: str = ""
+    #: Other pages that call the page, or a section of it, by the name; and the path of the page.
+    called: int = 0
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _NamedPage:
     id: int
+    object: str
     path: str
     title: str
     headings: str
@@ -53,24 +68,70 @@ class _NamedPage:
 
 def write_definitions(database: sqlite3.Connection, site: str) -> None:
     """Fill `definitions` from all pages that are not hidden. `site` is the part that titles share."""
-    found: dict[Key, dict[tuple[int, str], _Definition]] = defaultdict(dict)
-    paths: dict[int, str] = {}
-    links = linked_names(database)
-    for row in (_NamedPage(*columns) for columns in database.execute(_PAGES)):
-        paths[row.id] = row.path
-        for definition in (*_of_page(row, site), *_of_sections(row), *_of_links(row, links)):
-            if key := key_of(definition.full_name):
-                # The first one is the best: a function may have several versions, each with an id.
-                found[key].setdefault((definition.page, definition.full_name), definition)
-    calls = _calls(links)
+    found: dict[Key, list[_Definition]] = defaultdict(list)
+    for page in (_NamedPage(*columns) for columns in database.execute(_PAGES)):
+        _add(found, page, names_of(database, page.object), site)
     database.execute("DELETE FROM definitions")
     for key in sorted(found):
-        ranked = sorted(found[key].values(), key=lambda each: _preference(each, paths[each.page], calls))
-        rows = (
-            (key, rank, each.kind, each.page, each.fragment, each.full_name if each.full_name != each.fragment else "")
-            for rank, each in enumerate(ranked[:MAX_DEFINITIONS])
-        )
-        database.executemany(_INSERT, rows)
+        _write(database, key, found[key])
+
+
+def update_definitions(database: sqlite3.Connection, site: str, former_names: Mapping[str, Names]) -> None:
+    """Rank the names again that changed pages define or defined.
+
+    `former_names` are what links called pages whose links have changed, by page id. Of a name that over
+    `MAX_DEFINITIONS` pages define, those that had no rank come back with the next full pack.
+    """
+    former, present = _of_changed_pages(database, former_names)
+    before: dict[Key, list[_Definition]] = defaultdict(list)
+    after: dict[Key, list[_Definition]] = defaultdict(list)
+    for page in former:
+        links = former_names[page.object] if page.object in former_names else names_of(database, page.object)
+        _add(before, page, links, site)
+    for page in present:
+        _add(after, page, names_of(database, page.object), site)
+    concerned = {page.id for page in (*former, *present)}
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            stored = [_stored(*columns) for columns in database.execute(_OF_NAME, (key,))]
+            others = [each for each in stored if each.page not in concerned]
+            database.execute(_DELETE, (key,))
+            _write(database, key, [*others, *after.get(key, ())])
+
+
+def _of_changed_pages(
+    database: sqlite3.Connection, former_names: Mapping[str, Names]
+) -> tuple[list[_NamedPage], list[_NamedPage]]:
+    """Return the pages that are concerned as they were and as they are, without hidden ones."""
+    former = {row.object: row for row in (_NamedPage(*columns) for columns in database.execute(_FORMER))}
+    present = {row.object: row for row in (_NamedPage(*columns) for columns in database.execute(_PRESENT))}
+    changed = {page_id for (page_id,) in database.execute("SELECT object FROM former_pages")}
+    for page_id in former_names.keys() - changed:
+        for columns in database.execute(_PAGE, (page_id,)):
+            former[page_id] = present[page_id] = _NamedPage(*columns)
+    return [*former.values()], [*present.values()]
+
+
+def _add(found: dict[Key, list[_Definition]], page: _NamedPage, links: Names, site: str) -> None:
+    """Add what a page defines, each name of the page once: the first definition is the best."""
+    calls = _calls(links)
+    added: set[str] = set()
+    for each in (*_of_page(page, site), *_of_sections(page), *_of_links(page, links)):
+        # A function may have several versions, each with an id.
+        if each.full_name not in added and (key := key_of(each.full_name)):
+            added.add(each.full_name)
+            names = {words(each.full_name), words(last_part(each.full_name))}
+            found[key].append(each._replace(called=sum(calls[name] for name in names), path=page.path))
+
+
+def _write(database: sqlite3.Connection, key: Key, definitions: list[_Definition]) -> None:
+    for rank, each in enumerate(sorted(definitions, key=_preference)[:MAX_DEFINITIONS]):
+        full_name = each.full_name if each.full_name != each.fragment else ""
+        database.execute(_INSERT, (key, rank, each.kind, each.called, each.page, each.fragment, full_name))
+
+
+def _stored(kind: int, full_name: str, page: int, fragment: str, called: int, path: str) -> _Definition:
+    return _Definition(kind, full_name or fragment, page, fragment, called, path)
 
 
 def key_of(name: str) -> Key:
@@ -79,13 +140,11 @@ def key_of(name: str) -> Key:
     return " ".join(found) if len(found) <= MAX_WORDS else ""
 
 
-def _preference(
-    each: _Definition, path: str, calls: Mapping[tuple[int, tuple[str, ...]], int]
-) -> tuple[bool, int, int, int, int, str, str]:
+def _preference(each: _Definition) -> tuple[bool, int, int, int, int, str, str, str]:
     """Order the definitions of a name: pages of their own, then what most pages call so, then the shortest path."""
-    names = {words(each.full_name), words(last_part(each.full_name))}
-    called = sum(calls.get((each.page, name), 0) for name in names)
-    return (each.kind != OWN_PAGE, -called, each.kind, path.count("/"), len(path), path, each.fragment)
+    path = each.path
+    own = each.kind != OWN_PAGE
+    return (own, -each.called, each.kind, path.count("/"), len(path), path, each.fragment, each.full_name)
 
 
 def _of_page(row: _NamedPage, site: str) -> Iterator[_Definition]:
@@ -108,16 +167,15 @@ def _of_sections(row: _NamedPage) -> Iterator[_Definition]:
             yield _Definition(kind, name, row.id, fragment)
 
 
-def _of_links(row: _NamedPage, links: Mapping[int, Counter[tuple[str, str]]]) -> Iterator[_Definition]:
-    for text, fragment in links.get(row.id, ()):
+def _of_links(row: _NamedPage, links: Names) -> Iterator[_Definition]:
+    for text, fragment in sorted(links):
         for name in names_in_term(text, fragment) if fragment else ():
             yield _Definition(WORD if is_plain_word(name, text, fragment) else LINKED, name, row.id, fragment)
 
 
-def _calls(links: Mapping[int, Counter[tuple[str, str]]]) -> Counter[tuple[int, tuple[str, ...]]]:
-    """Return the number of pages that call a page, or a section of it, by a name."""
-    calls: Counter[tuple[int, tuple[str, ...]]] = Counter()
-    for page, texts in links.items():
-        for (text, _), number in texts.items():
-            calls[page, words(text)] += number
+def _calls(links: Names) -> Counter[tuple[str, ...]]:
+    """Return the number of other pages that call a page, or a section of it, by a name."""
+    calls: Counter[tuple[str, ...]] = Counter()
+    for (text, _), pages in links.items():
+        calls[words(text)] += pages
     return calls

@@ -9,9 +9,18 @@ import hashlib
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-_ROWS: Final = "SELECT id, key, canonical, text_hash, inlinks, path, shown_as FROM pages ORDER BY id"
+_COLUMNS: Final = "SELECT id, key, canonical, text_hash, inlinks, path, shown_as FROM pages"
+_ROWS: Final = f"{_COLUMNS} ORDER BY id"
+_OF_KEY: Final = f"{_COLUMNS} WHERE key = ?"
+_OF_CANONICAL: Final = f"{_COLUMNS} WHERE canonical = ? AND canonical <> ''"
+_OF_TEXT: Final = f"{_COLUMNS} WHERE text_hash = ? AND text_hash <> 0"
+#: What pages have, and had, that makes them a group with others.
+_CHANGED: Final = """
+SELECT key, canonical, text_hash FROM former_pages WHERE key IS NOT NULL
+UNION SELECT key, canonical, text_hash FROM pages WHERE id IN (SELECT id FROM former_pages)
+"""
 _UPDATE: Final = "UPDATE pages SET shown_as = ?, hidden = ? WHERE id = ?"
 
 
@@ -34,8 +43,33 @@ def hash_of(title: str, body: str) -> int:
 
 
 def assign(database: sqlite3.Connection) -> None:
-    """Bring the groups of all pages up to date. Equal rows are not written again."""
-    rows = [_PageRow(*row) for row in database.execute(_ROWS)]
+    """Find the groups of all pages. Equal rows are not written again."""
+    _assign(database, [_PageRow(*row) for row in database.execute(_ROWS)])
+
+
+def assign_changed(database: sqlite3.Connection) -> None:
+    """Bring the groups of changed pages up to date: those that they left, and those that they belong to."""
+    found: dict[int, _PageRow] = {}
+    keys: set[str] = set()
+    texts: set[int] = set()
+    unread: list[tuple[str, str, int]] = database.execute(_CHANGED).fetchall()
+    while unread:
+        key, canonical, text_hash = unread.pop()
+        rows: list[tuple[Any, ...]] = []
+        for name in {key, canonical} - keys - {""}:
+            keys.add(name)
+            rows += (*database.execute(_OF_KEY, (name,)), *database.execute(_OF_CANONICAL, (name,)))
+        if text_hash not in texts:
+            texts.add(text_hash)
+            rows += database.execute(_OF_TEXT, (text_hash,))
+        for row in (_PageRow(*columns) for columns in rows):
+            if row.id not in found:
+                found[row.id] = row
+                unread.append((row.key, row.canonical, row.text_hash))
+    _assign(database, [found[row] for row in sorted(found)])
+
+
+def _assign(database: sqlite3.Connection, rows: list[_PageRow]) -> None:
     targets = targets_of({row.key: row.canonical for row in rows})
     shown: dict[int, int] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,13 +14,13 @@ from typing import Any, Final, Literal
 
 from app.broker.errors import InvalidMessage
 from app.errors import PackError, PackRefused
+from app.pack import complete, rows
 from app.pack import database as db
-from app.pack import derived, repeated, rows
 from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
-from app.pack.stored_pages import delete_tombstones, find_vanished, read_pages, write_tombstones
+from app.pack.stored_pages import StoredContent, delete_tombstones, find_vanished, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
 from app.storage.layout import list_pages
 from app.storage.store import ObjectStore, Stat
@@ -80,18 +80,22 @@ class PackRun:
     work: Path
     started: float
 
-    def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> Manifest:
-        """Complete the database and publish it in place of `previous`. Return the manifest of the new pack."""
-        compact = self.work / "compact.sqlite"
+    def describe(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> None:
+        """Write the entries of `meta` that describe the pack, which replaces `previous`."""
         meta = {
             "domain": self.domain,
             "kind": self.kind,
             "generation": str(previous.generation + 1),
             "crawl_id": crawl_id,
             "built_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "stemmers": derived.stemmers(database),
         }
-        db.complete(database, compact, meta)
+        complete.note_meta(database, meta)
+
+    def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> Manifest:
+        """Publish a compact copy of the database in place of `previous`. Return the manifest of the new pack."""
+        compact = self.work / "compact.sqlite"
+        self.describe(database, previous, crawl_id=crawl_id)
+        db.write_compact(database, compact)
         return publish(self.store, self.domain, compact, previous)
 
     def result(self, manifest: Manifest, counts: rows.RowCounts, *, written: bool = True) -> PackResult:
@@ -161,7 +165,7 @@ def pack_full(
             delete_tombstones(store, domain, {each.page_id: each.etag for each in tombstones})
             return run.result(present, rows.RowCounts(0, 0, 0), written=False)
         with _new_database(run, packed) as database:
-            pages = db.count_pages(database)
+            pages = rows.count(database)
             _refuse_empty(domain, pages, previous)
             if 2 * pages < previous.pages and not force:
                 raise PackRefused(
@@ -194,7 +198,7 @@ def pack_incremental(
         if previous.path is not None and previous.manifest is not None:
             return _update(run, previous, previous.path, previous.manifest, listed, deletions=deletions)
         with _new_database(run, listed) as database:
-            pages = db.count_pages(database)
+            pages = rows.count(database)
             if not pages and not previous.pages:
                 seconds = time.monotonic() - run.started
                 return PackResult(domain=domain, kind=run.kind, written=False, pages=0, seconds=seconds)
@@ -220,16 +224,20 @@ def _update(
         with db.transaction(database):
             counts = rows.apply(database, read_pages(run.store, changed), deleted, deletions=deletions)
             if counts:
-                _derive(database, run.store, listed)
+                complete.derive_changed(database, lambda ids: _read_again(run.store, listed, ids), counts.total)
         if not counts and previous.manifest_stored:
             return run.result(present, counts, written=False)
         if not counts and present.generation == previous.generation:
             # A writer died between pack and manifest: the pack counts as written now.
             write_manifest(run.store, present)
             return run.result(present, counts)
-        _refuse_empty(run.domain, db.count_pages(database), previous)
-        manifest = run.publish(database, previous, crawl_id=previous.crawl_id)
-    return run.result(manifest, counts)
+        _refuse_empty(run.domain, rows.count(database), previous)
+        if complete.is_scattered(database):
+            complete.gather(database)
+            return run.result(run.publish(database, previous, crawl_id=previous.crawl_id), counts)
+        run.describe(database, previous, crawl_id=previous.crawl_id)
+    # The database is closed, so that others can read it.
+    return run.result(publish(run.store, run.domain, path, previous), counts)
 
 
 def _equal_pack(run: PackRun, packed: Mapping[str, Stat]) -> Manifest | None:
@@ -250,13 +258,8 @@ def _equal_pack(run: PackRun, packed: Mapping[str, Stat]) -> Manifest | None:
     return None if changed or deleted else previous.manifest
 
 
-def _derive(database: sqlite3.Connection, store: ObjectStore, listed: Mapping[str, Stat]) -> None:
-    """Bring what depends on other pages up to date. Read only pages whose lines became repeated, or no longer are."""
-    lines = repeated.find(database)
-    differing = (listed[page_id] for page_id in repeated.differing(database, lines) if page_id in listed)
-    rows.write_again(database, read_pages(store, differing))
-    derived.finish_bodies(database, repeated.unfinished(database), lines)
-    derived.join(database)
+def _read_again(store: ObjectStore, listed: Mapping[str, Stat], page_ids: Iterable[str]) -> Iterator[StoredContent]:
+    return read_pages(store, (listed[page_id] for page_id in page_ids if page_id in listed))
 
 
 @contextmanager
@@ -270,13 +273,12 @@ def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -
 
 @contextmanager
 def _new_database(run: PackRun, packed: Mapping[str, Stat]) -> Iterator[sqlite3.Connection]:
-    """Create a database with the rows of these pages and their full-text index."""
+    """Create a database with the rows of these pages and all that is derived from them."""
     require_space(run.work, SPACE_FACTOR * sum(stat.size for stat in packed.values()) + EMPTY_SIZE)
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
             rows.load(database, read_pages(run.store, packed.values()))
-            _derive(database, run.store, packed)
-            db.rebuild_index(database)
+            complete.derive_all(database)
         yield database
 
 

@@ -13,6 +13,7 @@ import zstandard
 
 from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
 from app.pack import database
+from app.pack.complete import writer
 from app.pack.fetch import decompress, sha256
 from app.pack.manifest import Manifest, describe_pack, read_manifest
 from app.storage.layout import manifest_key, pack_key
@@ -69,8 +70,11 @@ def download_previous(store: ObjectStore, domain: str, target: Path) -> Previous
     limit = stored_manifest.uncompressed_size if stored_manifest and is_described else MAX_RATIO * size
     try:
         decompress(stored.data, target, limit=limit)
-        database.check(target)
-        database.check_index(target)
+        # What a packer wrote has been checked, or made from what was.
+        database.check(target, is_intact=is_described)
+        if not is_described:
+            database.check_index(target)
+        _check_writer(target)
         manifest = describe_pack(target, sha256=checksum, size=size, etag=stored.etag)
     except PackCorrupt as error:
         log.warning("%s: rebuilding the pack from all stored pages: %s", domain, error)
@@ -85,6 +89,12 @@ def download_previous(store: ObjectStore, domain: str, target: Path) -> Previous
         manifest=manifest,
         manifest_stored=manifest == stored_manifest,
     )
+
+
+def _check_writer(path: Path) -> None:
+    meta, _ = database.read_meta(path)
+    if meta.get("writer") != writer():
+        raise PackCorrupt(f"{path.name}: other code wrote it, so it cannot be updated")
 
 
 def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack) -> Manifest:

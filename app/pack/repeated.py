@@ -16,9 +16,12 @@ from app.storage.layout import Page
 from app.storage.page_parts import BREADCRUMB, CODE, HEADINGS, Block, body_of
 from app.text.lines import OTHER, SENTENCE, ended, without_ends
 
-#: Share and number of pages with different texts on which a line must be to count as repeated.
+#: Share and number of pages with different texts on which a line must be to count as repeated, and to remain so. The
+#: difference keeps a few changed pages from changing the texts of all others.
 LEAST_SHARE: Final = 0.4
 LEAST_PAGES: Final = 8
+KEPT_SHARE: Final = 0.35
+KEPT_PAGES: Final = 7
 #: Pages among which a repeated line is on at least two: 0.6^63 is 1e-14.
 _SAMPLE: Final = 128
 _NOTE: Final = (
@@ -50,16 +53,20 @@ def note_lines(database: sqlite3.Connection, page_id: str, lines: Iterable[str])
     database.execute(_NOTE, (page_id, _packed(map(_hash, lines))))
 
 
-def find(database: sqlite3.Connection) -> frozenset[int]:
-    """Return the hashes of the lines that many pages repeat. Pages with the same lines count as one."""
+def find(database: sqlite3.Connection, former: frozenset[int] = frozenset()) -> frozenset[int]:
+    """Return the hashes of the lines that many pages repeat. Pages with the same lines count as one.
+
+    `former` are those that the former pack left out.
+    """
     pages = sorted(hashes for (hashes,) in database.execute(_DISTINCT))
-    least = max(LEAST_PAGES, LEAST_SHARE * len(pages))
-    if len(pages) < least:
+    least, least_kept = max(LEAST_PAGES, LEAST_SHARE * len(pages)), max(KEPT_PAGES, KEPT_SHARE * len(pages))
+    if len(pages) < least_kept:
         return frozenset()
     # A site has millions of lines. Those on two pages of a sample are few. The order of hashes is that of no content.
     sample = pages[:: max(1, len(pages) // _SAMPLE)]
-    candidates = frozenset(line for line, number in _counted(sample).items() if number > 1)
-    return frozenset(line for line, number in _counted(pages, among=candidates).items() if number >= least)
+    candidates = former.union(line for line, number in _counted(sample).items() if number > 1)
+    counts = _counted(pages, among=candidates)
+    return frozenset(line for line, number in counts.items() if number >= (least_kept if line in former else least))
 
 
 def unfinished(database: sqlite3.Connection) -> list[str]:

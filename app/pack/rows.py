@@ -42,9 +42,20 @@ class RowCounts:
     changed: int
     removed: int
 
+    @property
+    def total(self) -> int:
+        """Number of rows that differ."""
+        return self.added + self.changed + self.removed
+
     def __bool__(self) -> bool:
         """Return whether any row differs."""
-        return bool(self.added or self.changed or self.removed)
+        return bool(self.total)
+
+
+def count(database: sqlite3.Connection) -> int:
+    """Return the number of rows of `pages`."""
+    (pages,) = database.execute("SELECT count(*) FROM pages").fetchone()
+    return int(pages)
 
 
 def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> None:

@@ -8,7 +8,10 @@ CREATE TABLE meta (
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 -- Keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages, stemmers: Snowball's names
--- of the algorithms by which many pages are stemmed, with spaces between; site_name: the parts that titles share, one a line; and language: that of the start page.
+-- of the algorithms by which many pages are stemmed, with spaces between; site_name: the parts that titles share, one a line;
+-- language: that of the start page; repeated_lines: CRC-32 of the lines that many pages repeat; changes: the pages that changed
+-- since these four were determined; updated: those that changed since the indexes were written as one; and writer: a hash of
+-- the code that wrote the pack.
 
 -- Long texts are the last columns: SQLite reads a row from its beginning, through all its overflow pages.
 CREATE TABLE pages (
@@ -42,6 +45,10 @@ CREATE TABLE pages (
 -- The pages of each group that are not shown.
 CREATE INDEX pages_copies ON pages (shown_as) WHERE hidden;
 
+-- What makes pages a group, so that an incremental pack reads the groups of changed pages only.
+CREATE INDEX pages_texts ON pages (text_hash) WHERE text_hash <> 0;
+CREATE INDEX pages_canonical ON pages (canonical) WHERE canonical <> '';
+
 -- The versions of pages in other languages.
 CREATE INDEX pages_versions ON pages (versions) WHERE versions > 0;
 
@@ -66,17 +73,43 @@ CREATE TABLE definitions (
     name      TEXT NOT NULL,
     rank      INTEGER NOT NULL,
     kind      INTEGER NOT NULL,           -- 0 page of its own, 1 section with this id, 2 other section, 3 fragment that links name, 4 ordinary word
+    called    INTEGER NOT NULL,           -- other pages that call the page or section so
     page      INTEGER NOT NULL,           -- pages.id
     fragment  TEXT NOT NULL,              -- empty for the whole page
     full_name TEXT NOT NULL,              -- as it is written: collections.OrderedDict; empty if the fragment is the same
     PRIMARY KEY (name, rank)
 ) WITHOUT ROWID;
 
--- Links of each page with their texts, compressed, so that the next incremental pack can join the anchor texts anew.
+-- Links of each page with their texts, compressed, so that the next incremental pack knows what a changed page called others.
 CREATE TABLE links (
     object  TEXT PRIMARY KEY,
     anchors BLOB NOT NULL
 ) WITHOUT ROWID;
+
+-- The addresses of pages, 64 bits of a hash each: that of the key, and that of the URL if it differs.
+CREATE TABLE addresses (
+    address  INTEGER NOT NULL,
+    is_other INTEGER NOT NULL,            -- 0 for the key
+    object   TEXT NOT NULL,
+    PRIMARY KEY (address, is_other, object)
+) WITHOUT ROWID;
+
+CREATE INDEX addresses_objects ON addresses (object);
+
+-- What links call each address, whether or not a page has it, and how many pages do, so that an incremental pack joins the
+-- texts of the links to a page without reading the pages that they are on.
+CREATE TABLE link_texts (
+    target        INTEGER NOT NULL,       -- the address
+    text          TEXT NOT NULL,
+    fragment      TEXT NOT NULL,
+    pages         INTEGER NOT NULL,       -- other pages with a link of this text to this fragment
+    first_of_text INTEGER NOT NULL,       -- those of them of which it is the first fragment with this text
+    first_of_page INTEGER NOT NULL,       -- those of them of which it is the first link to the address
+    own           INTEGER NOT NULL,       -- 1 if the page itself has such a link
+    PRIMARY KEY (target, text, fragment)
+) WITHOUT ROWID;
+
+CREATE INDEX link_texts_texts ON link_texts (text) WHERE first_of_text > 0;
 
 -- CRC-32 of the lines of each page's text, four bytes each (little-endian), so that the next incremental pack can find the
 -- lines that many pages repeat; and of those that its body therefore lacks, NULL while the row is not finished.

@@ -16,9 +16,21 @@ _LANGUAGES: Final = """
 SELECT lower(lang) FROM pages WHERE lang <> '' AND NOT hidden
 GROUP BY lower(lang) ORDER BY max(path IN ('/', '/index.html')) DESC, count(*) DESC, lang LIMIT 1
 """
+#: Whether versions may differ after an update: they depend on no text.
+_ARE_CONCERNED: Final = """
+SELECT EXISTS (SELECT 1 FROM former_pages AS former LEFT JOIN pages USING (id)
+WHERE former.path IS NOT pages.path OR former.lang IS NOT pages.lang OR former.url IS NOT pages.url
+OR former.alternates IS NOT pages.alternates OR former.shown_as IS NOT pages.shown_as)
+"""
 #: Parts of a file's name, and those that say its encoding where another one says its language.
 _DOT: Final = "."
 _ENCODING: Final = re.compile(r"utf-?8|iso-?\d[\w-]*|euc-\w+|koi8-\w|gb2312|big5|shift_jis|windows-\d+", re.IGNORECASE)
+
+
+def assign_changed(database: sqlite3.Connection) -> None:
+    """Bring the versions of all pages up to date if an update changed what they depend on."""
+    if database.execute(_ARE_CONCERNED).fetchone()[0]:
+        assign(database)
 
 
 def assign(database: sqlite3.Connection) -> None:

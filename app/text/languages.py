@@ -63,6 +63,8 @@ STOP_WORDS: Final[Mapping[str, frozenset[str]]] = {
 #: The same by Snowball's algorithm.
 STOP_WORDS_BY_ALGORITHM: Final = {ALGORITHMS[lang]: stop_words for lang, stop_words in STOP_WORDS.items()}
 
+#: Characters of a page that show its language.
+LANGUAGE_SAMPLE: Final = 4_000
 #: Words of a page that are read to guess its language; the share and the number of them that must be its stop words.
 _SAMPLE: Final = 400
 _LEAST_SHARE: Final = 0.12

@@ -61,7 +61,8 @@ def test_links_that_a_foreign_writer_damaged_are_no_error(tmp_path: Path) -> Non
         intact = anchors.packed_links(linking("/c", ("/x", "Text")))
         damaged = [("a", b"no zlib"), ("b", "text"), ("c", intact[:-5]), ("d", intact)]
         pack.executemany("INSERT INTO links VALUES (?, ?)", damaged)
-        derived.join(pack)
+        anchors.count_all(pack)
+        derived.join_all(pack)
 
 
 def test_a_text_that_leads_to_many_pages_names_none_of_them(tmp_path: Path) -> None:

@@ -51,10 +51,6 @@ FOREVER = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT m
         (f"CREATE VIEW letters AS {FOREVER}", "view letters"),
         (f"DROP TABLE words; CREATE VIEW words AS SELECT 'a' AS word, ({FOREVER}) AS docs", "table words, view words"),
         ("CREATE TRIGGER gift AFTER INSERT ON gone BEGIN DELETE FROM pages; END", "trigger gift"),
-        (
-            "DROP TRIGGER pages_inserted; CREATE TRIGGER pages_inserted AFTER INSERT ON pages BEGIN SELECT 1; END",
-            "trigger pages_inserted",
-        ),
         ("CREATE INDEX slow ON gone (hex(zeroblob(99999999)))", "index slow"),
         ("DROP INDEX pages_properties", "index pages_properties"),
         ("DROP TABLE gone; CREATE TABLE gone (object TEXT, etag TEXT CHECK (abs(etag) > 0))", "table gone"),
@@ -176,7 +172,7 @@ def test_a_number_of_pages_that_is_none_counts_as_zero(pack: Path, pages: str) -
 
 
 def test_an_index_that_names_a_missing_page_is_reported_as_corrupt(pack: Path) -> None:
-    change(pack, "DROP TRIGGER pages_deleted; DELETE FROM pages WHERE id > 20")
+    change(pack, "DELETE FROM pages WHERE id > 20")
     with closing(PackSearcher(pack)) as searcher, pytest.raises(PackCorrupt):
         searcher.search(parse("words"), limit=30)
 

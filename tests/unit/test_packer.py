@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 import sqlite3
-import tempfile
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -16,11 +15,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
+from app.pack.complete import writer
 from app.pack.fetch import fetch_pack, sha256
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
@@ -156,6 +154,10 @@ class TestFull:
             "stemmers": "english",
             "site_name": "",
             "language": "",
+            "repeated_lines": "",
+            "changes": "0",
+            "updated": "0",
+            "writer": writer(),
         }
         assert json.loads(json.dumps(result.as_event()))["generation"] == 2
 
@@ -524,7 +526,11 @@ def of_another_program(site: StoredSite, whole: bytes) -> bytes:
 
 
 def with_a_stale_index(site: StoredSite, whole: bytes) -> bytes:
-    return altered(site, "DROP TRIGGER pages_updated; UPDATE pages SET body = 'not what was indexed'")
+    return altered(site, "UPDATE pages SET body = 'not what was indexed'")
+
+
+def written_by_other_code(site: StoredSite, whole: bytes) -> bytes:
+    return altered(site, "UPDATE meta SET value = 'other' WHERE key = 'writer'")
 
 
 def without_tables(site: StoredSite, whole: bytes) -> bytes:
@@ -540,6 +546,7 @@ class TestDamage:
             far_larger_than_described,
             of_another_program,
             with_a_stale_index,
+            written_by_other_code,
             without_tables,
         ],
     )
@@ -660,53 +667,3 @@ def test_a_page_that_declares_no_language_gets_that_of_its_text(tmp_path: Path) 
     site.put(page("detected", "The command copies all files of a folder to another place and keeps their permissions."))
     site.increment()
     assert site.query("SELECT lang FROM pages WHERE path = '/detected'") == [("en",)]
-
-
-WORDS = ("apple", "pear", "plum", "naïve", "NAIVE", "日本", "it's", "a.b")
-texts = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
-page_names = st.integers(0, 5)
-steps = st.one_of(
-    st.tuples(st.just("page"), page_names, texts, st.one_of(st.none(), page_names)),
-    st.tuples(st.just("tombstone"), page_names),
-    st.tuples(st.just("remove"), page_names),
-    st.tuples(st.just("increment")),
-    st.tuples(st.just("increment without deletions")),
-    st.tuples(st.just("full")),
-)
-
-
-def apply(site: StoredSite, step: tuple[object, ...]) -> None:
-    match step:
-        case ("page", int(name), str(text), canonical):
-            site.put(page(name, text, title=text, canonical="" if canonical is None else str(canonical)))
-        case ("tombstone", int(name)):
-            site.put(tombstone(name))
-        case ("remove", int(name)):
-            site.remove(name)
-        case ("increment",):
-            site.increment()
-        case ("increment without deletions",):
-            site.increment(deletions=False)
-        case ("full",):
-            site.full()
-
-
-def packed_contents(site: StoredSite) -> tuple[list[tuple[object, ...]], list[list[object]]]:
-    columns = "object, etag, key, url, path, lang, content_type, canonical, hidden, title, description, headings, body"
-    shown_as = "(SELECT shown.path FROM pages AS shown WHERE shown.id = pages.shown_as)"
-    rows = site.query(f"SELECT {columns}, subsections, text_hash, {shown_as} FROM pages ORDER BY object")
-    return rows, [site.search(f'"{word}"') for word in WORDS]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(steps, max_size=12))
-def test_incremental_packs_equal_a_full_pack(taken: list[tuple[object, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        site = StoredSite(Path(folder))
-        site.put(page("always"))
-        for step in taken:
-            apply(site, step)
-        site.increment()
-        incremental = packed_contents(site)
-        site.full()
-        assert incremental == packed_contents(site)

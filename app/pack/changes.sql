@@ -1,0 +1,47 @@
+-- The rows that an update changes, as they were before it. Of a new row only id and page id are noted.
+CREATE TEMP TABLE former_pages (
+    id INTEGER PRIMARY KEY, object, url, key, path, lang, canonical, text_hash, hidden, shown_as, alternates, title,
+    description, headings, subsections, anchors, name_forms, body_forms, body
+);
+CREATE INDEX temp.former_objects ON former_pages (object);
+
+CREATE TEMP TRIGGER page_added AFTER INSERT ON main.pages BEGIN
+    INSERT OR IGNORE INTO former_pages (id, object) VALUES (new.id, new.object);
+END;
+
+CREATE TEMP TRIGGER page_changed BEFORE UPDATE ON main.pages BEGIN
+    INSERT OR IGNORE INTO former_pages SELECT
+        id, object, url, key, path, lang, canonical, text_hash, hidden, shown_as, alternates, title,
+        description, headings, subsections, anchors, name_forms, body_forms, body FROM pages WHERE id = old.id;
+END;
+
+CREATE TEMP TRIGGER page_removed BEFORE DELETE ON main.pages BEGIN
+    INSERT OR IGNORE INTO former_pages SELECT
+        id, object, url, key, path, lang, canonical, text_hash, hidden, shown_as, alternates, title,
+        description, headings, subsections, anchors, name_forms, body_forms, body FROM pages WHERE id = old.id;
+END;
+
+-- The links of pages whose rows were written, as they were before; NULL for a new page.
+CREATE TEMP TABLE former_links (object TEXT PRIMARY KEY, anchors BLOB) WITHOUT ROWID;
+
+CREATE TEMP TRIGGER links_added AFTER INSERT ON main.links BEGIN
+    INSERT OR IGNORE INTO former_links (object, anchors) VALUES (new.object, NULL);
+END;
+
+CREATE TEMP TRIGGER links_changed BEFORE UPDATE ON main.links BEGIN
+    INSERT OR IGNORE INTO former_links (object, anchors) VALUES (old.object, old.anchors);
+END;
+
+CREATE TEMP TRIGGER links_removed BEFORE DELETE ON main.links BEGIN
+    INSERT OR IGNORE INTO former_links (object, anchors) VALUES (old.object, old.anchors);
+END;
+
+-- The texts of changed rows before and after the update, to count their words as the index does.
+CREATE VIRTUAL TABLE temp.former_texts USING fts5 (
+    title, headings, anchors, description, body, content = '', tokenize = "unicode61 remove_diacritics 2"
+);
+CREATE VIRTUAL TABLE temp.present_texts USING fts5 (
+    title, headings, anchors, description, body, content = '', tokenize = "unicode61 remove_diacritics 2"
+);
+CREATE VIRTUAL TABLE temp.former_words USING fts5vocab (temp, former_texts, col);
+CREATE VIRTUAL TABLE temp.present_words USING fts5vocab (temp, present_texts, col);

@@ -1,0 +1,126 @@
+"""Complete a database: derive from the rows of pages what depends on several of them, its indexes and `meta`.
+
+A full pack derives everything. An incremental one derives what depends on changed rows: its work is in proportion to
+the change. Both write the same, but for what all pages determine together, which follows later: see `site_values`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import Stemmer
+
+from app import text
+from app.pack import anchors, derived, groups, repeated, rows, site_values, versions
+from app.pack.definitions import update_definitions, write_definitions
+from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
+from app.pack.stored_pages import StoredContent
+
+#: An incremental pack writes each index and the file as one piece when this share of the pages has changed since the last
+#: time, or when this share of the file is free.
+COMPACTED_CHANGES: Final = 0.5
+COMPACTED_SPACE: Final = 0.2
+
+_NOTE_META: Final = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+def derive_all(database: sqlite3.Connection) -> None:
+    """Derive what depends on several pages, in a new database with unfinished rows."""
+    lines = repeated.find(database)
+    derived.finish_bodies(database, repeated.unfinished(database), lines)
+    anchors.count_all(database)
+    derived.join_all(database)
+    groups.assign(database)
+    versions.assign(database)
+    values = site_values.determine(database)
+    fill_texts(database)
+    write_words(database)
+    IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill()
+    write_definitions(database, values.site_name)
+    _note(database, {**values.as_meta(), **_lines_as_meta(lines), "changes": "0", "updated": "0", "writer": writer()})
+
+
+def derive_changed(
+    database: sqlite3.Connection, read_again: Callable[[Iterable[str]], Iterator[StoredContent]], changes: int
+) -> None:
+    """Bring up to date what depends on the rows of `changes` pages that have changed.
+
+    `read_again` reads stored pages. Only pages whose lines became repeated, or no longer are, are read.
+    """
+    meta = read_meta(database)
+    lines, values = _lines_in(meta), site_values.in_meta(meta)
+    since = int(meta["changes"]) + changes
+    are_due = site_values.are_due(since, rows.count(database))
+    if are_due:
+        lines = repeated.find(database, lines)
+        rows.write_again(database, read_again(repeated.differing(database, lines)))
+    derived.finish_bodies(database, repeated.unfinished(database), lines)
+    links = anchors.count_changed(database)
+    derived.join_changed(database, links.objects)
+    groups.assign_changed(database)
+    versions.assign_changed(database)
+    former, values = values, site_values.determine(database) if are_due else values
+    update_texts(database)
+    writer = IndexWriter(database, site=values.site_name, stemmers=values.stemmers)
+    if (former.site_name, former.stemmers) == (values.site_name, values.stemmers):
+        writer.update()
+        update_definitions(database, values.site_name, links.former_names)
+    else:
+        writer.fill()
+        write_definitions(database, values.site_name)
+    updated = str(int(meta["updated"]) + changes)
+    entries = {**values.as_meta(), **_lines_as_meta(lines), "changes": "0" if are_due else str(since)}
+    _note(database, {**entries, "updated": updated})
+
+
+def note_meta(database: sqlite3.Connection, meta: Mapping[str, str]) -> None:
+    """Write the entries of `meta` that describe a pack."""
+    _note(database, {**meta, "pages": str(rows.count(database))})
+
+
+def is_scattered(database: sqlite3.Connection) -> bool:
+    """Return whether so much has changed that the indexes and the file are to be written as one piece."""
+    (pages,), (free,) = (database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
+    updated = int(read_meta(database)["updated"])
+    return bool(updated > COMPACTED_CHANGES * rows.count(database) or free > COMPACTED_SPACE * pages)
+
+
+def gather(database: sqlite3.Connection) -> None:
+    """Write each index as one piece."""
+    optimize(database, "pages_fts", "names", "name_stems", "passages")
+    _note(database, {"updated": "0"})
+
+
+def read_meta(database: sqlite3.Connection) -> dict[str, str]:
+    """Return the entries of `meta`."""
+    return dict(database.execute("SELECT key, value FROM meta"))
+
+
+@cache
+def writer() -> str:
+    """Return a hash of what derives the content of a pack: its code and the libraries that it calls.
+
+    A pack of another one cannot be updated: what is removed from an index must be what was written.
+    """
+    digest = hashlib.sha256(f"{sqlite3.sqlite_version} {Stemmer.version()}".encode())
+    for folder in (Path(__file__).parent, Path(text.__path__[0])):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _note(database: sqlite3.Connection, entries: Mapping[str, str]) -> None:
+    database.executemany(_NOTE_META, entries.items())
+
+
+def _lines_as_meta(lines: frozenset[int]) -> dict[str, str]:
+    return {"repeated_lines": " ".join(map(str, sorted(lines)))}
+
+
+def _lines_in(meta: Mapping[str, str]) -> frozenset[int]:
+    return frozenset(map(int, meta["repeated_lines"].split()))

@@ -1,0 +1,238 @@
+"""The full-text indexes of a pack and its vocabulary: filled from all rows, or brought up to date with changed ones.
+
+In the indexes of stems, all forms of a word count as one: those of the names of pages, and of passages of their texts.
+A contentless index removes a row only given what was indexed of it, which is derived from the former row again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from itertools import islice, zip_longest
+from typing import Final, NamedTuple, TypeAlias
+
+from app.text.languages import LANGUAGE_SAMPLE, algorithm_of
+from app.text.titles import without_site_name
+from app.text.variants import VariantsByAlgorithm
+
+#: Words in the vocabulary of a pack, the most frequent ones, and characters of its longest word.
+MAX_WORDS: Final = 100_000
+MAX_WORD_LENGTH: Final = 40
+#: Stems of a passage, and passages of a page. As many numbers of passages fit into a rowid.
+PASSAGE_WORDS: Final = 60
+MAX_PASSAGES: Final = 4_096
+
+_TEXTS: Final = "title, headings, anchors, description, name_forms, body_forms, body"
+_ALL: Final = f"SELECT id, lang, hidden, {_TEXTS} FROM pages WHERE NOT hidden"  # noqa: S608 (ours)
+_COLUMNS: Final = ("id", "lang", "hidden", *_TEXTS.split(", "))
+_CHANGED: Final = f"""
+SELECT former.url IS NOT NULL, pages.url IS NOT NULL, {", ".join(f"former.{column}" for column in _COLUMNS)},
+    {", ".join(f"pages.{column}" for column in _COLUMNS)}
+FROM former_pages AS former LEFT JOIN pages USING (id) ORDER BY former.id
+"""  # noqa: S608 (ours)
+_INSERT_TEXTS: Final = f"INSERT INTO pages_fts (rowid, {_TEXTS}) VALUES (?{', ?' * 7})"  # noqa: S608 (ours)
+_DELETE_TEXTS: Final = f"INSERT INTO pages_fts (pages_fts, rowid, {_TEXTS}) VALUES ('delete', ?{', ?' * 7})"  # noqa: S608
+
+_VOCABULARY: Final = "CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, pages_fts, col)"
+_IS_NO_FORM: Final = "col NOT IN ('name_forms', 'body_forms')"
+_INSERT_WORDS: Final = f"""
+INSERT INTO words (word, docs)
+SELECT term, max(doc) AS docs FROM temp.vocabulary
+WHERE length(term) <= ? AND {_IS_NO_FORM}
+GROUP BY term ORDER BY docs DESC, term LIMIT ?
+"""  # noqa: S608 (ours)
+_TYPED: Final = "(rowid, title, headings, anchors, description, body) VALUES (?, ?, ?, ?, ?, ?)"
+_NOTE_FORMER: Final = f"INSERT INTO temp.former_texts {_TYPED}"
+_NOTE_PRESENT: Final = f"INSERT INTO temp.present_texts {_TYPED}"
+_CHANGED_WORDS: Final = """
+SELECT DISTINCT term FROM (
+    SELECT term, col, doc FROM temp.present_words UNION ALL SELECT term, col, -doc FROM temp.former_words
+) WHERE length(term) <= ? GROUP BY term, col HAVING sum(doc) <> 0
+"""
+_DOCS: Final = f"SELECT max(doc) FROM temp.vocabulary WHERE term = ? AND {_IS_NO_FORM}"  # noqa: S608 (ours)
+_NOTE_WORD: Final = "INSERT INTO words (word, docs) VALUES (?, ?) ON CONFLICT (word) DO UPDATE SET docs = excluded.docs"
+
+
+class IndexedRow(NamedTuple):
+    """What is indexed of a row of `pages`."""
+
+    id: int
+    lang: str
+    hidden: int
+    title: str
+    headings: str
+    anchors: str
+    description: str
+    name_forms: str
+    body_forms: str
+    body: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of `pages_fts`."""
+        return self[3:]
+
+    @property
+    def typed(self) -> tuple[str, ...]:
+        """The same without other forms of words."""
+        return (*self[3:7], self.body)
+
+
+class _Index(NamedTuple):
+    """The statements that write an index, and whether it removes a row only given its texts."""
+
+    insert: str
+    delete: str
+    needs_texts: bool = True
+
+
+_NAMES: Final = _Index(
+    "INSERT INTO names (rowid, title, headings, anchors) VALUES (?, ?, ?, ?)",
+    "DELETE FROM names WHERE rowid = ?",
+    needs_texts=False,
+)
+_STEMS: Final = _Index(
+    "INSERT INTO name_stems (rowid, title, headings, anchors) VALUES (?, ?, ?, ?)",
+    "INSERT INTO name_stems (name_stems, rowid, title, headings, anchors) VALUES ('delete', ?, ?, ?, ?)",
+)
+_PASSAGES: Final = _Index(
+    "INSERT INTO passages (rowid, text) VALUES (?, ?)",
+    "INSERT INTO passages (passages, rowid, text) VALUES ('delete', ?, ?)",
+)
+
+#: The columns of one row of an index.
+_Texts: TypeAlias = tuple[str, ...]
+
+
+class _Entries(NamedTuple):
+    """The entries of a visible row in `names`, `name_stems` and `passages`."""
+
+    names: _Texts
+    stems: _Texts
+    passages: list[_Texts]
+
+
+class IndexWriter:
+    """Writes the indexes of a database. Rows must come in order of their ids, else FTS5 writes more segments.
+
+    `site` is the part that titles share. `stemmers` are the algorithms by which queries are stemmed. A page in another
+    language has the stems of the first one, since a query has no others.
+    """
+
+    def __init__(self, database: sqlite3.Connection, *, site: str, stemmers: Sequence[str]) -> None:
+        self._database = database
+        self._site = site
+        self._stemmers = stemmers
+        self._variants = VariantsByAlgorithm()
+
+    def fill(self) -> None:
+        """Fill `names`, `name_stems` and `passages` from all pages that are not hidden."""
+        self._database.execute("DELETE FROM names")
+        for table in ("name_stems", "passages"):
+            self._database.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")  # noqa: S608 (ours)
+        for row in (IndexedRow(*columns) for columns in self._database.execute(_ALL)):
+            self._write(row.id, None, self._entries(row))
+        optimize(self._database, "names", "name_stems", "passages")
+
+    def update(self) -> None:
+        """Write the entries of changed rows in these indexes again. Equal ones stay."""
+        for former, present in changed_rows(self._database):
+            row = former or present
+            if row is not None and former != present:
+                self._write(row.id, self._entries(former), self._entries(present))
+
+    def _write(self, row: int, former: _Entries | None, present: _Entries | None) -> None:
+        self._replace(_NAMES, row, former and former.names, present and present.names)
+        self._replace(_STEMS, row, former and former.stems, present and present.stems)
+        old, new = former.passages if former else (), present.passages if present else ()
+        for number, (before, after) in enumerate(zip_longest(old, new), row * MAX_PASSAGES):
+            self._replace(_PASSAGES, number, before, after)
+
+    def _replace(self, index: _Index, row: int, former: _Texts | None, present: _Texts | None) -> None:
+        """Replace the entry of a row in an index, if it differs."""
+        if former == present:
+            return
+        if former is not None:
+            self._database.execute(index.delete, (row, *former) if index.needs_texts else (row,))
+        if present is not None:
+            self._database.execute(index.insert, (row, *present))
+
+    def _entries(self, row: IndexedRow | None) -> _Entries | None:
+        if row is None or row.hidden:
+            return None
+        algorithm = algorithm_of(row.lang, row.body[:LANGUAGE_SAMPLE])
+        if algorithm not in self._stemmers:
+            algorithm = next(iter(self._stemmers), "")
+        variants = self._variants[algorithm]
+        names = (without_site_name(row.title, self._site), row.headings, row.anchors)
+        stems = variants.stems_in(row.body)
+        starts = islice(range(0, len(stems), PASSAGE_WORDS), MAX_PASSAGES)
+        return _Entries(
+            names,
+            tuple(" ".join(variants.stems_in_name(text)) for text in names),
+            [(" ".join(stems[start : start + PASSAGE_WORDS]),) for start in starts],
+        )
+
+
+def changed_rows(database: sqlite3.Connection) -> Iterator[tuple[IndexedRow | None, IndexedRow | None]]:
+    """Yield what is indexed of each changed row, before and after the update, in order of the ids.
+
+    A new row has no former one, a removed row no present one.
+    """
+    for was_there, is_there, *columns in database.execute(_CHANGED):
+        former, present = columns[: len(_COLUMNS)], columns[len(_COLUMNS) :]
+        yield IndexedRow(*former) if was_there else None, IndexedRow(*present) if is_there else None
+
+
+def fill_texts(database: sqlite3.Connection) -> None:
+    """Fill `pages_fts` and the vocabulary from all rows at once."""
+    database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('rebuild')")
+    optimize(database, "pages_fts")
+
+
+def update_texts(database: sqlite3.Connection) -> None:
+    """Write changed rows in `pages_fts` again, and count their words."""
+    for former, present in changed_rows(database):
+        if former and (present is None or former.texts != present.texts):
+            database.execute(_DELETE_TEXTS, (former.id, *former.texts))
+            database.execute(_NOTE_FORMER, (former.id, *former.typed))
+        if present and (former is None or former.texts != present.texts):
+            database.execute(_INSERT_TEXTS, (present.id, *present.texts))
+            database.execute(_NOTE_PRESENT, (present.id, *present.typed))
+    _update_words(database)
+
+
+def optimize(database: sqlite3.Connection, *tables: str) -> None:
+    """Merge each index to one segment."""
+    for table in tables:
+        database.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")  # noqa: S608 (ours)
+
+
+# Words
+
+
+def write_words(database: sqlite3.Connection) -> None:
+    """Fill `words` from the full-text index, so that searchers need not count words.
+
+    Other forms of words are no words. A word counts the pages of the column in which most pages have it.
+    """
+    database.execute(_VOCABULARY)
+    database.execute("DELETE FROM words")
+    database.execute(_INSERT_WORDS, (MAX_WORD_LENGTH, MAX_WORDS))
+
+
+def _update_words(database: sqlite3.Connection) -> None:
+    """Count the words that changed rows have gained or lost. A full vocabulary takes no word that is as rare as any."""
+    database.execute(_VOCABULARY)
+    least = _least_docs(database)
+    for (word,) in database.execute(_CHANGED_WORDS, (MAX_WORD_LENGTH,)).fetchall():
+        (docs,) = database.execute(_DOCS, (word,)).fetchone()
+        if docs is None or docs < least:
+            database.execute("DELETE FROM words WHERE word = ?", (word,))
+        else:
+            database.execute(_NOTE_WORD, (word, docs))
+
+
+def _least_docs(database: sqlite3.Connection) -> int:
+    words, least = database.execute("SELECT count(*), min(docs) FROM words").fetchone()
+    return int(least) + 1 if words >= MAX_WORDS else 1

@@ -1,0 +1,162 @@
+"""Incremental packs equal full packs row by row, and their files do not grow without end."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.pack import database
+from app.pack.fetch import fetch_pack
+from app.pack.packer import pack_full, pack_incremental
+from app.storage.layout import Page, content_key, page_id
+from app.storage.page_parts import Block, PageLink, Term, body_of
+from app.storage.store import ObjectStore
+from tests.packs import gone, page, put
+from tests.support.stores import folder_store
+
+pytestmark = pytest.mark.unit
+
+DOMAIN = "site.example"
+#: As many pages as repeat no line: see `repeated.KEPT_PAGES`.
+PATHS = ("/", "/b", "/c?x", "/de/b", "/de/c", "/de/", "/f")
+WORDS = ("apple", "naïve", "NAIVE", "日本", "OrderedDict", "os.path", "C++", "sorting")
+
+words = st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join)
+addresses = st.sampled_from([f"https://{DOMAIN}{path}{end}" for path in PATHS for end in ("", "#")])
+anchors = st.lists(
+    st.sampled_from(["Next", "Alpha", "os.path\tos.path", "sort()\tsort", "sort()\tsorts"]), min_size=1, max_size=2
+)
+pages = st.builds(
+    lambda path, end, title, site, headings, lines, **fields: page(
+        path,
+        title + site,
+        body_of(blocks := (Block((title,), "h2", "sort"), Block(tuple(lines)))),
+        url=f"https://{DOMAIN}{path}{end}",
+        headings=headings,
+        blocks=blocks,
+        **fields,
+    ),
+    path=st.sampled_from(PATHS),
+    end=st.sampled_from(["", "", "#"]),
+    title=words,
+    site=st.sampled_from(["", " | Site"]),
+    headings=words,
+    lines=st.lists(words, max_size=2),
+    lang=st.sampled_from(["", "en", "de"]),
+    canonical=st.just("") | addresses,
+    alternates=st.just(()) | st.tuples(addresses),
+    terms=st.just(()) | st.just((Term("os.path", "os.path"),)),
+    links=st.lists(st.builds(PageLink, addresses, anchors.map("\n".join)), max_size=5, unique_by=lambda link: link.url),
+)
+contents = st.lists(pages | st.sampled_from(PATHS).map(gone) | st.sampled_from(PATHS), min_size=1, max_size=4)
+
+
+def change(store: ObjectStore, changed: list[Any]) -> None:
+    """Store pages and tombstones, and delete the pages with a path."""
+    for content in changed:
+        if isinstance(content, str):
+            store.delete(content_key(DOMAIN, page_id(f"https://{DOMAIN}{content}")))
+        else:
+            put(store, content)
+
+
+def packed(store: ObjectStore, folder: Path) -> dict[str, Any]:
+    """Return all content of the present pack, with page ids in place of row ids."""
+    path = fetch_pack(store, DOMAIN, folder)
+    database.check(path)
+    database.check_index(path)
+    with closing(sqlite3.connect(path)) as pack:
+        pack.row_factory = sqlite3.Row
+        objects = {0: "", **dict(map(tuple, pack.execute("SELECT id, object FROM pages")))}
+        versions: dict[int, set[str]] = {}
+        for row in pack.execute("SELECT object, versions FROM pages WHERE versions"):
+            versions.setdefault(row["versions"], set()).add(row["object"])
+        rows = {}
+        for row in map(dict, pack.execute("SELECT * FROM pages")):
+            others = {"id": 0, "shown_as": objects[row["shown_as"]], "versions": versions.get(row["versions"])}
+            rows[row["object"]] = row | others
+        definitions = pack.execute("SELECT * FROM definitions ORDER BY name, rank")
+        plain = ("words", "links", "lines", "addresses", "link_texts")
+        site = "SELECT * FROM meta WHERE key IN ('site_name', 'stemmers', 'language', 'pages')"
+        return {
+            "pages": rows,
+            "definitions": [dict(row) | {"page": objects[row["page"]]} for row in definitions],
+            **{table: set(map(tuple, pack.execute(f"SELECT * FROM {table}"))) for table in plain},
+            **{table: indexed(pack, table, objects) for table in ("pages_fts", "names", "name_stems", "passages")},
+            "meta": dict(map(tuple, pack.execute(site))),
+        }
+
+
+def indexed(pack: sqlite3.Connection, table: str, objects: dict[int, str]) -> set[tuple[Any, ...]]:
+    """Return each word of an index with its page, passage, column and position."""
+    pack.execute(f"INSERT INTO {table} ({table}) VALUES ('integrity-check')")
+    pack.execute(f"CREATE VIRTUAL TABLE temp.{table}_words USING fts5vocab (main, {table}, instance)")
+    bits = 12 if table == "passages" else 0
+    found = pack.execute(f"SELECT term, doc >> {bits}, doc, col, offset FROM temp.{table}_words")
+    return {(term, objects[row], doc % 4096 if bits else 0, col, at) for term, row, doc, col, at in found}
+
+
+@settings(max_examples=60, deadline=None)
+@given(contents, st.lists(st.tuples(contents, st.sampled_from(["all", "no deletions", "full"])), max_size=4))
+def test_an_incremental_pack_equals_a_full_one_row_by_row(
+    tmp_path_factory: pytest.TempPathFactory, first: list[Any], steps: list[tuple[list[Any], str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("site")
+    store = folder_store(folder / "store")
+    put(store, page("/always", "Always"))
+    change(store, first)
+    pack_full(store, DOMAIN, work=folder)
+    for changed, kind in steps:
+        change(store, changed)
+        if kind == "full":
+            pack_full(store, DOMAIN, work=folder)
+        else:
+            pack_incremental(store, DOMAIN, deletions=kind == "all", work=folder)
+    pack_incremental(store, DOMAIN, work=folder)
+    updated = packed(store, folder)
+    pack_full(store, DOMAIN, work=folder)
+    assert updated == packed(store, folder)
+
+
+def long(number: int, text: str) -> Page:
+    return page(f"/{number}", f"Page {number}", f"{text} of {number}. " * 200)
+
+
+def test_a_pack_that_is_updated_often_is_written_as_one_piece_now_and_then(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    put(store, *(long(number, "words") for number in range(40)))
+    pack_full(store, DOMAIN, work=tmp_path)
+    updated, free = [], []
+    for number in range(30):
+        put(store, long(number, "others"))
+        pack_incremental(store, DOMAIN, work=tmp_path)
+        with closing(sqlite3.connect(fetch_pack(store, DOMAIN, tmp_path))) as pack:
+            updated += [int(value) for (value,) in pack.execute("SELECT value FROM meta WHERE key = 'updated'")]
+            free += [pages for (pages,) in pack.execute("PRAGMA freelist_count")]
+    assert 0 in updated
+    assert free[updated.index(0)] == 0
+    assert packed(store, tmp_path)["words"] >= {("others", 30), ("words", 10)}
+
+
+def test_what_all_pages_determine_is_determined_again_when_a_share_of_them_has_changed(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    put(store, *(page(f"/{number}", f"Page {number} | Old") for number in range(40)))
+    pack_full(store, DOMAIN, work=tmp_path)
+    names = []
+    for number in range(0, 40, 8):
+        put(store, page(f"/{number}", f"Page {number} | New"))
+        pack_incremental(store, DOMAIN, work=tmp_path)
+        names.append(packed(store, tmp_path)["meta"]["site_name"])
+    assert names == ["Old"] * 5
+    put(store, page("/1", "Page 1 | New"), *(page(f"/{number}", f"Page {number} | New") for number in range(20)))
+    pack_incremental(store, DOMAIN, work=tmp_path)
+    updated = packed(store, tmp_path)
+    assert updated["meta"]["site_name"] == "New"
+    pack_full(store, DOMAIN, work=tmp_path)
+    assert updated == packed(store, tmp_path)
