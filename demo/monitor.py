@@ -15,7 +15,7 @@ from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
 from app.broker.connection import tls_options
-from app.broker.policies.delay_queues import ITERATION
+from app.broker.headers import ITERATION
 from app.broker.policies.delays import delay_name
 from app.errors import DemoFailed
 from app.pack.manifest import Manifest

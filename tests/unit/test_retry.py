@@ -350,7 +350,8 @@ def test_the_last_attempt_is_told_with_the_deaths_before_it_as_sneakers_own_test
     at = {"time": datetime(2026, 1, 1), "routing-keys": ["RawMail"], **count}
     waited = {"reason": "expired", "queue": "downloads-retry", "exchange": "RawMail-retry", **at}
     rejected = {"reason": "rejected", "queue": "downloads", "exchange": "", **at}
-    came = delivery("downloads", routing_key="RawMail", **{"x-death": [waited, rejected]})
+    headers: dict[str, Any] = {"x-death": [waited, rejected]}
+    came = delivery("downloads", routing_key="RawMail", **headers)
     came = replace(came, properties={"delivery_mode": 1})
     policy = XDeath("downloads", retry_max=1, exchange_type="topic", separator="-")
     decision = policy.decide(came, replace(FAILURE, exception="Reject"))
