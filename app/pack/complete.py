@@ -21,8 +21,7 @@ from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
 from app.pack.stored_pages import StoredContent
 
-#: An incremental pack writes each index and the file as one piece when this share of the pages has changed since the last
-#: time, or when this share of the file is free.
+#: Shares of changed pages and of free space in the file, from which each index and the file are written as one piece.
 COMPACTED_CHANGES: Final = 0.5
 COMPACTED_SPACE: Final = 0.2
 
