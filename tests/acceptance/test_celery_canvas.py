@@ -158,7 +158,7 @@ def test_a_canvas_with_members_that_fail_first_has_celerys_own_value(sent: dict[
     assert sent[name].get(timeout=2 * ENDED) == FACTS[name][1]
 
 
-@pytest.mark.parametrize("members", [100, pytest.param(1_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("members", [100, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_large_groups_and_chords_of_which_every_tenth_member_fails_first_have_celerys_own_value(
     bench: Bench, members: int
 ) -> None:
