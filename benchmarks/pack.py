@@ -9,6 +9,8 @@ The two loops use the packer's schema, pragmas, statements and index settings:
 `pack_full` also lists the store, compares ETags, checks every page, compresses and hashes the pack. It checks the
 finished database, and writes pack and manifest. Each figure is the median of three runs, in documents per second of
 wall time; the runs take turns.
+
+`pack_incremental` follows after one page has changed, and after 1 % of them: CPU time as a share of a full pack's.
 """
 
 from __future__ import annotations
@@ -18,24 +20,27 @@ import statistics
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from app.pack import database as db
-from app.pack.packer import pack_full
+from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
 from app.pack.rows import INSERT, section
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_key, content_prefix, manifest_key, page_id, to_json
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import FigureTable, MeasuredRow, verdict
+from benchmarks.figures import FigureTable, MeasuredRow, verdict, verdict_below
 
 DOMAIN = "bench.example"
 RUNS = 3
 #: Aim: documents per second, as a multiple of a bare loop of inserts into the same schema.
 AIM = 0.7
+#: Aims: CPU time of an incremental pack by its changed pages, as a share of that of a full pack.
+SHARE_AIMS = {"1 page": 0.02, "1 % of the pages": 0.05}
 
 
 def run(documents: int = 3_000) -> MeasuredRow:
@@ -56,17 +61,22 @@ def run(documents: int = 3_000) -> MeasuredRow:
                 "in memory": lambda: _bare_loop(rows),
             },
         )
-    return shown(documents, rates)
+        shares = _shares(store, pages)
+    return shown(documents, rates, shares)
 
 
-def shown(documents: int, rates: Mapping[str, float]) -> MeasuredRow:
-    """Return table and aim of the documents per second of each contestant."""
+def shown(documents: int, rates: Mapping[str, float], shares: Mapping[str, float]) -> MeasuredRow:
+    """Return table and aims: documents per second of each contestant, and shares of a full pack by what has changed."""
     ratios = {name: rates["pack_full"] / rates[name] for name in ("from files", "in memory")}
     figure, reached = "`pack_full` documents a second, times a bare loop of inserts", ratios["in memory"]
     rows = [(name, f"{rate:.0f}", f"{ratios[name]:.2f}" if name in ratios else "") for name, rate in rates.items()]
     header = ("contestant", "documents/s", "pack_full is times this")
     table = FigureTable(f"Packing {documents} documents, median of {RUNS}", header, tuple(rows))
-    return MeasuredRow(((figure, f"{AIM:g}", f"{reached:.2f}", verdict(reached, AIM)),), (table,))
+    aims = []
+    for changed, share in shares.items():
+        name, aim = f"`pack_incremental` of {changed}, CPU time, times that of `pack_full`", SHARE_AIMS[changed]
+        aims.append((name, f"<= {aim:g}", f"{share:.3f}", verdict_below(share, aim)))
+    return MeasuredRow(((figure, f"{AIM:g}", f"{reached:.2f}", verdict(reached, AIM)), *aims), (table,))
 
 
 def corpus(documents: int) -> Iterator[Page]:
@@ -101,6 +111,26 @@ def _pack(store: FolderStore) -> None:
         raise BenchmarkError(f"pack_full wrote no pack: {result}")
 
 
+def _shares(store: FolderStore, pages: Sequence[Page]) -> dict[str, float]:
+    """Return the CPU time of an incremental pack after each of several changes, as a share of that of a full pack."""
+    full = statistics.median(_cpu_seconds(lambda: _pack(store)) for _ in range(RUNS))
+    changes = dict(zip(SHARE_AIMS, (1, len(pages) // 100), strict=True))
+    seconds: dict[str, list[float]] = {name: [] for name in changes}
+    for run in range(RUNS):
+        for name, number in changes.items():
+            for page in pages[run :: len(pages) // number][:number]:
+                changed = replace(page, body=f"{page.body} changed {name} {run}")
+                store.put(content_key(DOMAIN, page_id(page.canonical_key)), to_json(changed))
+            seconds[name].append(_cpu_seconds(lambda: pack_incremental(store, DOMAIN)))
+    return {name: statistics.median(taken) / full for name, taken in seconds.items()}
+
+
+def _cpu_seconds(call: Callable[[], object]) -> float:
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
 def _bare_loop(rows: Iterable[tuple[str, ...]]) -> None:
     with tempfile.TemporaryDirectory(prefix="perennial-bench-") as name:
         folder = Path(name)
@@ -116,7 +146,7 @@ def _bare_loop(rows: Iterable[tuple[str, ...]]) -> None:
 def _row(page: dict[str, Any], name: str) -> tuple[str, ...]:
     return (
         *(name, "etag", page["key"], page["url"], page["path"], section(page["path"])),
-        *(page["lang"], page["modified"], page["content_type"], page["canonical"]),
+        *(page["lang"], page["modified"], page["content_type"], page["canonical"], "\n".join(page["alternates"])),
         *(page["title"], page["description"], "\n".join(page["headings"]), "", page["body"]),
     )
 

@@ -15,8 +15,8 @@ from app.pack.anchors import note_links
 from app.pack.complete import derive_all
 from app.pack.database import SCHEMA_VERSION
 from app.pack.fetch import sha256
+from app.pack.frames import compress
 from app.pack.manifest import Manifest
-from app.pack.publish import compress
 from app.pack.rows import section, subsections
 from app.storage.layout import Page, Tombstone, content_key, manifest_key, pack_key, page_id, to_json
 from app.storage.store import ObjectStore

@@ -9,19 +9,15 @@ import time
 from pathlib import Path
 from typing import Final
 
-import zstandard
-
 from app.errors import DiskFull, ObjectNotFound, PackCorrupt, PackError, PackNotFound
 from app.pack import database
+from app.pack.frames import read_frames
 from app.pack.manifest import Manifest, read_manifest
 from app.storage.layout import pack_key
 from app.storage.store import ObjectStore
 
 #: Bytes of an uncompressed pack: a limit against crafted files, far above any real site.
 MAX_UNCOMPRESSED: Final = 32 * 2**30
-#: Bytes decompressed at a time.
-CHUNK: Final = 2**20
-
 #: Reads of pack and manifest. A writer puts the pack first, so a reader in between sees a mismatch and reads again.
 ATTEMPTS: Final = 5
 #: Seconds between two reads.
@@ -55,6 +51,7 @@ def fetch_pack_to(
         raise PackError(f"{domain}: the store holds generation {manifest.generation}, older than {at_least}")
     if manifest.uncompressed_size > room:
         raise PackError(f"{domain}: {manifest.uncompressed_size} bytes needed, {room} free on this searcher")
+    require_space(target.parent, manifest.uncompressed_size)
     decompress(data, target, limit=manifest.uncompressed_size)
     database.check(target)
     return manifest
@@ -78,29 +75,11 @@ def _read_consistent(store: ObjectStore, domain: str) -> tuple[Manifest, bytes]:
     )
 
 
-def decompress(data: bytes, target: Path, *, limit: int = MAX_UNCOMPRESSED) -> int:
-    """Write the decompressed pack to `target` and return its size in bytes.
-
-    Raises PackCorrupt for data that is not a zstd frame or has more than `limit` uncompressed bytes. Raises PackError
-    if the disk has less space than the frame declares.
-    """
-    written = 0
-    try:
-        declared = zstandard.frame_content_size(data)
-        if declared > limit:
-            raise PackCorrupt(f"the pack declares {declared} uncompressed bytes, more than the limit of {limit}")
-        require_space(target.parent, max(declared, 0))
-        with zstandard.ZstdDecompressor().stream_reader(data) as reader, target.open("wb") as file:
-            while chunk := reader.read(CHUNK):
-                written += len(chunk)
-                if written > limit:
-                    raise PackCorrupt(f"the pack has more uncompressed bytes than the limit of {limit}")
-                file.write(chunk)
-    except zstandard.ZstdError as error:
-        raise PackCorrupt(f"the pack is not a complete zstd file: {error}") from error
-    if declared >= 0 and written != declared:
-        raise PackCorrupt(f"the pack is truncated: {written} of {declared} bytes")
-    return written
+def decompress(data: bytes, target: Path, *, limit: int = MAX_UNCOMPRESSED) -> None:
+    """Write the decompressed pack to `target`; raises PackCorrupt as `read_frames` does."""
+    with target.open("wb") as file:
+        for content, _ in read_frames(data, limit=limit):
+            file.write(content)
 
 
 def sha256(data: bytes) -> str:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import logging
-import mmap
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-
-import zstandard
 
 from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
 from app.pack import database
 from app.pack.complete import writer
-from app.pack.fetch import decompress, sha256
+from app.pack.fetch import sha256
+from app.pack.frames import Frames, compress, hash_of, read_frames
 from app.pack.manifest import Manifest, describe_pack, read_manifest
 from app.storage.layout import manifest_key, pack_key
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
 
 log = logging.getLogger(__name__)
-
-#: Level 2 takes two thirds of the time of level 3, for 5 % more bytes.
-ZSTD_LEVEL: Final = 2
 
 #: Bytes of a database for each byte of its pack, at most, where no manifest describes the pack.
 MAX_RATIO: Final = 100
@@ -34,7 +29,8 @@ class PreviousPack:
     """The pack that a new one replaces, on condition that its ETag is still `etag` (None: there is no pack).
 
     `path` is its decompressed database and `manifest` the description made from that. An unreadable pack has neither,
-    nor has one of which only the numbers were needed. `manifest_stored` is whether the store holds that manifest.
+    nor has one of which only the numbers were needed. `manifest_stored` is whether the store holds that manifest, and
+    `frames` are those of the compressed pack.
     """
 
     etag: str | None
@@ -44,6 +40,7 @@ class PreviousPack:
     path: Path | None = None
     manifest: Manifest | None = None
     manifest_stored: bool = False
+    frames: Frames = field(default_factory=dict)
 
 
 def find_previous(store: ObjectStore, domain: str, target: Path) -> PreviousPack:
@@ -69,7 +66,7 @@ def download_previous(store: ObjectStore, domain: str, target: Path) -> Previous
     is_described = stored_manifest is not None and stored_manifest.sha256 == checksum
     limit = stored_manifest.uncompressed_size if stored_manifest and is_described else MAX_RATIO * size
     try:
-        decompress(stored.data, target, limit=limit)
+        frames = _unpack(stored.data, target, limit=limit)
         # What a packer wrote has been checked, or made from what was.
         database.check(target, is_intact=is_described)
         if not is_described:
@@ -88,7 +85,18 @@ def download_previous(store: ObjectStore, domain: str, target: Path) -> Previous
         path=target,
         manifest=manifest,
         manifest_stored=manifest == stored_manifest,
+        frames=frames,
     )
+
+
+def _unpack(data: bytes, target: Path, *, limit: int) -> Frames:
+    """Write the decompressed pack to `target`. Return its frames, which are parts of `data`."""
+    frames = {}
+    with target.open("wb") as file:
+        for content, frame in read_frames(data, limit=limit):
+            file.write(content)
+            frames[hash_of(content)] = frame
+    return frames
 
 
 def _check_writer(path: Path) -> None:
@@ -102,7 +110,7 @@ def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack)
 
     Raises PreconditionFailed, with nothing written, when the pack in the store is no longer `previous`.
     """
-    data = compress(path)
+    data = compress(path, previous.frames)
     etag = store.put(pack_key(domain), data, if_match=previous.etag, if_absent=previous.etag is None)
     manifest = describe_pack(path, sha256=sha256(data), size=len(data), etag=etag)
     write_manifest(store, manifest)
@@ -127,17 +135,6 @@ def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
         return None, manifest.to_json()
 
     update_object(store, manifest_key(manifest.domain), newer)
-
-
-def compress(path: Path) -> bytes:
-    """Return the file, which must not be empty, as one zstd frame with its size and checksum."""
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
-    with (
-        path.open("rb") as source,
-        mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        return compressor.compress(view)
 
 
 def _without_database(etag: str | None, manifest: Manifest | None) -> PreviousPack:

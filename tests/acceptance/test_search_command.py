@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from app.cluster.client.cluster import ClusterSearchClient
-from app.pack.publish import compress
+from app.pack.frames import compress
 from app.private_services import Urls
 from app.sites.site import Site
 from app.sites.stored import add_site

@@ -27,7 +27,7 @@ from app.cluster.searcher.service import QueryHandler
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
 from app.pack.fetch import sha256
-from app.pack.publish import compress
+from app.pack.frames import compress
 from app.search.query import parse
 from app.storage.layout import pack_key
 from config.settings import ROOT

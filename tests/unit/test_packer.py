@@ -20,10 +20,11 @@ from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
 from app.pack.complete import writer
 from app.pack.fetch import fetch_pack, sha256
+from app.pack.frames import compress
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
-from app.pack.publish import MAX_RATIO, compress, download_previous, write_manifest
+from app.pack.publish import MAX_RATIO, download_previous, write_manifest
 from app.pack.work_folder import CREATION_LOCK
 from app.storage.folder import FolderStore
 from app.storage.layout import (
