@@ -17,6 +17,7 @@ from app.pack.database import SCHEMA_VERSION
 from app.pack.fetch import sha256
 from app.pack.frames import compress
 from app.pack.manifest import Manifest
+from app.pack.quality import reserve_ids
 from app.pack.rows import section, subsections
 from app.storage.layout import Page, Tombstone, content_key, manifest_key, pack_key, page_id, to_json
 from app.storage.store import ObjectStore
@@ -68,6 +69,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
     with closing(sqlite3.connect(path)) as database:
         database.executescript((SQL / "schema.sql").read_text())
         with database:
+            reserve_ids(database, len(pages))
             for page in pages:
                 note_links(database, page_id(page.canonical_key), page)
             database.executemany(_INSERT, rows)

@@ -159,9 +159,9 @@ def _display_names(domains: Sequence[str]) -> Mapping[str, str]:
 
 
 def _print_page(out: Console, request: SearchRequest, result: SearchResult, names: Mapping[str, str]) -> None:
-    more = "more than " if result.capped else ""
+    about = "about " if result.estimated else ""
     first, last = request.offset + 1, request.offset + len(result.hits)
-    out.print(Text(f"{first}–{last} of {more}{result.total} in {result.seconds * 1_000:.0f} ms", "dim"))
+    out.print(Text(f"{first}–{last} of {about}{result.total} in {result.seconds * 1_000:.0f} ms", "dim"))
     for facet in result.facets:
         if facet.name == "domain":
             sites = ", ".join(f"{printable(names.get(domain, domain))} {pages}" for domain, pages in facet.counts)

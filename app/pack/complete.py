@@ -19,6 +19,8 @@ from app import text
 from app.pack import anchors, derived, groups, repeated, rows, site_values, versions
 from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
+from app.pack.properties import write_properties
+from app.pack.quality import order_by_quality
 from app.pack.stored_pages import StoredContent
 
 #: Shares of changed pages and of free space in the file, from which each index and the file are written as one piece.
@@ -35,13 +37,16 @@ def derive_all(database: sqlite3.Connection) -> None:
     anchors.count_all(database)
     derived.join_all(database)
     groups.assign(database)
+    ordered = str(order_by_quality(database))
     versions.assign(database)
     values = site_values.determine(database)
     fill_texts(database)
     write_words(database)
     IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill()
     write_definitions(database, values.site_name)
-    _note(database, {**values.as_meta(), **_lines_as_meta(lines), "changes": "0", "updated": "0", "writer": writer()})
+    write_properties(database)
+    counts = {"changes": "0", "updated": "0", "ordered": ordered}
+    _note(database, {**values.as_meta(), **_lines_as_meta(lines), **counts, "writer": writer()})
 
 
 def derive_changed(
@@ -72,6 +77,7 @@ def derive_changed(
     else:
         writer.fill()
         write_definitions(database, values.site_name)
+    write_properties(database)
     updated = str(int(meta["updated"]) + changes)
     entries = {**values.as_meta(), **_lines_as_meta(lines), "changes": "0" if are_due else str(since)}
     _note(database, {**entries, "updated": updated})

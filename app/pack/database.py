@@ -12,6 +12,7 @@ from typing import Final
 
 from app.errors import PackCorrupt, PackError
 from app.pack import rows
+from app.pack.properties import check_properties
 
 #: `PERN`, as in `schema.sql`.
 APPLICATION_ID: Final = 0x5045524E
@@ -117,6 +118,8 @@ def check(path: Path, *, is_intact: bool = False) -> None:
             result = "ok" if is_intact else _pragma(database, "quick_check")
             if result != "ok":
                 raise PackCorrupt(f"{path.name}: quick_check: {result}")
+            if not is_intact:
+                check_properties(database, path.name)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes invalid texts of the schema in its errors.
         raise PackCorrupt(f"{path.name}: {error}") from error
 

@@ -20,6 +20,7 @@ from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
+from app.pack.quality import reserve_ids
 from app.pack.stored_pages import StoredContent, delete_tombstones, find_vanished, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
 from app.storage.layout import list_pages
@@ -277,6 +278,7 @@ def _new_database(run: PackRun, packed: Mapping[str, Stat]) -> Iterator[sqlite3.
     require_space(run.work, SPACE_FACTOR * sum(stat.size for stat in packed.values()) + EMPTY_SIZE)
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
+            reserve_ids(database, len(packed))
             rows.load(database, read_pages(run.store, packed.values()))
             complete.derive_all(database)
         yield database

@@ -10,12 +10,13 @@ CREATE TABLE meta (
 -- Keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages, stemmers: Snowball's names
 -- of the algorithms by which many pages are stemmed, with spaces between; site_name: the parts that titles share, one a line;
 -- language: that of the start page; repeated_lines: CRC-32 of the lines that many pages repeat; changes: the pages that changed
--- since these four were determined; updated: those that changed since the indexes were written as one; and writer: a hash of
--- the code that wrote the pack.
+-- since these four were determined; updated: those that changed since the indexes were written as one; ordered:
+-- the last row id up to which pages are in order of quality; and writer: a hash of the code that wrote the pack.
 
 -- Long texts are the last columns: SQLite reads a row from its beginning, through all its overflow pages.
 CREATE TABLE pages (
-    id           INTEGER PRIMARY KEY,
+    -- A full pack gives ids from 1 on in order of quality. None is used again: a later row is not in that order.
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
     object       TEXT NOT NULL UNIQUE,             -- page id: content/<domain>/<object>.json
     etag         TEXT NOT NULL,                    -- of the stored object that this row was made from
     key          TEXT NOT NULL UNIQUE,             -- canonical key
@@ -52,8 +53,16 @@ CREATE INDEX pages_canonical ON pages (canonical) WHERE canonical <> '';
 -- The versions of pages in other languages.
 CREATE INDEX pages_versions ON pages (versions) WHERE versions > 0;
 
--- The properties that a searcher keeps in memory of every page, read without the long rows.
-CREATE INDEX pages_properties ON pages (hidden, section, lang, content_type, modified, inlinks);
+-- What a searcher keeps in memory of every page: arrays of numbers, so that it need not read the rows. Written when the pack is
+-- complete. section, lang and type (of the content) are indexes of `texts`; date is 20261121, or 0; inlinks, versions and
+-- shown_as are the columns. Each has one number for every row id from 0 on. Of the pages that are not shown, `copies` has the
+-- ids and `shown` the ids of the pages that are shown for them, in order of the latter.
+CREATE TABLE properties (
+    name    TEXT PRIMARY KEY,
+    width   TEXT NOT NULL,                -- B, H or I: unsigned integers of 1, 2 or 4 bytes, little-endian
+    numbers BLOB NOT NULL,
+    texts   TEXT NOT NULL                 -- an array in JSON
+);
 
 -- The most frequent words, folded as in the index, with the number of pages of each. Written when the pack is complete.
 CREATE TABLE words (

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from app.search.snippet import Snippet
 
-#: Hits of one search that are ranked and counted. Beyond that the total is "more than".
-MAX_HITS = 10_000
+#: Pages with a match that are ranked. If more match, their number is an estimate.
+MAX_HITS = 2_000
 #: Hits of one reply.
 MAX_LIMIT = 1_000
 #: Languages of one visitor.
@@ -167,13 +167,14 @@ class Facet:
 class PageOfHits:
     """One page of hits of `total`: of one pack, or of several.
 
-    `capped`: there are more than `total`. `relaxed`: no page has all the words. Facets count the matching pages as if
-    the facet's own filter were not set, among the ranked ones if the total is capped; languages and types are lower
-    case. `did_you_mean` is a query that finds more, or empty.
+    `estimated`: about as many pages match, and facets are estimates, too. `relaxed`: no page has all the words. Facets
+    count the matching pages as if the facet's own filter were not set; languages and types are lower case. `reachable`
+    is the number of hits that can be paged through. `did_you_mean` is a query that finds more, or empty.
     """
 
     total: int
-    capped: bool
+    estimated: bool
+    reachable: int
     relaxed: bool
     hits: tuple[Hit, ...]
     seconds: float
@@ -216,12 +217,10 @@ class SearchResult(PageOfHits):
     """The hits merged from the packs of all domains that answered.
 
     `sources` are these packs, in the order of the request's domains. `silent` are the domains that did not answer in
-    time while others did, each with the reason. `reachable` is the number of hits that can be paged through.
-    `seconds` is the time from request to result. `corrected` is the query that the hits are for, if it is not the typed
-    one.
+    time while others did, each with the reason. `seconds` is the time from request to result. `corrected` is the query
+    that the hits are for, if it is not the typed one.
     """
 
-    reachable: int
     sources: tuple[PackInfo, ...]
     silent: tuple[tuple[str, str], ...] = ()
     corrected: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
@@ -48,7 +48,7 @@ class Definition:
     fragment: str = ""
 
 
-def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int]) -> tuple[Definition, ...]:
+def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Container[int]) -> tuple[Definition, ...]:
     """Return the definitions of the name that a query is, best first; nothing for any other query."""
     typed = words(" ".join(query.typed))
     if query.excluded or any(phrase.symbol for phrase in query.phrases) or len(typed) > _MAX_WORDS:
@@ -74,7 +74,7 @@ def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Coll
 
 
 def names_beginning_with(
-    connection: sqlite3.Connection, query: Query, *, hidden: Collection[int], limit: int
+    connection: sqlite3.Connection, query: Query, *, hidden: Container[int], limit: int
 ) -> list[str]:
     """Return the names that begin with the words of a query, in one word or more; the shortest first.
 
@@ -89,7 +89,7 @@ def names_beginning_with(
 
 
 def _beginning_with(
-    connection: sqlite3.Connection, beginnings: Sequence[str], *, hidden: Collection[int], limit: int
+    connection: sqlite3.Connection, beginnings: Sequence[str], *, hidden: Container[int], limit: int
 ) -> Iterator[tuple[Definition, str]]:
     for beginning in dict.fromkeys(beginnings):
         if len(beginning) >= _LEAST_BEGINNING:

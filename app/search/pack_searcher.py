@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from codecs import utf_8_decode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,8 @@ from app.search.contract import (
 )
 from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
-from app.search.pack_tables import Properties, cut
+from app.search.matches import Choice, RankingScope
+from app.search.pack_tables import Properties, cut, multiplied
 from app.search.query import Phrase, Query, parse
 from app.search.site_settings import NO_SETTINGS, SearchSettings
 from app.search.snippet import (
@@ -42,7 +43,9 @@ from app.search.snippet import (
 from app.search.stemmed import stems_in
 from app.search.subsections import best_pdf_page, choose, subsection_with
 from app.search.turns import TURNS
+from app.search.unfinished import without_frequent_prefix
 from app.search.versions import Versions
+from app.search.visible import VisiblePages
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
 
@@ -52,11 +55,11 @@ SCHEMA_VERSION = 1
 
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
-#: Bytes of a value, and of a row, that are read while a pack is opened. SQLite refuses more.
-_MAX_OPENING_ROW = 2**20
+#: Bytes of a value, and of a row, that are read while a pack is opened: four for each of 16 million pages.
+_MAX_OPENING_ROW = 2**26
 #: Characters of a pack's own metadata, by which it describes itself.
 _MAX_META = 300
-#: Digits of a number of pages.
+#: Digits of a number.
 _MAX_DIGITS = 15
 
 #: Definitions of a name that are shown first, and versions of a hit in other languages.
@@ -91,24 +94,22 @@ class PackSearcher:
             on_failure.callback(self._connections.close)
             try:
                 with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
-                    self.info, self._stemmers, self._site_name, language = _read_info(connection, path)
-                    self._properties = Properties(connection)
-                    self._versions = Versions.read(connection, self._properties, language)
-                    pages = self._properties.rows
-                    self._link_factors = ranking.link_factors(self._properties.inlinks, pages=pages)
-                    self._visible = visible.read_visible(connection, self._properties.hidden)
-                    self._applied = NO_SETTINGS, self._visible
+                    self.info, self._stemmers, self._site_name, language, ordered = _read_info(connection, path)
+                    self._properties = Properties(connection, pages=self.info.pages)
+                    self._versions = Versions(self._properties, language)
+                    self._applied = NO_SETTINGS, visible.all_visible(self._properties)
+                    self._scope = self._properties.scope(ordered)
             except SearchTimeout as error:
                 raise PackCorrupt(f"{path.name}: it cannot be opened within {OPENING_SECONDS:g} s") from error
             on_failure.pop_all()
 
     def apply(self, settings: SearchSettings) -> None:
         """Search by these settings of the site from now on; raises PackCorrupt, and then the former ones hold."""
-        shown = self._visible
+        shown = visible.all_visible(self._properties)
         if settings.hides is not None:
             try:
                 with self._connections.connection(OPENING_SECONDS) as connection:
-                    shown = visible.without_paths(connection, shown, settings.hides)
+                    shown = visible.without_paths(connection, self._properties, settings.hides)
             except SearchTimeout as error:
                 raise PackCorrupt(f"{self.path.name}: its paths cannot be read in {OPENING_SECONDS:g} s") from error
         self._applied = settings, shown
@@ -131,17 +132,19 @@ class PackSearcher:
         query = settings.synonyms.expanded(query).with_forms(self._stemmers)
         properties = self._properties
         # Filters and dates apply to every match, not to the best ones only.
-        rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
+        choice = None
+        if sort == "date" or filters != _NO_FILTERS:
+            choice = _choice(properties, shown, filters, sort)
+        scope = replace(self._scope, hidden=shown.hidden, choice=choice)
         with TURNS.take(), self._connections.connection(self._time_limit) as connection:
             began = time.perf_counter()
             if filters.lang:
                 languages = (filters.lang,)
+            query = without_frequent_prefix(connection, query, scope)
             defined = definitions_of(connection, query, hidden=shown.hidden)
             defined = self._versions.definitions(defined, languages)[:_MAX_DEFINITIONS]
-            ranked, all_scores, bound = self._scored(
-                connection, query, defined, hidden=shown.hidden, factors=settings.factors, limit=rank_limit
-            )
-            counted = shown.shown(page for page in all_scores if page in ranked.complete) or shown.shown(all_scores)
+            ranked, all_scores, bound = self._scored(connection, query, defined, scope, factors=settings.factors)
+            counted = shown.shown(ranked.counted)
             scores = all_scores
             if shown.shown_as:
                 scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
@@ -149,17 +152,18 @@ class PackSearcher:
             scores = self._versions.scores(scores, filtered, languages)
             filtered = list(scores)
             order = properties.newest_first(filtered) if sort == "date" else filtered
-            places = _places(order, defined)[:MAX_HITS]
-            on_page = places[offset : offset + limit]
+            places = _places(order, defined)
+            on_page = places[:MAX_HITS][offset : offset + limit]
             represented = properties.representatives([page for page, _ in on_page], filters, shown.copies, languages)
             return PackHits(
-                total=len(places),
-                capped=ranked.capped or len(order) > MAX_HITS,
+                total=max(ranked.total, len(places)) if ranked.estimated else len(places),
+                estimated=ranked.estimated,
+                reachable=min(len(places), MAX_HITS),
                 relaxed=ranked.relaxed,
                 hits=self._hits(connection, on_page, represented, scores, ranked.phrases, shown.copies),
-                facets=properties.facets(counted, filters, shown.copies),
+                facets=multiplied(properties.facets(counted, filters, shown.copies), ranked.factor),
                 did_you_mean=spelling.did_you_mean(
-                    connection, query, ranked, pages=properties.rows, hidden=shown.hidden
+                    connection, query, ranked, pages=properties.pages, hidden=shown.hidden
                 ),
                 ideal=bound,
                 best_bets=tuple(replace(each, domain=self.info.domain) for each in settings.best_bets_for(query.text)),
@@ -180,7 +184,7 @@ class PackSearcher:
 
     def suggest(self, text: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return completions of a text that a person is typing; raises SearchTimeout, PackCorrupt."""
-        pages, hidden = self._properties.rows, self._applied[1].hidden
+        pages, hidden = self._properties.pages, self._applied[1].hidden
         with TURNS.take(), self._connections.connection(self._time_limit) as connection:
             return suggest.suggestions(connection, text, pages=pages, hidden=hidden, limit=limit)
 
@@ -193,26 +197,23 @@ class PackSearcher:
         connection: sqlite3.Connection,
         query: Query,
         defined: Sequence[Definition],
+        scope: RankingScope,
         *,
-        hidden: Collection[int],
         factors: Mapping[str, float],
-        limit: int | None,
     ) -> tuple[ranking.Ranking, dict[int, float], float]:
         """Return the pages that match, their scores, best first, and the score that no page can exceed."""
-        pages = self._properties.rows
+        pages = self._properties.pages
         stems = stems_in(connection, query, self._stemmers, pages=pages)
-        ranked = ranking.rank(connection, query, hidden=hidden, limit=limit, stems=stems, factors=factors)
+        ranked = ranking.rank(connection, query, scope, stems=stems, factors=factors)
         bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
-        scores = ranked.scores
-        if stems.in_passages:
-            scores = passages.raised(connection, stems.in_passages, scores, typed=stems.typed_in_passages)
+        scores = passages.raised(connection, stems, ranked.scores, pages=pages)
         by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
-        scores = ranking.weighted(by_title, self._link_factors)
+        scores = ranking.weighted(by_title, self._properties.inlinks, pages=pages)
         defining = list(dict.fromkeys(each.page for each in defined))
         if defining and not ranked.complete:
-            ranked = replace(ranked, complete=defining, relaxed=False)
+            ranked = replace(ranked, complete=defining, counted=defining, factor=1.0, relaxed=False)
         if ranked.complete:
-            promoted = ranking.promoted_pages(connection, query, ranked, defining=defining, hidden=hidden)
+            promoted = ranking.promoted_pages(connection, query, ranked, scope, defining=defining)
             scores = ranking.promote(promoted, scores, bound=bound)
         return ranked, ranking.bounded(scores, ranked.phrases, bound=bound), bound
 
@@ -273,9 +274,21 @@ class PackSearcher:
         return tuple(found)
 
     def _other_versions(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
-        found = self._versions.others(page)[:_MAX_VERSIONS]
+        found = self._versions.others(connection, page)[:_MAX_VERSIONS]
         urls = pack_tables.urls(connection, [each for _, each in found])
         return tuple(Version(lang=lang, url=url) for (lang, _), url in zip(found, urls, strict=True))
+
+
+def _choice(properties: Properties, shown: VisiblePages, filters: Filters, sort: Sort) -> Choice:
+    """Return the choice of the pages that pass the filters, or of which a copy does; by date the newest first."""
+
+    def choose(pages: Sequence[int]) -> Sequence[int]:
+        by_shown = dict(zip(shown.shown(pages), pages, strict=True))
+        passing = properties.filtered(list(by_shown), filters, shown.copies)
+        ordered = properties.newest_first(passing) if sort == "date" else passing
+        return [by_shown[page] for page in ordered]
+
+    return choose
 
 
 def _snippet(description: str, body: str, title: str, opens_at: Subsection | None, matcher: Matcher) -> Snippet:
@@ -305,10 +318,11 @@ def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[i
     return [(page, fragment) for page in pages for fragment in fragments.get(page, (None,))]
 
 
-def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str, str]:
+def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str, str, int]:
     """Return the pack's description of itself, and the algorithms by which queries are stemmed.
 
-    They are followed by the part that titles share, and by the language of the start page.
+    They are followed by the part that titles share, the language of the start page, and the last row id in order of
+    quality.
 
     Raises PackCorrupt for a database that is no pack of this release's schema version.
     """
@@ -321,15 +335,14 @@ def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tu
             f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
             "`perennial pack DOMAIN` rebuilds it from the stored pages"
         )
-    keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name", "language")
+    keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name", "language", "ordered")
     rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
     meta = dict.fromkeys(keys, "") | dict(rows)
-    pages = meta["pages"]
     info = PackInfo(
         domain=meta["domain"],
         generation=meta["generation"],
         built_at=meta["built_at"],
-        pages=int(pages) if len(pages) <= _MAX_DIGITS and pages.isascii() and pages.isdigit() else 0,
+        pages=_number(meta["pages"]),
     )
     algorithms = frozenset(ALGORITHMS.values())
     return (
@@ -337,4 +350,10 @@ def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tu
         tuple(name for name in meta["stemmers"].split() if name in algorithms),
         meta["site_name"],
         meta["language"],
+        _number(meta["ordered"]),
     )
+
+
+def _number(text: str) -> int:
+    """Return a number of the pack's metadata, 0 for any other text."""
+    return int(text) if len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit() else 0

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias
 
 from app.search.contract import Facet, Filters
+from app.search.matches import RankingScope, rounded
+from app.search.number_arrays import Numbers, unpacked
 
 # Statements
 
 #: Sorts after every word in SQLite's order of texts.
 AFTER_ALL = "\U0010ffff"
 
-_MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?"
-_COUNT_MATCHING = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
-_COUNT_NAMES = "SELECT count(*) FROM name_stems WHERE name_stems MATCH ?"
+_MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ? AND rowid <= ?"
+_COUNT_MATCHING = "SELECT count(*) FROM (SELECT 1 FROM pages_fts WHERE pages_fts MATCH ? LIMIT ?)"
+_COUNT_NAMES = "SELECT count(*) FROM (SELECT 1 FROM name_stems WHERE name_stems MATCH ? LIMIT ?)"
+#: Pages that are counted at most. The rarity of a word on more pages is next to nothing.
+_MAX_COUNTED = 20_000
 _FREQUENCY = "SELECT docs FROM words WHERE word = ?"
 _MAX_FREQUENCY = "SELECT max(docs) FROM words WHERE word >= ? AND word < ?"
 #: All words in one text: a row for each would take four times as long.
@@ -36,22 +41,24 @@ _MAX_WORDS = 100_000
 _MAX_WORD_LENGTH = 40
 
 
-def first_matches(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> list[int]:
-    """Return at most `limit` pages that match an FTS5 expression, unranked, without reading the others."""
-    rows = connection.execute(_MATCHING, (match,))
+def first_matches(
+    connection: sqlite3.Connection, match: str, *, hidden: Container[int], limit: int, last: int = 2**62
+) -> list[int]:
+    """Return at most `limit` pages up to the id `last` that match, unranked, without reading the others."""
+    rows = connection.execute(_MATCHING, (match, last))
     pages = list(islice((page for (page,) in rows if page not in hidden), limit))
     rows.close()
     return pages
 
 
-def count_matches(connection: sqlite3.Connection, match: str) -> int:
-    """Return the number of pages that match an FTS5 expression, hidden ones included."""
-    return int(connection.execute(_COUNT_MATCHING, (match,)).fetchone()[0])
+def count_matches(connection: sqlite3.Connection, match: str, *, most: int = _MAX_COUNTED) -> int:
+    """Return the number of pages that match an FTS5 expression, hidden ones included, or `most` if there are more."""
+    return int(connection.execute(_COUNT_MATCHING, (match, most)).fetchone()[0])
 
 
 def count_names(connection: sqlite3.Connection, match: str) -> int:
-    """Return the number of pages whose names match an FTS5 expression of stems."""
-    return int(connection.execute(_COUNT_NAMES, (match,)).fetchone()[0])
+    """Return the number of pages whose names match an FTS5 expression of stems, up to a bound."""
+    return int(connection.execute(_COUNT_NAMES, (match, _MAX_COUNTED)).fetchone()[0])
 
 
 def doc_frequency(connection: sqlite3.Connection, word: str) -> int:
@@ -111,28 +118,43 @@ def urls(connection: sqlite3.Connection, pages: Sequence[int]) -> tuple[str, ...
 
 #: Values of one facet, at most.
 _VALUES = 10
-#: Ids per page up to which an array over all ids is used. Beyond that a dictionary needs less memory.
-_SPARSE = 64
-
-#: Characters of a value that are kept, as many as a filter may have, and different values of a property.
-_MAX_SECTION, _MAX_LANG, _MAX_TYPE, _MAX_DATE = 200, 35, 127, 10
-_MAX_SECTIONS, _MAX_LANGS, _MAX_TYPES = 4_000, 500, 500
-
-#: The index pages_properties covers this statement.
-_EVERY = f"""
-SELECT id, inlinks, hidden, {cut("section", _MAX_SECTION)}, {cut("lang", _MAX_LANG)},
-    {cut("content_type", _MAX_TYPE)}, {cut("modified", _MAX_DATE)}
-FROM pages
-"""  # noqa: S608 (ours)
-
+_MAX_TEXTS = 4_000
 #: Letters of the subtag of a script (RFC 5646 section 2.2.3).
 _SCRIPT = 4
+
+_PROPERTIES = "SELECT name, width, numbers, texts FROM properties"
 
 #: The other pages of each group of identical pages, by the page that is shown.
 Copies: TypeAlias = Mapping[int, tuple[int, ...]]
 _NO_FILTERS = Filters()
 
-_Codes: TypeAlias = "array[int] | dict[int, int]"
+
+class GroupedPages(Copies):
+    """The groups as the pack has them: pages in order of the page that is shown for each, and the latter."""
+
+    def __init__(self, pages: Numbers, shown: Numbers) -> None:
+        """Keep the two arrays; raises ValueError for arrays of different lengths."""
+        if len(pages) != len(shown):
+            raise ValueError(f"{len(pages)} copies of {len(shown)} pages")
+        self.pages, self._shown = pages, shown
+
+    def __getitem__(self, page: int) -> tuple[int, ...]:
+        found = tuple(self.pages[bisect_left(self._shown, page) : bisect_right(self._shown, page)])
+        if not found:
+            raise KeyError(page)
+        return found
+
+    def __contains__(self, page: object) -> bool:
+        return isinstance(page, int) and bisect_left(self._shown, page) < bisect_right(self._shown, page)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(dict.fromkeys(self._shown))
+
+    def __len__(self) -> int:
+        return len(set(self._shown))
+
+    def __bool__(self) -> bool:
+        return bool(self.pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +163,7 @@ class _Column:
 
     name: str
     values: tuple[str, ...]
-    codes: _Codes
+    codes: Numbers
 
     def having(self, pages: Iterable[int], value: str) -> list[int]:
         """Return the pages that have the value; a language has its regions and scripts, too: `en` has `en-us`."""
@@ -172,39 +194,27 @@ class _Column:
 
 
 class Properties:
-    """The properties of all pages of a pack."""
+    """The properties of all pages of a pack, as arrays by row id. `pages` is the number of pages."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """Read the properties row by row. They take a few numbers for each page; each distinct value is kept once."""
-        self.rows, first, last = connection.execute("SELECT count(*), min(id), max(id) FROM pages").fetchone()
-        sparse = self.rows and (last > _SPARSE * (self.rows + 1_000) or first < 0)
+    def __init__(self, connection: sqlite3.Connection, *, pages: int) -> None:
+        """Read the arrays. They were compared with the rows when the pack arrived (app/pack/properties.py)."""
+        found = {
+            name: (unpacked(width, numbers), texts) for name, width, numbers, texts in connection.execute(_PROPERTIES)
+        }
+        self.pages = pages
+        #: Pages with a link to each page, the group of its versions in other languages, the page shown in place of it.
+        self.inlinks, self.versions, self.shown_as = (found[name][0] for name in ("inlinks", "versions", "shown_as"))
+        self.copies = GroupedPages(found["copies"][0], found["shown"][0])
+        self._days = found["date"][0]
+        self._columns = {
+            name: _Column(name, _texts(found[name][1]), found[name][0]) for name in ("section", "lang", "type")
+        }
 
-        def numbers() -> _Codes:
-            return {} if sparse else array("l", bytes(array("l").itemsize * ((last or 0) + 1)))
-
-        sections, langs, types, self._days = (numbers() for _ in range(4))
-        #: Pages with a link to each page that has some.
-        self.inlinks: dict[int, int] = {}
-        section_codes, lang_codes, type_codes = {"": 0}, {"": 0}, {"": 0}
-        hidden = set()
-        for page, inlinks, is_hidden, section, lang, content_type, modified in connection.execute(_EVERY):
-            if isinstance(inlinks, int) and inlinks > 0:
-                self.inlinks[page] = inlinks
-            if is_hidden:
-                hidden.add(page)
-            sections[page] = _code(section_codes, section, most=_MAX_SECTIONS)
-            langs[page] = _code(lang_codes, lang.lower(), most=_MAX_LANGS)
-            types[page] = _code(type_codes, content_type.partition(";")[0].strip().lower(), most=_MAX_TYPES)
-            digits = modified.replace("-", "")
-            # 20261121 for `2026-11-21`, and 0 for an invalid date.
-            self._days[page] = int(digits) if len(digits) == 8 and digits.isascii() and digits.isdigit() else 0
-        self.hidden = frozenset(hidden)
-        columns = (
-            _Column("section", tuple(section_codes), sections),
-            _Column("lang", tuple(lang_codes), langs),
-            _Column("type", tuple(type_codes), types),
-        )
-        self._columns = {column.name: column for column in columns}
+    def scope(self, ordered: int) -> RankingScope:
+        """Return the scope of searches in the pack, given the last row id in order of quality."""
+        rows = len(self.shown_as)
+        visible = 1 - len(self.copies.pages) / max(1, self.pages)
+        return RankingScope(pages=self.pages, ordered=min(ordered, rows - 1), last=rows - 1, visible=max(0.0, visible))
 
     def filtered(self, pages: Sequence[int], filters: Filters, copies: Copies) -> Sequence[int]:
         """Return the pages that pass every filter, or one of whose copies does."""
@@ -280,6 +290,16 @@ class Properties:
         return column.values[column.codes[page]]
 
 
+def multiplied(facets: Iterable[Facet], factor: float) -> tuple[Facet, ...]:
+    """Return the facets, if each page that was counted stands for several, with estimates."""
+    if factor == 1:
+        return tuple(facets)
+    return tuple(
+        replace(facet, counts=tuple((value, rounded(number * factor)) for value, number in facet.counts))
+        for facet in facets
+    )
+
+
 def without_region(tag: str) -> str:
     """Return a language tag in lower case up to its script: `en` for `en-us`, `zh-hant` for `zh-hant-tw`."""
     language, _, rest = tag.partition("-")
@@ -287,11 +307,9 @@ def without_region(tag: str) -> str:
     return f"{language}-{script}" if len(script) == _SCRIPT and script.isalpha() else language
 
 
-def _code(codes: dict[str, int], value: str, *, most: int) -> int:
-    """Return the code of a value. A new value gets the next one, or 0, that of the empty value, if there are `most`."""
-    code = codes.get(value)
-    if code is None:
-        code = len(codes) if len(codes) < most else 0
-        if code:
-            codes[value] = code
-    return code
+def _texts(value: str) -> tuple[str, ...]:
+    """Return the values of a property from their JSON; raises ValueError for any other one."""
+    texts = json.loads(value)
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("values of a property that are no texts")
+    return tuple(texts[:_MAX_TEXTS])

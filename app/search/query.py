@@ -234,7 +234,7 @@ class Query:
     def relaxed_match(self) -> str | None:
         """FTS5 expression for pages with at least one of `relaxed_terms`; None for a query that has only one."""
         terms = self.relaxed_terms
-        return self._with_exclusions(" OR ".join(term.match for term in terms)) if len(terms) > 1 else None
+        return self.any_of(terms) if len(terms) > 1 else None
 
     @property
     def relaxed_terms(self) -> tuple[Phrase, ...]:
@@ -243,12 +243,18 @@ class Query:
 
     @property
     def any_phrase_match(self) -> str | None:
-        """FTS5 expression for pages with at least one of the phrases; None for a query of one phrase.
+        """FTS5 expression for pages with at least one of `phrases_alone`; None for a query that has only one."""
+        phrases = self.phrases_alone
+        return self.any_of(phrases) if len(phrases) > 1 else None
 
-        A word of an unspaced script is as many phrases as it has parts.
-        """
-        matches = [each.match for phrase in self.phrases for each in phrase.alone]
-        return self._with_exclusions(" OR ".join(matches)) if len(matches) > 1 else None
+    @property
+    def phrases_alone(self) -> tuple[Phrase, ...]:
+        """The phrases. A word of an unspaced script is as many phrases as it has parts."""
+        return tuple(each for phrase in self.phrases for each in phrase.alone)
+
+    def any_of(self, phrases: Iterable[Phrase]) -> str:
+        """Return the FTS5 expression for pages with at least one of the phrases, and no excluded one."""
+        return self._with_exclusions(" OR ".join(phrase.match for phrase in phrases))
 
     @property
     def is_sentence(self) -> bool:

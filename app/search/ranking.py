@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate
 from operator import itemgetter
 from urllib.parse import unquote
 
 from app.search import pack_tables, passages, title_match
+from app.search.contract import MAX_HITS
+from app.search.matches import Matches, RankingScope, number_of_matches, ranked_matches
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
 from app.search.stemmed import Stems
@@ -49,9 +52,16 @@ _COMPLETE_FACTOR = 2.0
 _MAX_LINK_SHARE = 0.6
 _NAVIGATION = 0.6
 
-_RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY +rank LIMIT ?"
 _NAME_STEM_SCORES = "SELECT rowid, rank FROM name_stems WHERE name_stems MATCH ? AND rank MATCH ?"
-_BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
+_NAME_STEM_SCORES_OF = f"{_NAME_STEM_SCORES} AND +rowid IN (SELECT value FROM json_each(?))"  # noqa: S608 (ours)
+#: Of the rows in order of quality, and of the others.
+_BEST_NAMES = """
+SELECT rowid FROM (
+    SELECT * FROM (SELECT rowid, rank FROM names WHERE names MATCH ?1 AND rowid <= ?2 LIMIT ?3)
+    UNION ALL
+    SELECT * FROM (SELECT rowid, rank FROM names WHERE names MATCH ?1 AND rowid > ?2 LIMIT ?3)
+) ORDER BY rank LIMIT ?4
+"""
 #: What has a page's names: none is longer than a query, which has 255 characters.
 _NAME_COLUMNS = f"""id, {cut("title", 1_000)}, {cut("headings", 1_000)}, {cut("path", 4_000)},
     {cut("anchors", 10_000)}"""
@@ -67,44 +77,71 @@ _TITLE_SEPARATOR = re.compile(r"(?<!\s)\s+[|–—·:-]\s+|:\s+")
 class Ranking:
     """Scores by page id, best first. `phrases` are what matched: all of the query, or its words if `relaxed`.
 
-    `complete` are the pages with all of the query; if they are few, pages with some of its words follow.
+    `complete` are the pages with all of the query; if they are few, pages with some of its words follow. Facets count
+    `counted`, of which each stands for `factor` pages. `total` is the number of matches, an estimate if it is
+    `estimated`.
     """
 
     scores: dict[int, float]
     phrases: tuple[Phrase, ...]
     complete: Collection[int] = ()
-    capped: bool = False
+    counted: Collection[int] = ()
+    factor: float = 1.0
+    total: int = 0
+    estimated: bool = False
     relaxed: bool = False
 
 
 def rank(
     connection: sqlite3.Connection,
     query: Query,
+    scope: RankingScope,
     *,
-    hidden: Collection[int],
-    limit: int | None,
     stems: Stems,
     factors: Mapping[str, float] = _NO_FACTORS,
 ) -> Ranking:
     """Rank the pages that match the query; if no page does, those with at least one of its words.
 
-    `limit` bounds the number of ranked pages. With a limit, few pages are followed by those that match a part of the
-    query. So are pages that match a whole question: its answer may have other words. Pages in `hidden` are left out.
-    `factors` of the fields change their weights. `stems` are those of the query.
+    Unless the scope has a choice, few pages are followed by those that match a part of the query. So are pages that
+    match a whole question: its answer may have other words. `factors` of the fields change their weights. `stems` are
+    those of the query.
     """
     weights = _multiplied(WEIGHTS, _FIELDS, factors)
-    scores, capped = _scores(connection, query.match, hidden, limit, weights)
-    complete = scores
+    found = ranked_matches(connection, query.match, scope, weights, named=stems.all_in_names(query.phrases))
+    scores, complete, counted = found.scores, found.read, found
     if not complete and query.relaxed_match:
-        scores, capped = _scores(connection, query.relaxed_match, hidden, limit, weights)
-    elif query.any_phrase_match and limit is not None and (len(complete) < _ENOUGH or query.is_sentence):
-        scores, capped = _scores(connection, query.any_phrase_match, hidden, limit, weights)
-        raised = {page: _COMPLETE_FACTOR * scores.get(page, score) for page, score in complete.items()}
-        scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
+        found = _ranked_any(connection, query, query.relaxed_terms, scope, weights)
+        scores, counted = found.scores, found
+    elif query.any_phrase_match and scope.choice is None and (len(complete) < _ENOUGH or query.is_sentence):
+        found = _ranked_any(connection, query, query.phrases_alone, scope, weights)
+        raised = {page: _COMPLETE_FACTOR * found.scores.get(page, score) for page, score in scores.items()}
+        scores = dict(sorted((found.scores | raised).items(), key=itemgetter(1), reverse=True))
     relaxed = bool(scores) and not complete
     name_weights = _multiplied(_NAME_WEIGHTS, _NAME_FIELDS, factors)
-    scores = _add_name_scores(connection, stems, scores, name_weights)
-    return Ranking(scores, query.relaxed_terms if relaxed else query.phrases, complete, capped, relaxed)
+    scores = _add_name_scores(connection, stems, scores, name_weights, scope)
+    phrases = query.relaxed_terms if relaxed else query.phrases
+    return Ranking(scores, phrases, complete, counted.read, counted.factor, found.total, found.estimated, relaxed)
+
+
+def _ranked_any(
+    connection: sqlite3.Connection, query: Query, phrases: Sequence[Phrase], scope: RankingScope, weights: str
+) -> Matches:
+    """Rank the pages with at least one of the phrases; if they are too many, those with one of the rarest ones.
+
+    Only those have high scores without the others.
+    """
+    every = query.any_of(phrases)
+    if scope.is_small or pack_tables.count_matches(connection, every, most=MAX_HITS + 1) <= MAX_HITS:
+        return ranked_matches(connection, every, scope, weights)
+    docs = {each: pack_tables.count_matches(connection, each.match, most=MAX_HITS + 1) for each in phrases}
+    by_rarity = sorted((each for each in docs if docs[each]), key=docs.__getitem__)
+    rarest = [
+        each
+        for each, sum_of_docs in zip(by_rarity, accumulate(map(docs.__getitem__, by_rarity)), strict=True)
+        if sum_of_docs <= MAX_HITS
+    ]
+    found = ranked_matches(connection, query.any_of(rarest or by_rarity[:1]), scope, weights)
+    return replace(found, total=number_of_matches(connection, every, scope), estimated=True)
 
 
 def _multiplied(weights: str, fields: Sequence[str], factors: Mapping[str, float]) -> str:
@@ -115,21 +152,8 @@ def _multiplied(weights: str, fields: Sequence[str], factors: Mapping[str, float
     return f"bm25({', '.join(f'{float(number) * factors.get(field, 1.0):.6g}' for number, field in numbers)})"
 
 
-def _scores(
-    connection: sqlite3.Connection, match: str, hidden: Collection[int], limit: int | None, weights: str
-) -> tuple[dict[int, float], bool]:
-    # FTS5 ranks every match whatever the LIMIT, so reading more rows costs little and gives the total. `+rank` makes
-    # SQLite sort instead of FTS5, in the same order: FTS5's own ORDER BY rank takes half as long again.
-    most = -1 if limit is None else limit + 1 + len(hidden)
-    rows = connection.execute(_RANKED, (match, weights, most)).fetchall()
-    scores = {page: -score for page, score in rows if page not in hidden}
-    if limit is None or len(scores) <= limit:
-        return scores, False
-    return dict(islice(scores.items(), limit)), True
-
-
 def _add_name_scores(
-    connection: sqlite3.Connection, stems: Stems, scores: dict[int, float], weights: str
+    connection: sqlite3.Connection, stems: Stems, scores: dict[int, float], weights: str, scope: RankingScope
 ) -> dict[int, float]:
     """Return the scores plus those of the stems in each page's names alone, best first.
 
@@ -137,25 +161,30 @@ def _add_name_scores(
     """
     if not scores or not stems.in_names:
         return scores
-    name_scores = connection.execute(_NAME_STEM_SCORES, (stems.in_names, weights)).fetchall()
-    raised = {page: scores[page] - score for page, score in name_scores if page in scores}
+    if scope.is_small:
+        found = connection.execute(_NAME_STEM_SCORES, (stems.in_names, weights))
+    else:
+        found = connection.execute(_NAME_STEM_SCORES_OF, (stems.in_names, weights, json.dumps([*scores])))
+    raised = {page: scores[page] - score for page, score in found.fetchall() if page in scores}
     if not raised:
         return scores
     return dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
 
 
-def link_factors(inlinks: Mapping[int, int], *, pages: int) -> dict[int, float]:
-    """Return the factor of the score of each page that others lead to, given how many, in a pack with `pages` rows."""
+def weighted(scores: dict[int, float], inlinks: Sequence[int], *, pages: int) -> dict[int, float]:
+    """Return the scores, each with a factor by the number of pages that lead to its page, best first.
+
+    `inlinks` has that number by row id, for a pack with `pages` pages.
+    """
     most = _NAVIGATION * pages
     scale = _MAX_LINK_SHARE / math.log1p(most) if most else 0.0
-    return {page: 1 + scale * math.log1p(number) for page, number in inlinks.items() if number <= most}
 
+    def factor(number: int) -> float:
+        return 1 + scale * math.log1p(number) if 0 < number <= most else 1.0
 
-def weighted(scores: dict[int, float], factors: Mapping[int, float]) -> dict[int, float]:
-    """Return the scores, each with the factor of its page, best first."""
-    if not factors:
-        return scores
-    raised = [(page, score * factors.get(page, 1.0)) for page, score in scores.items()]
+    # Pages share few numbers, and a logarithm takes longer than a look-up.
+    factors = {number: factor(number) for number in set(map(inlinks.__getitem__, scores))}
+    raised = [(page, score * factors[inlinks[page]]) for page, score in scores.items()]
     return dict(sorted(raised, key=itemgetter(1), reverse=True))
 
 
@@ -178,12 +207,13 @@ def promoted_pages(
     connection: sqlite3.Connection,
     query: Query,
     ranking: Ranking,
+    scope: RankingScope,
     *,
     defining: Collection[int] = (),
-    hidden: Collection[int],
 ) -> Promoted:
     """Return the pages of a ranking to promote. Those `defining` the name that the query is come first."""
-    candidates = [page for (page,) in connection.execute(_BEST_NAMES, (query.name_match, _NAME_CANDIDATES))]
+    bounds = (query.name_match, scope.ordered, MAX_HITS, _NAME_CANDIDATES)
+    candidates = [page for (page,) in connection.execute(_BEST_NAMES, bounds)]
     ranked = [page for page in candidates if page in ranking.scores]
     rows = {page: names for page, *names in pack_tables.read_rows(connection, _NAME_COLUMNS, ranked)}
     typed = words(" ".join(query.typed))
@@ -193,7 +223,13 @@ def promoted_pages(
     by_name = list(dict.fromkeys((*defining, *named)))[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)
-    adjacent = pack_tables.first_matches(connection, query.phrase_match, hidden=hidden, limit=_MAX_PROMOTED + 1)
+    adjacent = pack_tables.first_matches(
+        connection,
+        query.phrase_match,
+        hidden=scope.hidden,
+        limit=_MAX_PROMOTED + 1,
+        last=max(ranking.scores, default=0),
+    )
     if len(adjacent) > _MAX_PROMOTED:
         return Promoted(by_name)
     others = [page for page in adjacent if page not in by_name and page in ranking.scores]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, product
 
@@ -53,7 +53,7 @@ class _Spelling:
 
 
 def did_you_mean(
-    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, pages: int, hidden: Collection[int]
+    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, pages: int, hidden: Container[int]
 ) -> str:
     """Return a respelled query that finds more than this one did, if that was few pages; else an empty string.
 

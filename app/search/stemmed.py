@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,11 +16,24 @@ _FREQUENT: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
+class PassageStem:
+    """The FTS5 expression of a stem that is looked for in passages, and the number of pages that have its word.
+
+    It is `typed` unless it is that of a synonym.
+    """
+
+    match: str
+    docs: int
+    typed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Stems:
     """FTS5 expressions: for each stem of a query, for an unfinished last word, and for passages with its rarer words.
 
     `in_passages` is empty if fewer than two words are looked for. The frequency of a single word is already in the
-    page's score. `typed_in_passages` is the same without synonyms, for a query that has some.
+    page's score. `typed_in_passages` is the same without synonyms, for a query that has some. `passage_stems` are all
+    stems of both.
     """
 
     each: tuple[str, ...]
@@ -28,11 +41,17 @@ class Stems:
     in_passages: str = ""
     typed_in_passages: str = ""
     algorithms: tuple[str, ...] = ()
+    passage_stems: tuple[PassageStem, ...] = ()
 
     @property
     def in_names(self) -> str:
         """Expression for names with at least one of the words."""
         return " OR ".join((*self.each, self.unfinished) if self.unfinished else self.each)
+
+    def all_in_names(self, phrases: Iterable[Phrase]) -> str:
+        """Return the expression for names with every one of the phrases, without synonyms; empty if one has no stem."""
+        each = [self.of(phrase) for phrase in phrases]
+        return " AND ".join(f"({' OR '.join(stems)})" for stems in each) if all(each) else ""
 
     def of(self, phrase: Phrase) -> tuple[str, ...]:
         """Return the expressions for one phrase, without its synonyms."""
@@ -69,6 +88,11 @@ def stems_in(connection: sqlite3.Connection, query: Query, algorithms: Sequence[
         "" if is_alone else in_passages(found),
         "" if is_alone or found == own else in_passages(own),
         tuple(algorithms),
+        tuple(
+            PassageStem(f'"{stem}"', docs.get(word, 0), stem in own)
+            for stem, word in found.items()
+            if stem not in quoted
+        ),
     )
 
 

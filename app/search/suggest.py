@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 
 from app.errors import InvalidQuery
@@ -34,7 +34,7 @@ FROM names WHERE rowid IN (SELECT rowid FROM names WHERE names MATCH ? LIMIT ?)
 
 
 def suggestions(
-    connection: sqlite3.Connection, text: str, *, pages: int, hidden: Collection[int], limit: int
+    connection: sqlite3.Connection, text: str, *, pages: int, hidden: Container[int], limit: int
 ) -> tuple[str, ...]:
     """Return queries: names that the pack defines and that begin with `text`, completions of its last word, and titles.
 
@@ -65,7 +65,7 @@ def _distinct(texts: Iterable[str], *, unlike: Iterable[str]) -> list[str]:
 
 
 def _completed(
-    connection: sqlite3.Connection, query: Query, *, pages: int, hidden: Collection[int], limit: int
+    connection: sqlite3.Connection, query: Query, *, pages: int, hidden: Container[int], limit: int
 ) -> Iterator[str]:
     """Yield the query with its last word completed, if a page has that word and all others."""
     if not query.unfinished:
@@ -91,7 +91,7 @@ def _completed(
             yield text
 
 
-def _matching_names(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int], limit: int) -> list[str]:
+def _matching_names(connection: sqlite3.Connection, query: Query, *, hidden: Container[int], limit: int) -> list[str]:
     """Return titles, or headings, with all words of the query; those that begin with the query come first."""
     *firsts, last = query.words
     terms = [*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=query.unfinished and len(last) > 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.search.definitions import Definition
@@ -12,36 +12,25 @@ from app.search.pack_tables import Properties
 
 #: Versions of a page: a hostile pack may have millions.
 _MAX_VERSIONS = 200
-_VERSIONS = "SELECT id, versions FROM pages WHERE versions > 0"
+_VERSIONS = "SELECT id FROM pages WHERE versions = ? AND versions > 0 AND id <> ? LIMIT ?"
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The pages that are versions of each other. `group_of` has the number of a page's group.
+    """The pages that are versions of each other: those with one number in `properties.versions` that is not 0.
 
     `language` is that of the site's start page, for visitors without a preferred language among the versions.
     """
 
-    group_of: Mapping[int, int]
-    pages_of: Mapping[int, tuple[int, ...]]
     properties: Properties
     language: str
-
-    @classmethod
-    def read(cls, connection: sqlite3.Connection, properties: Properties, language: str) -> Versions:
-        """Read the groups of a pack."""
-        group_of = dict(connection.execute(_VERSIONS).fetchall())
-        pages_of: dict[int, list[int]] = defaultdict(list)
-        for page, group in group_of.items():
-            if len(pages_of[group]) < _MAX_VERSIONS:
-                pages_of[group].append(page)
-        return cls(group_of, {group: tuple(pages) for group, pages in pages_of.items()}, properties, language)
 
     def preferred(self, pages: Iterable[int], languages: Sequence[str]) -> dict[int, int]:
         """Return the page that is shown for each page that has other versions among these pages."""
         groups: dict[int, list[int]] = defaultdict(list)
-        for page in pages if self.group_of else ():
-            if (group := self.group_of.get(page)) is not None:
+        numbers = self.properties.versions
+        for page in pages:
+            if group := numbers[page]:
                 groups[group].append(page)
         wanted = [f"{tag.lower()}-" for tag in (*languages, self.language) if tag]
 
@@ -64,12 +53,15 @@ class Versions:
     def scores(self, scores: dict[int, float], pages: Sequence[int], languages: Sequence[str]) -> dict[int, float]:
         """Return the scores of pages, given best first: one version of each page, with the score of the first one."""
         shown = self.preferred(pages, languages)
+        if not shown:
+            return {page: scores[page] for page in pages}
         merged: dict[int, float] = {}
         for page in pages:
             merged.setdefault(shown.get(page, page), scores[page])
         return merged
 
-    def others(self, page: int) -> tuple[tuple[str, int], ...]:
+    def others(self, connection: sqlite3.Connection, page: int) -> tuple[tuple[str, int], ...]:
         """Return language and page of each other version of a page, by language."""
-        pages = self.pages_of.get(self.group_of.get(page, 0), ())
-        return tuple(sorted((self.properties.of("lang", each), each) for each in pages if each != page))
+        group = self.properties.versions[page]
+        rows = connection.execute(_VERSIONS, (group, page, _MAX_VERSIONS)) if group else ()
+        return tuple(sorted((self.properties.of("lang", other), other) for (other,) in rows))

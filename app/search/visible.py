@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from app.search.pack_tables import Copies, cut
+from app.search.pack_tables import Copies, Properties, cut
 
-_GROUPED = "SELECT id, shown_as FROM pages WHERE hidden AND shown_as <> 0"
 _PATHS = f"SELECT id, {cut('path', 4_000)} FROM pages"  # noqa: S608 (ours)
+
+
+class HiddenPages:
+    """The pages that are no hits: those of a group that are not shown, and `excluded` ones."""
+
+    def __init__(self, shown_as: Sequence[int], excluded: Container[int] = frozenset()) -> None:
+        """`shown_as` has a number by row id that is not 0 for each page of a group that is not shown."""
+        self._shown_as, self._excluded = shown_as, excluded
+
+    def __contains__(self, page: object) -> bool:
+        return isinstance(page, int) and (self._shown_as[page] != 0 or page in self._excluded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +31,7 @@ class VisiblePages:
     in `hidden`: the pack has the stems and names of no copy.
     """
 
-    hidden: frozenset[int]
+    hidden: Container[int]
     copies: Copies
     shown_as: Mapping[int, int] = field(default_factory=dict)
 
@@ -31,38 +40,34 @@ class VisiblePages:
         return [self.shown_as.get(page, page) for page in pages] if self.shown_as else list(pages)
 
 
-def read_visible(connection: sqlite3.Connection, hidden: frozenset[int]) -> VisiblePages:
+def all_visible(properties: Properties) -> VisiblePages:
     """Return the pages of a pack that are shown without any setting of its site."""
-    copies: dict[int, list[int]] = defaultdict(list)
-    for page, shown in connection.execute(_GROUPED) if hidden else ():
-        if shown not in hidden:
-            copies[shown].append(page)
-    return VisiblePages(hidden, {shown: tuple(sorted(pages)) for shown, pages in copies.items()})
+    hidden: Container[int] = HiddenPages(properties.shown_as) if properties.copies else frozenset()
+    return VisiblePages(hidden, properties.copies)
 
 
-def without_paths(connection: sqlite3.Connection, visible: VisiblePages, hides: Callable[[str], bool]) -> VisiblePages:
-    """Return the visible pages without those whose path is hidden.
+def without_paths(connection: sqlite3.Connection, properties: Properties, hides: Callable[[str], bool]) -> VisiblePages:
+    """Return the visible pages of a pack without those whose path is hidden.
 
     Where the shown page of a group is hidden, the copy with the shortest path is shown.
     """
+    stored = properties.copies
     paths: dict[int, str] = {}
     excluded = set()
-    grouped = {*visible.copies, *chain.from_iterable(visible.copies.values())}
+    grouped = {*stored, *chain.from_iterable(stored.values())}
     for page, path in connection.execute(_PATHS):
         if hides(path):
             excluded.add(page)
         elif page in grouped:
             paths[page] = path
-    hidden = set(visible.hidden | excluded)
     copies: dict[int, tuple[int, ...]] = {}
     shown_as: dict[int, int] = {}
-    for shown, others in visible.copies.items():
+    for shown, others in stored.items():
         left = [page for page in others if page in paths]
         if shown in excluded and left:
-            hidden.discard(shown)
             shown_as[shown] = min(left, key=lambda page: (paths[page].count("/"), len(paths[page]), page))
             shown = shown_as[shown]
             left.remove(shown)
         if left:
             copies[shown] = tuple(left)
-    return VisiblePages(frozenset(hidden), copies, shown_as)
+    return VisiblePages(HiddenPages(properties.shown_as, excluded - shown_as.keys()), copies, shown_as)

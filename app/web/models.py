@@ -222,7 +222,7 @@ class SearchAnswer:
 
     query: str
     total: Annotated[int, Field(ge=0, description="Pages found.")]
-    capped: Annotated[bool, Field(description="Whether there are more than `total`.")]
+    estimated: Annotated[bool, Field(description="Whether `total` and the facets are estimates.")]
     relaxed: Annotated[bool, Field(description="Whether no page has all the words; the hits have some of them.")]
     reachable: Annotated[int, Field(ge=0, description="Hits that can be paged through.")]
     offset: Annotated[int, Field(ge=0)]
@@ -281,7 +281,7 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str, na
     return SearchAnswer(
         query=request.q,
         total=result.total,
-        capped=result.capped,
+        estimated=result.estimated,
         relaxed=result.relaxed,
         reachable=result.reachable,
         offset=request.offset,

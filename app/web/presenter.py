@@ -276,6 +276,7 @@ class ResultsView:
     first: int
     last: int
     total: str
+    estimated: bool
     seconds: str
     relaxed: bool
     best_bets: tuple[BestBetView, ...]
@@ -305,7 +306,8 @@ def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str
     return ResultsView(
         first=first,
         last=first + len(result.hits) - 1,
-        total=f"more than {result.total:,}" if result.capped else f"{result.total:,}",
+        total=f"about {result.total:,}" if result.estimated else f"{result.total:,}",
+        estimated=result.estimated,
         seconds=f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s",
         relaxed=result.relaxed,
         best_bets=tuple(

@@ -24,7 +24,7 @@ DOMAIN = "site.example"
 
 #: Made-up versions: an older one lacks a table and a column of this release's, a newer one has a table more.
 OTHERS = {
-    0: "DROP TABLE passages; DROP INDEX pages_properties; ALTER TABLE pages DROP COLUMN modified;",
+    0: "DROP TABLE passages; ALTER TABLE pages DROP COLUMN modified;",
     99: "CREATE TABLE vectors (page INTEGER PRIMARY KEY, vector BLOB);",
 }
 

@@ -13,6 +13,7 @@ import pytest
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search.contract import Filters
+from app.search.matches import RankingScope
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.ranking import rank
@@ -113,7 +114,7 @@ def test_pages_with_all_of_the_words_and_with_some_are_ranked_by_their_scores(tm
     with closing(sqlite3.connect(pack)) as connection:
         query = parse("larch willow ")
         stems = stems_in(connection, query, [], pages=117)
-        ranking = rank(connection, query, hidden=(), limit=1_000, stems=stems)
+        ranking = rank(connection, query, RankingScope(pages=117, ordered=0, last=117), stems=stems)
     assert len(ranking.complete) == 1
     assert list(ranking.scores.values()) == sorted(ranking.scores.values(), reverse=True)
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from app.cluster.searcher.service import MAX_REPLY, bounded_reply
 from app.errors import PackCorrupt, PackError, SearchTimeout
 from app.pack import database
+from app.pack.properties import write_properties
 from app.search.contract import Hit, PackHits, PackInfo, SearchReply
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
@@ -52,7 +53,7 @@ FOREVER = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT m
         (f"DROP TABLE words; CREATE VIEW words AS SELECT 'a' AS word, ({FOREVER}) AS docs", "table words, view words"),
         ("CREATE TRIGGER gift AFTER INSERT ON gone BEGIN DELETE FROM pages; END", "trigger gift"),
         ("CREATE INDEX slow ON gone (hex(zeroblob(99999999)))", "index slow"),
-        ("DROP INDEX pages_properties", "index pages_properties"),
+        ("DROP INDEX pages_copies", "index pages_copies"),
         ("DROP TABLE gone; CREATE TABLE gone (object TEXT, etag TEXT CHECK (abs(etag) > 0))", "table gone"),
         ("DROP TABLE names", "table names"),
     ],
@@ -86,6 +87,8 @@ def test_a_pack_of_a_release_with_other_comments_is_accepted(pack: Path) -> None
     other = pack.with_name("other.sqlite")
     with closing(sqlite3.connect(other)) as connection:
         connection.executescript(commented)
+        write_properties(connection)
+        connection.commit()
     database.check(other)
     database.check(pack)
 
@@ -128,7 +131,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, erro
     [
         ("lang = id || replace(hex(zeroblob(499990)), '0', 'x')", False),
         ("section = id || replace(hex(zeroblob(499990)), '0', 'x')", False),
-        ("lang = replace(hex(zeroblob(1500000)), '0', 'x') WHERE id < 4", True),
+        ("lang = lang; UPDATE properties SET numbers = zeroblob(67108865)", True),
+        ("lang = lang; UPDATE properties SET texts = hex(zeroblob(40000000)) WHERE name = 'lang'", True),
     ],
 )
 def test_opening_a_pack_with_huge_properties_needs_little_memory(pack: Path, update: str, refused: bool) -> None:
@@ -136,6 +140,44 @@ def test_opening_a_pack_with_huge_properties_needs_little_memory(pack: Path, upd
     megabytes, error = memory_to_open(pack)
     assert megabytes < 10
     assert bool(error) is refused
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "properties SET numbers = zeroblob(30) WHERE name = 'inlinks'",
+        "properties SET texts = '[\"\", \"de\"]' WHERE name = 'lang'",
+        "pages SET section = 'other' WHERE id = 3",
+        "pages SET hidden = 1, shown_as = 2 WHERE id = 3",
+        "pages SET inlinks = 'many' WHERE id = 3",
+        "pages SET lang = x'ff' WHERE id = 3",
+        "pages SET id = -id",
+        "pages SET id = id * 1000000007",
+    ],
+)
+def test_a_pack_whose_properties_are_not_those_of_its_rows_is_refused_when_it_arrives(pack: Path, update: str) -> None:
+    database.check(pack)
+    change(pack, f"UPDATE {update}")
+    with pytest.raises(PackCorrupt):
+        database.check(pack)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "numbers = x'0909' WHERE name = 'section'",
+        "numbers = x'09' WHERE name = 'shown'",
+        "width = 'd'",
+        "texts = '{}'",
+        "texts = '[7]' WHERE name = 'lang'",
+        "numbers = 7",
+        "name = name || 's'",
+    ],
+)
+def test_invalid_arrays_of_properties_are_refused(pack: Path, update: str) -> None:
+    change(pack, f"UPDATE properties SET {update}")
+    with pytest.raises(PackCorrupt), closing(PackSearcher(pack)) as searcher:
+        searcher.search(parse("words"))
 
 
 def test_only_so_many_different_values_are_kept_of_a_property(tmp_path: Path) -> None:
@@ -212,7 +254,8 @@ def hit(number: int, size: int) -> Hit:
 def test_a_reply_is_bounded_by_leaving_out_its_last_hits(hits: int, size: int) -> None:
     results = PackHits(
         total=hits,
-        capped=False,
+        estimated=False,
+        reachable=hits,
         relaxed=False,
         hits=tuple(hit(number, size) for number in range(hits)),
         seconds=0.1,

@@ -38,6 +38,7 @@ from app.storage.layout import (
     page_id,
     to_json,
 )
+from app.storage.page_parts import PageLink
 from tests.packs import put
 from tests.support.stores import folder_store
 
@@ -152,6 +153,7 @@ class TestFull:
             "crawl_id": "crawl",
             "built_at": manifest.built_at,
             "pages": "1",
+            "ordered": "1",
             "stemmers": "english",
             "site_name": "",
             "language": "",
@@ -161,6 +163,28 @@ class TestFull:
             "writer": writer(),
         }
         assert json.loads(json.dumps(result.as_event()))["generation"] == 2
+
+    def test_pages_are_numbered_in_order_of_quality_and_later_ones_behind_them(self, site: StoredSite) -> None:
+        linking = [replace(page(name), links=(PageLink(url("z/deep"), "Deep"),)) for name in ("b", "c")]
+        site.put(*linking, page("z/deep"), page("a?q=1"), page("copy", canonical="b"), page("long-name"))
+        site.full()
+        in_order = ["/z/deep", "/b", "/c", "/long-name", "/a?q=1", "/copy"]
+        numbered = "SELECT path FROM pages ORDER BY id"
+        assert [row[0] for row in site.query(numbered)] == in_order
+        assert site.query("SELECT shown_as FROM pages WHERE hidden") == [(2,)]
+        site.put(page("first"), tombstone("copy"))
+        site.increment()
+        site.put(tombstone("first"), replace(page("c"), links=(PageLink(url("c"), "C"), PageLink(url("b"), "B"))))
+        site.increment()
+        site.put(page("second"))
+        site.increment()
+        *others, (last, path) = site.query("SELECT id, path FROM pages ORDER BY id")
+        assert [name for _, name in others] == in_order[:-1]
+        # No later row has the id of one that was removed.
+        assert path == "/second"
+        assert isinstance(last, int)
+        assert last > 7
+        assert site.query("SELECT value FROM meta WHERE key = 'ordered'") == [("6",)]
 
     def test_vanished_pages_become_tombstones_and_stay_out_of_incremental_packs(self, site: StoredSite) -> None:
         site.put(page("a"), page("b"), page("c"))

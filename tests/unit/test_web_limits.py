@@ -226,7 +226,7 @@ def test_the_address_of_a_form_is_read_as_the_same_form(form: SearchForm) -> Non
 def test_first_current_and_last_page_are_always_shown_in_order(page: int, total: int, reachable: int) -> None:
     found = SearchResult(
         total=total,
-        capped=False,
+        estimated=False,
         relaxed=False,
         hits=(),
         reachable=min(total, reachable),
@@ -259,7 +259,7 @@ def found(number: int, **fields: Any) -> Hit:
 
 def rendered(*hits: Hit) -> str:
     result = SearchResult(
-        total=len(hits), capped=False, relaxed=False, hits=hits, reachable=len(hits), seconds=0.0, sources=()
+        total=len(hits), estimated=False, relaxed=False, hits=hits, reachable=len(hits), seconds=0.0, sources=()
     )
     form = SearchForm().with_text("words")
     return bytes(render(View(state="results", form=form, results=results_view(result, form, {}))).body).decode()

@@ -126,10 +126,12 @@ def merge(
         hits = tuple(islice(_interleave_by_rank(ranked), min(request.offset, end), end))
     return SearchResult(
         total=total,
-        capped=any(reply.results.capped for reply in merged),
+        estimated=any(reply.results.estimated for reply in merged),
         relaxed=relaxed,
         hits=hits,
-        reachable=min(total, MAX_HITS if len(request.domains) == 1 else MAX_MERGED),
+        reachable=min(
+            sum(reply.results.reachable for reply in merged), MAX_MERGED if len(request.domains) > 1 else MAX_HITS
+        ),
         seconds=seconds,
         sources=tuple(reply.info for reply in replies),
         silent=silent,

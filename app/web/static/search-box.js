@@ -174,7 +174,7 @@
   }
 
   function showFound(found) {
-    const number = `${found.capped ? "More than " : ""}${found.total} result${found.total === 1 ? "" : "s"}`;
+    const number = `${found.estimated ? "About " : ""}${found.total} result${found.total === 1 ? "" : "s"}`;
     const words = found.corrected ? ` for “${found.corrected}”` : found.relaxed ? " with some of the words" : "";
     const pages = new Map();
     for (const hit of found.hits) pages.set(hit.url, [...(pages.get(hit.url) ?? []), hit]);

@@ -1,0 +1,96 @@
+"""The properties of all pages as arrays, which a searcher reads in one piece: it never reads every row."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+from app.errors import PackCorrupt
+from app.search.number_arrays import LARGEST, Numbers, packed
+
+#: Name, width and bytes of an array, and the values that its numbers stand for, as JSON.
+_Stored: TypeAlias = tuple[str, str, bytes, str]
+
+#: Characters of a value that are kept, as many as a filter may have, and different values of a property.
+_MAX_SECTION, _MAX_LANG, _MAX_TYPE, _MAX_DATE = 200, 35, 127, 10
+_MAX_VALUES: Final = {"section": 4_000, "lang": 500, "type": 500}
+#: Row ids for each page up to which arrays are written: ids of removed pages are not used again before a full pack.
+_MAX_IDS: Final = 64
+_SPARE_IDS: Final = 64_000
+
+_EXTENT: Final = "SELECT count(*), coalesce(min(id), 1), coalesce(max(id), 0) FROM pages"
+_ROWS: Final = f"""
+SELECT id, inlinks, versions, CASE WHEN hidden THEN shown_as ELSE 0 END,
+    CAST(substr(section, 1, {_MAX_SECTION}) AS TEXT), CAST(substr(lang, 1, {_MAX_LANG}) AS TEXT),
+    CAST(substr(content_type, 1, {_MAX_TYPE}) AS TEXT), CAST(substr(modified, 1, {_MAX_DATE}) AS TEXT)
+FROM pages ORDER BY id
+"""  # noqa: S608 (ours)
+_INSERT: Final = "INSERT INTO properties (name, width, numbers, texts) VALUES (?, ?, ?, ?)"
+_STORED: Final = "SELECT name, width, numbers, texts FROM properties ORDER BY name"
+
+
+def write_properties(database: sqlite3.Connection) -> None:
+    """Fill `properties` from all rows."""
+    database.execute("DELETE FROM properties")
+    database.executemany(_INSERT, _arrays(database))
+
+
+def check_properties(database: sqlite3.Connection, name: str) -> None:
+    """Raise PackCorrupt unless `properties` has what `write_properties` writes. `name` is that of the pack's file."""
+    try:
+        differs = sorted(_arrays(database)) != database.execute(_STORED).fetchall()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise PackCorrupt(f"{name}: a row has a property that no packer writes: {error}") from error
+    if differs:
+        raise PackCorrupt(f"{name}: its properties are not those of its rows")
+
+
+def _arrays(database: sqlite3.Connection) -> Iterator[_Stored]:
+    """Yield the arrays. Each but the last two has a number for every row id from 0 on."""
+    rows, first, last = database.execute(_EXTENT).fetchone()
+    if first < 1 or last > _MAX_IDS * rows + _SPARE_IDS:
+        raise ValueError(f"row ids from {first} to {last} for {rows} pages")
+    names = ("inlinks", "versions", "shown_as", "section", "lang", "type", "date")
+    columns = {name: array("I", bytes(4 * (last + 1))) for name in names}
+    codes = {name: {"": 0} for name in _MAX_VALUES}
+    for page, inlinks, versions, shown_as, section, lang, content_type, modified in database.execute(_ROWS):
+        columns["inlinks"][page] = min(max(0, inlinks), LARGEST)
+        columns["versions"][page] = versions
+        columns["shown_as"][page] = shown_as
+        columns["date"][page] = _day(modified)
+        values = {"section": section, "lang": lang.lower(), "type": content_type.partition(";")[0].strip().lower()}
+        for name, value in values.items():
+            columns[name][page] = _code(codes[name], value, most=_MAX_VALUES[name])
+    for name, numbers in columns.items():
+        yield _stored(name, numbers, codes.get(name, {}))
+    yield from _copies(columns["shown_as"])
+
+
+def _copies(shown_as: Numbers) -> Iterator[_Stored]:
+    """Yield the pages that are not shown, in order of those that are shown for them, and these in another array."""
+    hidden = sorted((shown, page) for page, shown in enumerate(shown_as) if shown)
+    yield _stored("copies", [page for _, page in hidden])
+    yield _stored("shown", [shown for shown, _ in hidden])
+
+
+def _stored(name: str, numbers: Iterable[int], codes: Mapping[str, int] = {}) -> _Stored:
+    return (name, *packed([*numbers]), json.dumps([*codes]))
+
+
+def _day(modified: str) -> int:
+    """Return 20261121 for `2026-11-21`, and 0 for an invalid date."""
+    digits = modified.replace("-", "")
+    return int(digits) if len(digits) == 8 and digits.isascii() and digits.isdigit() else 0
+
+
+def _code(codes: dict[str, int], value: str, *, most: int) -> int:
+    """Return the code of a value. A new value gets the next one, or 0, that of the empty value, if there are `most`."""
+    code = codes.get(value)
+    if code is None:
+        code = len(codes) if len(codes) < most else 0
+        if code:
+            codes[value] = code
+    return code

@@ -1,0 +1,180 @@
+"""Choose which matches of a query are ranked: all up to a bound, and else the best ones by what no query changes.
+
+A full pack numbers its pages in order of quality, so the first matches are the best ones in this respect. FTS5 reads
+matches in order of row id, and ranking one takes twenty times as long as reading its id.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final, TypeAlias
+
+from app.search.contract import MAX_HITS
+
+#: Matches up to which the number is exact. Filters, dates and names choose among as many.
+MAX_COUNTED: Final = 20_000
+#: Pages that are ranked for their names, although many pages of higher quality match, and names that are compared.
+_NAMED: Final = 200
+_COMPARED_NAMES: Final = 2_000
+#: Digits of an estimated number that are not 0.
+_DIGITS: Final = 2
+_LAST_ROW: Final = 2**62
+
+_COUNT: Final = """
+SELECT count(*), max(rowid) FROM (
+    SELECT rowid FROM pages_fts WHERE pages_fts MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?
+)
+"""
+_IDS: Final = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?"
+_AFTER: Final = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ? AND rowid BETWEEN ? AND ? LIMIT 1 OFFSET ?"
+_RANKED: Final = """
+SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? AND rowid BETWEEN ? AND ?
+"""
+_RANKED_OF: Final = f"{_RANKED} AND (+rowid < ? OR +rowid IN (SELECT value FROM json_each(?)))"  # noqa: S608 (ours)
+_BEST_NAMED: Final = """
+SELECT rowid FROM (
+    SELECT rowid, rank FROM name_stems WHERE name_stems MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?
+) ORDER BY rank LIMIT ?
+"""
+
+#: Chooses among row ids of matches: returns those that pass all filters, in the order in which they are wanted.
+Choice: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RankingScope:
+    """What a search ranks in a pack of `pages` pages with row ids up to `last`: what `choice` returns, or all (None).
+
+    Rows up to the id `ordered` are in order of quality. The later ones, of incremental packs, are ranked beside them.
+    `hidden` are the pages that are no hits, and `visible` is the share of the others.
+    """
+
+    pages: int
+    ordered: int
+    last: int
+    hidden: Container[int] = frozenset()
+    visible: float = 1.0
+    choice: Choice | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all matches are ranked, however many they are."""
+        return self.pages <= MAX_HITS
+
+    @property
+    def parts(self) -> tuple[range, ...]:
+        """Row ids in order of quality, and the others; or all of a small pack."""
+        if self.is_small:
+            return (range(-_LAST_ROW, _LAST_ROW),)
+        parts = (range(1, self.ordered + 1), range(self.ordered + 1, self.last + 1))
+        return tuple(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Scores of the ranked matches by page, best first; and the number of all, an estimate if they are more.
+
+    `read` are the matches by which facets are counted, in any order: a choice is ranked alone. Each stands for `factor`
+    matches.
+    """
+
+    scores: dict[int, float]
+    total: int
+    estimated: bool
+    read: Collection[int]
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is ranked of some rows: all matches (`below` None), or those before the id `below` and those of `ids`.
+
+    `matching` are all visible ones, and `total` those that the choice returns of them.
+    """
+
+    rows: range
+    matching: int = 0
+    total: int = 0
+    below: int | None = None
+    ids: Sequence[int] = ()
+    read: Sequence[int] = ()
+    estimated: bool = False
+
+
+def ranked_matches(
+    connection: sqlite3.Connection, match: str, scope: RankingScope, weights: str, *, named: str = ""
+) -> Matches:
+    """Rank the pages that match an FTS5 expression by bm25 with these weights.
+
+    `named` is an expression of stems: of the matches that are left out for their quality, those whose names match it
+    best are ranked, too.
+    """
+    parts = [_part(connection, match, scope, rows, named) for rows in scope.parts]
+    found = [pair for part in parts for pair in _ranked(connection, match, weights, part)]
+    # FTS5's rank is negative, and less is better. Equal ranks stay in order of row id.
+    found.sort(key=itemgetter(1))
+    hidden = scope.hidden
+    scores = {page: -rank for page, rank in found if page not in hidden}
+    read = frozenset(page for part in parts for page in part.read) or scores
+    if not any(part.estimated for part in parts):
+        return Matches(scores, len(scores), estimated=False, read=read)
+    total, matching = (sum(getattr(part, name) for part in parts) for name in ("total", "matching"))
+    return Matches(scores, rounded(total), estimated=True, read=read, factor=max(1.0, matching / max(1, len(read))))
+
+
+def number_of_matches(connection: sqlite3.Connection, match: str, scope: RankingScope) -> int:
+    """Return an estimate of the number of visible pages that match."""
+    return rounded(sum(_counted(connection, match, scope, rows)[1] for rows in scope.parts))
+
+
+def rounded(number: float) -> int:
+    """Return a number with two digits that are not 0."""
+    whole = round(number)
+    return round(whole, _DIGITS - len(str(whole)))
+
+
+def _ranked(connection: sqlite3.Connection, match: str, weights: str, part: _Part) -> Iterable[tuple[int, float]]:
+    rows = part.rows
+    if part.below is None:
+        return connection.execute(_RANKED, (match, weights, rows.start, rows[-1]))
+    last = max([part.below - 1, *part.ids])
+    if last < rows.start:
+        return ()
+    return connection.execute(_RANKED_OF, (match, weights, rows.start, last, part.below, json.dumps(part.ids)))
+
+
+def _part(connection: sqlite3.Connection, match: str, scope: RankingScope, rows: range, named: str) -> _Part:
+    """Return what is ranked of the rows: the first matches, and those with the best names among the ones after them."""
+    if scope.is_small:
+        return _Part(rows)
+    if scope.choice is not None:
+        return _chosen(connection, match, scope, rows, scope.choice)
+    counted, total, furthest = _counted(connection, match, scope, rows)
+    if counted <= MAX_HITS:
+        return _Part(rows, total, total)
+    (below,) = connection.execute(_AFTER, (match, rows.start, rows[-1], MAX_HITS)).fetchone()
+    best = connection.execute(_BEST_NAMED, (named, below, furthest, _COMPARED_NAMES, _NAMED)) if named else ()
+    return _Part(rows, total, total, below, [page for (page,) in best], estimated=True)
+
+
+def _chosen(connection: sqlite3.Connection, match: str, scope: RankingScope, rows: range, choice: Choice) -> _Part:
+    """Return the matches to rank of those that a choice returns among the first ones."""
+    found = [page for (page,) in connection.execute(_IDS, (match, rows.start, rows[-1], MAX_COUNTED))]
+    read = [page for page in found if page not in scope.hidden]
+    chosen = choice(read)
+    # Where not all matches were read, the rest of the rows has as many for each row.
+    share = len(rows) / (found[-1] - rows.start + 1) if len(found) == MAX_COUNTED else 1.0
+    ids = chosen[:MAX_HITS]
+    estimated = share > 1 or len(ids) < len(chosen)
+    return _Part(rows, round(share * len(read)), round(share * len(chosen)), rows.start, ids, read, estimated)
+
+
+def _counted(connection: sqlite3.Connection, match: str, scope: RankingScope, rows: range) -> tuple[int, int, int]:
+    """Return the number of matches up to a bound, an estimate of all visible ones, and the last id that was counted."""
+    counted, furthest = connection.execute(_COUNT, (match, rows.start, rows[-1], MAX_COUNTED)).fetchone()
+    share = len(rows) / (furthest - rows.start + 1) if counted == MAX_COUNTED else 1.0
+    return counted, round(scope.visible * share * counted), furthest or 0
