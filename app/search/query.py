@@ -228,7 +228,7 @@ class Query:
     @property
     def match(self) -> str:
         """FTS5 expression for pages with every phrase and no excluded one."""
-        return self._with_exclusions(" AND ".join(phrase.match for phrase in self.phrases))
+        return self.excluding(" AND ".join(phrase.match for phrase in self.phrases))
 
     @property
     def relaxed_match(self) -> str | None:
@@ -254,7 +254,7 @@ class Query:
 
     def any_of(self, phrases: Iterable[Phrase]) -> str:
         """Return the FTS5 expression for pages with at least one of the phrases, and no excluded one."""
-        return self._with_exclusions(" OR ".join(phrase.match for phrase in phrases))
+        return self.excluding(" OR ".join(phrase.match for phrase in phrases))
 
     @property
     def is_sentence(self) -> bool:
@@ -267,7 +267,7 @@ class Query:
         """FTS5 expression for all words adjacent; None for a query of one phrase, whose `match` is the same."""
         if len(self.phrases) == 1 and len(self.typed) == len(self.words):
             return None
-        return self._with_exclusions(Phrase(self.typed, prefix=self.phrases[-1].prefix).match)
+        return self.excluding(Phrase(self.typed, prefix=self.phrases[-1].prefix).match)
 
     @property
     def name_match(self) -> str:
@@ -297,7 +297,8 @@ class Query:
             at = end
         return text + self.text[at:]
 
-    def _with_exclusions(self, expression: str) -> str:
+    def excluding(self, expression: str) -> str:
+        """Return an FTS5 expression without the pages that an excluded phrase matches."""
         if not self.excluded:
             return expression
         return f"({expression}) NOT ({' OR '.join(phrase.match for phrase in self.excluded)})"

@@ -128,19 +128,21 @@ def _ranked_any(
 ) -> Matches:
     """Rank the pages with at least one of the phrases; if they are too many, those with one of the rarest ones.
 
-    Only those have high scores without the others.
+    Without a rare phrase, no page has a high score.
     """
     every = query.any_of(phrases)
     if scope.is_small or pack_tables.count_matches(connection, every, most=MAX_HITS + 1) <= MAX_HITS:
         return ranked_matches(connection, every, scope, weights)
     docs = {each: pack_tables.count_matches(connection, each.match, most=MAX_HITS + 1) for each in phrases}
     by_rarity = sorted((each for each in docs if docs[each]), key=docs.__getitem__)
-    rarest = [
-        each
-        for each, sum_of_docs in zip(by_rarity, accumulate(map(docs.__getitem__, by_rarity)), strict=True)
-        if sum_of_docs <= MAX_HITS
-    ]
-    found = ranked_matches(connection, query.any_of(rarest or by_rarity[:1]), scope, weights)
+    sums = accumulate(map(docs.__getitem__, by_rarity))
+    rarest = [each for each, sum_of_docs in zip(by_rarity, sums, strict=True) if sum_of_docs <= MAX_HITS]
+    rarest = rarest or by_rarity[:1]
+    either = " OR ".join(each.match for each in rarest)
+    others = " OR ".join(each.match for each in by_rarity if each not in rarest)
+    # FTS5 reads the frequent ones only where a rare one is.
+    match = f"{either} OR (({either}) AND ({others}))" if others else either
+    found = ranked_matches(connection, query.excluding(match), scope, weights)
     return replace(found, total=number_of_matches(connection, every, scope), estimated=True)
 
 
