@@ -23,7 +23,7 @@ from app.broker.outgoing import Outgoing
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import jobs
 from app.coverart.event_choice import LONGEST_MESSAGE, MESSAGE, Event, EventChoice
-from app.coverart.event_record import MAX_ATTEMPTS, complete, end_failed_run, fail
+from app.coverart.event_record import MAX_ATTEMPTS, EventRecord
 from app.coverart.jobs import EVENT
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Project
@@ -51,19 +51,20 @@ Publish = Callable[[Sequence[Outgoing]], None]
 # Only chosen events are locked while the broker confirms: MusicBrainz's triggers wait for a locked row. A trigger may
 # have given an event another parent since it was chosen. The state is compared as text: by the index of states, which
 # the planner may prefer after a burst, all queued events would be visited. A run is counted when it begins to wait for
-# a worker, as artwork-indexer counts it.
+# a worker, as artwork-indexer counts it. The inner query is an array, since a join may run it for each row of the
+# table.
 _TAKE_CHOSEN = SQL(
     """
     UPDATE artwork_indexer.event_queue
     SET state = 'running', last_updated = clock_timestamp(), attempts = attempts + 1
-    WHERE id IN (
+    WHERE id = ANY(ARRAY(
         SELECT id FROM artwork_indexer.event_queue AS event
         WHERE id = ANY(%(ids)s) AND state::text = 'queued' AND (depends_on IS NULL OR NOT EXISTS (
             SELECT FROM artwork_indexer.event_queue AS parent
             WHERE parent.id = ANY(event.depends_on) AND parent.state <> 'completed'
         ))
         FOR UPDATE OF event SKIP LOCKED
-    )
+    ))
     RETURNING id
     """
 )
@@ -80,14 +81,14 @@ _LIMITS = SQL(
 _TAKE_LOST = SQL(
     """
     UPDATE artwork_indexer.event_queue SET last_updated = clock_timestamp(), attempts = greatest(attempts, 1)
-    WHERE id IN (
+    WHERE id = ANY(ARRAY(
         SELECT id FROM artwork_indexer.event_queue
         WHERE state = 'running' AND entity_type::text = %(entity)s AND action::text = ANY(%(actions)s)
         AND last_updated < now() - make_interval(secs => %(seconds)s)
         ORDER BY created, id
         LIMIT %(rows)s
         FOR UPDATE SKIP LOCKED
-    )
+    ))
     RETURNING id, created, action::text, attempts - 1, depends_on IS NOT NULL, {message}
     """
 ).format(message=MESSAGE)
@@ -180,14 +181,15 @@ class EventPublisher:
     def _publish_events(self, connection: Connection, events: Sequence[Event], exchange: str) -> None:
         outgoing: list[Outgoing] = []
         for event in events:
+            record = EventRecord("", event.id, connection)
             if event.action == "noop":
-                _end_noop(connection, event)
+                _end_noop(record, event.message)
                 continue
             try:
                 outgoing.append(message_of(event, exchange))
             except InvalidJob as error:
                 _log.error("Event %d failed, since it cannot become a message: %s", event.id, error)
-                fail(connection, event.id, str(error))
+                record.fail(str(error))
         if outgoing:
             self._publish(outgoing)
 
@@ -210,9 +212,9 @@ def _limited(connection: Connection) -> Iterator[None]:
         yield
 
 
-def _end_noop(connection: Connection, event: Event) -> None:
+def _end_noop(record: EventRecord, message: Any) -> None:
     """End an event that asks for nothing, or for a failure: an operator's test of the table."""
-    if not (isinstance(event.message, dict) and event.message.get("fail")):
-        complete(connection, event.id)
-    elif not end_failed_run(connection, event.id, "Failure (no-op)"):
-        fail(connection, event.id, "")
+    if not (isinstance(message, dict) and message.get("fail")):
+        record.complete()
+    elif not record.end_failed_run("Failure (no-op)"):
+        record.fail("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -169,13 +169,14 @@ Turn = Literal["alone", "with parents"]
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """Records in the database at `url` how the runs of an event's message end.
+    """Records in the database at `url` how the runs of an event's message end, or through an open connection.
 
     Every method raises DatabaseUnavailable and DatabaseFailed.
     """
 
     url: str
     event: int
+    connection: Connection | None = None
 
     @classmethod
     def of(cls, event: int, settings: Settings) -> Self:
@@ -191,27 +192,61 @@ class EventRecord:
         A message runs only in its turn: that of a queued event is left from a run that was given up. A failed event
         runs by a replay of its dead letter.
         """
-        with self._connection() as connection:
+        with self._table() as connection:
             row = connection.execute(_BEGIN, {"id": self.event, "run": run}).fetchone()
             return None if row is None else "with parents" if row[0] else "alone"
 
     def end_failed_run(self, reason: str) -> bool:
-        """Note a failed run and queue the event again; return False if that was its last run."""
-        with self._connection() as connection, connection.transaction():
-            return end_failed_run(connection, self.event, reason)
+        """Note a failed run and queue the event again for another one; return False if it has none left.
+
+        An event that is not running any more is left as it is: it was queued again, or deleted.
+        """
+        with self._table() as connection, connection.transaction():
+            values = {"id": self.event, "reason": _storable(reason), "channel": CHANNEL}
+            state, attempts = connection.execute(_LOCK, values).fetchone() or ("", 0)
+            connection.execute(_NOTE_REASON, values)
+            if state == "running":
+                if attempts >= MAX_ATTEMPTS:
+                    return False
+                queue_again(connection, [self.event], after="failed run")
+            connection.execute(_NOTIFY, values)
+            return True
 
     def complete(self) -> None:
-        """Complete the event, which releases those that depend on it."""
-        with self._connection() as connection:
-            complete(connection, self.event)
+        """Complete the event, which releases those that depend on it.
+
+        An operator, or a replay, may complete an event that had failed. Its descendants never ran, and are queued
+        again.
+        """
+        values = {"id": self.event, "channel": CHANNEL}
+        with self._table() as connection:
+            if connection.execute(_COMPLETE_FIRST_RUN, values).fetchone() is not None:
+                return
+            with connection.transaction():
+                free = [self.event] * connection.execute(_COMPLETE, values).rowcount
+                while free:
+                    children = [id for (id,) in connection.execute(_FAILED_CHILDREN, {"parents": free})]
+                    replaced = queue_again(connection, children, after="failed run")
+                    free = [replaced.get(id, id) for id in children]
+                connection.execute(_NOTIFY, values)
 
     def fail(self, reason: str) -> None:
-        """Fail the event and its descendants; `reason` is kept if no failed run left one."""
-        with connect(self.url, timeout=2) as connection, connection.transaction():
-            connection.execute(_QUICK, {"ms": str(round(QUICK_SECONDS * 1_000))})
-            fail(connection, self.event, reason)
+        """Fail the running event and its descendants; `reason` is kept if no failed run left one.
 
-    def _connection(self) -> AbstractContextManager[Connection]:
+        Without an open connection one is opened, which waits for a short time only.
+        """
+        values = {"id": self.event, "reason": _storable(reason), "ms": str(round(QUICK_SECONDS * 1_000))}
+        lent = nullcontext(self.connection) if self.connection is not None else connect(self.url, timeout=2)
+        with lent as connection, connection.transaction():
+            if self.connection is None:
+                connection.execute(_QUICK, values)
+            if connection.execute(_FAIL, values).rowcount:
+                connection.execute(_NOTE_ONLY_REASON, values)
+                connection.execute(_FAIL_DESCENDANTS, values)
+
+    def _table(self) -> AbstractContextManager[Connection]:
+        if self.connection is not None:
+            return nullcontext(self.connection)
         return musicbrainz.kept_connection(self.url, variable="EVENT_QUEUE_URL")
 
 
@@ -265,45 +300,6 @@ def _patient() -> Iterator[None]:
         yield
     except DatabaseUnavailable as error:
         raise Postpone(_WITHOUT_DATABASE, str(error)) from error
-
-
-def end_failed_run(connection: Connection, event: int, reason: str) -> bool:
-    """Note a failed run and queue the event again for another one; return False if it has none left.
-
-    An event that is not running any more is left as it is: it was queued again, or deleted.
-    """
-    state, attempts = connection.execute(_LOCK, {"id": event}).fetchone() or ("", 0)
-    connection.execute(_NOTE_REASON, {"id": event, "reason": _storable(reason)})
-    if state == "running":
-        if attempts >= MAX_ATTEMPTS:
-            return False
-        queue_again(connection, [event], after="failed run")
-    connection.execute(_NOTIFY, {"channel": CHANNEL})
-    return True
-
-
-def complete(connection: Connection, event: int) -> None:
-    """Complete an event.
-
-    An operator, or a replay, may complete an event that had failed. Its descendants never ran, and are queued again.
-    """
-    values = {"id": event, "channel": CHANNEL}
-    if connection.execute(_COMPLETE_FIRST_RUN, values).fetchone() is not None:
-        return
-    with connection.transaction():
-        free = [event] * connection.execute(_COMPLETE, values).rowcount
-        while free:
-            children = [id for (id,) in connection.execute(_FAILED_CHILDREN, {"parents": free})]
-            replaced = queue_again(connection, children, after="failed run")
-            free = [replaced.get(id, id) for id in children]
-        connection.execute(_NOTIFY, values)
-
-
-def fail(connection: Connection, event: int, reason: str) -> None:
-    """Fail a running event and its descendants in the transaction of the connection."""
-    if connection.execute(_FAIL, {"id": event}).rowcount:
-        connection.execute(_NOTE_ONLY_REASON, {"id": event, "reason": _storable(reason)})
-        connection.execute(_FAIL_DESCENDANTS, {"id": event})
 
 
 def queue_again(connection: Connection, events: Sequence[int], *, after: QueuedAfter) -> dict[int, int]:

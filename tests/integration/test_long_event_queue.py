@@ -15,7 +15,7 @@ from app.broker.outgoing import Outgoing
 from app.coverart import event_choice
 from app.coverart.event_queue import EventPublisher
 from app.coverart.jobs import EVENT
-from app.coverart.project import COVER_ART
+from app.coverart.project import COVER_ART, EVENT_ART, Project
 from tests.servers.musicbrainz import changes, database
 
 pytestmark = pytest.mark.integration
@@ -65,6 +65,12 @@ class LongQueue:
         publisher.publish_ready(self.connection)
         return [int(each.headers[EVENT]) for each in messages]
 
+    def poll(self, publisher: EventPublisher) -> int:
+        """Publish once, and return how many rows of the table its statements visit."""
+        watched = Watched(self)
+        publisher.publish_ready(watched)  # type: ignore[arg-type]
+        return watched.rows
+
     def visited(self, statement: Any, values: Any) -> int:
         """Return how many rows of the table the nodes of a statement's plan read, or read and left out.
 
@@ -74,6 +80,21 @@ class LongQueue:
             explained = SQL("EXPLAIN (ANALYZE, FORMAT JSON) {}").format(statement)
             [[plan]] = self.connection.execute(explained, values).fetchall()
         return sum(_rows(node) for node in _nodes(plan[0]["Plan"]) if "Scan" in node["Node Type"])
+
+
+@dataclass
+class Watched:
+    """A reader's connection that explains each statement before it runs."""
+
+    queue: LongQueue
+    rows: int = 0
+
+    def transaction(self) -> Any:
+        return self.queue.connection.transaction()
+
+    def execute(self, statement: Any, values: Any = None) -> Any:
+        self.rows += self.queue.visited(statement, values)
+        return self.queue.connection.execute(statement, values)
 
 
 def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -106,9 +127,9 @@ def queue(filled: str) -> Iterator[LongQueue]:
         yield LongQueue(db, connection)
 
 
-def new_publisher() -> tuple[EventPublisher, list[Outgoing]]:
+def new_publisher(project: Project = COVER_ART) -> tuple[EventPublisher, list[Outgoing]]:
     messages: list[Outgoing] = []
-    return EventPublisher({COVER_ART.prefix: COVER_ART}, messages.extend, backoff=3_600), messages
+    return EventPublisher({project.prefix: project}, messages.extend, backoff=3_600), messages
 
 
 @pytest.mark.parametrize(("action", "analyzed"), [("index", True), ("index", False), ("delete_image", False)])
@@ -119,22 +140,30 @@ def test_a_look_at_a_long_queue_visits_rows_in_proportion_to_what_it_publishes(
     # A burst is there before the statistics that describe it.
     if analyzed:
         queue.analyze()
-    visited: list[int] = []
-
-    class Watched:
-        """Explains each statement of a look before it runs."""
-
-        def transaction(self) -> Any:
-            return queue.connection.transaction()
-
-        def execute(self, statement: Any, values: Any = None) -> Any:
-            visited.append(queue.visited(statement, values))
-            return queue.connection.execute(statement, values)
-
     publisher, messages = new_publisher()
-    publisher.publish_ready(Watched())  # type: ignore[arg-type]
+    assert queue.poll(publisher) < MOST_ROWS
     assert len(messages) == event_choice.MIN_IN_FLIGHT
-    assert sum(visited) < MOST_ROWS
+    # The other archive has no event among them, and begins no walk through the queue.
+    publisher, messages = new_publisher(EVENT_ART)
+    assert queue.poll(publisher) < 100
+    assert (messages, publisher.unfinished) == ([], False)
+
+
+def test_a_poll_after_a_burst_in_an_empty_table_goes_by_index_too(event_queue_template: tuple[str, str]) -> None:
+    with (
+        database.copy_of(*event_queue_template) as url,
+        psycopg.connect(url, autocommit=True) as db,
+        psycopg.connect(url, autocommit=True) as connection,
+    ):
+        queue = LongQueue(db, connection)
+        # The statistics are those of a table whose events have been forgotten.
+        queue.fill("completed", 500)
+        db.execute("DELETE FROM artwork_indexer.event_queue")
+        queue.analyze()
+        queue.fill("queued", 5_000)
+        publisher, messages = new_publisher()
+        assert queue.poll(publisher) < MOST_ROWS
+        assert len(messages) == event_choice.MIN_IN_FLIGHT
 
 
 def test_a_new_upload_is_published_at_once_beside_a_long_queue_and_the_oldest_go_on(queue: LongQueue) -> None:
