@@ -51,9 +51,7 @@ HEALTHCHECK --interval=15s --timeout=10s --retries=3 --start-period=60s \
 CMD ["perennial", "--help"]
 
 ARG VERSION=0.1.0
-ARG REVISION=
 LABEL org.opencontainers.image.title="Perennial" \
       org.opencontainers.image.description="Crawls web sites into searchable packs" \
       org.opencontainers.image.licenses="MIT" \
-      org.opencontainers.image.version="$VERSION" \
-      org.opencontainers.image.revision="$REVISION"
+      org.opencontainers.image.version="$VERSION"

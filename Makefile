@@ -1,13 +1,13 @@
 # Every target makes .venv first if it is missing: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down passwords demo demo-caa test test-all test-next chaos lint fmt docs audit release bench clean
+.PHONY: help setup up down passwords demo demo-caa test test-all test-containers test-next chaos lint fmt docs audit release bench clean
 VENV := .venv/.complete
 export PYTHON
 # Most of a command's start is imports: without bytecode each process compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
 
 $(VENV): pyproject.toml constraints.txt
 	@.ci/venv
@@ -38,6 +38,9 @@ test: $(VENV)  ## Lint, then all tests: unit, integration, acceptance
 
 test-all: $(VENV)  ## The same with the long forms of tests
 	@.venv/bin/python tests/run.py all
+
+test-containers: $(VENV)  ## The containers of docker-compose.yml, started by podman, used and broken; needs root
+	@.venv/bin/python -m tests.containers
 
 test-next:  ## All tests on Debian 13: its Python, RabbitMQ and Redis, in a folder; needs root
 	@.ci/next

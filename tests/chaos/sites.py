@@ -118,7 +118,7 @@ def served(plans: list[SitePlan], journal: list[Get], *, named: bool = False) ->
             site = _on_new_port(stack)
             domain = f"site{site.port}.test:{site.port}" if named else site.domain
             for planned in plan.pages.values():
-                site.set(planned.path, _answer(planned, domain, journal.append))
+                site.set(planned.path, answer_of(planned, domain, journal.append))
             domains[domain] = plan
         yield domains
 
@@ -131,7 +131,9 @@ def _on_new_port(stack: ExitStack) -> Site:
     return site
 
 
-def _answer(planned: PlannedPage, domain: str, note: Callable[[Get], None]) -> Answer:
+def answer_of(planned: PlannedPage, domain: str, note: Callable[[Get], None]) -> Answer:
+    """Return how a site answers a request for a page, which notes each answer."""
+
     def noted(status: int, answer: Answer) -> Answer:
         def answer_and_note(request: Request, wire: Wire) -> None:
             answer(request, wire)

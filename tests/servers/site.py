@@ -157,7 +157,7 @@ class Site:
 
     A route is a path, with or without its query; the longer one wins. Anything else is a 404.
     `before`, given here or set later, is called with each request before it is answered (to count, to wait, ...).
-    `port` is that of a site which was there before; else it is a free one.
+    `port` is that of a site which was there before; else it is a free one. `address` is another one in a container.
     """
 
     def __init__(
@@ -166,12 +166,14 @@ class Site:
         *,
         before: Callable[[Request], None] | None = None,
         port: int = 0,
+        address: str = "127.0.0.1",
     ) -> None:
         self._routes = dict(routes or {})
         self.before = before
         self._requests: list[Request] = []
         self._lock = threading.Lock()
-        self._server = _Server(self, port)
+        self._address = address
+        self._server = _Server(self, (address, port))
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="site", daemon=True)
@@ -189,7 +191,7 @@ class Site:
         try:
             yield
         finally:
-            self._server = _Server(self, self.port)
+            self._server = _Server(self, (self._address, self.port))
             self.__enter__()
 
     @property
@@ -281,8 +283,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False  # Closing waits for every answer, so that no socket is left open.
     request_queue_size = 128
 
-    def __init__(self, site: Site, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, site: Site, address: tuple[str, int]) -> None:
+        super().__init__(address, _Handler)
         self.site = site
         self.closing = threading.Event()
         self._open: set[socket.socket] = set()
