@@ -126,6 +126,21 @@ def test_an_incremental_pack_equals_a_full_one_row_by_row(
     assert updated == packed(store, folder)
 
 
+def test_a_page_that_comes_as_the_last_one_goes_has_a_row_of_its_own(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    # Rows are written in order of page ids, so `last` follows the removal of the row with the highest id.
+    *others, removed, last = sorted(PATHS, key=lambda path: page_id(f"https://{DOMAIN}{path}"))
+    link = PageLink(f"https://{DOMAIN}{last}", "Alpha")
+    put(store, *(page(path, f"Page {path}", links=(link,)) for path in (*others, removed)))
+    pack_full(store, DOMAIN, work=tmp_path)
+    put(store, gone(removed), page(last, "Last"))
+    pack_incremental(store, DOMAIN, work=tmp_path)
+    updated = packed(store, tmp_path)
+    assert updated["pages"][page_id(link.url)]["inlinks"] == len(others)
+    pack_full(store, DOMAIN, work=tmp_path)
+    assert updated == packed(store, tmp_path)
+
+
 def long(number: int, text: str) -> Page:
     return page(f"/{number}", f"Page {number}", f"{text} of {number}. " * 200)
 
