@@ -77,9 +77,12 @@ def comparable(found: PackHits) -> tuple[object, ...]:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """Write a pack in which all of 60 pages have one word, and every third another one; the last is named by it."""
-    made = [page(f"/{'ab'[at % 2]}/{at}", f"Page {at}", "alpha" + " beta" * (at % 3 == 0)) for at in range(59)]
-    return write_pack(tmp_path / "pack.sqlite", [*made, page("/a/last", "Alpha", "alpha beta")])
+    """Write a pack in which all of 60 pages have one word, and every third another one; the last is named by it.
+
+    Each path is longer than the one before, so the row ids are in this order.
+    """
+    made = [page(f"/{'ab'[at % 2]}/{'x' * at}", f"Page {at}", "alpha" + " beta" * (at % 3 == 0)) for at in range(59)]
+    return write_pack(tmp_path / "pack.sqlite", [*made, page(f"/a/{'x' * 80}", "Alpha", "alpha beta")])
 
 
 def ranked(pack: Path, match: str, *, ordered: int = 60, named: str = "", **fields: object) -> matches.Matches:
