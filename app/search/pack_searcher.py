@@ -206,7 +206,7 @@ class PackSearcher:
         stems = stems_in(connection, query, self._stemmers, pages=pages)
         ranked = ranking.rank(connection, query, scope, stems=stems, factors=factors)
         bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
-        scores = passages.raised(connection, stems, ranked.scores, pages=pages)
+        scores = passages.raised(connection, stems, ranked.scores, scope)
         by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
         scores = ranking.weighted(by_title, self._properties.inlinks, pages=pages)
         defining = list(dict.fromkeys(each.page for each in defined))

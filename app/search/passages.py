@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Final
 
 from app.search.contract import MAX_HITS
+from app.search.matches import RankingScope
 from app.search.stemmed import PassageStem, Stems
 
 #: What the best passage adds to a score, as a share of it.
@@ -30,16 +31,18 @@ AND passages.rowid BETWEEN page.value << {_NUMBER_BITS} AND (page.value + 1 << {
 """  # noqa: S608 (ours)
 
 
-def raised(connection: sqlite3.Connection, stems: Stems, scores: dict[int, float], *, pages: int) -> dict[int, float]:
+def raised(
+    connection: sqlite3.Connection, stems: Stems, scores: dict[int, float], scope: RankingScope
+) -> dict[int, float]:
     """Return the scores, best first: those of pages raised by their best passage, compared with the best of all.
 
-    Passages with a word and its synonyms must not make those with the typed words look poor. If very many
-    of the `pages` pages have the words, only passages of the best pages are compared, by the words that they have.
+    Passages with a word and its synonyms must not make those with the typed words look poor. In a large
+    pack, if very many pages have the words, only passages of the best pages are compared, by the words that they have.
     """
     if not scores or not stems.in_passages:
         return scores
-    if sum(stem.docs for stem in stems.passage_stems) > MAX_HITS:
-        best, most = _best_of(connection, stems.passage_stems, tuple(islice(scores, _BEST_PAGES)), pages=pages)
+    if not scope.is_small and sum(stem.docs for stem in stems.passage_stems) > MAX_HITS:
+        best, most = _best_of(connection, stems.passage_stems, tuple(islice(scores, _BEST_PAGES)), pages=scope.pages)
     else:
         best = _best(connection, stems.in_passages, scores)
         typed = _best(connection, stems.typed_in_passages, scores) if stems.typed_in_passages else {}
