@@ -197,6 +197,9 @@ def stack(engine: Engine, compose_program: Path) -> Iterator[Stack]:
     made.down()  # What a run that was killed has left.
     try:
         yield made
+    except AssertionError:
+        print(made.compose("logs", "--no-color", "--tail=20"))
+        raise
     finally:
         made.down()
         made.redis.close()
