@@ -19,6 +19,7 @@ from app.pack import database as db
 from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
+from app.pack.properties import are_ids_spent
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
 from app.pack.quality import reserve_ids
 from app.pack.stored_pages import StoredContent, delete_tombstones, find_vanished, read_pages, write_tombstones
@@ -187,8 +188,9 @@ def pack_incremental(
 ) -> PackResult:
     """Bring a domain's pack up to date with the stored pages, reading only what changed.
 
-    Nothing is written if nothing changed. A pack that is missing, damaged or of another schema is rebuilt from all
-    stored pages. Without `deletions`, rows of deleted pages stay. `work` is a folder for temporary files.
+    Nothing is written if nothing changed. A pack that is missing, damaged or of another schema, or has used up its row
+    ids, is rebuilt from all stored pages. Without `deletions`, rows of deleted pages stay. `work` is a folder for
+    temporary files.
 
     Raises PackRefused when no page would be left of a pack that had some; PreconditionFailed when another pack was
     written meanwhile; PackError for a full disk; InvalidMessage (domain); StoreError.
@@ -197,7 +199,9 @@ def pack_incremental(
         previous = download_previous(store, domain, run.work / "previous.sqlite")
         listed = list_pages(store, domain)
         if previous.path is not None and previous.manifest is not None:
-            return _update(run, previous, previous.path, previous.manifest, listed, deletions=deletions)
+            updated = _update(run, previous, previous.path, previous.manifest, listed, deletions=deletions)
+            if updated is not None:
+                return updated
         with _new_database(run, listed) as database:
             pages = rows.count(database)
             if not pages and not previous.pages:
@@ -216,14 +220,19 @@ def _update(
     listed: Mapping[str, Stat],
     *,
     deletions: bool,
-) -> PackResult:
-    """Apply what changed to the previous database at `path`, described by `present`; publish it if rows differ."""
+) -> PackResult | None:
+    """Apply what changed to the previous database at `path`, described by `present`; publish it if rows differ.
+
+    Return None, with nothing published, where pages that came and went have used up the row ids.
+    """
     with db.open_for_update(path) as database:
         changed, deleted = rows.difference(database, listed)
         changed_bytes = sum(stat.size for stat in changed)
         require_space(run.work, SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
         with db.transaction(database):
             counts = rows.apply(database, read_pages(run.store, changed), deleted, deletions=deletions)
+            if counts and are_ids_spent(database):
+                return None
             if counts:
                 complete.derive_changed(database, lambda ids: _read_again(run.store, listed, ids), counts.total)
         if not counts and previous.manifest_stored:

@@ -38,6 +38,12 @@ def write_properties(database: sqlite3.Connection) -> None:
     database.executemany(_INSERT, _arrays(database))
 
 
+def are_ids_spent(database: sqlite3.Connection) -> bool:
+    """Return whether there are too many row ids for the pages to write arrays of them."""
+    rows, _, last = database.execute(_EXTENT).fetchone()
+    return bool(last > _MAX_IDS * rows + _SPARE_IDS)
+
+
 def check_properties(database: sqlite3.Connection, name: str) -> None:
     """Raise PackCorrupt unless `properties` has what `write_properties` writes. `name` is that of the pack's file."""
     try:
@@ -51,7 +57,7 @@ def check_properties(database: sqlite3.Connection, name: str) -> None:
 def _arrays(database: sqlite3.Connection) -> Iterator[_Stored]:
     """Yield the arrays. Each but the last two has a number for every row id from 0 on."""
     rows, first, last = database.execute(_EXTENT).fetchone()
-    if first < 1 or last > _MAX_IDS * rows + _SPARE_IDS:
+    if first < 1 or are_ids_spent(database):
         raise ValueError(f"row ids from {first} to {last} for {rows} pages")
     names = ("inlinks", "versions", "shown_as", "section", "lang", "type", "date")
     columns = {name: array("I", bytes(4 * (last + 1))) for name in names}

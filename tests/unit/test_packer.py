@@ -18,6 +18,7 @@ import zstandard
 
 from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
+from app.pack import properties
 from app.pack.complete import writer
 from app.pack.fetch import fetch_pack, sha256
 from app.pack.frames import compress
@@ -467,6 +468,21 @@ class TestIncremental:
         with pytest.raises(PackRefused, match="no pages; the present pack has 1"):
             site.increment()
         assert site.packed() == before
+
+    def test_a_pack_is_built_anew_when_pages_that_came_and_went_have_used_up_the_row_ids(
+        self, site: StoredSite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(properties, "_MAX_IDS", 2)
+        monkeypatch.setattr(properties, "_SPARE_IDS", 0)
+        site.put(page(0), page(1))
+        site.full()
+        last = []
+        for number in range(2, 6):
+            site.put(page(number))
+            site.remove(number - 2)
+            assert site.increment().pages == 2
+            last += site.query("SELECT max(id) FROM pages")
+        assert last == [(3,), (4,), (2,), (3,)]
 
     def test_a_manifest_that_a_killed_writer_did_not_write_is_written(self, site: StoredSite) -> None:
         site.put(page("a"))
