@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +86,7 @@ def test_events_of_workers_are_dumped_and_workers_are_started_and_stopped_by_nam
         eventually(lambda: "one@" in dump.log and "heartbeat" in dump.log, f"its events: {dump.log}", seconds=60)
     finally:
         python(environment, *multi, "stopwait", "one", *files, given="")
-        dump.process.send_signal(signal.SIGINT)
+        dump.process.terminate()
         dump.process.wait(30)
     assert not pid.exists()
 
