@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -11,12 +13,17 @@ from urllib.parse import quote, unquote, urlsplit
 from app.broker.errors import ManagementFailed
 from app.errors import FetchError, ServicesError
 from app.http.api_client import ApiClient
+from app.http.response import Response
 from app.private_services.state import make_directory, write_private
 from app.topology.accounts import Account, accounts, pattern
 from app.topology.queues import events_exchange
 from config.settings import Settings
 
-_CLIENT = ApiClient(response_timeout=10.0)
+_CLIENT = ApiClient(response_timeout=10.0, keeps_connections=True)
+
+#: Seconds for which an API that does not answer is asked again: while containers start, its name is not always found.
+_PATIENCE = 5.0
+_PAUSE = 0.5
 
 
 def make_accounts(settings: Settings, directory: Path, *, prefix: str = "perennial") -> list[Path]:
@@ -63,17 +70,22 @@ def _put(api: str, account: Account, *, user: str, password: str, vhost: str) ->
         f"topic-permissions/{place}": events,
     }
     for path, value in requests.items():
-        try:
-            response = _CLIENT.send(
-                "PUT",
-                f"{api.rstrip('/')}/{path}",
-                headers={"Content-Type": "application/json"},
-                body=json.dumps(value).encode(),
-            )
-        except FetchError as error:
-            raise ManagementFailed(f"management API (BROKER_API_URL) does not answer: {error}") from error
+        response = _send(f"{api.rstrip('/')}/{path}", value)
         if not response.ok:
             raise ManagementFailed(f"management API (BROKER_API_URL) answers {response.status} to PUT {path}")
+
+
+def _send(url: str, value: Mapping[str, Any]) -> Response:
+    """Send a value, which has the same effect each time, until the API answers; raises ManagementFailed."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            headers = {"Content-Type": "application/json"}
+            return _CLIENT.send("PUT", url, headers=headers, body=json.dumps(value).encode())
+        except FetchError as error:
+            if time.monotonic() > deadline:
+                raise ManagementFailed(f"management API (BROKER_API_URL) does not answer: {error}") from error
+        time.sleep(_PAUSE)
 
 
 def _kept_password(file: Path) -> str:
