@@ -21,7 +21,7 @@ from config.settings import Settings
 
 _CLIENT = ApiClient(response_timeout=10.0, keeps_connections=True)
 
-#: Seconds for which an API that does not answer is asked again: while containers start, its name is not always found.
+#: Seconds in which a request without an answer is sent again: while containers start, a name is not always found.
 _PATIENCE = 5.0
 _PAUSE = 0.5
 
