@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,11 @@ class Unpicklable(Exception):
 
     def __init__(self, shelf: str, row: int) -> None:
         super().__init__(f"{shelf}-{row}")
+
+
+def has_journal(args: Sequence[Any]) -> bool:
+    """Return whether the first argument is the path of a journal: some tasks of canvases have others."""
+    return bool(args) and isinstance(args[0], str) and Path(args[0]).is_absolute()
 
 
 def note(journal: str, line: str) -> int:
@@ -278,14 +283,14 @@ def called_back(request: Any, error: Any, _trace: Any, *, journal: str) -> None:
 @signals.task_failure.connect  # type: ignore[untyped-decorator]
 def _note_failure(args: Any = None, exception: Any = None, einfo: Any = None, **_: Any) -> None:
     """Note what Sentry and OpenTelemetry listen to."""
-    if args:
+    if has_journal(args):
         note(args[0], f"task_failure {type(exception).__name__} {einfo is not None}")
 
 
 @signals.task_retry.connect  # type: ignore[untyped-decorator]
 def _note_retry(request: Any = None, einfo: Any = None, **_: Any) -> None:
     """Note what Sentry and OpenTelemetry listen to."""
-    if request.args:
+    if has_journal(request.args):
         note(request.args[0], f"task_retry {einfo is not None}")
 
 
