@@ -41,7 +41,7 @@ def write_properties(database: sqlite3.Connection) -> None:
 def are_ids_spent(database: sqlite3.Connection) -> bool:
     """Return whether there are too many row ids for the pages to write arrays of them."""
     rows, _, last = database.execute(_EXTENT).fetchone()
-    return bool(last > _MAX_IDS * rows + _SPARE_IDS)
+    return _are_spent(rows, last)
 
 
 def check_properties(database: sqlite3.Connection, name: str) -> None:
@@ -57,7 +57,7 @@ def check_properties(database: sqlite3.Connection, name: str) -> None:
 def _arrays(database: sqlite3.Connection) -> Iterator[_Stored]:
     """Yield the arrays. Each but the last two has a number for every row id from 0 on."""
     rows, first, last = database.execute(_EXTENT).fetchone()
-    if first < 1 or are_ids_spent(database):
+    if first < 1 or _are_spent(rows, last):
         raise ValueError(f"row ids from {first} to {last} for {rows} pages")
     names = ("inlinks", "versions", "shown_as", "section", "lang", "type", "date")
     columns = {name: array("I", bytes(4 * (last + 1))) for name in names}
@@ -73,6 +73,10 @@ def _arrays(database: sqlite3.Connection) -> Iterator[_Stored]:
     for name, numbers in columns.items():
         yield _stored(name, numbers, codes.get(name, {}))
     yield from _copies(columns["shown_as"])
+
+
+def _are_spent(rows: int, last: int) -> bool:
+    return last > _MAX_IDS * rows + _SPARE_IDS
 
 
 def _copies(shown_as: Numbers) -> Iterator[_Stored]:
