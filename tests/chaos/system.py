@@ -23,15 +23,14 @@ from app import private_services as services
 from app.private_services.procfile import formation, procfile
 from app.private_services.service import MARK
 from app.redis_state.client import PREFIX
-from app.storage.open import create_store, open_store
-from app.storage.store import ObjectStore
+from app.storage.open import create_store
 from config.settings import Settings
 from tests.chaos.gateway import StoreGateway
 from tests.chaos.keeper import Keeper
 from tests.chaos.leftovers import none_left
 from tests.servers.dns import DnsServer
 from tests.servers.s3 import S3Server, s3_server
-from tests.support.broker import Broker
+from tests.support.clients import SystemClients
 from tests.support.kill import service_processes
 from tests.support.proxy import Proxy
 from tests.support.rabbit_cluster import RabbitCluster, rabbit_cluster
@@ -64,7 +63,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class System(SystemClients):
     """A running system. `settings` reach its services directly, past the proxy and the gateway.
 
     `store_folder` is the folder of a folder store.
@@ -80,16 +79,6 @@ class System:
     store_folder: Path
     #: A client that fails soon.
     redis: Redis
-
-    @property
-    def store(self) -> ObjectStore:
-        """The object store."""
-        return open_store(self.settings.store, endpoint_url=self.settings.s3_endpoint_url)
-
-    @property
-    def broker(self) -> Broker:
-        """A plain client of the broker."""
-        return Broker(self.settings.broker)
 
     @property
     def wire(self) -> Proxy:

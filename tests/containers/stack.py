@@ -18,13 +18,11 @@ from dotenv import dotenv_values
 from redis import Redis
 
 from app.private_services.ports import choose
-from app.storage.open import open_store
-from app.storage.store import ObjectStore
 from config.settings import ROOT, Settings
 from tests.chaos.sites import Get
 from tests.containers.engine import FOLDER, SOURCES, Engine
 from tests.containers.site import JOURNAL, REPAIR
-from tests.support.broker import Broker
+from tests.support.clients import SystemClients
 from tests.support.waiting import eventually
 
 PROJECT = "perennial-test"
@@ -68,7 +66,7 @@ def clean_checkout() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(SystemClients):
     """The containers. `env` is what the file `.env` has; `settings` reach the services over published ports."""
 
     engine: Engine
@@ -144,16 +142,6 @@ class Stack:
         requests.post(f"http://127.0.0.1:{self.env[site]}{REPAIR}", timeout=30).raise_for_status()
 
     # What the records of `make chaos` are collected from
-
-    @property
-    def store(self) -> ObjectStore:
-        """The object store."""
-        return open_store(self.settings.store, endpoint_url=self.settings.s3_endpoint_url)
-
-    @property
-    def broker(self) -> Broker:
-        """A plain client of the broker."""
-        return Broker(self.settings.broker)
 
     @property
     def keeper(self) -> Stack:
