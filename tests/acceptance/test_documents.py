@@ -53,6 +53,8 @@ REPEATED = (
     *("perennial status ", "perennial search ", "perennial searchers", "perennial explain "),
     *("perennial dead list", "perennial dead show ", "curl "),
 )
+#: Seconds to repeat them: a page that a request stored after it was blocked is deleted 40 seconds later.
+_LONGEST = 60.0
 #: Values of the pages that differ in every run.
 DEAD_ID = "1d6a0f0e-6c5a-4d0a-9c0b-2f6b7a1f0c11"
 GUEST = '"127.0.0.1:5672", userid="guest", password="guest", virtual_host="/"'
@@ -124,7 +126,7 @@ class Reader:
 
         if command.line.startswith(REPEATED):
             try:
-                eventually(done, command.line, every=0.2)
+                eventually(done, command.line, seconds=_LONGEST, every=0.2)
             except AssertionError as error:
                 raise AssertionError(f"{command.line}\nprinted:\n{printed}\nexpected:\n{command.output}") from error
         else:
