@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,30 @@ _MAX_PORT = 65_535
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*)(?::([0-9]{1,5}))?")
 
 _Url = TypeVar("_Url", bound=str | SecretStr)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFile:
+    """A file with the value of a setting; `is_alone` is false where the setting's own variable is set, too."""
+
+    path: str
+    is_alone: bool
+
+    def read(self, variable: str) -> str:
+        """Return the content without the newline at its end. Raises ValueError, which never quotes the content."""
+        if not self.is_alone:
+            raise ValueError(f"{variable} and {variable}_FILE are both set: remove one of them")
+        try:
+            text = Path(self.path).read_text(encoding="utf-8").removesuffix("\n")
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror}"
+        except ValueError:  # Its text would quote the content.
+            reason = "is not UTF-8"
+        else:
+            if text:
+                return text
+            reason = "is empty"
+        raise ValueError(f"the file of {variable}_FILE, {self.path!r}, {reason}")
 
 
 def url_of(*schemes: str) -> Callable[[_Url], _Url]:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from config import checks
 from config.flower_login import check_login, kept_login
@@ -35,6 +42,16 @@ LONGEST_DELAY_MS = 2_100_000_000
 _HTTP = checks.url_of("http", "https")
 
 Folder = Annotated[Path, AfterValidator(checks.folder)]
+
+
+class _EnvironmentAndFiles(EnvSettingsSource):
+    """The environment, in which a secret `NAME` may be given as `NAME_FILE`, the path of a file with its value."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return what pydantic expects of a source, with a SecretFile as the value where a file is named."""
+        value, key, is_complex = super().get_field_value(field, field_name)
+        path = self.env_vars.get(f"{field_name}_file") if field.annotation is SecretStr else None
+        return (checks.SecretFile(path, is_alone=value is None), key, False) if path else (value, key, is_complex)
 
 
 class Settings(BaseSettings):
@@ -190,7 +207,8 @@ class Settings(BaseSettings):
     )
     site_secrets: Annotated[SecretStr, AfterValidator(checks.secrets)] = Field(
         SecretStr(""),
-        description="Secrets of sites: a JSON object of names and values, or the path of a file with one.",
+        description="Secrets of sites: a JSON object of names and values, or the path of a file with one, which is "
+        "read at each use.",
     )
 
     # Cover art
@@ -383,6 +401,12 @@ class Settings(BaseSettings):
         named = {"PERENNIAL_DATA_DIR": values["data_dir"]} if "data_dir" in values else {}
         return {**values, **named}
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_secret_file(cls, value: Any, info: ValidationInfo) -> Any:
+        # Not by the source itself: only an error of a validator is reported with the name of its setting.
+        return value.read(str(info.field_name).upper()) if isinstance(value, checks.SecretFile) else value
+
     @field_validator(
         "allow_private_hosts",
         "allow_ports",
@@ -481,9 +505,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read arguments first, then the environment, and no settings file."""
-        del settings_cls, dotenv_settings, file_secret_settings
-        return init_settings, env_settings
+        """Read arguments first, then the environment with the files of secrets, and no settings file."""
+        del env_settings, dotenv_settings, file_secret_settings
+        return init_settings, _EnvironmentAndFiles(settings_cls)
 
     @property
     def lacks_contact(self) -> bool:

@@ -31,7 +31,8 @@ from tests.support.killable import Killable
 
 def _variables() -> set[str]:
     """Return the environment variables that `Settings` reads."""
-    return {str(field.validation_alias or name).upper() for name, field in Settings.model_fields.items()}
+    names = {str(field.validation_alias or name).upper() for name, field in Settings.model_fields.items()}
+    return names | {f"{name}_FILE" for name in names}
 
 
 # Tests do not depend on the user's environment: every setting is removed, except the servers that tests may use.

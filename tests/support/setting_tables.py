@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Collection
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from app.cli.config import meaning_of, shown, text_of, variable_of
 from config.settings import ROOT, Settings
 
@@ -33,8 +35,12 @@ def to_markdown(names: Collection[str] = Settings.model_fields) -> str:
     lines = ["| Variable | Default | Meaning |", "| --- | --- | --- |"]
     for name in names:
         field = Settings.model_fields[name]
-        default = shown(name, field.default)
-        cells = (f"`{variable_of(name, field)}`", f"`{default}`" if default else "", meaning_of(field))
+        default, variable = shown(name, field.default), variable_of(name, field)
+        cells = (
+            f"`{variable}`" + (f" or `{variable}_FILE`" if field.annotation is SecretStr else ""),
+            f"`{default}`" if default else "",
+            meaning_of(field),
+        )
         row = " | ".join(cell.replace("|", r"\|") for cell in cells)
         lines.append(f"| {row} |")
     return "\n".join(lines)

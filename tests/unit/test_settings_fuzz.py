@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
+from app.cli.config import variable_of
 from app.cli.errors import explained
 from app.http.addresses import AddressPolicy
 from config.settings import Settings
 
 pytestmark = pytest.mark.unit
 
-VARIABLES = sorted(str(field.validation_alias or name).upper() for name, field in Settings.model_fields.items())
+VARIABLES = sorted(variable_of(name, field) for name, field in Settings.model_fields.items())
+SECRETS = [variable_of(name, field) for name, field in Settings.model_fields.items() if field.annotation is SecretStr]
 
 #: What `os.environ` can hold: no NUL, and a byte that is not UTF-8 as a lone surrogate.
 ANY_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])) | st.just("\udcff\udc80")
@@ -88,3 +92,35 @@ def test_a_wrong_setting_is_refused_when_it_is_read_and_not_when_it_is_used(
 ) -> None:
     printed = outcome(variable, text)
     assert printed.startswith(reason)
+
+
+def test_a_secret_is_the_content_of_its_file_without_the_newline_at_its_end(tmp_path: Path) -> None:
+    secrets = {
+        "BROKER_URL": "amqps://me:pass@mq//",
+        "REDIS_URL": "rediss://app:pass@cache",
+        "SITE_SECRETS": '{"wiki": "Bearer 5f1b0c"}',
+        "ARCHIVE_SECRET_KEY": "hush4711",
+        "MUSICBRAINZ_URL": "postgresql://reader:pass@db/musicbrainz",
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        for variable, text in secrets.items():
+            (tmp_path / variable).write_text(f"{text}\n")
+            environment.setenv(f"{variable}_FILE", str(tmp_path / variable))
+        found = Settings()
+    assert {name: getattr(found, name.lower()).get_secret_value() for name in secrets} == secrets
+
+
+@pytest.mark.parametrize("variable", SECRETS)
+def test_a_file_that_gives_no_secret_is_an_error_with_its_path_and_without_its_content(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing, empty, binary, good = (tmp_path / name for name in ("missing", "empty", "binary", "good"))
+    empty.write_text("\n")
+    binary.write_bytes(b"hush4711\xff")
+    good.write_text("hush4711")
+    wrong = {missing: "cannot be read: No such file or directory", tmp_path: "cannot be read: Is a directory"}
+    for path, reason in {**wrong, empty: "is empty", binary: "is not UTF-8"}.items():
+        printed = outcome(f"{variable}_FILE", str(path))
+        assert printed == f"{variable}: the file of {variable}_FILE, {str(path)!r}, {reason}"
+    monkeypatch.setenv(f"{variable}_FILE", str(good))
+    assert outcome(variable, "mine") == f"{variable}: {variable} and {variable}_FILE are both set: remove one of them"
