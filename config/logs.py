@@ -15,6 +15,7 @@ from celery import current_task
 from celery.app.log import TaskFormatter
 from pydantic import SecretStr
 
+from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 
 #: Loggers of Celery that write a line for each message or tick ("received", "succeeded", "ignored", "Discarding revoked
@@ -27,8 +28,11 @@ TEXT = "%(asctime)s %(levelname)-7s %(processName)s %(name)s [%(task_id)s] %(mes
 #: Written in place of a secret.
 MASK = "********"
 
-#: What a line says of the running task, besides its name and id, by the fields of its message.
+#: What a line says of a task, besides its name, id and attempt, by the fields of its message.
 ABOUT = ("url", "domain", "crawl_id")
+
+#: The tasks whose message begins a crawl unless it names one. Its id is the crawl's.
+BEGINS_CRAWL = frozenset(ROUTE_BY_TYPE[kind].task for kind in ("index+crawl", "crawl"))
 
 #: Characters of the shortest secret that is masked: a shorter one may be a word.
 _SHORTEST = 6
@@ -54,8 +58,8 @@ def secrets_in(settings: Settings) -> re.Pattern[str]:
 class ScrubbingFormatter(TaskFormatter):  # type: ignore[misc]
     """Add the id of a record's task: of the running task, or of the message that the record is about; hide secrets.
 
-    A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, or as Celery does,
-    by an `id` in `extra={"data": ...}`. A record that is about no message has no id.
+    A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, perhaps with `task`,
+    `attempt` and `task_kwargs`, or as Celery does, by an `id` in `extra={"data": ...}`. Others are about no message.
     """
 
     def __init__(self, fmt: str, *, secrets: re.Pattern[str]) -> None:
@@ -94,18 +98,34 @@ class JsonFormatter(ScrubbingFormatter):
             "logger": record.name,
             "message": super().format(record),
             "task_id": getattr(record, "task_id", ""),
-            **{name: self._secrets.sub(_masked, str(value)) for name, value in _about_task().items()},
+            **_about_task(record),
         }
-        return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
+        return json.dumps({name: self._scrubbed(value) for name, value in fields.items() if value}, ensure_ascii=False)
+
+    def _scrubbed(self, value: Any) -> Any:
+        """Return a number as it is, and all else as text without secrets."""
+        return value if isinstance(value, int) else self._secrets.sub(_masked, str(value))
 
 
-def _about_task() -> dict[str, Any]:
-    """Return the name of the running task, and what its message says of the site; empty outside of a task."""
+def _about_task(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the task that runs or that a record names, its attempt, and what its message says of the site and crawl.
+
+    A record that is about no task has none of them.
+    """
     task = current_task
-    if not task or not task.request:
-        return {}
-    message = task.request.kwargs if isinstance(task.request.kwargs, dict) else {}
-    return {"task": task.name, **{name: message[name] for name in ABOUT if name in message}}
+    if task and task.request:
+        name, attempt, message = task.name, task.request.retries + 1, task.request.kwargs
+    else:
+        name, attempt = getattr(record, "task", ""), getattr(record, "attempt", "")
+        message = getattr(record, "task_kwargs", None)
+    message = message if isinstance(message, dict) else {}
+    about = {"task": name, "attempt": attempt, **{name: message[name] for name in ABOUT if name in message}}
+    if "domain" not in about and "url" in about:
+        with suppress(ValueError):  # The task refuses an invalid URL.
+            about["domain"] = urlsplit(str(about["url"])).netloc.rpartition("@")[2].lower()
+    if name in BEGINS_CRAWL:
+        about.setdefault("crawl_id", getattr(record, "task_id", ""))
+    return about
 
 
 def configure(level: int | str | None = None, file: str | None = None) -> None:

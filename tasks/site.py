@@ -53,6 +53,7 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     )
     callback = full_pack(start.domain, crawl.id)
     scheduled = message.get("scheduled") is True
+    logger.info("Crawl of %s begins", start.url)
     process.records.begin(crawl, timer_timeout=timeout, callback=callback.message, scheduled=scheduled)
     # Open before the timer runs, which would fire without them. If this process dies before it publishes them, this
     # message comes again.
@@ -139,6 +140,7 @@ def end_crawl(**message: Any) -> None:
     if crawl is not None and process.records.end(crawl):
         reset_timer_of(domain)
         if record := read_crawl(process.store, CrawlRef(domain, crawl.id)):
+            logger.info("Crawl of %s ended: %s", record.start_url, dict(record.counts))
             publish_events([crawl_ended(record)])
 
 

@@ -174,7 +174,7 @@ class PageWork:
             case Unchanged():
                 pass
             case Skipped(why=why, detail=detail):
-                log.info("Page skipped: %s: %s (%s); what is stored of it stays", target.url, why, detail)
+                log.debug("Page skipped: %s: %s (%s); what is stored of it stays", target.url, why, detail)
         return own_id
 
     def _put_tombstone(self, object_key: str, target: Target, why: str) -> None:

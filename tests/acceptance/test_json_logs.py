@@ -1,35 +1,59 @@
-"""LOG_FORMAT=json: one page is followed through its retries by its task id, to its dead letter."""
+"""LOG_FORMAT=json: a crawl is followed to its pack by its id, and one page of it through its retries by its own."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.topology.queues import DEAD_SET
 from config.settings import Settings
-from tests.servers.site import Site, failure
+from tests.servers.site import Site, document, failure, reply
 from tests.support.system import running_system
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
 
+#: Pages of the crawl that are well.
+PAGES = 40
 
-def test_a_page_is_followed_through_its_retries_by_its_id(
+
+def test_a_crawl_is_followed_by_its_id_and_its_page_through_three_retries(
     environment: dict[str, str], settings: Settings, tmp_path: Path
 ) -> None:
-    chosen = {**environment, "LOG_FORMAT": "json", "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "3"}
-    with Site({"/": failure(500)}) as site, running_system(chosen, settings, tmp_path) as system:
-        body = json.dumps({"type": "index", "url": site.at("/")})
-        system.broker.post(body.encode(), message_id="page-4711")
-        eventually(lambda: system.broker.depth(DEAD_SET) == 1, "the page is dead-lettered", seconds=60)
+    chosen = {**environment, "LOG_FORMAT": "json", "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "3", "TIMER_TIMEOUT": "1"}
+    leaves = [f"/{number}" for number in range(PAGES)]
+    pages = {leaf: reply(document(f"Page {leaf}", f"about {leaf}")) for leaf in leaves}
+    start = reply(document("Start", links=[*leaves, "/broken"]))
+    with (
+        Site({"/": start, "/broken": failure(500), **pages}) as site,
+        running_system(chosen, settings, tmp_path) as system,
+    ):
+        body = json.dumps({"type": "index+crawl", "url": site.at("/")})
+        system.broker.post(body.encode(), message_id="crawl-4711")
+        system.packed(site.domain)
+        assert system.broker.depth(DEAD_SET) == 1
         # Celery's banner is text.
         lines = [json.loads(line) for line in system.worker.log.splitlines() if line.startswith("{")]
-    about = [line for line in lines if line.get("task_id") == "page-4711"]
-    decided = [line["message"].partition(" of site.index")[0] for line in about if line["logger"].endswith("failures")]
-    assert decided[:3] == ["Retry 1 of 3", "Retry 2 of 3", "Retry 3 of 3"]
-    assert len(decided) == 4
-    # Celery's own line of the last run, in the process of the pool, also has what the message says.
+    crawl = [line for line in lines if line.get("crawl_id") == "crawl-4711"]
+    assert all({"task", "task_id", "attempt", "domain", "process"} <= line.keys() for line in crawl)
+    assert {line["domain"] for line in crawl} == {site.domain}
+    subjects = [line["message"].partition(" of ")[0] for line in crawl]
+    assert (subjects[0], subjects[-2:]) == ("Crawl", ["Crawl", "Pack"])
+    # All other lines are about the page that failed, and each line about it is one of the crawl.
+    [page] = {line["task_id"] for line in crawl if line.get("url") == site.at("/broken")}
+    about = [line for line in lines if line.get("task_id") == page]
+    assert about == crawl[1:-2]
+    assert [line["attempt"] for line in about if line["logger"].endswith("failures")] == [1, 2, 3, 4]
+    # Celery's own line of the last run is one of the pool's process.
     [traceback] = [line for line in about if "Traceback" in line["message"]]
-    assert (traceback["task"], traceback["url"]) == ("site.index", site.at("/"))
+    assert (traceback["attempt"], traceback["task"]) == (4, "site.page")
+    # A line for each page, or each second, would be here more often.
+    assert max(Counter(_shape(line) for line in lines).values()) < 10
+
+
+def _shape(line: dict[str, Any]) -> str:
+    """Return the beginning of a message without numbers, which all lines of one kind share."""
+    return " ".join(word for word in line["message"].split()[:4] if not any(letter.isdigit() for letter in word))

@@ -221,7 +221,7 @@ def test_a_message_that_waits_to_run_again_is_not_active_so_that_a_lost_connecti
     request: Any = Request.__new__(Request)
     request._message = SimpleNamespace(channel=SimpleNamespace(is_open=True))
     request._request_dict = {"delivery_info": {}}
-    request.name, request.id = "shop.mail", "1"
+    request.name, request.id, request._kwargs = "shop.mail", "1", {}
     alone: list[Request] = []
     state.active_requests.add(request)
     request._run_again(alone.append, WorkerLostError("9"))

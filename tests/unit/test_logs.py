@@ -55,6 +55,10 @@ def test_a_line_of_the_main_process_names_the_message_that_it_is_about() -> None
     assert (line["task_id"], line["level"], line["logger"]) == ("abc", "WARNING", "app.crawl")
     assert {"time", "process", "pid"} <= set(line)
     assert "task_id" not in json.loads(formatted(JsonFormatter, "retry"))
+    begins = {"task": "site.index_and_crawl", "task_id": "c1", "attempt": 2}
+    line = json.loads(formatted(JsonFormatter, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"}))
+    assert line | begins | {"crawl_id": "c1", "domain": "site.example"} == line
+    assert line["url"] == f"https://{MASK}@Site.example/"
 
 
 def test_a_json_line_of_a_task_names_its_site_and_crawl_and_is_one_line() -> None:
@@ -71,9 +75,10 @@ def test_a_json_line_of_a_task_names_its_site_and_crawl_and_is_one_line() -> Non
     assert "\n" not in line
     entry = json.loads(line)
     assert entry["message"] == "first\nsecond"
-    assert {name: entry[name] for name in ("task_id", "task", "url", "domain", "crawl_id")} == {
+    assert {name: entry[name] for name in ("task_id", "task", "attempt", "url", "domain", "crawl_id")} == {
         "task_id": "abc",
         "task": "site.page",
+        "attempt": 1,
         "url": f"https://{MASK}@site.example/a",
         "domain": "site.example",
         "crawl_id": "c1",

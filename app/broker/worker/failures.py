@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
@@ -56,12 +56,19 @@ OnOutcome = Callable[[str, str, str], None]
 class Original:
     """A message that the worker has not acknowledged yet.
 
-    `is_held` returns whether it still can be: after a lost connection the broker delivers the message again.
+    `is_held` returns whether it still can be: after a lost connection the broker delivers the message again. `about` is
+    what log lines say of it, as attributes of their records: `task_id`, `task`, `attempt` and `task_kwargs`.
     """
 
     delivery: Delivery
     is_held: Callable[[], bool]
     done: Done
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """Return what log lines say of the message: at least its id."""
+        return {"task_id": message_id(self.delivery), **self.about}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,10 +83,6 @@ class _Act:
     def subject(self) -> tuple[str, str]:
         """Return what is done to a message of which queue, for the log."""
         return _VERBS[type(self.decision)], self.original.delivery.queue
-
-    @property
-    def context(self) -> dict[str, str]:
-        return {"task_id": message_id(self.original.delivery)}
 
 
 class FailureHandler:
@@ -119,12 +122,12 @@ class FailureHandler:
         policy = self.policies.policy_for(delivery.queue, failure.task)
         decision = policy.decide(delivery, failure)
         subject = f"{failure.task or 'message'} from {delivery.queue}"
-        context = {"task_id": message_id(delivery)}
+        number = policy.attempts(delivery) + 1
+        context = {"task": failure.task, "attempt": number, **original.context}
         match decision:
             case Retry(delay_ms=delay_ms) | Reject(delay_ms=delay_ms):
-                number, seconds = policy.attempts(delivery) + 1, delay_ms / 1_000
                 retries = f"{number} of {policy.retries(delivery)}"
-                logger.warning("Retry %s of %s in %g s: %s", retries, subject, seconds, failure, extra=context)
+                logger.warning("Retry %s of %s in %g s: %s", retries, subject, delay_ms / 1_000, failure, extra=context)
             case Dead():
                 trace = f"\n{failure.traceback}" if failure.traceback and not is_logged else ""
                 logger.error("Dead-lettered %s (%s): %s%s", subject, failure.reason, failure, trace, extra=context)
@@ -176,7 +179,7 @@ class FailureHandler:
             "Dead-lettering %s from %s without a run: its earlier deliveries crashed workers",
             task,
             delivery.queue,
-            extra={"task_id": message_id(delivery)},
+            extra=original.context,
         )
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
@@ -222,7 +225,8 @@ class FailureHandler:
                 held.append(act)
             else:
                 # The broker has the original again: a replacement would double it.
-                logger.info("No need to %s a message of %s: it is delivered again", *act.subject, extra=act.context)
+                text, context = "No need to %s a message of %s: it is delivered again", act.original.context
+                logger.info(text, *act.subject, extra=context)
         outcomes = carry_out([(act.decision, act.message) for act in held], publisher=self.publisher)
         failed = []
         for act, outcome in zip(held, outcomes, strict=True):
@@ -235,8 +239,9 @@ class FailureHandler:
                 logger.warning("Cannot %s a message of %s, it runs again in %g s: %s", *act.subject, seconds, outcome)
                 self._act(detour, act.original)
             else:
+                context = act.original.context
                 logger.warning(
-                    "Cannot %s a message of %s, again in %g s: %s", *act.subject, pause, outcome, extra=act.context
+                    "Cannot %s a message of %s, again in %g s: %s", *act.subject, pause, outcome, extra=context
                 )
                 failed.append(self._sendable(act, outcome))
         # In two halves: one message that the broker never answers must not hold back the others forever.

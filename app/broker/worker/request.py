@@ -129,7 +129,8 @@ class Request(RevocableRequest):
             # The broker delivers it again.
             state.task_ready(self)
             return
-        logger.warning("%s[%s] runs again, alone: it shared its process: %s", self.name, self.id, error)
+        text = "%s[%s] runs again, alone: it shared its process: %s"
+        logger.warning(text, self.name, self.id, error, extra=self._about)
         # It does not run: if the connection is lost before it does, Celery must forget it, as this worker does.
         state.active_requests.discard(self)
         # Its first run is not at work any more.
@@ -142,11 +143,16 @@ class Request(RevocableRequest):
         return failures
 
     @property
+    def _about(self) -> dict[str, Any]:
+        attempt = self.request_dict.get("retries", 0) + 1
+        return {"task_id": self.id, "task": self.name, "attempt": attempt, "task_kwargs": self.kwargs}
+
+    @property
     def _delivery(self) -> Delivery:
         return original_delivery(self.message)
 
     def _original(self, done: Done) -> Original:
-        return Original(self._delivery, partial(is_held, self.message), done)
+        return Original(self._delivery, partial(is_held, self.message), done, self._about)
 
     def _postponed_at_time_limit(self) -> AttemptPostponed | None:
         try:
