@@ -17,13 +17,13 @@ from app.cli.context import operations
 from app.cli.printing import print_result
 from app.operations.letters import (
     DONE,
+    IdsBySet,
     LetterOrder,
     act_on_letters,
     add_note,
     editable,
     edited_body,
     find_letter,
-    redirection,
 )
 
 OneId = Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")]
@@ -52,18 +52,10 @@ def edit(
     ops = operations()
     letter = find_letter(ops.dead_sets, ident)
     body = edited_body(letter, arguments or _new_arguments(letter))
-    has_address = queue or exchange or key
-    address = redirection(ops.settings, queue=queue, exchange=exchange, routing_key=key) if has_address else None
-    order = LetterOrder(
-        verb="edit",
-        budget=budget,
-        again=again,
-        body=body,
-        content_type=content_type or None,
-        exchange=address.exchange if address else None,
-        routing_key=address.routing_key if address else None,
-    )
-    _carry_out(order, [letter], why=why, as_json=as_json)
+    order = LetterOrder(verb="edit", budget=budget, again=again, body=body, content_type=content_type or None)
+    if queue or exchange or key:
+        order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
+    _carry_out(order, {letter.set: [letter.id]}, why=why, as_json=as_json)
 
 
 def redirect(
@@ -78,11 +70,9 @@ def redirect(
 ) -> None:
     """Replay dead letters to another queue, or to an exchange with a routing key."""
     ops = operations()
-    address = redirection(ops.settings, queue=queue, exchange=exchange, routing_key=key)
-    order = LetterOrder(
-        verb="redirect", budget=budget, again=again, exchange=address.exchange, routing_key=address.routing_key
-    )
-    _carry_out(order, ops.dead_sets.find(idents), why=why, as_json=as_json)
+    order = LetterOrder(verb="redirect", budget=budget, again=again)
+    order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
+    _carry_out(order, ops.dead_sets.choose(idents), why=why, as_json=as_json)
 
 
 def note(
@@ -109,11 +99,8 @@ def _new_arguments(letter: DeadLetter) -> str:
     return text
 
 
-def _carry_out(order: LetterOrder, letters: list[DeadLetter], *, why: str, as_json: bool) -> None:
-    ids: dict[str, list[str]] = {}
-    for letter in letters:
-        ids.setdefault(letter.set, []).append(letter.id)
-    subject = ", ".join(letter.id for letter in letters)
+def _carry_out(order: LetterOrder, ids: IdsBySet, *, why: str, as_json: bool) -> None:
+    subject = ", ".join(ident for listed in ids.values() for ident in listed)
     with output.progress(ids) as on_progress:
         result = act_on_letters(operations(), order, ids, subject=subject, why=why, on_progress=on_progress)
     output.exit_with_result(result, "replayed" if order.verb == "edit" else DONE[order.verb], as_json=as_json)

@@ -15,6 +15,7 @@ from app.errors import StoreError
 from app.operations.operators import Operator
 from app.storage.reading import parsing
 from app.storage.store import ObjectStore
+from app.text.phrases import cut
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +68,13 @@ class AuditLog:
         entry = AuditEntry(
             key=key or f"{AUDIT_PREFIX}{now:%Y-%m-%d}/{now:%H%M%S.%f}-{uuid.uuid4().hex[:8]}",
             at=now.isoformat(timespec="milliseconds"),
-            operator=_cut(operator.name),
+            operator=cut(operator.name, MAX_TEXT),
             role=operator.role.value,
             origin=operator.origin.value,
             act=act,
-            subject=_cut(subject),
-            why=_cut(why),
-            result=_cut(result),
+            subject=cut(subject, MAX_TEXT),
+            why=cut(why, MAX_TEXT),
+            result=cut(result, MAX_TEXT),
             details=details,
         )
         data = json.dumps(asdict(entry), ensure_ascii=True).encode()
@@ -104,7 +105,3 @@ def read_entry(store: ObjectStore, key: str) -> AuditEntry:
             return AuditEntry(**{**json.loads(data), "key": key})
     except StoreError as error:
         return AuditEntry(key=key, at="", operator="", role="", origin="", act="unreadable", subject=str(error))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"

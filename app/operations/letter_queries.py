@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from app.broker.dead_letters import EVERYTHING, DeadLetter, DeadSets, LetterGroup, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.messages.dead_sets import domain_of, task_of, where
+from app.text.phrases import cut
 
 #: Hours of a group's trend, and seconds of one.
 TREND_HOURS: Final = 24
@@ -277,11 +278,6 @@ def parse_time(text: str) -> float:
         return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
         raise InvalidMessage(f"time {text[:40]!r}: expected an age such as 2h, or 2026-11-25T10:00 (UTC)") from None
-
-
-def cut(text: str, limit: int) -> str:
-    """Return a text of at most `limit` characters, with a sign where more follows."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _contains(letter: DeadLetter, text: str) -> bool:

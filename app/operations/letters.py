@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -75,6 +75,18 @@ class LetterOrder:
         address = None if self.exchange is None else Address(self.exchange, self.routing_key or "")
         body = None if self.body is None else self.body.encode(errors="replace")
         return ReplayChanges(body=body, content_type=self.content_type, address=address)
+
+    def redirected(
+        self, settings: Settings, *, queue: str = "", exchange: str = "", routing_key: str = ""
+    ) -> LetterOrder:
+        """Return the order to the address of a queue, or of an exchange and key.
+
+        Raises InvalidMessage unless exactly one is given, and for one from which no failed letter would return.
+        """
+        if bool(queue) == bool(exchange or routing_key):
+            raise InvalidMessage("redirection: give a queue, or an exchange and a routing key")
+        address = address_of_queue(settings, queue) if queue else checked_address(settings, exchange, routing_key)
+        return replace(self, exchange=address.exchange, routing_key=address.routing_key)
 
     def options(self) -> dict[str, Any]:
         """Return what differs from a plain replay, for the audit."""
@@ -248,15 +260,6 @@ def checked_address(settings: Settings, exchange: str, routing_key: str) -> Addr
             f"exchanges are {', '.join(sorted(topology.exchanges))}"
         )
     return Address(exchange, routing_key)
-
-
-def redirection(settings: Settings, *, queue: str = "", exchange: str = "", routing_key: str = "") -> Address:
-    """Return the address of a queue, or of an exchange and key; raises InvalidMessage unless exactly one is given."""
-    if bool(queue) == bool(exchange or routing_key):
-        raise InvalidMessage("redirection: give a queue, or an exchange and a routing key")
-    if queue:
-        return address_of_queue(settings, queue)
-    return checked_address(settings, exchange, routing_key)
 
 
 # Notes

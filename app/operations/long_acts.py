@@ -46,6 +46,8 @@ MAX_LETTERS: Final = 200_000
 #: `interrupted`: its process was killed. `stopped`: the broker, a canary or an error ended it early.
 Phase = Literal["running", "paused", "cancelled", "interrupted", "stopped", "done"]
 Wanted = Literal["", "paused", "cancelled"]
+#: What an operator does with an act that was begun.
+Steering = Literal["pause", "resume", "cancel"]
 #: Phases in which an act can continue.
 RESUMABLE: Final[frozenset[Phase]] = frozenset({"paused", "interrupted", "stopped", "done"})
 
@@ -161,8 +163,14 @@ class LongActs:
         keys = sorted((stat.key for stat in self._store.list(ACTS_PREFIX)), reverse=True)
         return [self._stored(key.removeprefix(ACTS_PREFIX).removesuffix(".json")) for key in islice(keys, number)]
 
-    def steer(self, ident: str, wanted: Wanted, *, why: str = "") -> LongAct:
-        """Pause or cancel an act: it ends after its present batch. Raises InvalidMessage for one that has ended."""
+    def steer(self, ident: str, do: Steering, *, why: str = "") -> LongAct:
+        """Pause, resume or cancel an act. It pauses and ends after its present batch.
+
+        Raises InvalidMessage for one that has ended.
+        """
+        if do == "resume":
+            return self.resume(ident, why=why)
+        wanted: Wanted = "paused" if do == "pause" else "cancelled"
 
         def steered(act: LongAct) -> LongAct:
             if act.is_running:
@@ -171,8 +179,7 @@ class LongActs:
                 return replace(act, phase="cancelled", wanted="")
             raise InvalidMessage(f"act {ident} is {act.phase}")
 
-        name = "pause" if wanted == "paused" else "cancel"
-        with self._ops.act(f"{name} act", ident, why=why) as audited:
+        with self._ops.act(f"{do} act", ident, why=why) as audited:
             act = self.read(ident)
             audited.result = f"{act.done:,} of {act.total:,} done"
             return self.change(ident, steered)

@@ -71,12 +71,12 @@ def describe_errors(*errors: type[ApplicationError]) -> dict[int | str, dict[str
     described: dict[int | str, dict[str, Any]] = {}
     for status in sorted({error.problem.status for error in errors}):
         kinds = [error for error in errors if error.problem.status == status]
-        types = [type_of(error) for error in kinds]
+        types = list(dict.fromkeys(map(type_of, kinds)))
         schema = {"allOf": [{"$ref": _REFERENCE.format(model="Problem")}, {"properties": {"type": {"enum": types}}}]}
         headers = _RETRY_AFTER if any(error.problem.retry_in for error in kinds) else {}
         headers = headers | (_QUOTA if TooManySearches in kinds else {})
         described[status] = {
-            "description": "; ".join(f"{error.problem.title} (`{type_of(error)}`)" for error in kinds),
+            "description": "; ".join(dict.fromkeys(f"{each.problem.title} (`{type_of(each)}`)" for each in kinds)),
             "content": {MEDIA_TYPE: {"schema": schema}},
             **({"headers": headers} if headers else {}),
         }

@@ -21,7 +21,15 @@ from app.crawl.reports.first_crawls import FirstCrawls, no_crawls
 from app.errors import MethodNotAllowed, ResourceNotFound, SearchUnavailable
 from app.sites.search_counter import SearchCounter
 from app.web import api, monitoring, opensearch, pages, problems
-from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware, is_for_operators, is_ops_page
+from app.web.middleware import (
+    OPS_API,
+    OPS_PAGES,
+    ConcurrencyLimit,
+    RateLimiter,
+    WebMiddleware,
+    is_for_operators,
+    is_ops_page,
+)
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.ops import acts, art, audit, home, letter_page, letters, live, login, queues, searchers, sites, waiting
 from app.web.ops.live import Streams
@@ -31,6 +39,7 @@ from app.web.ops_api import crawls, overview
 from app.web.ops_api import letters as letters_api
 from app.web.ops_api import sites as site_acts
 from app.web.ops_api import waiting as waiting_api
+from app.web.ops_api.callers import OPS_ERRORS
 from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 
@@ -41,9 +50,9 @@ _LEAST_COMPRESSED = 600
 _COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
-_ROUTERS = tuple(module.router for module in (api, pages, problems, opensearch, monitoring))
+_PUBLIC = (api, pages, problems, opensearch, monitoring)
 _OPS_PAGES = (login, home, live, letters, letter_page, acts, waiting, sites, art, queues, searchers, audit)
-_OPS_ROUTERS = tuple(module.router for module in (crawls, letters_api, overview, site_acts, waiting_api, *_OPS_PAGES))
+_OPS_API = (crawls, letters_api, overview, site_acts, waiting_api)
 
 
 def create_app(
@@ -90,8 +99,12 @@ def create_app(
     app.state.ops = ops
     app.state.overview = overview
     app.state.streams = Streams()
-    for router in (*_ROUTERS, *_OPS_ROUTERS):
-        app.include_router(router)
+    for module in _PUBLIC:
+        app.include_router(module.router)
+    for module in _OPS_API:
+        app.include_router(module.router, prefix=OPS_API, responses=OPS_ERRORS)
+    for module in _OPS_PAGES:
+        app.include_router(module.router, prefix=OPS_PAGES, include_in_schema=False)
     app.mount("/static", VersionedFiles(), name="static")
     for kind in (ApplicationError, RequestValidationError, HTTPException, RedisError):
         app.add_exception_handler(kind, _answer_error)

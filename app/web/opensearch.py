@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.errors import InvalidQuery, PackNotFound
+from app.text.phrases import cut
 from app.web.addresses import parse_domains
 from app.web.languages import VARY, languages_of
 from app.web.pages import templates
@@ -89,13 +90,9 @@ def describe(base: str, domains: Sequence[str]) -> str:
     return templates.get_template("opensearch.xml").render(
         base=base,
         query=query,
-        short_name=_cut(sites or "Perennial", MAX_SHORT_NAME),
-        long_name=_cut(f"Perennial: {sites}" if sites else "Perennial", MAX_LONG_NAME),
-        description=_cut(f"Search {sites}" if sites else "Search all sites that are indexed here", 1_024),
+        short_name=cut(sites or "Perennial", MAX_SHORT_NAME),
+        long_name=cut(f"Perennial: {sites}" if sites else "Perennial", MAX_LONG_NAME),
+        description=cut(f"Search {sites}" if sites else "Search all sites that are indexed here", 1_024),
         suggestions=SUGGESTIONS,
         own_url=f"{base}/opensearch.xml{'?' if chosen else ''}{chosen}",
     )
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast, get_args
 
 from fastapi import APIRouter, Response
 from fastapi.responses import FileResponse, HTMLResponse
@@ -11,13 +11,13 @@ from fastapi.responses import FileResponse, HTMLResponse
 from app.broker.errors import BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.errors import ResourceNotFound
 from app.operations.letters import DONE, export_file
-from app.operations.long_acts import LongAct, LongActs
+from app.operations.long_acts import LongAct, LongActs, Steering
 from app.operations.operations import Operations
 from app.web.middleware import LIVE_PATH, OPS_PAGES
 from app.web.ops.visits import Acting, Reading, Visit
 from app.web.pages import templates
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 #: Seconds after which the page of a running act is loaded again where no script runs.
 REFRESH: Final = 2
@@ -79,16 +79,10 @@ def _died_again(visit: Visit, act: LongAct) -> int | None:
 @router.post("/acts/{ident}")
 def steer_act(visit: Acting, ident: str) -> Response:
     """Pause, resume or cancel an act."""
-    acts, why = LongActs(visit.ops), visit.value("why")
-    match visit.value("do"):
-        case "pause":
-            acts.steer(ident, "paused", why=why)
-        case "cancel":
-            acts.steer(ident, "cancelled", why=why)
-        case "resume":
-            acts.resume(ident, why=why)
-        case other:
-            raise InvalidMessage(f"do {other[:40]!r}: expected pause, resume or cancel")
+    do = visit.value("do")
+    if do not in get_args(Steering):
+        raise InvalidMessage(f"do {do[:40]!r}: expected one of {', '.join(get_args(Steering))}")
+    LongActs(visit.ops).steer(ident, cast(Steering, do), why=visit.value("why"))
     return visit.back(f"{OPS_PAGES}/acts/{ident}")
 
 

@@ -17,7 +17,7 @@ from app.web.middleware import OPS_PAGES
 from app.web.ops.overviews import overview_of
 from app.web.ops.visits import Acting, Reading
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 _STEERED = {"pause": art.pause_reader, "resume": art.resume_reader}
 

@@ -7,10 +7,9 @@ from itertools import islice
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from app.web.middleware import OPS_PAGES
 from app.web.ops.visits import Reading
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 #: Entries of one page.
 _PER_PAGE = 50

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-#: Units of a duration, with their seconds.
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
+from app.text.phrases import duration
 
 
 def moment(value: float | str | datetime) -> datetime:
@@ -31,14 +30,6 @@ def ago(value: float | str | datetime) -> str:
     """Return how long ago a time was, or in how long it will be."""
     seconds = (datetime.now(UTC) - moment(value)).total_seconds()
     return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its largest unit, of which there are at least two: `90 min`, `3 h`, `12 s`."""
-    for unit, size in _UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def number(value: float) -> str:

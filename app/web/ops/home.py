@@ -10,12 +10,12 @@ from fastapi.responses import HTMLResponse
 
 from app.operations.findings import findings, sentence
 from app.operations.overview import Snapshot
-from app.web.middleware import LIVE_PATH, OPS_PAGES
+from app.web.middleware import LIVE_PATH
 from app.web.ops.overviews import overview_of
 from app.web.ops.visits import Reading
 from app.web.pages import templates
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 #: The parts of the page that change while it is open: templates of `templates/ops/home/`, whose element has `live-`
 #: and this name as its id.

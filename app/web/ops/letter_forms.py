@@ -14,7 +14,7 @@ from app.broker.dead_letters import DeadSets, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.operations.letter_queries import LetterQuery
-from app.operations.letters import IdsBySet, LetterOrder, Verb, redirection
+from app.operations.letters import IdsBySet, LetterOrder, Verb
 from app.operations.long_acts import LongActs
 from app.operations.operations import Operations
 from app.web.models import StrictParameters
@@ -125,20 +125,14 @@ def order_by(visit: Visit, verb: str) -> LetterOrder:
         raise InvalidMessage(f"budget {budget[:40]!r}: expected keep or fresh, or nothing")
     rate = visit.number("rate", default=0.0)
     canary = visit.number("wait", default=CANARY_SECONDS, least=0.1) if visit.value("canary") else None
-    address = None
-    if verb == "redirect" or (verb == "edit" and any(map(visit.value, ("queue", "exchange", "routing_key")))):
-        address = redirection(
-            visit.ops.settings,
-            queue=visit.value("queue"),
-            exchange=visit.value("exchange"),
-            routing_key=visit.value("routing_key"),
-        )
-    return LetterOrder(
+    order = LetterOrder(
         verb=verb,  # type: ignore[arg-type]
         budget=budget or None,  # type: ignore[arg-type]
         rate=rate or None,
         canary=canary,
         again=bool(visit.value("again")),
-        exchange=address.exchange if address else None,
-        routing_key=address.routing_key if address else None,
     )
+    address = {name: visit.value(name) for name in ("queue", "exchange", "routing_key")}
+    if verb == "redirect" or (verb == "edit" and any(address.values())):
+        return order.redirected(visit.ops.settings, **address)
+    return order

@@ -25,7 +25,7 @@ from app.web.ops.letter_forms import order_by, parse_ref
 from app.web.ops.visits import Acting, Reading
 from config.settings import Settings
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 #: Characters of a header's value, and of arguments, that the page shows. Longer arguments cannot be edited on it.
 _MAX_HEADER: Final = 4_000

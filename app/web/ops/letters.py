@@ -23,7 +23,7 @@ from app.web.middleware import OPS_PAGES
 from app.web.ops.letter_forms import ChosenLetters, LetterParameters, chosen_by, matching, order_by
 from app.web.ops.visits import Acting, Reading, Visit
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 #: Letters of one page, and the last page. All letters are read for each page.
 PER_PAGE: Final = 50

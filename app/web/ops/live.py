@@ -20,14 +20,13 @@ from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, Overloaded
 from app.operations.overview import PATIENCE
-from app.web.middleware import LIVE_PATH
 from app.web.ops.acts import followed_act
 from app.web.ops.home import fragments as home_fragments
 from app.web.ops.overviews import overview_of
 from app.web.ops.queues import worker_fragments
 from app.web.ops.visits import Reading, Visit
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter()
 
 #: Streams of one process at the same time, seconds between two looks, and seconds after which a stream ends.
 MAX_STREAMS: Final = 20
@@ -72,7 +71,7 @@ class LiveParameters(BaseModel):
     act: str = Field("", max_length=100)
 
 
-@router.get(LIVE_PATH)
+@router.get("/live")
 async def live(visit: Reading, parameters: Annotated[LiveParameters, Query()]) -> StreamingResponse:
     """Send the parts of a page that change."""
     overview = overview_of(visit.request)

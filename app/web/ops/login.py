@@ -14,7 +14,7 @@ from app.web.middleware import LOGIN_PATH, OPS_PAGES
 from app.web.ops.access import MAX_NAME, require_same_origin, set_cookie
 from app.web.ops.visits import Acting, OpsState, anonymous, ops_state, read_form
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 State = Annotated[OpsState, Depends(ops_state)]
 

@@ -15,7 +15,7 @@ from app.web.ops.overviews import overview_of
 from app.web.ops.visits import Acting, Reading
 from app.web.pages import templates
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 
 @router.get("/queues", response_class=HTMLResponse)

@@ -8,11 +8,10 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from app.operations.overview import PATIENCE
-from app.web.middleware import OPS_PAGES
 from app.web.ops.overviews import overview_of
 from app.web.ops.visits import Reading
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 #: Packs of one page.
 _PER_PAGE = 100

@@ -9,12 +9,11 @@ from app.broker.errors import InvalidMessage
 from app.errors import InvalidSite
 from app.operations import crawls, sites
 from app.operations.site_list import PER_PAGE, list_page
-from app.web.middleware import OPS_PAGES
 from app.web.ops import site_page, site_removal, site_urls
 from app.web.ops.site_page import routes_of, site_path
 from app.web.ops.visits import Acting, Reading, Visit
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 for _module in (site_page, site_removal, site_urls):
     router.include_router(_module.router)
 

@@ -27,7 +27,7 @@ from app.web.middleware import OPS_PAGES
 from app.web.ops.overviews import overview_of
 from app.web.ops.visits import Acting, Reading, Visit
 
-router = APIRouter(prefix=OPS_PAGES, include_in_schema=False)
+router = APIRouter()
 
 _ACTS: dict[str, WaitingAct] = {"send": "send", "dead": "dead"}
 

@@ -1,25 +1,54 @@
-"""The operator of a request of the operators' API, and its answer."""
+"""What all addresses of the operators' API have in common: the operator of a request, its body, answers and errors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from app.broker.errors import ApplicationError
-from app.errors import ResourceNotFound
+from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage, Overloaded
+from app.errors import (
+    BodyRefused,
+    CrawlNotFound,
+    OperatorRequired,
+    ResourceNotFound,
+    RoleRequired,
+    SearchUnavailable,
+    StoreError,
+    TooManySearches,
+    UriTooLong,
+)
 from app.operations.operations import Operations
+from app.web.api import describe_errors
 from app.web.ops.access import require_same_origin
 from app.web.ops.visits import OpsState
 
 #: Fields of every answer: no cache keeps it.
 NO_STORE = {"Cache-Control": "no-store"}
+#: What any of these addresses may answer besides its result.
+OPS_ERRORS = describe_errors(
+    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, RoleRequired, ResourceNotFound, CrawlNotFound),
+    *(TooManySearches, ApplicationError, Overloaded, DeadSetBusy, SearchUnavailable, BrokerUnreachable, StoreError),
+)
 
 _bearer = HTTPBearer(auto_error=False, description="The value of `WEB_OPERATOR_TOKEN`.")
+
+
+class StrictBody(BaseModel):
+    """A JSON body. An unknown field is refused, as it may be a mistyped one, and so is a value of another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ActBody(StrictBody):
+    """The body of an act."""
+
+    why: str = Field("", max_length=500, description="The reason, for the audit.")
 
 
 async def calling(
@@ -46,7 +75,10 @@ async def calling(
 Calling = Annotated[Operations, Depends(calling)]
 
 
-async def answer(produce: Callable[[], Any]) -> Response:
-    """Answer with the JSON of what a function returns, which runs in a thread."""
-    document = json.dumps(await run_in_threadpool(produce), default=str)
-    return Response(document, media_type="application/json", headers=NO_STORE)
+def answer(value: Any) -> Response:
+    """Return a value as JSON. Its texts may be those of any message, so all of them are escaped to ASCII."""
+    return Response(json.dumps(value, default=_encoded), media_type="application/json", headers=NO_STORE)
+
+
+def _encoded(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
 
-from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.crawl.reports.crawl_report import BrokenLink
 from app.crawl.reports.url_export import MEDIA_TYPES, Format, export_urls
-from app.errors import (
-    BodyRefused,
-    CrawlNotFound,
-    OperatorRequired,
-    ResourceNotFound,
-    SearchUnavailable,
-    TooManySearches,
-    UriTooLong,
-)
 from app.sites.status import Status
-from app.web.api import describe_errors
-from app.web.middleware import OPS_API
 from app.web.models import MAX_DOMAIN, StrictParameters
 from app.web.ops_api.callers import NO_STORE, Calling, answer
 
@@ -73,44 +59,35 @@ class ExplainedUrl(BaseModel):
     next_attempt: float | None = Field(description="Seconds since the epoch, if it waits for a retry.")
 
 
-_ERRORS = describe_errors(
-    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, ResourceNotFound, CrawlNotFound, TooManySearches),
-    *(ApplicationError, Overloaded, SearchUnavailable),
-)
 _EXPORTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {media_type: {"schema": {"type": "string"}} for media_type in MEDIA_TYPES.values()}}
 }
 
-router = APIRouter(prefix=OPS_API, responses=_ERRORS)
+router = APIRouter()
 
 
 @router.get("/explain", response_model=ExplainedUrl, operation_id="explain")
-async def explain(ops: Calling, parameters: Annotated[ExplainParameters, Query()]) -> Response:
+def explain(ops: Calling, parameters: Annotated[ExplainParameters, Query()]) -> Response:
     """Explain the state of one URL: its reason in the crawl, and what is stored of it."""
-    return await answer(lambda: ops.reports.explain(parameters.url).as_json())
+    return answer(ops.reports.explain(parameters.url).as_json())
 
 
 @router.get("/status", response_model=Status, operation_id="status")
-async def status(ops: Calling, parameters: Annotated[DomainParameters, Query()]) -> Response:
+def status(ops: Calling, parameters: Annotated[DomainParameters, Query()]) -> Response:
     """Report a domain: pages, open messages, timer, pack, and its URLs by reason."""
-    return await answer(lambda: asdict(ops.reports.status(parameters.domain)))
+    return answer(ops.reports.status(parameters.domain))
 
 
 @router.get("/broken-links", response_model=list[BrokenLink], operation_id="broken_links")
-async def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters, Query()]) -> Response:
+def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters, Query()]) -> Response:
     """List the broken links of a domain's latest crawl, and the pages that have them; those of most pages first."""
-
-    def found() -> list[dict[str, Any]]:
-        links = ops.reports.broken_links(ops.reports.latest(parameters.domain))
-        return [asdict(each) for each in links.read(parameters.offset, parameters.limit)]
-
-    return await answer(found)
+    links = ops.reports.broken_links(ops.reports.latest(parameters.domain))
+    return answer(list(links.read(parameters.offset, parameters.limit)))
 
 
 @router.get("/urls", response_class=StreamingResponse, operation_id="urls", responses=_EXPORTS)
-async def urls(ops: Calling, parameters: Annotated[ExportParameters, Query()]) -> Response:
+def urls(ops: Calling, parameters: Annotated[ExportParameters, Query()]) -> Response:
     """Export every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
-    report = await run_in_threadpool(ops.reports.latest, parameters.domain)
     form = Format(parameters.format)
-    pieces = export_urls(report, form, reason=parameters.reason)
+    pieces = export_urls(ops.reports.latest(parameters.domain), form, reason=parameters.reason)
     return StreamingResponse(pieces, media_type=MEDIA_TYPES[form], headers=NO_STORE)

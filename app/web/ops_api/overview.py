@@ -3,56 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from app.broker.errors import ApplicationError, BrokerUnreachable, InvalidMessage, Overloaded
+from app.broker.errors import BrokerUnreachable
 from app.cluster.protocol import Routes
 from app.coverart.event_state import EventQueueState, EventRow, Requeued
-from app.errors import (
-    BodyRefused,
-    OperatorRequired,
-    ResourceNotFound,
-    RoleRequired,
-    SearchUnavailable,
-    StoreError,
-    TooManySearches,
-    UriTooLong,
-)
+from app.errors import SearchUnavailable
 from app.operations import art, timers
 from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.audit import AuditEntry
-from app.operations.findings import findings, sentence
-from app.operations.operations import Operations
+from app.operations.findings import Finding, findings, sentence
 from app.operations.overview import PATIENCE, as_json
 from app.operations.queues import QueueFigures
 from app.operations.workers import WorkerReport
-from app.web.api import describe_errors
-from app.web.middleware import OPS_API
+from app.timers.timers import RunningTimer
 from app.web.models import MAX_DOMAIN, StrictParameters
 from app.web.ops.overviews import overview_of
-from app.web.ops_api.callers import Calling, answer
-
-#: Characters of the reason of an act.
-MAX_WHY = 500
-#: What any of these addresses may answer besides its result.
-OPS_ERRORS = describe_errors(
-    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, RoleRequired, ResourceNotFound, TooManySearches),
-    *(ApplicationError, Overloaded, SearchUnavailable, BrokerUnreachable, StoreError),
-)
-
-
-class StrictBody(BaseModel):
-    """The body of an act. An unknown field is refused: it may be a mistyped one."""
-
-    model_config = {"extra": "forbid"}
-
-    why: str = Field("", max_length=MAX_WHY, description="The reason, for the audit.")
+from app.web.ops_api.callers import ActBody, Calling, answer, calling
 
 
 class AuditParameters(StrictParameters):
@@ -68,39 +40,30 @@ class TimerParameters(StrictParameters):
     limit: int = Field(100, ge=1, le=1_000, description="Timers to answer with, at most, those that are due first.")
 
 
-class FireBody(StrictBody):
+class FireBody(ActBody):
     """A timer that is to be due now."""
 
     domain: str = Field(min_length=1, max_length=MAX_DOMAIN, examples=["docs.example.org"])
 
 
-class RequeueBody(StrictBody):
+class RequeueBody(ActBody):
     """Failed events of the event queue that are to be queued again."""
 
     events: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(min_length=1, max_length=200)
     dry_run: bool = Field(False, description="Only check and list the events.")
 
 
-class HandBackBody(StrictBody):
+class HandBackBody(ActBody):
     """Running events of the event queue, for the indexer that takes it over."""
 
     dry_run: bool = Field(False, description="Only list the events.")
 
 
-class ReindexBody(StrictBody):
+class ReindexBody(ActBody):
     """Entities whose items are to be indexed again."""
 
     archive: str = Field(min_length=1, max_length=200, description="The exchange of the archive.")
     gids: list[Annotated[str, Field(max_length=36)]] = Field(min_length=1, max_length=art.MAX_GIDS)
-
-
-class FindingAnswer(BaseModel):
-    """One thing that needs an operator."""
-
-    level: str = Field(description="`problem` or `warning`.")
-    text: str
-    remedy: str
-    page: str = Field(description="The path of the page that helps, or empty.")
 
 
 class OverviewAnswer(BaseModel):
@@ -108,7 +71,7 @@ class OverviewAnswer(BaseModel):
 
     well: bool
     sentence: str
-    findings: Sequence[FindingAnswer]
+    findings: Sequence[Finding]
     figures: dict[str, Any]
 
 
@@ -152,150 +115,105 @@ class DoneAnswer(BaseModel):
     done: Sequence[str]
 
 
-router = APIRouter(prefix=OPS_API, responses=OPS_ERRORS)
+router = APIRouter()
 
 
-@router.get("/overview", response_model=OverviewAnswer, operation_id="overview")
-async def overview(request: Request, ops: Calling) -> Response:
+@router.get("/overview", response_model=OverviewAnswer, operation_id="overview", dependencies=[Depends(calling)])
+def overview(request: Request) -> Response:
     """Say whether everything is well, and what needs an operator."""
-    del ops
-
-    def found() -> dict[str, Any]:
-        snapshot = overview_of(request).read()
-        needed = findings(snapshot)
-        return {
-            "well": not needed,
-            "sentence": sentence(needed),
-            "findings": [asdict(each) for each in needed],
-            "figures": as_json(snapshot),
-        }
-
-    return await answer(found)
+    snapshot = overview_of(request).read()
+    needed = findings(snapshot)
+    result = {"well": not needed, "sentence": sentence(needed), "findings": needed, "figures": as_json(snapshot)}
+    return answer(result)
 
 
-@router.get("/queues", response_model=QueuesAnswer, operation_id="queues")
-async def queues(request: Request, ops: Calling) -> Response:
+@router.get("/queues", response_model=QueuesAnswer, operation_id="queues", dependencies=[Depends(calling)])
+def queues(request: Request) -> Response:
     """List all queues with their figures."""
-    del ops
-
-    def found() -> dict[str, Any]:
-        state = overview_of(request).queues.read(time.monotonic() + PATIENCE).required(BrokerUnreachable)
-        return {"queues": [asdict(each) for each in state.queues], "trouble": state.trouble}
-
-    return await answer(found)
+    state = overview_of(request).queues.read(time.monotonic() + PATIENCE).required(BrokerUnreachable)
+    return answer({"queues": state.queues, "trouble": state.trouble})
 
 
-@router.get("/workers", response_model=WorkersAnswer, operation_id="workers")
-async def workers(request: Request, ops: Calling) -> Response:
+@router.get("/workers", response_model=WorkersAnswer, operation_id="workers", dependencies=[Depends(calling)])
+def workers(request: Request) -> Response:
     """List the workers: the tasks that each one runs now, its pool, queues and prefetch."""
-    del ops
-
-    def found() -> dict[str, Any]:
-        # The queues' consumers come first, and then a silence of a worker that does not answer.
-        reading = overview_of(request).workers.read(time.monotonic() + 2 * PATIENCE)
-        state = reading.required(BrokerUnreachable)
-        return {
-            "workers": [asdict(each) for each in state.workers],
-            "trouble": state.trouble,
-            "asked_seconds_ago": round(reading.age, 1),
-        }
-
-    return await answer(found)
+    # The queues' consumers come first, and then a silence of a worker that does not answer.
+    reading = overview_of(request).workers.read(time.monotonic() + 2 * PATIENCE)
+    state = reading.required(BrokerUnreachable)
+    age = round(reading.age, 1)
+    return answer({"workers": state.workers, "trouble": state.trouble, "asked_seconds_ago": age})
 
 
-@router.get("/searchers", response_model=Routes, operation_id="searchers")
-async def searchers(request: Request, ops: Calling) -> Response:
+@router.get("/searchers", response_model=Routes, operation_id="searchers", dependencies=[Depends(calling)])
+def searchers(request: Request) -> Response:
     """List the searchers, and the packs with the searchers that serve them."""
-    del ops
-
-    def found() -> dict[str, Any]:
-        return asdict(overview_of(request).routes.read(time.monotonic() + PATIENCE).required(SearchUnavailable))
-
-    return await answer(found)
+    return answer(overview_of(request).routes.read(time.monotonic() + PATIENCE).required(SearchUnavailable))
 
 
 @router.get("/timers", response_model=list[TimerAnswer], operation_id="timers")
-async def list_timers(ops: Calling, parameters: Annotated[TimerParameters, Query()]) -> Response:
+def list_timers(ops: Calling, parameters: Annotated[TimerParameters, Query()]) -> Response:
     """List the timers that are due first."""
-    return await answer(
-        lambda: [
-            {
-                "domain": domain,
-                "due_in": timer.remaining,
-                "queue": timer.callback.queue,
-                "message": timer.callback.message,
-            }
-            for domain, timer in timers.read_timers(ops, limit=parameters.limit)
-        ]
-    )
+    return answer([_timer(*each) for each in timers.read_timers(ops, limit=parameters.limit)])
 
 
 @router.post("/timers/fire", response_model=DoneAnswer, operation_id="fire_timer")
-async def fire_timer(ops: Calling, body: FireBody) -> Response:
+def fire_timer(ops: Calling, body: FireBody) -> Response:
     """Let a domain's timer be due now."""
-    return await answer(lambda: {"done": [timers.fire(ops, body.domain, why=body.why)]})
+    return answer({"done": [timers.fire(ops, body.domain, why=body.why)]})
 
 
 @router.get("/art", response_model=ArtAnswer, operation_id="art")
-async def show_art(ops: Calling) -> Response:
+def show_art(ops: Calling) -> Response:
     """Report the event queue of cover art, its events that failed last, and the last audit of each archive."""
-
-    def found() -> dict[str, Any]:
-        archives = art.archives(ops)
-        events = (art.read_events(ops) if archives else None) or art.EventReport()
-        return {
-            "archives": archives,
-            "events": asdict(events.state) if events.state else None,
-            "failed": [asdict(each) for each in events.failed],
-            "trouble": events.trouble,
-            "audits": [asdict(each) for each in read_audits(ops, archives).values()],
-        }
-
-    return await answer(found)
+    archives = art.archives(ops)
+    events = (art.read_events(ops) if archives else None) or art.EventReport()
+    audits = list(read_audits(ops, archives).values())
+    shown = {"events": events.state, "failed": events.failed, "trouble": events.trouble}
+    return answer({"archives": archives, "audits": audits, **shown})
 
 
 @router.post("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")
-async def requeue_events(ops: Calling, body: RequeueBody) -> Response:
+def requeue_events(ops: Calling, body: RequeueBody) -> Response:
     """Queue failed events of cover art again, and list them in `done`."""
-    return await answer(lambda: _ids(art.requeue(ops, body.events, dry_run=body.dry_run, why=body.why)))
+    return _requeued(art.requeue(ops, body.events, dry_run=body.dry_run, why=body.why))
 
 
 @router.post("/art/pause", response_model=DoneAnswer, operation_id="pause_events")
-async def pause_events(ops: Calling, body: StrictBody) -> Response:
+def pause_events(ops: Calling, body: ActBody) -> Response:
     """Let the readers of the event queue publish no event. Jobs of published ones go on."""
-    return await answer(lambda: _switched(art.pause_reader, ops, body.why, "paused"))
+    art.pause_reader(ops, why=body.why)
+    return answer({"done": ["paused"]})
 
 
 @router.post("/art/resume", response_model=DoneAnswer, operation_id="resume_events")
-async def resume_events(ops: Calling, body: StrictBody) -> Response:
+def resume_events(ops: Calling, body: ActBody) -> Response:
     """Let the readers of the event queue publish events again."""
-    return await answer(lambda: _switched(art.resume_reader, ops, body.why, "resumed"))
+    art.resume_reader(ops, why=body.why)
+    return answer({"done": ["resumed"]})
 
 
 @router.post("/art/handback", response_model=DoneAnswer, operation_id="hand_back_events")
-async def hand_back_events(ops: Calling, body: HandBackBody) -> Response:
+def hand_back_events(ops: Calling, body: HandBackBody) -> Response:
     """Queue running events again, for the indexer that takes the table over, and list them in `done`."""
-    return await answer(lambda: _ids(art.hand_back(ops, dry_run=body.dry_run, why=body.why)))
-
-
-def _switched(switch: Callable[..., None], ops: Operations, why: str, state: str) -> dict[str, Any]:
-    switch(ops, why=why)
-    return {"done": [state]}
-
-
-def _ids(requeued: Requeued) -> dict[str, Any]:
-    return {"done": [str(each) for each in requeued.ids]}
+    return _requeued(art.hand_back(ops, dry_run=body.dry_run, why=body.why))
 
 
 @router.post("/art/reindex", response_model=DoneAnswer, operation_id="reindex_art")
-async def reindex_art(ops: Calling, body: ReindexBody) -> Response:
+def reindex_art(ops: Calling, body: ReindexBody) -> Response:
     """Enqueue `index` of entities, which writes their listing and metadata again."""
-    return await answer(lambda: {"done": art.reindex(ops, body.archive, body.gids, why=body.why)})
+    return answer({"done": art.reindex(ops, body.archive, body.gids, why=body.why)})
 
 
 @router.get("/audit", response_model=list[AuditEntry], operation_id="audit")
-async def audit(ops: Calling, parameters: Annotated[AuditParameters, Query()]) -> Response:
+def audit(ops: Calling, parameters: Annotated[AuditParameters, Query()]) -> Response:
     """List the acts of operators and the refusals, the latest first."""
-    return await answer(
-        lambda: [asdict(each) for each in islice(ops.audit.entries(before=parameters.before), parameters.limit)]
-    )
+    return answer(list(islice(ops.audit.entries(before=parameters.before), parameters.limit)))
+
+
+def _requeued(requeued: Requeued) -> Response:
+    return answer({"done": [str(each) for each in requeued.ids]})
+
+
+def _timer(domain: str, timer: RunningTimer) -> dict[str, Any]:
+    callback = timer.callback
+    return {"domain": domain, "due_in": timer.remaining, "queue": callback.queue, "message": callback.message}

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
+from app.broker.errors import InvalidMessage
+from app.crawl.reports.explanation import PastEntry
 from app.crawl.urls import parse_domain
-from app.errors import (
-    BodyRefused,
-    CrawlNotFound,
-    OperatorRequired,
-    ResourceNotFound,
-    RoleRequired,
-    SearchUnavailable,
-    StoreError,
-    TooManySearches,
-    UriTooLong,
-)
 from app.operations import crawls, removal, sites
-from app.operations.site_list import MAX_PER_PAGE, PER_PAGE, ListedSite, list_page
+from app.operations.site_list import MAX_PER_PAGE, PER_PAGE, SitesPage, list_page
 from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, searches, site_view
+from app.sites.removal import Holdings
 from app.sites.site import Site
-from app.web.api import describe_errors
-from app.web.middleware import OPS_API
 from app.web.models import MAX_DOMAIN, StrictParameters
 from app.web.ops.site_page import routes_of
 from app.web.ops.site_removal import PACKER_WAIT
-from app.web.ops_api.callers import Calling, answer
+from app.web.ops_api.callers import ActBody, Calling, answer
 
 Domain = Annotated[
     str, Path(min_length=1, max_length=MAX_DOMAIN, description="The site's domain.", examples=["docs.example.org"])
 ]
-_Why = Annotated[str, Field(max_length=500, description="Why, for the audit.")]
 _Url = Annotated[
     str, Field(min_length=1, max_length=2_000, description="A page.", examples=["https://docs.example.org/a"])
 ]
@@ -60,19 +49,11 @@ class HistoryParameters(StrictParameters):
     domain: _OfSite = ""
 
 
-class ActBody(BaseModel):
-    """The body of an act. An unknown field is refused, and a value of another type than described."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    why: _Why = ""
-
-
 class AddBody(ActBody):
     """A site to add."""
 
     domain: str = Field(min_length=1, max_length=MAX_DOMAIN, examples=["docs.example.org"])
-    fields: _Fields = {}
+    fields: _Fields = Field(default_factory=dict)
 
 
 class ChangeBody(ActBody):
@@ -113,15 +94,6 @@ class PageBody(ActBody):
 
     url: _Url
     domain: _OfSite = ""
-
-
-class SitesAnswer(BaseModel):
-    """One page of the list, sites in trouble first."""
-
-    total: int
-    matching: int
-    troubled: int
-    sites: list[ListedSite]
 
 
 class SiteAnswer(BaseModel):
@@ -172,8 +144,8 @@ class RepairAnswer(BaseModel):
     actions: list[str]
 
 
-class HoldingsAnswer(BaseModel):
-    """What there is of a site, or was when it was removed."""
+class RemovedAnswer(BaseModel):
+    """What there was of a site that was removed."""
 
     domain: str
     has_settings: bool
@@ -181,7 +153,7 @@ class HoldingsAnswer(BaseModel):
     packs: int
     crawls: int
     messages: int
-    removed_dead_letters: int | None = None
+    removed_dead_letters: int
 
 
 class BlockedAnswer(BaseModel):
@@ -208,167 +180,116 @@ class SearchesAnswer(BaseModel):
     clicked: list[dict[str, Any]]
 
 
-class PastAnswer(BaseModel):
-    """What one crawl recorded of a URL."""
-
-    crawl_id: str
-    started: str
-    state: str
-    entry: dict[str, Any] | None
+router = APIRouter()
 
 
-_ERRORS = describe_errors(
-    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, RoleRequired, ResourceNotFound, CrawlNotFound),
-    *(TooManySearches, ApplicationError, Overloaded, SearchUnavailable, StoreError),
-)
-
-router = APIRouter(prefix=OPS_API, responses=_ERRORS)
-
-
-@router.get("/sites", response_model=SitesAnswer, operation_id="list_sites")
-async def list_sites(request: Request, ops: Calling, parameters: Annotated[ListParameters, Query()]) -> Response:
+@router.get("/sites", response_model=SitesPage, operation_id="list_sites")
+def list_sites(request: Request, ops: Calling, parameters: Annotated[ListParameters, Query()]) -> Response:
     """List the sites that are declared, crawled or packed; those in trouble first."""
-
-    def listed() -> dict[str, Any]:
-        page, per_page = parameters.page, parameters.per_page
-        routes = routes_of(request)
-        return asdict(list_page(ops, text=parameters.filter, page=page, per_page=per_page, routes=routes))
-
-    return await answer(listed)
+    page, per_page = parameters.page, parameters.per_page
+    return answer(list_page(ops, text=parameters.filter, page=page, per_page=per_page, routes=routes_of(request)))
 
 
 @router.post("/sites", response_model=ChangedAnswer, operation_id="add_site")
-async def add_site(ops: Calling, body: AddBody) -> Response:
+def add_site(ops: Calling, body: AddBody) -> Response:
     """Add a site. If it has a schedule, its first crawl starts."""
-    return await answer(lambda: _changed(sites.add(ops, body.domain, body.fields, why=body.why)))
+    return _changed(sites.add(ops, body.domain, body.fields, why=body.why))
 
 
 @router.get("/sites/{domain}", response_model=SiteAnswer, operation_id="show_site")
-async def show_site(request: Request, ops: Calling, domain: Domain) -> Response:
+def show_site(request: Request, ops: Calling, domain: Domain) -> Response:
     """Show a site: its fields, its crawls, its pack and where that is served."""
-    return await answer(lambda: site_view(ops, domain, routes_of(request)).as_json())
+    return answer(site_view(ops, domain, routes_of(request)).as_json())
 
 
 @router.post("/sites/{domain}", response_model=ChangedAnswer, operation_id="change_site")
-async def change_site(ops: Calling, domain: Domain, body: ChangeBody) -> Response:
+def change_site(ops: Calling, domain: Domain, body: ChangeBody) -> Response:
     """Change fields of a site. Workers follow within ten seconds."""
-
-    def changed() -> dict[str, Any]:
-        site, differing = sites.change(ops, domain, lambda _: body.fields, why=body.why)
-        return _changed(site) | {"changed": sorted(differing)}
-
-    return await answer(changed)
+    site, differing = sites.change(ops, domain, lambda _: body.fields, why=body.why)
+    return _changed(site, fields=sorted(differing))
 
 
 @router.post("/sites/{domain}/pause", response_model=ChangedAnswer, operation_id="pause_site")
-async def pause_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
+def pause_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
     """Pause a site: its crawls and its schedule."""
-    return await answer(lambda: _changed(*sites.pause(ops, domain, why=body.why)))
+    return _changed(*sites.pause(ops, domain, why=body.why))
 
 
 @router.post("/sites/{domain}/resume", response_model=ChangedAnswer, operation_id="resume_site")
-async def resume_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
+def resume_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
     """Resume a paused site and its crawls."""
-    return await answer(lambda: _changed(*sites.resume(ops, domain, why=body.why)))
+    return _changed(*sites.resume(ops, domain, why=body.why))
 
 
 @router.post("/sites/{domain}/crawls", response_model=CrawlsAnswer, operation_id="change_crawls")
-async def change_crawls(ops: Calling, domain: Domain, body: CrawlsBody) -> Response:
+def change_crawls(ops: Calling, domain: Domain, body: CrawlsBody) -> Response:
     """Pause, resume or cancel the crawls of a site. A cancelled one never goes on."""
-
-    def changed() -> dict[str, Any]:
-        ids = crawls.change_crawls(ops, domain, body.state, why=body.why)
-        return {"domain": parse_domain(domain), "state": body.state, "crawls": ids}
-
-    return await answer(changed)
+    ids = crawls.change_crawls(ops, domain, body.state, why=body.why)
+    return answer({"domain": parse_domain(domain), "state": body.state, "crawls": ids})
 
 
 @router.post("/sites/{domain}/pack", response_model=PostedAnswer, operation_id="pack_site")
-async def pack_site(ops: Calling, domain: Domain, body: PackBody) -> Response:
+def pack_site(ops: Calling, domain: Domain, body: PackBody) -> Response:
     """Pack a site now."""
-
-    def posted() -> dict[str, Any]:
-        kind = crawls.pack(ops, domain, full=body.full, force=body.force, why=body.why)
-        return {"posted": kind, "domain": parse_domain(domain), "url": ""}
-
-    return await answer(posted)
+    kind = crawls.pack(ops, domain, full=body.full, force=body.force, why=body.why)
+    return answer({"posted": kind, "domain": parse_domain(domain), "url": ""})
 
 
 @router.post("/sites/{domain}/repair", response_model=RepairAnswer, operation_id="repair_site")
-async def repair_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
+def repair_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
     """Compare the store with Redis, and begin again what is missing there."""
-
-    def repaired() -> dict[str, Any]:
-        actions = crawls.repair(ops, parse_domain(domain), why=body.why)
-        return {"domain": parse_domain(domain), "actions": list(map(str, actions))}
-
-    return await answer(repaired)
+    name = parse_domain(domain)
+    return answer({"domain": name, "actions": list(map(str, crawls.repair(ops, name, why=body.why)))})
 
 
-@router.get("/sites/{domain}/holdings", response_model=HoldingsAnswer, operation_id="site_holdings")
-async def site_holdings(ops: Calling, domain: Domain) -> Response:
+@router.get("/sites/{domain}/holdings", response_model=Holdings, operation_id="site_holdings")
+def site_holdings(ops: Calling, domain: Domain) -> Response:
     """Report what there is of a site, all of which its removal deletes."""
-    return await answer(lambda: asdict(removal.holdings(ops, domain)) | {"removed_dead_letters": None})
+    return answer(removal.holdings(ops, domain))
 
 
-@router.post("/sites/{domain}/remove", response_model=HoldingsAnswer, operation_id="remove_site")
-async def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Response:
+@router.post("/sites/{domain}/remove", response_model=RemovedAnswer, operation_id="remove_site")
+def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Response:
     """Delete all there is of a site, and drop its messages. Waits for requests to the site that are under way."""
-
-    def removed() -> dict[str, Any]:
-        name = parse_domain(domain)
-        if body.confirm != name:
-            raise InvalidMessage(f"confirm: expected {name}, since all of it is deleted")
-        [deleted], letters = removal.remove_sites(ops, [name], why=body.why, packer_wait=PACKER_WAIT)
-        return asdict(deleted) | {"removed_dead_letters": letters}
-
-    return await answer(removed)
+    name = parse_domain(domain)
+    if body.confirm != name:
+        raise InvalidMessage(f"confirm: expected {name}, since all of it is deleted")
+    [deleted], letters = removal.remove_sites(ops, [name], why=body.why, packer_wait=PACKER_WAIT)
+    return answer({**asdict(deleted), "removed_dead_letters": letters})
 
 
 @router.get("/sites/{domain}/searches", response_model=SearchesAnswer, operation_id="site_searches")
-async def site_searches(ops: Calling, domain: Domain) -> Response:
+def site_searches(ops: Calling, domain: Domain) -> Response:
     """Report searches without results, and clicks, of the last 30 days."""
-    return await answer(lambda: searches(ops, domain).as_json())
+    return answer(searches(ops, domain).as_json())
 
 
 @router.post("/index", response_model=PostedAnswer, operation_id="index")
-async def index(ops: Calling, body: IndexBody) -> Response:
+def index(ops: Calling, body: IndexBody) -> Response:
     """Index a page, or with `crawl` the whole site from it."""
-
-    def posted() -> dict[str, Any]:
-        page = crawls.index(ops, body.url, crawl=body.crawl, now=body.now, why=body.why)
-        return {"posted": "index+crawl" if body.crawl else "index", "domain": page.domain, "url": page.url}
-
-    return await answer(posted)
+    page = crawls.index(ops, body.url, crawl=body.crawl, now=body.now, why=body.why)
+    return answer({"posted": "index+crawl" if body.crawl else "index", "domain": page.domain, "url": page.url})
 
 
 @router.post("/block", response_model=BlockedAnswer, operation_id="block")
-async def block(ops: Calling, body: PageBody) -> Response:
+def block(ops: Calling, body: PageBody) -> Response:
     """Remove one page from store, pack and searchers, and never request it again."""
-
-    def blocked() -> dict[str, Any]:
-        page, stored = removal.block(ops, body.url, site=body.domain, why=body.why)
-        return {"url": page.url, "domain": page.domain, "blocked": True, "stored": stored}
-
-    return await answer(blocked)
+    page, stored = removal.block(ops, body.url, site=body.domain, why=body.why)
+    return answer({"url": page.url, "domain": page.domain, "blocked": True, "stored": stored})
 
 
 @router.post("/unblock", response_model=BlockedAnswer, operation_id="unblock")
-async def unblock(ops: Calling, body: PageBody) -> Response:
+def unblock(ops: Calling, body: PageBody) -> Response:
     """Allow a blocked page again. The next crawl indexes it."""
-
-    def unblocked() -> dict[str, Any]:
-        page = removal.unblock(ops, body.url, site=body.domain, why=body.why)
-        return {"url": page.url, "domain": page.domain, "blocked": False, "stored": None}
-
-    return await answer(unblocked)
+    page = removal.unblock(ops, body.url, site=body.domain, why=body.why)
+    return answer({"url": page.url, "domain": page.domain, "blocked": False, "stored": None})
 
 
-@router.get("/history", response_model=list[PastAnswer], operation_id="history")
-async def history(ops: Calling, parameters: Annotated[HistoryParameters, Query()]) -> Response:
+@router.get("/history", response_model=list[PastEntry], operation_id="history")
+def history(ops: Calling, parameters: Annotated[HistoryParameters, Query()]) -> Response:
     """Report what each of the last crawls recorded of one URL."""
-    return await answer(lambda: [asdict(past) for past in ops.reports.history(parameters.url, parameters.domain)])
+    return answer(ops.reports.history(parameters.url, parameters.domain))
 
 
-def _changed(site: Site, changed_crawls: list[str] | None = None) -> dict[str, Any]:
-    return {"domain": site.domain, "fields": site.fields(), "changed": [], "crawls": changed_crawls or []}
+def _changed(site: Site, ids: Sequence[str] = (), *, fields: Sequence[str] = ()) -> Response:
+    return answer({"domain": site.domain, "fields": site.fields(), "changed": fields, "crawls": ids})

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from app.operations.waiting import WaitingMessage, end_wait, read_waiting
-from app.web.middleware import OPS_API
+from app.broker.waiting import Moved
+from app.operations.waiting import Looked, end_wait, read_waiting
 from app.web.models import StrictParameters
-from app.web.ops_api.callers import Calling, answer
-from app.web.ops_api.overview import OPS_ERRORS, StrictBody
+from app.web.ops_api.callers import ActBody, Calling, answer
 
 #: Characters of a queue's name (AMQP 0-9-1).
 _MAX_QUEUE = 255
@@ -25,7 +22,7 @@ class WaitingParameters(StrictParameters):
     queue: str = Field(min_length=1, max_length=_MAX_QUEUE, description="A delay queue.", examples=["site.delay.5000"])
 
 
-class EndBody(StrictBody):
+class EndBody(ActBody):
     """Messages whose wait is to end."""
 
     queue: str = Field(min_length=1, max_length=_MAX_QUEUE, description="A delay queue.", examples=["site.delay.5000"])
@@ -36,36 +33,16 @@ class EndBody(StrictBody):
     most: int = Field(5_000, ge=1, le=5_000, description="Messages to move, at most, where `ids` is null.")
 
 
-class WaitingAnswer(BaseModel):
-    """The messages that leave a delay queue first, at most 50. `at` is when they were read, in epoch seconds."""
-
-    messages: Sequence[WaitingMessage]
-    at: float
-    refused: str = Field(description="Why the queue is not read again now, or empty.")
+router = APIRouter()
 
 
-class MovedAnswer(BaseModel):
-    """How many messages were moved, and how many still wait. `failure` is why one was not."""
-
-    moved: int
-    left: int
-    failure: str
-
-
-router = APIRouter(prefix=OPS_API, responses=OPS_ERRORS)
-
-
-@router.get("/waiting", response_model=WaitingAnswer, operation_id="waiting")
-async def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> Response:
+@router.get("/waiting", response_model=Looked, operation_id="waiting")
+def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> Response:
     """List the first messages of a delay queue, as they were at most half a minute ago."""
-
-    def found() -> dict[str, Any]:
-        return asdict(read_waiting(ops, parameters.queue))
-
-    return await answer(found)
+    return answer(read_waiting(ops, parameters.queue))
 
 
-@router.post("/waiting/end", response_model=MovedAnswer, operation_id="end_wait")
-async def end(ops: Calling, body: EndBody) -> Response:
+@router.post("/waiting/end", response_model=Moved, operation_id="end_wait")
+def end(ops: Calling, body: EndBody) -> Response:
     """Send waiting messages to their work queues now, or to the dead set."""
-    return await answer(lambda: asdict(end_wait(ops, body.queue, body.act, ids=body.ids, most=body.most, why=body.why)))
+    return answer(end_wait(ops, body.queue, body.act, ids=body.ids, most=body.most, why=body.why))
