@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +16,8 @@ import typer
 from typer.core import TyperCommand
 
 from app.broker.dead_letters import Chosen, DeadSets, LetterSummary, read_export, to_record
-from app.broker.dead_letters.letters import EVERYTHING
 from app.broker.dead_letters.sent import IN_DOUBT
-from app.broker.errors import ApplicationError
+from app.broker.errors import ApplicationError, InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.cli import dead_changes
 from app.cli import dead_output as output
@@ -28,7 +25,8 @@ from app.cli.arguments import AsJson, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_result, printable
 from app.errors import StoreError
-from app.messages.dead_sets import dead_sets, new_export, where
+from app.messages.dead_sets import dead_sets, new_export
+from app.operations.letter_queries import LetterQuery, parse_time
 from app.operations.letters import LetterOrder, act_on_letters, tidy_dead_sets
 from config.settings import get_settings
 
@@ -42,8 +40,6 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most this many, the o
 #: The value of `list --group` without a key.
 EVERY_GROUP = "*"
 
-_SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-
 
 def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
     """Return the value. Refuse a given empty one: `--reason "$CODE"` must never mean every reason."""
@@ -53,8 +49,18 @@ def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) 
     return value
 
 
-def _filter_option(help_: str, *names: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, callback=_not_empty, metavar=metavar, help=help_)
+def _age(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
+    """Return the value, which `parse_time` reads; raises a usage error for anything else."""
+    if _not_empty(context, option, value):
+        try:
+            parse_time(value)
+        except InvalidMessage as error:
+            raise typer.BadParameter(str(error)) from error
+    return value
+
+
+def _filter_option(help_: str, *names: str, metavar: str | None = None, callback: Any = _not_empty) -> Any:
+    return typer.Option(*names, callback=callback, metavar=metavar, help=help_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,33 +75,35 @@ class DeadFilters:
     group: Annotated[
         str, _filter_option("Only of this group (`list --group` alone counts the groups).", metavar="KEY")
     ] = ""
-    older: Annotated[str, _filter_option("Only dead for longer: 90s, 10m, 2h, 7d.", metavar="AGE")] = ""
-    newer: Annotated[str, _filter_option("Only dead for less.", metavar="AGE")] = ""
+    older: Annotated[str, _filter_option("Only dead for longer: 90s, 10m, 2h, 7d.", metavar="AGE", callback=_age)] = ""
+    newer: Annotated[str, _filter_option("Only dead for less.", metavar="AGE", callback=_age)] = ""
 
     def sets(self) -> DeadSets:
         """Return the dead sets to read. Raises InvalidMessage for an unknown one."""
         sets = _sets()
         return sets.only(self.set_) if self.set_ else sets
 
-    def condition(self) -> Callable[[LetterSummary], bool]:
-        """Return the condition of the filters. Raises InvalidUrl, and a usage error for an invalid age."""
-        if self.match_everything:
-            return EVERYTHING
-        now = time.time()
-        return where(
+    def query(self) -> LetterQuery:
+        """Return the filters as those of the operations page."""
+        return LetterQuery(
+            set=self.set_,
             task=self.task,
             domain=self.domain,
             reason=self.reason,
             exception=self.exception,
             group="" if self.group == EVERY_GROUP else self.group,
-            before=now - age_seconds(self.older) if self.older else None,
-            after=now - age_seconds(self.newer) if self.newer else None,
+            before=self.older,
+            after=self.newer,
         )
+
+    def condition(self) -> Callable[[LetterSummary], bool]:
+        """Return the condition within the dead sets to read. Raises InvalidUrl."""
+        return replace(self.query(), set="").condition()
 
     def chosen(self, ids: Sequence[str] | None, *, every: bool) -> Chosen:
         """Return the letters to act on. Raises a usage error unless exactly one of ids, a group or --all is given."""
         if ids:
-            if every or self != DeadFilters(set_=self.set_):
+            if every or not self.match_everything:
                 raise typer.BadParameter("ids and filters do not go together")
             return ids
         if not (every or self.group):
@@ -104,13 +112,12 @@ class DeadFilters:
 
     def subject(self, ids: Sequence[str] | None) -> str:
         """Return the ids, or else the filters, for the audit."""
-        given = (f"{each.name.rstrip('_')} {value}" for each in fields(self) if (value := getattr(self, each.name)))
-        return ", ".join(ids or given) or "all"
+        return ", ".join(ids) if ids else str(self.query())
 
     @property
     def match_everything(self) -> bool:
         """Whether they match every letter of the dead sets."""
-        return self in (DeadFilters(set_=self.set_), DeadFilters(set_=self.set_, group=EVERY_GROUP))
+        return self.query().given().keys() <= {"set"}
 
 
 def filtered(command: Callable[..., None]) -> Callable[..., None]:
@@ -142,14 +149,6 @@ class BareGroupOption(TyperCommand):
             if arg == "--group" and (number + 1 == len(args) or args[number + 1].startswith("-")):
                 filled.append(EVERY_GROUP)
         return super().parse_args(ctx, filled)
-
-
-def age_seconds(age: str) -> float:
-    """Return the seconds of `90s`, `10m`, `2h`, `7d` or `1w`. Raises a usage error for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", age.strip())
-    if match is None:
-        raise typer.BadParameter(f"age {age!r}: expected a number and s, m, h, d or w, as in 2h")
-    return float(match[1]) * _SECONDS_OF_UNIT[match[2]]
 
 
 @cli.command("list", cls=BareGroupOption)

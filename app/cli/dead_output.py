@@ -21,6 +21,7 @@ from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
 from app.cli.printing import iso, print_json, print_lines, print_result, printable, short
 from app.cli.progress import shown_progress
 from app.messages.dead_sets import domain_of, task_of
+from app.text.phrases import duration
 
 #: Letters shown on a terminal unless --limit says otherwise.
 SCREENFUL = 50
@@ -220,14 +221,8 @@ def page(letter: DeadLetter) -> Iterator[str]:
 
 
 def age(seconds: float | None) -> str:
-    """Return how long ago an epoch time was, in its largest unit."""
-    if seconds is None:
-        return ""
-    past = max(0.0, time.time() - seconds)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if past >= 2 * size or (unit != "d" and past >= size):
-            return f"{past / size:.0f}{unit}"
-    return f"{past:.0f}s"
+    """Return how long ago an epoch time was; empty for None."""
+    return "" if seconds is None else duration(max(0.0, time.time() - seconds))
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> Table:
