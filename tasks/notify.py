@@ -65,7 +65,7 @@ def watch(self: Any) -> None:
         events = [
             *found.dead_sets(_depths()),
             *found.sites(process.frontier.unreachable()),
-            *found.checks(quick_problems(process.settings, self.app.conf)),
+            *found.checks(quick_problems(process.settings)),
         ]
         publish_events(events)
         found.note()

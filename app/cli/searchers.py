@@ -17,12 +17,10 @@ from app.cli.arguments import AsJson
 from app.cli.printing import print_lines, printable, short
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus
+from app.text.phrases import listed
 from config.settings import get_settings
 
 cli = typer.Typer()
-
-#: Domains that a line names of those with the same diagnostics.
-_NAMED = 5
 
 
 @cli.command()
@@ -73,8 +71,7 @@ def show(routes: Routes, console: Console) -> None:
         if route.why:
             domains_by_reason.setdefault(printable(route.why), []).append(printable(route.domain))
     for reason, domains in domains_by_reason.items():
-        more = f" and {len(domains) - _NAMED} more" if len(domains) > _NAMED else ""
-        console.print(Text(f"\n{', '.join(domains[:_NAMED])}{more}: {reason}", "yellow"))
+        console.print(Text(f"\n{listed(domains)}: {reason}", "yellow"))
 
 
 def _searchers_table(nodes: Sequence[SearcherStatus]) -> Table:

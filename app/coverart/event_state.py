@@ -17,6 +17,7 @@ from app.coverart.musicbrainz import Connection, is_pooled
 from app.coverart.project import PROJECTS, served
 from app.errors import NoSuchEvent
 from app.redis_state.client import PREFIX, get_quick_redis
+from app.text.phrases import duration
 from config.settings import Settings
 
 #: Seconds without a sign of life after which the reader counts as down: two of its longest pauses.
@@ -126,7 +127,7 @@ class EntityEvents:
     failed: Mapping[str, int]
 
     def __str__(self) -> str:
-        oldest = f", the oldest for {age_text(self.oldest)}" if self.oldest else ""
+        oldest = f", the oldest for {duration(self.oldest)}" if self.oldest else ""
         return f"{self.queued:,} queued{oldest}; {self.running:,} running; {sum(self.failed.values()):,} failed"
 
 
@@ -148,14 +149,14 @@ class EventQueueState:
         waiting = sum(each.queued for each in self.entities)
         found: list[str] = []
         if self.seconds_silent is None or self.seconds_silent > READER_TIMEOUT:
-            last = "never" if self.seconds_silent is None else f"{age_text(self.seconds_silent)} ago"
+            last = "never" if self.seconds_silent is None else f"{duration(self.seconds_silent)} ago"
             found.append(f"no event reader runs (last sign of life: {last}), and {waiting:,} events wait")
         for each in self.entities:
             if not each.exchange and each.queued:
                 text = f"{each.queued:,} events of the type {each.entity} wait, and no archive serves them"
                 found.append(f"{text}: set its exchange and the keys of its archive")
             elif each.oldest > LONGEST_WAIT and not self.paused:
-                found.append(f"an event of the type {each.entity} has waited for {age_text(each.oldest)} without a run")
+                found.append(f"an event of the type {each.entity} has waited for {duration(each.oldest)} without a run")
         return tuple(found)
 
     @property
@@ -276,11 +277,3 @@ def _rows(rows: Any) -> list[EventRow]:
 
 def _immutable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def age_text(seconds: float) -> str:
-    """Return "3 days", "2 h", "5 min" or "40 s"."""
-    for name, length in (("days", 172_800), ("h", 7_200), ("min", 120)):
-        if seconds >= length:
-            return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[name]:.0f} {name}"
-    return f"{seconds:.0f} s"

@@ -32,6 +32,7 @@ from app.redis_state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, store_of
+from app.text.phrases import MAX_NAMED, listed
 from app.topology.check import TopologyReport, check_topology, management_api, server_version
 from app.topology.model import QueueDefinition
 from app.topology.queues import task_queues
@@ -39,8 +40,8 @@ from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS
 from config.settings import Settings
 
-#: Findings and names that are listed one by one.
-_MAX_LISTED = 5
+#: The name of the check of MusicBrainz's event queue.
+EVENT_QUEUE = "event queue"
 
 _DAMAGE_REMEDY = (
     "copy them from a backup. Without one, write sites and timers again; the next crawl of a site repairs its pages, "
@@ -107,12 +108,18 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
         yield from _results(name, independent_check, settings)
 
 
-def quick_problems(settings: Settings, celery: Any) -> dict[str, list[str]]:
+def outages(settings: Settings) -> Iterator[CheckResult]:
+    """Yield the results of the checks of what workers wait for."""
+    for name in OUTAGES:
+        yield from _results(name, WITHOUT_BROKER[name], settings)
+
+
+def quick_problems(settings: Settings) -> dict[str, list[str]]:
     """Return the problems that the checks in QUICK find, by check: they publish and write nothing."""
     results: list[CheckResult] = []
     try:
         with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-            context = CheckContext(settings, None, connection, Publisher(settings.broker), celery, {})
+            context = CheckContext(settings, None, connection, Publisher(settings.broker), None, {})
             for name in CHECKS.keys() & QUICK:
                 results += _results(name, CHECKS[name], context)
     except BrokerUnreachable as error:
@@ -185,10 +192,10 @@ def waiting(context: CheckContext) -> Iterator[CheckResult]:
 def topology(context: CheckContext) -> Iterator[CheckResult]:
     """Report what `perennial topology check` finds, dead-letter targets and alternate exchanges included."""
     errors = context.report.errors if context.report else []
-    for finding in errors[:_MAX_LISTED]:
+    for finding in errors[:MAX_NAMED]:
         yield CheckResult("problem", f"{finding.subject}: {finding.problem}; {finding.remedy}")
-    if len(errors) > _MAX_LISTED:
-        yield CheckResult("problem", f"and {len(errors) - _MAX_LISTED} more: perennial topology check lists them")
+    if len(errors) > MAX_NAMED:
+        yield CheckResult("problem", f"and {len(errors) - MAX_NAMED} more: perennial topology check lists them")
     if not errors:
         yield CheckResult("ok", "exchanges, queues and bindings match the code; every dead-letter target is bound")
 
@@ -206,11 +213,11 @@ def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
     if classic:
         yield CheckResult(
             "warning",
-            "classic queues, which lose a message if the broker dies while it dead-letters it: " + _listed(classic),
+            "classic queues, which lose a message if the broker dies while it dead-letters it: " + listed(classic),
         )
     if unsafe:
         yield CheckResult(
-            "problem", f"no dead-letter-strategy at-least-once with overflow reject-publish: {_listed(unsafe)}"
+            "problem", f"no dead-letter-strategy at-least-once with overflow reject-publish: {listed(unsafe)}"
         )
     if queues and not classic and not unsafe:
         yield CheckResult("ok", f"{len(queues)} queues dead-letter at least once, and reject messages when full")
@@ -423,7 +430,7 @@ def damaged_objects(settings: Settings) -> Iterator[CheckResult]:
     except (RedisConnectionError, RedisTimeoutError):
         return  # The check of Redis reports it.
     if keys:
-        yield CheckResult("problem", f"damaged objects count as missing: {_listed(keys)}; {_DAMAGE_REMEDY}")
+        yield CheckResult("problem", f"damaged objects count as missing: {listed(keys)}; {_DAMAGE_REMEDY}")
     else:
         yield CheckResult("ok", "no damaged object was met, or all are repaired")
 
@@ -451,12 +458,15 @@ NEED_MANAGEMENT_API = frozenset({"topology", "at-least-once", "cluster", "dead s
 #: Those that a worker makes every minute.
 QUICK = frozenset({"broker", "work queues", "redis", "circuit breakers", "damaged objects"})
 
+#: Those that `perennial status` makes.
+OUTAGES = ("circuit breakers", "MusicBrainz", EVENT_QUEUE)
+
 #: The checks that need no broker.
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {
     "redis": redis,
     "circuit breakers": circuit_breakers,
     "MusicBrainz": musicbrainz_database,
-    "event queue": event_queue,
+    EVENT_QUEUE: event_queue,
     "store": store,
     "damaged objects": damaged_objects,
 }
@@ -464,8 +474,3 @@ WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {
 
 def _verified(holds: bool, text: str, problem: str) -> CheckResult:
     return CheckResult("ok", text) if holds else CheckResult("problem", problem)
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MAX_LISTED
-    return ", ".join(names[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")

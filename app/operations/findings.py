@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from app.operations.overview import Snapshot
 from app.operations.queues import QueueFigures
+from app.text.phrases import listed
 
 Level = Literal["problem", "warning"]
 
@@ -17,8 +18,6 @@ _OVERDUE: Final = 60.0
 _FORGOTTEN: Final = 3_600.0
 #: Messages, and messages a minute, from which a work queue that grows is worth a look.
 _LONG, _GROWING = 1_000, 60.0
-#: Names that a finding lists.
-_MAX_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +94,20 @@ def _queues(snapshot: Snapshot) -> Iterator[Finding]:
         return
     missing = [queue.name for queue in report.queues if queue.is_missing and queue.kind in ("work", "dead")]
     if missing:
-        text = f"the broker has no queue {_named(missing)}"
+        text = f"the broker has no queue {listed(missing)}"
         yield Finding("problem", text, "run perennial topology apply", "/ops/queues")
     work = [queue for queue in report.of_kind("work") if not queue.is_missing]
     idle = [queue for queue in work if not queue.consumers]
     busy = [queue for queue in idle if queue.ready]
     if busy:
-        text = f"no worker consumes from {_named([_counted(queue) for queue in busy])}"
+        text = f"no worker consumes from {listed([_counted(queue) for queue in busy])}"
         yield Finding("problem", text, "start its process; the messages wait", "/ops/queues")
     elif idle:
-        text = f"no worker consumes from {_named([queue.name for queue in idle])}"
+        text = f"no worker consumes from {listed([queue.name for queue in idle])}"
         yield Finding("warning", text, "start its process before work comes", "/ops/queues")
     growing = [queue for queue in work if queue.ready >= _LONG and (queue.growth or 0) >= _GROWING]
     if growing:
-        names = _named([f"{_counted(queue)}, {queue.growth:+,.0f} a minute" for queue in growing])
+        names = listed([f"{_counted(queue)}, {queue.growth:+,.0f} a minute" for queue in growing])
         yield Finding("warning", f"more arrives than is done: {names}", "start more workers", "/ops/queues")
     dead = report.total("dead")
     if report.trouble and snapshot.dead.value:
@@ -122,7 +121,7 @@ def _packs(snapshot: Snapshot) -> Iterator[Finding]:
     timers = snapshot.redis.value.timers if snapshot.redis.value else ()
     overdue = [domain for domain, timer in timers if timer.remaining < -_OVERDUE]
     if overdue:
-        text = f"timers are overdue: {_named(overdue)}"
+        text = f"timers are overdue: {listed(overdue)}"
         yield Finding("problem", text, "do beat and the workers of site.tick run?", "/ops/queues#timers")
     report = snapshot.queues.value
     is_packing = report is not None and any(
@@ -130,7 +129,7 @@ def _packs(snapshot: Snapshot) -> Iterator[Finding]:
     )
     late = list(snapshot.packs.value or ())
     if late and not is_packing:
-        text = f"crawls ended, and have no pack yet: {_named(late)}"
+        text = f"crawls ended, and have no pack yet: {listed(late)}"
         yield Finding("warning", text, "read the dead letters of site.pack, or pack the site again", "/ops/sites")
 
 
@@ -145,11 +144,11 @@ def _searchers(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(level, "no searcher is running", "start one", "/ops/searchers")
     unplaced = [route.domain for route in routes.routes if not route.searchers]
     if unplaced and routes.searchers and routes.settled:
-        text = f"packs on no searcher: {_named(unplaced)}"
+        text = f"packs on no searcher: {listed(unplaced)}"
         yield Finding("problem", text, "the page of searchers has the reason", "/ops/searchers")
     short = [route.domain for route in routes.routes if route.searchers and route.missing and route.why]
     if short:
-        text = f"packs with too few copies: {_named(short)}"
+        text = f"packs with too few copies: {listed(short)}"
         yield Finding("warning", text, "the page of searchers has the reason", "/ops/searchers")
 
 
@@ -166,11 +165,6 @@ def _checks(snapshot: Snapshot) -> Iterator[Finding]:
     for (check, level), texts in by_check.items():
         more = f"; and {len(texts) - 1} more below" if len(texts) > 1 else ""
         yield Finding(level, f"{check}: {texts[0]}{more}")
-
-
-def _named(names: list[str]) -> str:
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _counted(queue: QueueFigures) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import socket
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.broker.dead_letters.audit import user_name
 from app.errors import RoleRequired
 
 
@@ -48,11 +47,7 @@ class Operator:
 
 def command_operator() -> Operator:
     """Return the operator of a command: the user of this process on this host."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = str(os.getuid())
-    return Operator(f"{user}@{socket.gethostname()}", Role.ACT, Origin.COMMAND)
+    return Operator(f"{user_name()}@{socket.gethostname()}", Role.ACT, Origin.COMMAND)
 
 
 def system_operator() -> Operator:

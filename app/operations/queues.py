@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from amqp.exceptions import ChannelError
@@ -29,22 +29,14 @@ _SAMPLE_EVERY, _SAMPLES_KEPT = 15.0, 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFigures:
+class QueueFigures(QueueStatistics):
     """One queue. A figure may be unknown (None): AMQP knows `ready` and `consumers`, the rest is of the API.
 
     `growth` is messages a minute, since the first sample of the last ten minutes. `is_missing`: it is declared by the
     code, and the broker does not have it.
     """
 
-    name: str
     kind: QueueKind
-    ready: int = 0
-    consumers: int = 0
-    type: str = ""
-    unacknowledged: int | None = None
-    arrival_rate: float | None = None
-    acknowledgement_rate: float | None = None
-    oldest: float | None = None
     growth: float | None = None
     is_missing: bool = False
 
@@ -109,18 +101,7 @@ def _figures(
         if now is None and of_api is None:
             yield QueueFigures(name=name, kind=kind, is_missing=True)
             continue
-        found = QueueFigures(name=name, kind=kind)
-        if of_api is not None:
-            found = replace(
-                found,
-                ready=of_api.ready,
-                consumers=of_api.consumers,
-                type=of_api.type,
-                unacknowledged=of_api.unacknowledged,
-                arrival_rate=of_api.arrival_rate,
-                acknowledgement_rate=of_api.acknowledgement_rate,
-                oldest=of_api.oldest,
-            )
+        found = QueueFigures(**asdict(of_api), kind=kind) if of_api else QueueFigures(name=name, kind=kind)
         yield found if now is None else replace(found, ready=now.message_count, consumers=now.consumer_count)
 
 

@@ -174,13 +174,8 @@ class Searches:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as the API answers with it."""
-        clicked = self.sums.clicked.most_common()
-        return {
-            **{name: getattr(self, name) for name in ("domain", "counted", "since", "days", "threshold")},
-            **{name: getattr(self.sums, name) for name in ("searches", "without_results", "clicks")},
-            "queries": dict(self.sums.queries.most_common()),
-            "clicked": [{"query": query, "url": url, "clicks": number} for (query, url), number in clicked],
-        }
+        names = ("domain", "counted", "since", "days", "threshold")
+        return {**{name: getattr(self, name) for name in names}, **self.sums.as_json()}
 
 
 def searches(ops: Operations, domain: str) -> Searches:

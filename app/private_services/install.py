@@ -132,7 +132,7 @@ def remove_leftover_policy(policy: Path, prefix: Sequence[str] | None = None) ->
 def _locked(folder: Path, *, wait: float) -> Iterator[bool]:
     """Yield whether this process got the lock of a folder within `wait` seconds. The kernel frees it with the process.
 
-    A folder can be locked by anyone who may read it, so that users of one machine share a lock.
+    Read permission is enough to lock a folder, so all users of one machine share the lock.
     """
 
     def is_free() -> bool:

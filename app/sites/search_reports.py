@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from app.errors import ObjectDamaged
 from app.storage.damage import read_readable
@@ -50,18 +50,20 @@ class SearchReport:
             self.clicked + other.clicked,
         )
 
-    def to_json(self) -> bytes:
-        """Serialise with the most frequent entries."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts, and the most frequent entries, for JSON."""
         clicked = self.clicked.most_common(MAX_ENTRIES)
-        named = {
-            "version": _VERSION,
+        return {
             "searches": self.searches,
             "without_results": self.without_results,
             "clicks": self.clicks,
             "queries": dict(self.queries.most_common(MAX_ENTRIES)),
             "clicked": [{"query": query, "url": url, "clicks": number} for (query, url), number in clicked],
         }
-        return json.dumps(named, ensure_ascii=False).encode()
+
+    def to_json(self) -> bytes:
+        """Serialise as the store has it."""
+        return json.dumps({"version": _VERSION, **self.as_json()}, ensure_ascii=False).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> SearchReport:

@@ -30,13 +30,13 @@ class QueueStatistics:
     """
 
     name: str
-    type: str
-    ready: int
-    unacknowledged: int
-    consumers: int
-    arrival_rate: float | None
-    acknowledgement_rate: float | None
-    oldest: float | None
+    type: str = ""
+    ready: int = 0
+    unacknowledged: int | None = None
+    consumers: int = 0
+    arrival_rate: float | None = None
+    acknowledgement_rate: float | None = None
+    oldest: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kombu import Connection, Consumer
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from app.celery import app
 from app.cli import doctor as command
 from app.cli import site, up
-from app.cli.up import unconsumed_art
 from app.cluster.protocol import Routes, to_json
 from app.coverart.outages import OUTAGE_ITEMS, Services
 from app.doctor.checks import CHECKS, WITHOUT_BROKER, run_checks
@@ -28,7 +26,6 @@ from app.storage.open import open_store
 from app.storage.outage import store_breaker
 from app.topology.check import management_api
 from app.topology.declare import declare_all
-from app.topology.queues import art_queues
 from config.routes import REQUESTS
 from config.settings import Settings
 from tests.support.answering import ByHand, consumed
@@ -255,19 +252,3 @@ def test_the_command_prints_json_and_exits_with_1_on_a_problem(
     bad = CliRunner().invoke(command.cli, [])
     assert bad.exit_code == 1
     assert "problem  topology:         queue site.tick: missing; perennial topology apply" in bad.stdout
-
-
-def test_queues_without_consumer_are_named_with_the_process_that_should_consume_them(settings: Settings) -> None:
-    assert unconsumed_art(settings) == {}
-    database = SecretStr("postgresql://127.0.0.1/unused")
-    enabled = settings.model_copy(update={"musicbrainz_url": database, "event_art_exchange": EVENTS})
-    names = [f"{EVENTS}.{job}" for job in ("index", "move", "delete")]
-    assert unconsumed_art(enabled)["eventart"] == names
-    with Connection(settings.broker) as connection, connection.channel() as channel:
-        index, *_ = queues = [queue(channel) for queue in art_queues(EVENTS, enabled)]
-        for queue in queues:
-            queue.declare()
-        with Consumer(channel, [index], accept=[]):
-            assert unconsumed_art(enabled)["eventart"] == names[1:]
-    nowhere = enabled.model_copy(update={"broker_url": SecretStr("amqp://127.0.0.1:1//")})
-    assert unconsumed_art(nowhere) == {}

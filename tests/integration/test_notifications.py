@@ -211,7 +211,7 @@ def test_a_receiver_that_asks_for_a_pause_gets_it(process: Context, site: Site) 
     with pytest.raises(Postpone) as first:
         notify(receiver=WEBHOOK)
     assert breaker(process).seconds_open() > 100
-    [problem] = quick_problems(process.settings, notify.app.conf)["circuit breakers"]
+    [problem] = quick_problems(process.settings)["circuit breakers"]
     assert problem.startswith("the receiver notify.webhook is unavailable")
     delivery = EventDelivery.of(
         receivers.receivers(process.settings)[WEBHOOK], process.settings, process.redis, process.publisher

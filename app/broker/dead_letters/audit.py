@@ -38,18 +38,22 @@ class Audit:
 
     def write(self, act: AuditedAct, outcomes: Iterable[tuple[DeadLetter, str]], **details: Any) -> None:
         """Append a line for each letter and its outcome, each with the details. Raises ApplicationError."""
-        try:
-            user = getpass.getuser()
-        except (OSError, KeyError):
-            user = str(os.getuid())
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        operator = {"time": time, "user": user, "host": socket.gethostname(), "act": act}
+        operator = {"time": time, "user": user_name(), "host": socket.gethostname(), "act": act}
         lines = []
         for letter, outcome in outcomes:
             identity = {"set": letter.set, "id": letter.id, "queue": letter.queue, "task": letter.cause.task}
             lines.append({**operator, **identity, **details, "outcome": outcome})
             logger.info("%s of dead letter %s in %s: %s", act, letter.id, letter.set, outcome)
         append_lines(self.path, lines)
+
+
+def user_name() -> str:
+    """Return the name of the user of this process, or the id of one without a name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())
 
 
 def append_lines(path: Path, lines: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The progress of the first crawls of sites, for visitors who cannot search these sites yet."""
+"""The progress of the first crawls of sites, shown to visitors of sites that cannot be searched yet."""
 
 from __future__ import annotations
 
