@@ -30,13 +30,17 @@ METHOD = bullets(
 
 @dataclass(frozen=True, slots=True)
 class PlacementRun:
-    """One size: bytes of outcomes, CPU seconds to place all packs, CPU ms of one update, bytes of the routes."""
+    """One size: bytes of outcomes, CPU seconds to place all packs, CPU ms of one update, bytes of all routes.
+
+    `changes` are the bytes of the routes that changed by the update.
+    """
 
     packs: int
     sent: int
     cpu: float
     update: float
     routes: int
+    changes: int
 
 
 @dataclass(slots=True)
@@ -94,11 +98,13 @@ def measured(size: int) -> PlacementRun:
             sent += len(body)
             state.order_completed(read(Outcome, body), now=now)
     cpu = time.process_time() - began
+    routes = state.routes(now=now)
     state.pack_updated(replace(packs[domains[size // 2]], sha256="1" * 64, generation=2))
     began = time.process_time()
     state.tick(now=now + STEP)
     update = (time.process_time() - began) * 1_000
-    return PlacementRun(size, sent, cpu, update, len(to_json(state.routes(now=now))))
+    changes = state.routes(routes.request(), now=now)
+    return PlacementRun(size, sent, cpu, update, len(to_json(routes)), len(to_json(changes)))
 
 
 def shown(runs: Sequence[PlacementRun], *, others: float) -> MeasuredRow:
@@ -117,6 +123,7 @@ def shown(runs: Sequence[PlacementRun], *, others: float) -> MeasuredRow:
         "CPU ms a pack, to place all": [f"{run.cpu * 1_000 / run.packs:.2f}" for run in runs],
         "CPU ms of one update": [f"{run.update:.1f}" for run in runs],
         "kB of `get_routes`": [f"{run.routes / 1_000:.0f}" for run in runs],
+        "the same, changes by one update": [f"{run.changes / 1_000:.1f}" for run in runs],
     }
     table = FigureTable.of_figures("Placing the packs of many sites", (f"{run.packs:,} packs" for run in runs), rows)
     return MeasuredRow(aims, (table,), (), others)

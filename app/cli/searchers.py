@@ -46,7 +46,7 @@ def table_rows(routes: Routes) -> Iterator[Sequence[object]]:
     generation, missing copies, diagnostics.
     """
     for node in routes.searchers:
-        numbers = (node.free_space, node.capacity, len(node.domains), len(node.loading), f"{node.age:.1f}")
+        numbers = (node.free_space, node.capacity, node.packs, len(node.loading), f"{node.age:.1f}")
         yield ("searcher", node.searcher_id, *numbers, "leaving" if node.leaving else "")
     for route in routes.routes:
         version = (route.pages, route.built_at, route.generation, route.size_mb)
@@ -81,7 +81,7 @@ def _searchers_table(nodes: Sequence[SearcherStatus]) -> Table:
         state = ([f"loads {len(node.loading)}"] if node.loading else []) + (["leaves"] if node.leaving else [])
         table.add_row(
             short(node.searcher_id),
-            *(f"{node.free_space:,}", f"{node.capacity:,}", f"{len(node.domains):,}", f"{node.age:.1f} s ago"),
+            *(f"{node.free_space:,}", f"{node.capacity:,}", f"{node.packs:,}", f"{node.age:.1f} s ago"),
             ", ".join(state),
         )
     return table

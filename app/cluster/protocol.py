@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -143,23 +145,33 @@ class PackRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class SearcherStatus:
-    """A searcher in the reply to `get_routes`; `age` is the seconds since its last report."""
+    """A searcher in the reply to `get_routes`, which has `packs` packs; `age` is the seconds since its last report."""
 
     searcher_id: str
     free_space: int
     capacity: int
     age: float
-    domains: tuple[str, ...] = ()
+    packs: int = 0
     loading: tuple[str, ...] = ()
     leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class RoutesRequest:
+    """`get_routes`: the routes, or what has changed in them since `version` of the run `orchestrator`."""
+
+    orchestrator: Text = ""
+    version: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Routes:
     """The reply to `get_routes`: the route of each domain with a pack, and all searchers.
 
     `orchestrator` identifies a run of the orchestrator. `settled` is false until it has read the store and running
     searchers had time to register. `store_id` is the id of the store that it reads, empty before the first scan.
+    `version` counts the changes of the run's routes. A reply with a `since` has only the routes that changed after
+    that version, and the domains whose route was removed.
     """
 
     orchestrator: str
@@ -167,6 +179,32 @@ class Routes:
     routes: tuple[PackRoute, ...]
     searchers: tuple[SearcherStatus, ...]
     store_id: str = ""
+    version: int = 0
+    since: int | None = None
+    removed: tuple[str, ...] = ()
+
+    @cached_property
+    def by_domain(self) -> Mapping[str, PackRoute]:
+        """The routes by domain."""
+        return {route.domain: route for route in self.routes}
+
+    def request(self) -> RoutesRequest:
+        """Return the request for what has changed since these routes."""
+        return RoutesRequest(orchestrator=self.orchestrator, version=self.version)
+
+    def updated(self, later: Routes) -> Routes:
+        """Return all routes after a later reply; raises InvalidMessage for changes since routes other than these."""
+        if later.since is None:
+            return later
+        if (later.orchestrator, later.since) != (self.orchestrator, self.version):
+            raise InvalidMessage(f"routes since version {later.since}, expected {self.version}")
+        routes = self.routes
+        if later.routes or later.removed:
+            by_domain = {**self.by_domain, **later.by_domain}
+            for domain in later.removed:
+                by_domain.pop(domain, None)
+            routes = tuple(by_domain[domain] for domain in sorted(by_domain))
+        return replace(later, routes=routes, since=None, removed=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -178,7 +178,7 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
         first, *searchers = crew.orchestrator(), *(crew.searcher() for _ in range(3))
         ready(first, *searchers)
         before = await_placed(finder, crew, versions, copies=2, searchers=3)
-        spread = [len(node.domains) for node in before.searchers]
+        spread = [node.packs for node in before.searchers]
         assert sum(spread) == 2 * len(DOMAINS)
         assert max(spread) - min(spread) <= 1
 

@@ -340,7 +340,7 @@ def test_slow_hosts_have_an_aim_for_their_share_of_the_possible_rate() -> None:
 def test_the_bytes_that_place_a_pack_do_not_depend_on_the_number_of_packs() -> None:
     few, many = placement.measured(100), placement.measured(400)
     assert many.sent / many.packs == pytest.approx(few.sent / few.packs, rel=0.02)
-    row = placement.shown([few, PlacementRun(10_000, sent=10**7, cpu=4.0, update=3.0, routes=1)], others=0.0)
+    row = placement.shown([few, PlacementRun(10_000, sent=10**7, cpu=4.0, update=3.0, routes=1, changes=1)], others=0.0)
     assert [verdict for *_, verdict in row.aims] == [
         "not reached: 2.00 times it",
         "reached",

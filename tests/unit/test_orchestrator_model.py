@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,11 +11,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.cluster.orchestrator.state import OrchestratorState
-from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Heartbeat, Load, Outcome, PackVersion, Registration, Routes, SearcherReport, Unload
+from app.cluster.placement.copies import Copies
+from app.cluster.placement.model import AddressedOrder, ClusterState, Pack, Placement
+from app.cluster.placement.place import place
+from app.cluster.protocol import Heartbeat, Load, Routes, SearcherReport, Unload
 from tests.packs import version_of
+from tests.support.fake_searcher import FakeSearcher
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _every_decision_is_as_if_all_packs_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place_and_compare(state: ClusterState, copies: Copies) -> Placement:
+        placement = place(state, copies)
+        assert placement == place(state)
+        return placement
+
+    monkeypatch.setattr("app.cluster.orchestrator.state.place", place_and_compare)
+
 
 #: Seconds between heartbeats, and between two ticks; orders that were not taken after three heartbeats expire.
 BEAT, STEP, EXPIRY = 2.0, 0.5, 6.0
@@ -26,56 +38,6 @@ DOMAINS = ("p.example", "q.example", "r.example", "s.example")
 CAPACITIES = (40, 100, 100, 200)
 sizes = st.integers(1, 60)
 seeds = st.integers(0, 2**16)
-
-
-@dataclass
-class FakeSearcher:
-    """A searcher that executes its orders as far as it can."""
-
-    name: str
-    capacity: int
-    held: dict[str, PackVersion] = field(default_factory=dict)
-    jobs: list[Load | Unload] = field(default_factory=list)
-    inbox: list[tuple[float, Load | Unload]] = field(default_factory=list)
-    seq: int = 0
-    changes: int = 0
-    beat_at: float = 0.0
-    lost: int = 0
-    leaving: bool = False
-
-    @property
-    def free(self) -> int:
-        return max(0, self.capacity - sum(each.size_mb for each in self.held.values()))
-
-    def state(self) -> dict[str, Any]:
-        self.seq += 1
-        return {
-            "searcher_id": self.name,
-            "seq": self.seq,
-            "changes": self.changes,
-            "free_space": self.free,
-            "capacity": self.capacity,
-            "leaving": self.leaving,
-        }
-
-    def heartbeat(self) -> Heartbeat:
-        return Heartbeat(**self.state(), loading=self.loading())
-
-    def registration(self) -> Registration:
-        return Registration(**self.state(), loading=self.loading(), holdings=tuple(self.held.values()))
-
-    def outcome(self, job: Load | Unload, reason: str) -> Outcome:
-        report, held = SearcherReport(**self.state()), self.held.get(job.domain)
-        return Outcome(report=report, domain=job.domain, sha256=job.sha256, reason=reason, held=held)
-
-    def loading(self) -> tuple[str, ...]:
-        return tuple(job.sha256 for job in self.jobs if isinstance(job, Load))
-
-    def hold(self, domain: str, version: PackVersion | None) -> None:
-        self.changes += 1
-        self.held.pop(domain, None)
-        if version is not None:
-            self.held[domain] = version
 
 
 class World(RuleBasedStateMachine):
@@ -93,6 +55,8 @@ class World(RuleBasedStateMachine):
         self.writes = self.born = 0
         self.sent = 0
         self.orchestrator = self._begin()
+        #: What two clients have that request changes: one after each tick, one now and then.
+        self.followed: list[Routes | None] = [None, None]
 
     def _begin(self) -> OrchestratorState:
         found = OrchestratorState(replicas=REPLICAS, heartbeat=BEAT, now=self.now)
@@ -163,6 +127,27 @@ class World(RuleBasedStateMachine):
         for node in self.nodes.values():
             self._say(self._registration(node))
         self._pass(seed)
+
+    @rule()
+    def a_client_requests_changes(self) -> None:
+        self._follow(1)
+
+    def _follow(self, client: int) -> None:
+        before = self.followed[client]
+        full = self.orchestrator.routes(now=self.now)
+        records = self.orchestrator._registry.records
+        for route in full.routes:
+            serving = {name for name, record in records.items() if record.serves(route.domain)}
+            assert set(route.searchers) == serving, "a change was not noted"
+        if before is None:
+            self.followed[client] = full
+            return
+        reply = self.orchestrator.routes(before.request(), now=self.now)
+        assert (reply.since is not None) == (before.orchestrator == full.orchestrator)
+        changed = {route for route in full.routes if before.by_domain.get(route.domain) != route}
+        assert reply.since is None or set(reply.routes) >= changed
+        self.followed[client] = before.updated(reply)
+        assert self.followed[client] == full
 
     @rule(seed=seeds)
     def time_passes(self, seed: int) -> None:
@@ -293,6 +278,7 @@ class World(RuleBasedStateMachine):
     def _tick(self) -> None:
         before = self.orchestrator.routes(now=self.now)
         orders = self.orchestrator.tick(now=self.now)
+        self._follow(0)
         if orders:
             after = self.orchestrator.routes(now=self.now)
             there, left = {node.searcher_id for node in after.searchers}, _answering(after)

@@ -23,9 +23,10 @@ def pack(domain: str, size_mb: int, generation: int = 1) -> Pack:
 
 def searcher(name: str, capacity: int, *packs: Pack, **fields: object) -> SearcherState:
     """Return a searcher of this capacity with these packs."""
-    free = capacity - sum(each.size_mb for each in packs)
+    used = sum(each.size_mb for each in packs)
     held = {each.domain: version_of(each) for each in packs}
-    return replace(SearcherState(searcher_id=name, free=free, capacity=capacity, held=held), **fields)  # type: ignore[arg-type]
+    found = SearcherState(searcher_id=name, free=capacity - used, capacity=capacity, used=used, held=held)
+    return replace(found, **fields)  # type: ignore[arg-type]
 
 
 def state(
@@ -56,7 +57,7 @@ def _done(before: SearcherState, order: Load | Unload) -> SearcherState:
     if isinstance(order, Load):
         now[order.domain] = version_of(order)
         free -= order.size_mb
-    return replace(before, held=now, free=free)
+    return replace(before, held=now, free=free, used=before.used + before.free - free)
 
 
 def at_rest(begin: ClusterState, *, most: int = 300) -> ClusterState:

@@ -32,7 +32,7 @@ def pack(domain: str, *searchers: str, **fields: object) -> PackRoute:
 
 def test_the_table_of_searchers_and_missing_copies_fits_a_narrow_terminal() -> None:
     nodes = (
-        SearcherStatus(searcher_id="3f2a9c1e-aaaa", free_space=3_120, capacity=4_000, age=0.42, domains=("a", "b")),
+        SearcherStatus(searcher_id="3f2a9c1e-aaaa", free_space=3_120, capacity=4_000, age=0.42, packs=2),
         SearcherStatus(searcher_id="77", free_space=0, capacity=9, age=12.0, loading=("x",), leaving=True),
     )
     long = f"{'a' * 60}.example"

@@ -22,7 +22,7 @@ from app.cluster.client.scatter_gather import (
     split_suggestions,
     validate_request,
 )
-from app.cluster.protocol import Routes, read
+from app.cluster.protocol import Routes, RoutesRequest, read, to_payload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.messages.envelopes import request_message as broker_request
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
@@ -58,7 +58,9 @@ class ClusterSearchClient(SearchClient):
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="search-client")
         self._searchers = SearcherPool(self._requestor)
         self._routes = RouteCache(
-            lambda seconds: self._requestor.send(broker_request("get_routes", {}), deadline=seconds),
+            lambda request, seconds: self._requestor.send(
+                broker_request("get_routes", to_payload(request)), deadline=seconds
+            ),
             deadline=deadline,
             count=self._searchers.count,
         )
@@ -157,12 +159,11 @@ class ClusterSearchClient(SearchClient):
         *,
         excluded: Container[str] = (),
     ) -> list[HedgedRequest[T]]:
-        by_domain = {route.domain: route for route in routes.routes}
         hedged = []
         for request in requests:
             replicas: list[str] = []
             no_replica: ApplicationError = PackNotFound(f"{request.domain} was never indexed")
-            if route := by_domain.get(request.domain):
+            if route := routes.by_domain.get(request.domain):
                 replicas = self._searchers.in_order(route)
                 reason = f": {route.why}" if route.why else ""
                 no_replica = NotPlaced(f"{request.domain} is on no searcher at the moment{reason}")
@@ -195,12 +196,17 @@ class RouteCache:
     """Caches the orchestrator's routes, for any thread; at most one lookup runs at a time.
 
     Routes of an orchestrator that has just started are incomplete: they do not replace those of the previous one.
+    Once there are routes, a lookup requests their changes.
     """
 
     def __init__(
-        self, look_up: Callable[[float], Future[Reply]], *, deadline: float, count: Callable[[Count], None]
+        self,
+        look_up: Callable[[RoutesRequest, float], Future[Reply]],
+        *,
+        deadline: float,
+        count: Callable[[Count], None],
     ) -> None:
-        """`look_up` requests routes and takes the seconds that the reply may take, `deadline` here."""
+        """`look_up` sends a request and takes the seconds that the reply may take, `deadline` here."""
         self._look_up = look_up
         self._deadline = deadline
         self._count = count
@@ -272,12 +278,15 @@ class RouteCache:
         if not self._looking_up and now - self._looked_up_at >= pause:
             self._looking_up, self._looked_up_at = True, now
             self._count("lookups")
-            self._look_up(self._deadline).add_done_callback(self._take)
+            request = self._routes.request() if self._routes else RoutesRequest()
+            self._look_up(request, self._deadline).add_done_callback(self._take)
         return self._deadline if self._looking_up else self._looked_up_at + pause - now
 
     def _take(self, reply: Future[Reply]) -> None:
         try:
-            outcome: Routes | ApplicationError = read(Routes, reply.result().body)
+            later = read(Routes, reply.result().body)
+            # At most one lookup runs, so these are the routes that it requested the changes of.
+            outcome: Routes | ApplicationError = self._routes.updated(later) if self._routes else later
         except ApplicationError as error:
             outcome = error
         with self._changed:

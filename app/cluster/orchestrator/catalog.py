@@ -60,14 +60,14 @@ class PackCatalog:
         if domain in self.packs:
             self.by_checksum.pop(self.packs[domain].sha256, None)
 
-    def with_unknown(self, versions: Iterable[PackVersion]) -> list[Pack]:
-        """Return all packs, and for unknown domains the latest of these versions."""
-        unknown = sorted(filter(self.is_unknown, versions), key=lambda each: (each.generation, each.sha256))
-        latest = {
-            each.domain: Pack(domain=each.domain, sha256=each.sha256, generation=each.generation, size_mb=each.size_mb)
-            for each in unknown
-        }
-        return [*self.packs.values(), *latest.values()]
+    def pack(self, domain: str, versions: Iterable[PackVersion]) -> Pack | None:
+        """Return the pack of a domain; of an unknown domain, that of the latest version on a searcher."""
+        if domain in self.packs:
+            return self.packs[domain]
+        latest = max(filter(self.is_unknown, versions), key=lambda each: (each.generation, each.sha256), default=None)
+        if latest is None:
+            return None
+        return Pack(domain=domain, sha256=latest.sha256, generation=latest.generation, size_mb=latest.size_mb)
 
 
 def _is_later(version: PackVersion, pack: Pack) -> bool:

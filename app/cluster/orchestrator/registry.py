@@ -19,8 +19,12 @@ _REMEMBERED = 1_000
 class SearcherRegistry:
     """The searchers by id. `now` is in seconds, of a clock that only goes forward."""
 
-    def __init__(self, *, heartbeat: float, now: float) -> None:
-        """`heartbeat` is the interval of a searcher's heartbeats in seconds."""
+    def __init__(self, *, heartbeat: float, now: float, changed: set[str]) -> None:
+        """`heartbeat` is the interval of a searcher's heartbeats in seconds.
+
+        Domains are added to `changed` as a SearcherRecord does.
+        """
+        self._changed = changed
         self.records: dict[str, SearcherRecord] = {}
         self.patience = MISSED_HEARTBEATS * heartbeat
         self._heartbeat = heartbeat
@@ -39,6 +43,11 @@ class SearcherRegistry:
     def versions(self) -> Iterator[PackVersion]:
         """Yield the pack versions on all searchers."""
         return (version for record in self.records.values() for version in record.versions())
+
+    def versions_of(self, domain: str) -> dict[str, PackVersion]:
+        """Return the versions of a domain's pack by searcher id."""
+        found = {searcher_id: record.version(domain) for searcher_id, record in self.records.items()}
+        return {searcher_id: version for searcher_id, version in found.items() if version is not None}
 
     def receive(self, report: Heartbeat, *, now: float) -> bool:
         """Receive a heartbeat or a registration; return whether it changes anything.
@@ -74,7 +83,7 @@ class SearcherRegistry:
         packs = len(report.holdings)
         log.info("Searcher %s registered: %d packs, %d MB free", searcher_id, packs, report.free_space)
         self._seqs[searcher_id] = report.seq
-        self.records[searcher_id] = SearcherRecord(report, now)
+        self.records[searcher_id] = SearcherRecord(report, now, self._changed)
         return True
 
     def _receive_later(self, record: SearcherRecord, report: SearcherReport, *, now: float) -> bool:
@@ -128,8 +137,9 @@ class SearcherRegistry:
 
     def remove(self, searcher_id: str) -> bool:
         """Remove a searcher; return whether it was registered. Its older reports are still ignored afterwards."""
-        if self.records.pop(searcher_id, None) is None:
+        if searcher_id not in self.records:
             return False
+        self.records.pop(searcher_id).note_all()
         self._lost_at[searcher_id] = self._checked_at
         return True
 

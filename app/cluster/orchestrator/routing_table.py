@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Set
+from itertools import takewhile
 
-from app.cluster.orchestrator.searcher_record import SearcherRecord
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import PackRoute, PackVersion
 
+#: Removed domains that differences name at most. A client that misses an earlier one gets the whole table.
+_REMEMBERED = 1_000
+
 
 class RoutingTable:
-    """Routes by domain."""
+    """Routes by domain, and which of them have changed since a version of the table."""
 
     def __init__(self, *, replicas: int) -> None:
         self.routes: dict[str, PackRoute] = {}
+        self.version = 0
         self._replicas = replicas
         self._newest: dict[str, tuple[str, ...]] = {}
         self._turns: dict[str, int] = {}
         self._turn = 0
+        #: The version that last changed each domain, and that removed it: the latest last.
+        self._changed_at: dict[str, int] = {}
+        self._removed_at: dict[str, int] = {}
+        #: Changes are complete since this version.
+        self._oldest = 0
 
-    def build(
-        self,
-        packs: Iterable[Pack],
-        records: Iterable[SearcherRecord],
-        *,
-        trusted: frozenset[str],
-        unplaced: Mapping[str, str],
-    ) -> None:
-        """Rebuild the table. `trusted` is a field of ClusterState, `unplaced` a field of Placement."""
-        copies: dict[str, list[tuple[str, PackVersion]]] = defaultdict(list)
-        for record in records:
-            for version in record.versions():
-                if record.serves(version.domain):
-                    copies[version.domain].append((record.report.searcher_id, version))
-        self.routes, self._newest = {}, {}
-        for pack in packs:
-            self._add(pack, copies[pack.domain], trusted, unplaced.get(pack.domain, ""))
+    def remove(self, domain: str) -> None:
+        """Remove a domain's route."""
+        if self.routes.pop(domain, None) is None:
+            return
+        del self._newest[domain], self._changed_at[domain]
+        self.version += 1
+        self._removed_at[domain] = self.version
+        if len(self._removed_at) > _REMEMBERED:
+            self._oldest = self._removed_at.pop(next(iter(self._removed_at)))
 
-    def _add(self, pack: Pack, copies: list[tuple[str, PackVersion]], trusted: frozenset[str], reason: str) -> None:
+    def set(self, pack: Pack, copies: list[tuple[str, PackVersion]], *, trusted: Set[str], reason: str) -> None:
+        """Set the route of a domain from the searchers that serve it with their versions.
+
+        `trusted` is a field of ClusterState, and `reason` is why a copy cannot be placed.
+        """
+
         def age(copy: tuple[str, PackVersion]) -> tuple[bool, int, str]:
             searcher_id, version = copy
             return version.sha256 != pack.sha256 and version.sha256 not in trusted, -version.generation, searcher_id
@@ -46,8 +51,7 @@ class RoutingTable:
         ordered = sorted(copies, key=age)
         newest = tuple(searcher_id for searcher_id, version in ordered if version.sha256 == ordered[0][1].sha256)
         up_to_date = sum(not age(copy)[0] for copy in ordered)
-        self._newest[pack.domain] = newest
-        self.routes[pack.domain] = PackRoute(
+        route = PackRoute(
             domain=pack.domain,
             sha256=pack.sha256,
             generation=pack.generation,
@@ -59,6 +63,19 @@ class RoutingTable:
             missing=max(0, self._replicas - up_to_date),
             why=reason,
         )
+        self._newest[pack.domain] = newest
+        if self.routes.get(pack.domain) != route:
+            self.routes[pack.domain] = route
+            self.version += 1
+            self._removed_at.pop(pack.domain, None)
+            self._changed_at.pop(pack.domain, None)
+            self._changed_at[pack.domain] = self.version
+
+    def changes(self, since: int) -> tuple[list[str], list[str]] | None:
+        """Return the domains whose route was set and removed after a version, or None if they are unknown."""
+        if not self._oldest <= since <= self.version:
+            return None
+        return _later(self._changed_at, since), _later(self._removed_at, since)
 
     def next(self, domain: str) -> str | None:
         """Return the searcher with the newest version that was chosen least recently, or None."""
@@ -70,6 +87,11 @@ class RoutingTable:
         self._turns[chosen] = self._turn
         return chosen
 
-    def remove(self, searcher_id: str) -> None:
-        """Drop a removed searcher's turn; `build` drops it from the routes."""
+    def remove_searcher(self, searcher_id: str) -> None:
+        """Drop a removed searcher's turn."""
         self._turns.pop(searcher_id, None)
+
+
+def _later(changed_at: dict[str, int], since: int) -> list[str]:
+    """Return the domains that were changed after a version, the latest first."""
+    return [domain for domain, _version in takewhile(lambda each: each[1] > since, reversed(changed_at.items()))]

@@ -37,8 +37,9 @@ class _PendingOrder:
 
 @dataclass(frozen=True, slots=True)
 class _Backoff:
-    """A version that the searcher failed to load; it is not ordered again before `until`."""
+    """A version of a domain's pack that the searcher failed to load; it is not ordered again before `until`."""
 
+    domain: str
     failure: LoadFailure
     until: float
 
@@ -74,9 +75,13 @@ class _Holdings:
 
 
 class SearcherRecord:
-    """One searcher. `last_seen` is the time of its last report, on the orchestrator's clock."""
+    """One searcher. `last_seen` is the time of its last report, on the orchestrator's clock.
 
-    def __init__(self, registration: Registration, now: float) -> None:
+    It adds to `changed` each domain whose version on the searcher has changed, or whether the searcher serves it.
+    """
+
+    def __init__(self, registration: Registration, now: float, changed: set[str]) -> None:
+        self._changed = changed
         self.report: SearcherReport = registration
         self.last_seen = now
         # A dict keeps their order.
@@ -84,11 +89,18 @@ class SearcherRecord:
         self._holdings = _holdings(registration, now)
         self._pending: dict[str, _PendingOrder] = {}
         self._failed: dict[str, _Backoff] = {}
+        self.note_all()
+
+    def note_all(self) -> None:
+        """Note all domains of the searcher as changed."""
+        self._changed.update(self._holdings.packs)
 
     def receive(self, report: SearcherReport, *, now: float) -> bool:
         """Receive a report that is later than all others; return whether it changes anything but packs and orders."""
         before, self.report, self.last_seen = self.report, report, now
         changed = False
+        if report.leaving != before.leaving:
+            self.note_all()
         if isinstance(report, Heartbeat):
             loading = dict.fromkeys(report.loading)
             changed, self._loading = loading != self._loading, loading
@@ -101,7 +113,10 @@ class SearcherRecord:
         if registration.seq <= self._holdings.seq:
             return False
         before, self._holdings = self._holdings.packs, _holdings(registration, now)
-        return before != self._holdings.packs
+        now_held = self._holdings.packs
+        changed = {domain for domain in before.keys() | now_held.keys() if before.get(domain) != now_held.get(domain)}
+        self._changed |= changed
+        return bool(changed)
 
     def change_pack(self, outcome: Outcome, *, now: float) -> bool:
         """Apply an outcome to one pack, unless a later one was applied; return whether that changes anything."""
@@ -110,7 +125,10 @@ class SearcherRecord:
         before, held = self.version(outcome.domain), outcome.held
         self._holdings.change(outcome, now=now)
         self._loading.pop(outcome.sha256, None)
-        return before != held
+        if before == held:
+            return False
+        self._changed.add(outcome.domain)
+        return True
 
     def is_current(self, *, now: float) -> bool:
         """Return whether the packs are those of the last report."""
@@ -129,7 +147,7 @@ class SearcherRecord:
         """
         ended = [domain for domain, pending in self._pending.items() if self._has_ended(pending, now, patience)]
         for domain in ended:
-            del self._pending[domain]
+            self._end(domain)
         return bool(ended)
 
     def _has_ended(self, pending: _PendingOrder, now: float, patience: float) -> bool:
@@ -159,20 +177,26 @@ class SearcherRecord:
         """Add a pending order."""
         held = self.version(order.domain)
         self._pending[order.domain] = _PendingOrder(order, held.sha256 if held else "", now)
+        self._changed.add(order.domain)
 
     def end_order(self, outcome: Outcome, *, now: float, patience: float) -> bool:
         """Remove a pending order that has an outcome; return whether there was one."""
         pending = self._pending.get(outcome.domain)
         if pending is None or not (pending.order.sha256 == outcome.sha256 or self._has_ended(pending, now, patience)):
             return False
-        del self._pending[outcome.domain]
+        self._end(outcome.domain)
         return True
 
-    def back_off(self, sha256: str, reason: str, *, now: float) -> None:
-        """Back off from a version: twice as long after each further failure."""
+    def _end(self, domain: str) -> None:
+        del self._pending[domain]
+        self._changed.add(domain)
+
+    def back_off(self, failed: Outcome, *, now: float) -> None:
+        """Back off from the version of a failed order: twice as long after each further failure."""
+        sha256 = failed.sha256
         count = self._failed[sha256].failure.count + 1 if sha256 in self._failed else 1
         seconds = min(FIRST_BACKOFF * 2 ** min(count - 1, 30), LONGEST_BACKOFF)
-        self._failed[sha256] = _Backoff(LoadFailure(count=count, reason=reason), now + seconds)
+        self._failed[sha256] = _Backoff(failed.domain, LoadFailure(count=count, reason=failed.reason), now + seconds)
 
     def backoff_ends_at(self, *, now: float) -> float:
         """Return when the next backoff ends; infinity without a backoff."""
@@ -181,6 +205,10 @@ class SearcherRecord:
     def version(self, domain: str) -> PackVersion | None:
         """Return the version of a domain's pack on the searcher."""
         return self._holdings.packs.get(domain)
+
+    def _has(self, domain: str, sha256: str) -> bool:
+        held = self.version(domain)
+        return held is not None and held.sha256 == sha256
 
     def versions(self) -> Iterable[PackVersion]:
         """Return all pack versions on the searcher."""
@@ -197,13 +225,11 @@ class SearcherRecord:
 
     def state(self, by_checksum: Mapping[str, Pack], *, now: float) -> SearcherState:
         """Return the searcher's part of the state for a decision. Drops failures of long ago, and of held versions."""
-        if self._failed:
-            held = {version.sha256 for version in self.versions()}
-            self._failed = {
-                sha256: each
-                for sha256, each in self._failed.items()
-                if now < each.until + (0.0 if sha256 in held else LONGEST_BACKOFF)
-            }
+        self._failed = {
+            sha256: each
+            for sha256, each in self._failed.items()
+            if now < each.until + (0.0 if self._has(each.domain, sha256) else LONGEST_BACKOFF)
+        }
         orders = {domain: pending.order for domain, pending in self._pending.items()}
         ordered = {order.sha256 for order in orders.values()}
         has_unknown = False
@@ -220,6 +246,7 @@ class SearcherRecord:
             # The size of an unknown version is unknown: order no load until it is loaded.
             free=0 if has_unknown else self.report.free_space,
             capacity=max(self.report.capacity, self.report.free_space + self._holdings.used_mb),
+            used=self._holdings.used_mb,
             held=self._holdings.packs,
             orders=orders,
             failures={sha256: each.failure for sha256, each in self._failed.items()},
@@ -234,7 +261,7 @@ class SearcherRecord:
             free_space=self.report.free_space,
             capacity=self.report.capacity,
             age=round(max(now - self.last_seen, 0.0), 3),
-            domains=tuple(sorted(self._holdings.packs)),
+            packs=len(self._holdings.packs),
             loading=tuple(self._loading),
             leaving=self.report.leaving,
         )

@@ -22,6 +22,7 @@ from app.cluster.protocol import (
     Heartbeat,
     Load,
     Outcome,
+    RoutesRequest,
     problem_reply,
     read,
     to_json,
@@ -110,8 +111,8 @@ class OrchestratorService:
         handlers: dict[str, Handler] = {
             "search": self._forward,
             "suggest": self._forward,
-            "get_routes": lambda _delivery, _payload: to_json(
-                replace(self.state.routes(now=self._clock()), store_id=guard.store_id)
+            "get_routes": lambda _delivery, payload: to_json(
+                replace(self.state.routes(read(RoutesRequest, payload), now=self._clock()), store_id=guard.store_id)
             ),
             HEARTBEAT: self._receive_heartbeat,
         }
@@ -189,7 +190,7 @@ class OrchestratorService:
                 self.state.pack_updated(pack)
             for domain in sorted(result.deleted):
                 self.state.pack_deleted(domain)
-        self._schedule.start_due(domains=self.state.domains(), unclear=self.state.unclear_domains, now=now)
+        self._schedule.start_due(domains=self.state.domains, unclear=self.state.unclear_domains, now=now)
         if self._schedule.is_complete and self._registration.has_ended(now=now):
             self.state.settle()
         self._send_orders(now=now)

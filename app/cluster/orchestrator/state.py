@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
 
 from app.cluster.orchestrator.catalog import PackCatalog
 from app.cluster.orchestrator.registry import SearcherRegistry
 from app.cluster.orchestrator.routing_table import RoutingTable
-from app.cluster.placement.model import AddressedOrder, ClusterState, Pack
+from app.cluster.placement.copies import Copies
+from app.cluster.placement.model import AddressedOrder, ClusterState, Pack, Placement
 from app.cluster.placement.place import place
-from app.cluster.protocol import Heartbeat, Outcome, Routes
+from app.cluster.protocol import Heartbeat, Outcome, Routes, RoutesRequest
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
 log = logging.getLogger(__name__)
@@ -29,13 +29,18 @@ class OrchestratorState:
         self.run_id = uuid.uuid4().hex
         self.settled = False
         self._replicas = replicas
+        #: Domains that changed since the table and the copies were updated.
+        self._changed: set[str] = set()
         self._catalog = PackCatalog()
-        self._registry = SearcherRegistry(heartbeat=heartbeat, now=now)
+        self._registry = SearcherRegistry(heartbeat=heartbeat, now=now, changed=self._changed)
         self._table = RoutingTable(replicas=replicas)
-        #: Why copies of packs cannot be placed, by domain, as of the last decision.
-        self._unplaced: Mapping[str, str] = {}
+        self._copies = Copies()
+        #: Checksums of trusted versions on searchers by domain, and domains of unknown or trusted versions.
+        self._trusted: dict[str, frozenset[str]] = {}
+        self._unclear: set[str] = set()
+        #: The last decision: why copies of packs cannot be placed.
+        self._placement = Placement(orders=(), unplaced={})
         self._backoff_ends_at = float("inf")
-        self._is_built = False
         self._is_placed = False
 
     # Events of searchers.
@@ -63,7 +68,7 @@ class OrchestratorState:
         )
         self._note_change(self._registry.receive_outcome(outcome, now=now))
         if searcher_id in self._registry.records:
-            self._registry.records[searcher_id].back_off(outcome.sha256, outcome.reason, now=now)
+            self._registry.records[searcher_id].back_off(outcome, now=now)
 
     def registrations_to_request(self) -> tuple[str, ...]:
         """Return the searchers of which a message is missing, each once: request that they register again."""
@@ -73,20 +78,22 @@ class OrchestratorState:
         """Remove a searcher, whatever its last report said."""
         if self._registry.remove(searcher_id):
             log.warning("Searcher %s removed: %s", searcher_id, reason)
-            self._table.remove(searcher_id)
+            self._table.remove_searcher(searcher_id)
             self._note_change(True)
 
     # Events of the store.
 
     def pack_updated(self, pack: Pack) -> None:
         """Receive the version of a domain's pack that is in the store."""
-        held = (record.version(pack.domain) for record in self._registry.records.values())
-        self._note_change(self._catalog.update(pack, [version for version in held if version]))
+        if self._catalog.update(pack, self._registry.versions_of(pack.domain).values()):
+            self._changed.add(pack.domain)
+            self._note_change(True)
 
     def pack_deleted(self, domain: str) -> None:
         """Note that the store has no pack of a domain: every searcher is to unload it."""
         if self._catalog.delete(domain, is_on_searcher=self._is_on_searcher(domain)):
             log.info("%s: its pack was deleted from the store", domain)
+            self._changed.add(domain)
             self._note_change(True)
 
     def domains(self) -> frozenset[str]:
@@ -99,10 +106,8 @@ class OrchestratorState:
 
     def unclear_domains(self) -> frozenset[str]:
         """Return the domains of which searchers have an unknown or a later version: read their packs again."""
-        catalog = self._catalog
-        return frozenset(
-            each.domain for each in self._registry.versions() if catalog.is_unknown(each) or catalog.is_trusted(each)
-        )
+        self._update()
+        return frozenset(self._unclear)
 
     def _is_on_searcher(self, domain: str) -> bool:
         return any(record.concerns(domain) for record in self._registry.records.values())
@@ -128,17 +133,9 @@ class OrchestratorState:
         is_current = self._is_placed and now < self._backoff_ends_at
         if not may_place or not self.settled or self._registry.awaited or is_current:
             return ()
-        records = self._registry.records
         self._catalog.prune(self._registry.versions(), is_on_searcher=self._is_on_searcher)
-        placement = place(
-            ClusterState(
-                packs=self._catalog.packs,
-                searchers=tuple(record.state(self._catalog.by_checksum, now=now) for record in records.values()),
-                replicas=self._replicas,
-                deleted=frozenset(self._catalog.deleted),
-                trusted=self._trusted(),
-            )
-        )
+        placement = place(self._cluster(now=now), self._copies)
+        records = self._registry.records
         for addressed in placement.orders:
             order = addressed.order
             log.info(
@@ -150,20 +147,58 @@ class OrchestratorState:
                 addressed.reason,
             )
             records[addressed.searcher_id].add_order(order, now=now)
-        for domain, reason in placement.unplaced.items():
-            if self._unplaced.get(domain) != reason:
-                log.warning("%s: a copy cannot be placed: %s", domain, reason)
-        self._unplaced = placement.unplaced
+        self._note_reasons(placement)
         self._backoff_ends_at = min((each.backoff_ends_at(now=now) for each in records.values()), default=float("inf"))
-        self._is_placed, self._is_built = True, False
+        self._is_placed = True
         return placement.orders
 
-    def _trusted(self) -> frozenset[str]:
-        return frozenset(each.sha256 for each in self._registry.versions() if self._catalog.is_trusted(each))
+    def _cluster(self, *, now: float) -> ClusterState:
+        """Return all that a decision depends on."""
+        self._update()
+        return ClusterState(
+            packs=self._catalog.packs,
+            searchers=tuple(each.state(self._catalog.by_checksum, now=now) for each in self._registry.records.values()),
+            replicas=self._replicas,
+            deleted=frozenset(self._catalog.deleted),
+            trusted=frozenset().union(*self._trusted.values()),
+        )
+
+    def _note_reasons(self, placement: Placement) -> None:
+        """Log why copies cannot be placed, where the reason is new, and note the changed domains."""
+        before, self._placement = self._placement, placement
+        if placement.lack and placement.lack != before.lack:
+            log.warning("No pack can have all of its copies: %s", placement.lack)
+        for domain, reason in placement.unplaced.items():
+            if before.unplaced.get(domain) != reason:
+                log.warning("%s: a copy cannot be placed: %s", domain, reason)
+        if placement.lack != before.lack:
+            self._changed.update(self._catalog.packs)
+        self._changed.update(domain for domain, _reason in placement.unplaced.items() ^ before.unplaced.items())
 
     def _note_change(self, changed: bool) -> None:
         if changed:
-            self._is_placed = self._is_built = False
+            self._is_placed = False
+
+    def _update(self) -> None:
+        """Bring the routes up to date with all changes, and note the changed domains for the next decision."""
+        for domain in self._changed:
+            versions = self._registry.versions_of(domain)
+            trusted = frozenset(each.sha256 for each in versions.values() if self._catalog.is_trusted(each))
+            is_unclear = trusted or any(map(self._catalog.is_unknown, versions.values()))
+            (self._unclear.add if is_unclear else self._unclear.discard)(domain)
+            if trusted:
+                self._trusted[domain] = trusted
+            else:
+                self._trusted.pop(domain, None)
+            pack = self._catalog.pack(domain, versions.values())
+            if pack is None:
+                self._table.remove(domain)
+            else:
+                serving = [each for each in versions.items() if self._registry.records[each[0]].serves(domain)]
+                reason = self._placement.unplaced.get(domain, self._placement.lack)
+                self._table.set(pack, serving, trusted=trusted, reason=reason)
+        self._copies.changed |= self._changed
+        self._changed.clear()
 
     # Requests.
 
@@ -172,7 +207,8 @@ class OrchestratorState:
 
         Raises PackNotFound or NotPlaced, and SearchUnavailable while the state is incomplete.
         """
-        table = self._routing()
+        self._update()
+        table = self._table
         chosen = table.next(domain)
         if chosen is not None:
             return chosen
@@ -183,21 +219,24 @@ class OrchestratorState:
             raise SearchUnavailable(f"{domain}: the orchestrator has just started and does not know all packs yet")
         raise PackNotFound(f"{domain} has no pack")
 
-    def routes(self, *, now: float) -> Routes:
-        """Return the route of each domain with a pack, and every searcher."""
-        table = self._routing()
+    def routes(self, request: RoutesRequest | None = None, *, now: float) -> Routes:
+        """Return the route of each domain with a pack, or the changes since the requested version; and every searcher.
+
+        A client with routes of another run, or older than what is remembered, gets all.
+        """
+        self._update()
+        table, since = self._table, None
+        changes = table.changes(request.version) if request and request.orchestrator == self.run_id else None
+        if request and changes:
+            since = request.version
+        domains, removed = changes or (table.routes, [])
         records = self._registry.records
         return Routes(
             orchestrator=self.run_id,
             settled=self.settled,
-            routes=tuple(table.routes[domain] for domain in sorted(table.routes)),
+            routes=tuple(table.routes[domain] for domain in sorted(domains)),
             searchers=tuple(records[searcher_id].status(now=now) for searcher_id in sorted(records)),
+            version=table.version,
+            since=since,
+            removed=tuple(sorted(removed)),
         )
-
-    def _routing(self) -> RoutingTable:
-        if not self._is_built:
-            packs = self._catalog.with_unknown(self._registry.versions())
-            records = self._registry.records.values()
-            self._table.build(packs, records, trusted=self._trusted(), unplaced=self._unplaced)
-            self._is_built = True
-        return self._table

@@ -159,12 +159,14 @@ class ScanSchedule:
         self._requested.add(domain)
         self._check_at = 0.0
 
-    def start_due(self, *, domains: frozenset[str], unclear: Callable[[], frozenset[str]], now: float) -> None:
+    def start_due(
+        self, *, domains: Callable[[], frozenset[str]], unclear: Callable[[], frozenset[str]], now: float
+    ) -> None:
         """Start the scan that is due: of the whole store with these domains, or of the unclear domains."""
         if self._scan.is_running:
             return
         if now >= self._whole_at:
-            self._scan.start(domains | unclear() | self._requested, whole=True)
+            self._scan.start(domains() | unclear() | self._requested, whole=True)
             self._requested.clear()
         elif self.is_complete and now >= self._check_at:
             named = unclear() | self._requested

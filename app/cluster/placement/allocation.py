@@ -2,92 +2,66 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
+from app.cluster.placement.copies import Copies
 from app.cluster.placement.model import LOADS_AT_ONCE, AddressedOrder, ClusterState, Order, Pack
 from app.cluster.protocol import PackVersion, Unload
-
-Ids = dict[str, set[str]]
-_NONE: frozenset[str] = frozenset()
 
 
 class Allocation:
     """Packs, copies, orders and room per searcher during one decision.
 
-    `fresh`, `stale` and `coming` are searcher ids by domain. Fresh searchers serve the newest version and stale ones
-    another version; coming ones have an order to load the newest. `pending` has the orders by searcher and domain.
-    `room` is in MB, less the room that ordered loads need, and `freed` is what ordered unloads will add to it. A copy
-    with an order to unload is not served any more, but its room is not free yet. Searchers that are leaving are left
-    out. Sums are kept, because a decision needs them for each of thousands of packs.
+    `pending` has the orders by searcher and domain. `room` is in MB, less the room that ordered loads need. `freed`
+    is what ordered unloads will add to it, since the room of a copy with an order to unload is not free yet. Searchers
+    that are leaving are left out.
     """
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, copies: Copies) -> None:
         self.packs = state.packs
         self.searchers = {
             each.searcher_id: each
             for each in sorted(state.searchers, key=lambda searcher: searcher.searcher_id)
             if not each.leaving
         }
-        self.want = min(state.replicas, len(self.searchers))
+        copies.update(state, self.searchers)
+        self.copies = copies
+        self.want = copies.want
+        self.fresh, self.stale, self.coming = copies.fresh, copies.stale, copies.coming
         self.orders: list[AddressedOrder] = []
-        self.room: dict[str, int] = {}
-        self.freed: dict[str, int] = {}
-        self._loads: dict[str, int] = {}
+        self.room = {searcher_id: searcher.free for searcher_id, searcher in self.searchers.items()}
+        self.freed = dict.fromkeys(self.searchers, 0)
+        self._loads = dict.fromkeys(self.searchers, 0)
         self._is_unloading = False
-        self._surplus: set[str] | None = None
-        self.pending: dict[str, dict[str, Order]] = {}
-        self.fresh: Ids = defaultdict(set)
-        self.stale: Ids = defaultdict(set)
-        self.coming: Ids = defaultdict(set)
+        self.pending: dict[str, dict[str, Order]] = {searcher_id: {} for searcher_id in self.searchers}
         for searcher_id, searcher in self.searchers.items():
-            self.room[searcher_id] = searcher.free
-            self.freed[searcher_id] = self._loads[searcher_id] = 0
-            self.pending[searcher_id] = {}
-            for version in searcher.held.values():
-                pack = self.packs.get(version.domain)
-                if pack is not None:
-                    newest = version.sha256 == pack.sha256 or version.sha256 in state.trusted
-                    (self.fresh if newest else self.stale)[version.domain].add(searcher_id)
             for order in searcher.orders.values():
                 self._apply(searcher_id, order)
 
     def _apply(self, searcher_id: str, order: Order) -> None:
         self.pending[searcher_id][order.domain] = order
         if isinstance(order, Unload):
-            self.fresh[order.domain].discard(searcher_id)
-            self.stale[order.domain].discard(searcher_id)
             self._is_unloading = True
             held = self.searchers[searcher_id].held.get(order.domain)
             self.freed[searcher_id] += held.size_mb if held else 0
         else:
             self.room[searcher_id] -= order.size_mb
             self._loads[searcher_id] += 1
-            pack = self.packs.get(order.domain)
-            if pack is not None and pack.sha256 == order.sha256:
-                self.coming[order.domain].add(searcher_id)
-        if self._surplus is not None:
-            (self._surplus.add if self.copies(order.domain) > self.want else self._surplus.discard)(order.domain)
+
+    def _order(self, searcher_id: str, order: Order, reason: str) -> None:
+        self._apply(searcher_id, order)
+        self.copies.apply(searcher_id, order)
+        self.orders.append(AddressedOrder(searcher_id=searcher_id, order=order, reason=reason))
 
     def load(self, searcher_id: str, pack: Pack, reason: str) -> None:
         """Order a searcher to load the newest version of a pack."""
-        order = pack.load()
-        self._apply(searcher_id, order)
-        self.orders.append(AddressedOrder(searcher_id=searcher_id, order=order, reason=reason))
+        self._order(searcher_id, pack.load(), reason)
 
     def unload(self, searcher_id: str, domain: str, reason: str) -> None:
         """Order a searcher to unload its version of a domain's pack."""
-        order = Unload(domain=domain, sha256=self.version(searcher_id, domain).sha256)
-        self._apply(searcher_id, order)
-        self.orders.append(AddressedOrder(searcher_id=searcher_id, order=order, reason=reason))
+        self._order(searcher_id, Unload(domain=domain, sha256=self.version(searcher_id, domain).sha256), reason)
 
     def version(self, searcher_id: str, domain: str) -> PackVersion:
         """Return the version of a domain's pack on a searcher."""
         return self.searchers[searcher_id].held[domain]
-
-    def copies(self, domain: str) -> int:
-        """Return the number of copies of the newest version, including ordered loads."""
-        fresh, coming = self.fresh.get(domain, _NONE), self.coming.get(domain, _NONE)
-        return len(fresh | coming) if coming else len(fresh)
 
     def serving(self, domain: str) -> set[str]:
         """Return the searchers that serve any version of a domain's pack."""
@@ -139,6 +113,4 @@ class Allocation:
 
     def has_surplus(self) -> bool:
         """Return whether any domain has more copies than wanted, including ordered loads."""
-        if self._surplus is None:
-            self._surplus = {domain for domain in self.packs if self.copies(domain) > self.want}
-        return bool(self._surplus)
+        return bool(self.copies.surplus)

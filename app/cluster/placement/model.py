@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from app.cluster.protocol import Load, PackVersion, Unload
@@ -10,7 +10,6 @@ from app.cluster.protocol import Load, PackVersion, Unload
 Order = Load | Unload
 
 #: Pending loads of one searcher at most: one that runs, and others so that the searcher never waits for the next.
-#: A decision looks at every pack, so the more loads one decision orders, the fewer decisions thousands of packs need.
 LOADS_AT_ONCE = 32
 
 
@@ -42,14 +41,15 @@ class LoadFailure:
 class SearcherState:
     """A searcher, as of its last report.
 
-    `free` is MB besides the held versions; the room for pending loads is not subtracted. `held` and `orders` are by
-    domain; orders are pending. `failures` are by checksum, and `backing_off` has the checksums not to be retried yet.
-    A searcher that is `leaving` gets no orders.
+    `free` is MB besides the held versions, which take `used` MB; the room for pending loads is not subtracted. `held`
+    and `orders` are by domain; orders are pending. `failures` are by checksum, and `backing_off` has the checksums not
+    to be retried yet. A searcher that is `leaving` gets no orders.
     """
 
     searcher_id: str
     free: int
     capacity: int
+    used: int = 0
     held: Mapping[str, PackVersion] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
     failures: Mapping[str, LoadFailure] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class ClusterState:
     packs: Mapping[str, Pack]
     searchers: tuple[SearcherState, ...]
     replicas: int
-    deleted: frozenset[str] = frozenset()
-    trusted: frozenset[str] = frozenset()
+    deleted: Set[str] = frozenset()
+    trusted: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,11 @@ class AddressedOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The orders to send, and domain -> reason for the domains with a copy that cannot be placed now."""
+    """The orders to send, and domain -> reason for the domains with a copy that cannot be placed now.
+
+    `lack` is the reason for all other packs while there are fewer searchers than copies of each, empty otherwise.
+    """
 
     orders: tuple[AddressedOrder, ...]
     unplaced: Mapping[str, str]
+    lack: str = ""

@@ -34,7 +34,7 @@ def make_room(allocation: Allocation, unplaced: Sequence[Pack]) -> None:
         if not _is_room_coming(allocation, pack) and not _unload_older(allocation, pack):
             if allocation.is_unloading() or allocation.has_surplus():
                 continue
-            if not _move_other(allocation, pack) and not allocation.copies(pack.domain):
+            if not _move_other(allocation, pack) and not allocation.copies.count(pack.domain):
                 _unload_spare_copies(allocation, pack)
 
 
