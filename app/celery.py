@@ -36,9 +36,9 @@ app.settings = get_settings()
 app.conf.broker_use_ssl = tls_options(get_settings().broker)
 
 
-def _count_run(task: str, outcome: str, reason: str) -> None:
+def _count_run(task: str, queue: str, outcome: str, reason: str) -> None:
     # A message may name any task.
-    counts.TASK_RUNS.add(task if task in app.tasks else "", outcome, reason)
+    counts.TASK_RUNS.add(task if task in app.tasks else "", queue, outcome, reason)
 
 
 install(
@@ -84,6 +84,16 @@ def _count_confirmed(messages: int, seconds: float) -> None:
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _end_to_count(**_: Any) -> None:
     counts.end()
+
+
+@signals.beat_init.connect  # type: ignore[untyped-decorator]
+def _count_beat(**_: Any) -> None:
+    counts.begin(get_settings().redis)
+    signals.after_task_publish.connect(_count_beat_message)
+
+
+def _count_beat_message(sender: str, **_: Any) -> None:
+    counts.BEAT_MESSAGES.add(sender)
 
 
 @signals.heartbeat_sent.connect  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""Counters of what workers do: added in memory, and written to one Redis hash that the web process exports."""
+"""Counters of workers, searchers and beat: added in memory, written to a Redis hash that the web process exports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LabelValues = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounter:
-    """A counter over all workers. Label values come from the code, never from messages or sites: they are few."""
+    """A counter over all processes. Label values come from the code, never from messages or sites: they are few."""
 
     name: str
     text: str
@@ -52,13 +52,13 @@ class WorkerCounter:
             table.add(self.name, values, amount)
 
 
-TASK_RUNS: Final = WorkerCounter("perennial_task_runs", "Runs of tasks.", ("task", "outcome", "reason"))
+TASK_RUNS: Final = WorkerCounter("perennial_task_runs", "Runs of tasks.", ("task", "queue", "outcome", "reason"))
 CRAWLED_URLS: Final = WorkerCounter("perennial_crawled_urls", "URLs that crawls completed.", ("state", "reason"))
 CRAWL_REQUESTS: Final = WorkerCounter("perennial_crawl_requests", "Requests to sites.", ("result",))
 CRAWL_SECONDS: Final = WorkerCounter("perennial_crawl_request_seconds", "Seconds of requests to sites.")
 CRAWL_BYTES: Final = WorkerCounter("perennial_crawl_bytes", "Bytes of response bodies.")
-HOST_WAITS: Final = WorkerCounter("perennial_host_waits", "Runs postponed because a host was busy.")
-HOST_WAIT_SECONDS: Final = WorkerCounter("perennial_host_wait_seconds", "Seconds that these runs wait.")
+ROBOTS_REQUESTS: Final = WorkerCounter("perennial_robots_requests", "Requests for robots.txt.", ("result",))
+HOST_WAIT_SECONDS: Final = WorkerCounter("perennial_host_wait_seconds", "Seconds that runs wait for a host.")
 PACKS_BUILT: Final = WorkerCounter("perennial_packs_built", "Packs that were written.", ("kind",))
 PACK_SECONDS: Final = WorkerCounter("perennial_pack_build_seconds", "Seconds of building them.", ("kind",))
 PACK_BYTES: Final = WorkerCounter("perennial_pack_built_bytes", "Bytes of their files.", ("kind",))
@@ -67,10 +67,15 @@ CONFIRM_WAITS: Final = WorkerCounter("perennial_confirm_waits", "Waits for confi
 CONFIRM_SECONDS: Final = WorkerCounter("perennial_confirm_wait_seconds", "Seconds of these waits.")
 ART_JOBS: Final = WorkerCounter("perennial_art_jobs", "Runs of cover art jobs.", ("kind", "outcome"))
 ARCHIVE_ANSWERS: Final = WorkerCounter("perennial_archive_answers", "Responses of the archive.", ("method", "status"))
+SEARCHER_QUERIES: Final = WorkerCounter("perennial_searcher_queries", "Queries to searchers.", ("kind", "outcome"))
+SEARCHER_SECONDS: Final = WorkerCounter("perennial_searcher_query_seconds", "Seconds of these queries.", ("kind",))
+PACKS_OPENED: Final = WorkerCounter("perennial_searcher_packs_opened", "Packs that searchers began to serve.")
+BEAT_MESSAGES: Final = WorkerCounter("perennial_beat_messages", "Messages that beat published.", ("task",))
 
 COUNTERS: Final = (
-    *(TASK_RUNS, CRAWLED_URLS, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWL_BYTES, HOST_WAITS, HOST_WAIT_SECONDS),
+    *(TASK_RUNS, CRAWLED_URLS, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWL_BYTES, ROBOTS_REQUESTS, HOST_WAIT_SECONDS),
     *(PACKS_BUILT, PACK_SECONDS, PACK_BYTES, CONFIRMED, CONFIRM_WAITS, CONFIRM_SECONDS, ART_JOBS, ARCHIVE_ANSWERS),
+    *(SEARCHER_QUERIES, SEARCHER_SECONDS, PACKS_OPENED, BEAT_MESSAGES),
 )
 
 

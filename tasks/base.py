@@ -33,7 +33,7 @@ from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors,
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.redis_state.client import get_quick_redis, get_raw_redis, get_redis
 from app.redis_state.epoch import Epoch
-from app.redis_state.outage import WITHOUT_REDIS
+from app.redis_state.outage import WITHOUT_REDIS, without_redis
 from app.redis_state.outage import is_outage as is_redis_outage
 from app.sites.crawl_policies import SitePolicies
 from app.sites.scheduler import CrawlScheduler
@@ -198,7 +198,7 @@ class SiteTask(Task):
             pause = breaker.seconds_open()
         except RedisError:
             return None
-        return Postpone(pause, "the time limit is over, and the store is unavailable") if pause else None
+        return Postpone(pause, "the time limit is over, and the store is unavailable", code="store") if pause else None
 
 
 class PageTask(SiteTask):
@@ -240,7 +240,7 @@ def _frontier_of_event_loop() -> Iterator[Frontier]:
     except RedisError as error:
         if not is_redis_outage(error):
             raise
-        raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
+        raise without_redis(error) from error
 
 
 class DomainTask(SiteTask):
@@ -281,18 +281,20 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
                         run(*args, **kwargs)
                 except (ApplicationError, OSError) as error:
                     if lacks_descriptors(error):
-                        raise Postpone(_WITHOUT_DESCRIPTORS, f"no file descriptors are left here: {error}") from error
+                        raise Postpone(
+                            _WITHOUT_DESCRIPTORS, f"no file descriptors are left here: {error}", code="descriptors"
+                        ) from error
                     if isinstance(error, StoreError):
                         _raise_postpone_in_outage(error)
                     elif lacks_space(error):
                         logger.warning("The disk is full here, %s again in %g s: %s", kind, _WITHOUT_SPACE, error)
-                        raise Postpone(_WITHOUT_SPACE, f"the disk is full here: {error}") from error
+                        raise Postpone(_WITHOUT_SPACE, f"the disk is full here: {error}", code="disk-full") from error
                     raise
             except RedisError as error:
                 if not is_redis_outage(error):
                     raise
                 _log_redis_outage(error)
-                raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
+                raise without_redis(error) from error
 
         return app.task(postponing, name=route.task, base=base, bind=bind, **options)
 
@@ -344,7 +346,7 @@ def _raise_postpone_in_outage(error: StoreError) -> None:
     if not pause and is_outage(process.store, error):
         pause, _ = process.store_breaker.fail(reason=str(error))
     if pause:
-        raise Postpone(pause, f"the store is unavailable: {error}") from error
+        raise Postpone(pause, f"the store is unavailable: {error}", code="store") from error
 
 
 #: Monotonic seconds before which this process logs no further line about an outage of Redis.

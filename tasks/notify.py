@@ -37,7 +37,7 @@ class NotifyTask(Task):
 
     def on_time_limit(self) -> Postpone | None:
         """Postpone a run that met its time limit: its event is in its queue again."""
-        return Postpone(4.0, "the time limit is over")
+        return Postpone(4.0, "the time limit is over", code="time-limit")
 
 
 @task("notify", NotifyTask, bind=True)

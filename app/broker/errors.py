@@ -74,15 +74,16 @@ class Postpone(ApplicationError, reason="postponed"):
     """Raised by a task to run again after `seconds`: the message waits in delay queues, its retry budget unspent.
 
     It waits in a few hops down a ladder of durations, or with `exactly` in one queue of that duration. The message
-    comes back with `headers` added. `why` is for logs and events.
+    comes back with `headers` added. `why` is for logs and events, `code` for metrics: one of few words.
     """
 
     def __init__(
-        self, seconds: float, why: str, *, exactly: bool = False, headers: Mapping[str, Any] = _NOTHING
+        self, seconds: float, why: str, *, code: str = "", exactly: bool = False, headers: Mapping[str, Any] = _NOTHING
     ) -> None:
         super().__init__(seconds, why)
         self.seconds = seconds
         self.why = why
+        self.code = code
         self.exactly = exactly
         self.headers = dict(headers)
 

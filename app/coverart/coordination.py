@@ -75,7 +75,9 @@ class CoalescingWindow:
         arrived = whole_number(headers, ARRIVED, default=0)
         if not arrived:
             number = {ARRIVED: self.redis.incr(self._sequence)}
-            raise Postpone(self.seconds, "the coalescing window is open", exactly=True, headers=number)
+            raise Postpone(
+                self.seconds, "the coalescing window is open", code="coalescing", exactly=True, headers=number
+            )
 
         def begin(*jobs: Job) -> bool:
             held_ms = round(self.seconds * 1_000) + _HELD_MS
@@ -162,4 +164,6 @@ class ItemLocks:
     def _check(self, held: Iterable[Lock]) -> None:
         for each in held:
             if not each.owned():
-                raise Postpone(self.retry_after, f"lost {each.name} while the job ran; another job may have run")
+                raise Postpone(
+                    self.retry_after, f"lost {each.name} while the job ran; another job may have run", code="lease-lost"
+                )

@@ -299,7 +299,7 @@ def _patient() -> Iterator[None]:
     try:
         yield
     except DatabaseUnavailable as error:
-        raise Postpone(_WITHOUT_DATABASE, str(error)) from error
+        raise Postpone(_WITHOUT_DATABASE, str(error), code=error.reason) from error
 
 
 def queue_again(connection: Connection, events: Sequence[int], *, after: QueuedAfter) -> dict[int, int]:

@@ -25,7 +25,7 @@ from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ImageInUse, RemoteError, WebServiceBehind
 from app.redis_state.circuit_breaker import admit_to_all
-from app.redis_state.outage import WITHOUT_REDIS, is_outage
+from app.redis_state.outage import is_outage, without_redis
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -101,11 +101,13 @@ class Indexer:
             # Rounded up, so that there are few delay queues.
             seconds = rounded_up(round(error.free_after * 1_000)) / 1_000
             _log.warning("%s postponed for %g s, no retry spent: %s", kind_of(job), seconds, error)
-            raise Postpone(seconds, str(error), exactly=True, headers={FREE_RUNS: free_runs + 1}) from error
+            raise Postpone(
+                seconds, str(error), code=error.reason, exactly=True, headers={FREE_RUNS: free_runs + 1}
+            ) from error
         except RedisError as error:
             if not is_outage(error):
                 raise
-            raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
+            raise without_redis(error) from error
 
     def run(self, job: Job, begin: Begin = never_covered) -> Outcome:
         """Run a job, unless `begin` returns before its reads that an equal job has read for it.

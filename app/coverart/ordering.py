@@ -67,5 +67,5 @@ def _wait(project: Project, merge: Merge, entity: Entity, read_item: ReadItem) -
     """Return Postpone if the item of a merged gid still has an image of the entity."""
     for image in _images_in(project, merge.gid, entity, read_item):
         why = f"image {image.id} was not moved yet from {merge.gid} to {entity.gid}"
-        return Postpone(min(max(merge.age / 2, _SHORTEST), _LONGEST), why)
+        return Postpone(min(max(merge.age / 2, _SHORTEST), _LONGEST), why, code="image-not-moved")
     return None

@@ -141,7 +141,7 @@ class Steps:
                 return run
             entered = enter()
         if not entered.crawl_found:
-            raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again")
+            raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again", code="crawl-lost")
         return replace(run, entered=entered)
 
     def classified(self, run: UrlRun, response: Response) -> FetchResult:

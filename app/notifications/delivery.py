@@ -90,7 +90,7 @@ class EventDelivery:
         """
         if pause := self.breaker.seconds_open():
             if turn is not None and turn == self.redis.get(self._key("turn")):
-                raise Postpone(pause, f"{self.receiver.name} rests", headers={TURN: turn})
+                raise Postpone(pause, f"{self.receiver.name} rests", code="receiver-rests", headers={TURN: turn})
             return
         try:
             while self._deliver_all() and self._depth():
@@ -112,7 +112,7 @@ class EventDelivery:
                 failed = self._handle(delivery, failed)
                 channel.basic_ack(message.delivery_tag)
                 if time.monotonic() > until:
-                    raise Postpone(0.25, "other messages have their turn")
+                    raise Postpone(0.25, "other messages have their turn", code="turn")
         return True
 
     def _handle(self, delivery: Delivery, failed: ApplicationError | None) -> ApplicationError | None:
@@ -148,7 +148,7 @@ class EventDelivery:
         logger.warning("%s: events wait, next attempt in %.1f s: %s", self.receiver.name, pause, error)
         turn = uuid.uuid4().hex
         self.redis.set(self._key("turn"), turn)
-        raise Postpone(pause, f"{self.receiver.name} fails: {error}", headers={TURN: turn})
+        raise Postpone(pause, f"{self.receiver.name} fails: {error}", code="receiver-fails", headers={TURN: turn})
 
     def _send(self, event: QueuedEvent) -> None:
         """Send an event unless it is quiet or was sent, and note it."""

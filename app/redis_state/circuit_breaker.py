@@ -113,7 +113,9 @@ def admit_to_all(breakers: Sequence[CircuitBreaker], *items: str) -> Iterator[No
             if is_probe:
                 probed.append(breaker)
             if wait_ms:
-                raise Postpone(wait_ms / 1_000, f"the circuit breaker of the {breaker.service} is open")
+                raise Postpone(
+                    wait_ms / 1_000, f"the circuit breaker of the {breaker.service} is open", code="breaker-open"
+                )
             breaker.note_admission(remembers=bool(remembers))
         yield
     finally:

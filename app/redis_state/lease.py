@@ -62,7 +62,7 @@ def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float 
     if not lock.acquire(token=token):
         # redis-py repeats a call whose reply was lost, and then finds the lease held by its own token.
         if redis.get(lock.name) not in (token, token.encode()):
-            raise Postpone(retry_after, f"{name} is held by another worker")
+            raise Postpone(retry_after, f"{name} is held by another worker", code="lease-held")
         lock.local.token = token.encode()
     with closing(Renewer(seconds=seconds)) as renewer:
         renewer.add(name, lock.reacquire)

@@ -8,6 +8,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from app.broker.errors import Postpone
+
 #: Seconds that a message waits after an outage.
 WITHOUT_REDIS: Final = 8.0
 
@@ -21,3 +23,8 @@ _OUTAGE_CODES = ("MISCONF ", "BUSY ", "LOADING ", "OOM ")
 def is_outage(error: RedisError) -> bool:
     """Return whether other commands fail, too. A message whose command alone is wrong spends its budget."""
     return isinstance(error, _OUTAGES) or str(error).startswith(_OUTAGE_CODES)
+
+
+def without_redis(error: RedisError) -> Postpone:
+    """Return the error to raise for a message that met an outage."""
+    return Postpone(WITHOUT_REDIS, f"Redis: {error}", code="redis")

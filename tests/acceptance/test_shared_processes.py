@@ -18,7 +18,15 @@ import requests
 from celery import Celery
 
 from app.broker.worker.shared_process import MOST
-from app.counts import CRAWL_REQUESTS, CRAWLED_URLS, PACKS_BUILT, TASK_RUNS, read_counts
+from app.counts import (
+    BEAT_MESSAGES,
+    CRAWL_REQUESTS,
+    CRAWLED_URLS,
+    PACKS_BUILT,
+    ROBOTS_REQUESTS,
+    TASK_RUNS,
+    read_counts,
+)
 from app.private_services import Urls
 from tests.servers.site import Answer, Request, Site, Wire, page
 from tests.support.broker import Broker
@@ -185,14 +193,17 @@ def test_every_page_is_stored_and_every_run_counted_though_pool_processes_are_ki
         # A tick may have been received when the worker was stopped.
         received = Counter(re.findall(r"Task (site\.(?:page|index|crawl))\[[^\]]+\] received", system.worker.log))
         runs = Counter[str]()
-        for (task, _, _), count in counted[TASK_RUNS].items():
+        for (task, _, _, _), count in counted[TASK_RUNS].items():
             runs[task] += round(count) if task in received else 0
         assert received["site.page"] >= len(leaves)
         assert +runs == received
         # A killed process loses what it counted within a second, and what runs again counts once.
         urls = sum(counted[CRAWLED_URLS].values())
         assert 0 < urls <= progress.done
+        assert {queue for _, queue, _, _ in counted[TASK_RUNS]} >= {"site.index", "site.page", "site.pack"}
         assert counted[PACKS_BUILT] == {("full",): 1}
+        assert counted[ROBOTS_REQUESTS].keys() == {("404",)}
+        assert counted[BEAT_MESSAGES][("site.tick",)] > 0
         assert counted[CRAWL_REQUESTS].keys() <= {("200",), ("404",)}
         assert sum(counted[CRAWL_REQUESTS].values()) <= len(site.paths())
         requested = [path for path in site.paths() if path not in ("/robots.txt", "/sitemap.xml")]

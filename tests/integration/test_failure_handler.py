@@ -257,15 +257,15 @@ def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
     assert outcomes == []
     clock.pass_time()
     handler.fail(original(first), failure)
-    handler.postpone(original(first), "shop.send", Postpone(0.1, "not yet"))
+    handler.postpone(original(first), "shop.send", Postpone(0.1, "not yet", code="host-busy"))
     handler.postpone(original(first), "shop.send", Postpone(float("nan"), "never"))
     assert not handler.may_run(original(crashed), "shop.send")
     handler.set_aside(original(first), "shop.send", deliveries=1)
     publisher.close()
     assert outcomes == [
-        ("shop.send", "dead-lettered", "server-error"),
-        ("shop.send", "retried", "server-error"),
-        ("shop.send", "postponed", ""),
-        ("shop.send", "dead-lettered", "invalid-message"),
-        ("shop.send", "dead-lettered", "delivery-limit"),
+        ("shop.send", "mail", "dead-lettered", "server-error"),
+        ("shop.send", "mail", "retried", "server-error"),
+        ("shop.send", "mail", "postponed", "host-busy"),
+        ("shop.send", "mail", "dead-lettered", "invalid-message"),
+        ("shop.send", "mail", "dead-lettered", "delivery-limit"),
     ]

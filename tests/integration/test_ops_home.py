@@ -151,7 +151,7 @@ def test_metrics_have_queues_timers_the_workers_of_the_machine_and_what_workers_
     publisher.publish([dead, dead, site_message("index", url="https://site.example/")])
     Timers(redis).start("site.example", timeout=600, callback=full_pack("site.example"))
     counted = CountTable(redis)
-    counted.add(TASK_RUNS.name, ("site.page", "dead-lettered", "server-error"), 3)
+    counted.add(TASK_RUNS.name, ("site.page", "site.page", "dead-lettered", "server-error"), 3)
     counted.close()
     with Connection(operable.broker) as connection:
         connection.default_channel.queue_delete("site.pack")
@@ -168,7 +168,7 @@ def test_metrics_have_queues_timers_the_workers_of_the_machine_and_what_workers_
     assert found['perennial_queue_consumers{kind="work",queue="site.index"}'] == 0
     assert found['perennial_queue_unacknowledged{kind="work",queue="site.index"}'] == 0
     assert found["perennial_timers"] == 1
-    runs = 'perennial_task_runs_total{outcome="dead-lettered",reason="server-error",task="site.page"}'
+    runs = 'perennial_task_runs_total{outcome="dead-lettered",queue="site.page",reason="server-error",task="site.page"}'
     assert (found[runs], found["perennial_crawl_bytes_total"]) == (3, 0)
     assert 0 <= found['perennial_worker_silent_seconds{worker="worker@here"}'] < 60
 

@@ -18,6 +18,7 @@ from app.cluster.protocol import Load, ProblemReply, Registration, to_payload
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Reporter
 from app.cluster.searcher.service import QueryHandler
+from app.counts import PACKS_OPENED, SEARCHER_QUERIES, SEARCHER_SECONDS, read_counts
 from app.errors import NotPlaced
 from app.search.contract import SearchReply
 from app.storage.layout import manifest_key
@@ -130,6 +131,11 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     # A client that does not know yet still gets replies.
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
     assert first.process.wait(20) == 0
+    counted = read_counts(settings.redis)
+    expected = {("search", "ok"): 3, ("suggest", "ok"): 1, ("search", "not-here"): 1}
+    assert {key: counted[SEARCHER_QUERIES][key] for key in expected} == expected
+    assert counted[SEARCHER_SECONDS][("suggest",)] > 0
+    assert counted[PACKS_OPENED] == {(): 2}
     with pytest.raises(Unroutable):
         ear.search(me, DOMAIN, "alpha")
 

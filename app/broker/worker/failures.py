@@ -48,8 +48,8 @@ _OUTCOMES = {Retry: "retried", Reject: "retried", Postponed: "postponed", Dead: 
 #: Called when a decision has been carried out, to acknowledge or reject the original.
 Done = Callable[[Decision, Disposition], None]
 
-#: Gets the name of a task, the outcome of a run of it, and the reason code of a failure or an empty text.
-OnOutcome = Callable[[str, str, str], None]
+#: Gets the task, the queue of its message and the outcome of the run, and the reason code of a failure or postponement.
+OnOutcome = Callable[[str, str, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             original.done(carried_out, disposition)
-            self.note_outcome(failure.task, _OUTCOMES[type(carried_out)], failure.reason)
+            self.note_outcome(failure.task, delivery.queue, _OUTCOMES[type(carried_out)], failure.reason)
             self.report_outcome(delivery, "died" if isinstance(carried_out, Dead | Drop) else "failed", str(failure))
 
         self._act(decision, replace(original, done=done))
@@ -155,7 +155,7 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             original.done(carried_out, disposition)
-            self.note_outcome(task, _OUTCOMES[type(carried_out)])
+            self.note_outcome(task, delivery.queue, _OUTCOMES[type(carried_out)], postpone.code)
 
         self._act(decision, replace(original, done=done))
 
@@ -184,15 +184,15 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             original.done(carried_out, disposition)
-            self.note_outcome(task, _OUTCOMES[type(carried_out)], "delivery-limit")
+            self.note_outcome(task, delivery.queue, _OUTCOMES[type(carried_out)], "delivery-limit")
 
         self._act(decision, replace(original, done=done))
         return False
 
-    def note_outcome(self, task: str, outcome: str, reason: str = "") -> None:
+    def note_outcome(self, task: str, queue: str, outcome: str, reason: str = "") -> None:
         """Pass the outcome of a run on to the application, when its message is safe."""
         if self._on_outcome:
-            self._on_outcome(task, outcome, reason)
+            self._on_outcome(task, queue, outcome, reason)
 
     def report_outcome(self, delivery: Delivery, outcome: str, text: str = "") -> None:
         """Report how a run of a replayed message ended to the queue that its replay named, if any."""

@@ -59,7 +59,7 @@ def install(
     policy; a single policy is for Celery's default queue. `consumer` names a subclass of this package's Consumer. With
     `confirm`, `delay()` of a client waits for the broker's confirm, unless the call says otherwise. `on_return` is
     called with the broker's reason, exchange, routing key and message for what no queue takes, before the call raises.
-    `on_outcome` is called in a worker's main process with the name of a task, the outcome of a run and a reason code.
+    `on_outcome` is called in a worker's main process for each run, with task, queue, outcome and reason code.
     """
     amqp_internals.install()
     if isinstance(policies, Policy):

@@ -87,7 +87,7 @@ class Request(RevocableRequest):
         super().acknowledge()
         if not self._ended:
             self._ended = True
-            self._failures.note_outcome(self.type, "succeeded")
+            self._failures.note_outcome(self.type, self._delivery.queue, "succeeded")
             self._failures.report_outcome(self._delivery, "lived")
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -119,7 +119,7 @@ class Request(RevocableRequest):
         """Report the outcome of a replay that never ran or did not finish. Celery then acknowledges, as documented."""
         if not self._ended:
             self._ended = True
-            self._failures.note_outcome(self.type, "revoked")
+            self._failures.note_outcome(self.type, self._delivery.queue, "revoked")
             self._failures.report_outcome(self._delivery, "revoked", reason)
 
     def _run_again(self, run_alone: Callable[[Request], None], error: BaseException) -> None:

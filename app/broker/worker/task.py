@@ -112,7 +112,7 @@ class Task(CeleryTask):  # type: ignore[misc]
         if isinstance(error, Postpone):
             return error
         if isinstance(error, Reject) and error.requeue:
-            return Postpone(0, f"Reject({error.reason!r:.100}, requeue=True)", headers={REQUEUED: 1})
+            return Postpone(0, f"Reject({error.reason!r:.100}, requeue=True)", code="requeued", headers={REQUEUED: 1})
         return self.on_time_limit() if isinstance(error, SoftTimeLimitExceeded) else None
 
     def retry(

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from kombu import Queue
 
+from app import counts
 from app.broker.publishing import Publisher
 from app.broker.rpc.queue_consumer import QueueConsumer
 from app.broker.rpc.responder import Responder
@@ -47,6 +48,7 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     Raises PackError if no data directory can be locked.
     """
     raise_open_file_limit()
+    counts.begin(settings.redis)
     searcher_id = str(uuid.uuid4())
     # The reporter asks for the consumer's state only after the consumer has connected.
     service, reporter, search_settings = build(settings, searcher_id, is_connected=lambda: consumer.connected)
@@ -74,6 +76,7 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
         search_settings.close()
         consumer.close()
         service.close()
+        counts.end()
     log.info("Searcher %s stopped", searcher_id)
 
 

@@ -19,6 +19,7 @@ from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import IntegrityCheck
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Reporter
+from app.counts import SEARCHER_QUERIES, SEARCHER_SECONDS
 from app.errors import PackCorrupt
 from app.messages.envelopes import decode_envelope
 from app.search.contract import SearchReply, SearchRequest, SuggestRequest
@@ -63,13 +64,13 @@ class QueryHandler:
     def search(self, payload: dict[str, Any]) -> bytes:
         """Return the results as JSON; raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt."""
         request = read(SearchRequest, payload)
-        with self._watched(), self._lend(request.domain) as searcher:
+        with self._watched("search"), self._lend(request.domain) as searcher:
             return bounded_reply(searcher.reply(request))
 
     def suggest(self, payload: dict[str, Any]) -> bytes:
         """Return suggestions as a JSON list; raises as `search` does."""
         request = read(SuggestRequest, payload)
-        with self._watched(), self._lend(request.domain) as searcher:
+        with self._watched("suggest"), self._lend(request.domain) as searcher:
             return to_json(tuple(searcher.suggest(request.q, limit=request.limit)))
 
     @contextmanager
@@ -85,12 +86,19 @@ class QueryHandler:
             raise
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        self._running[threading.get_ident()] = time.monotonic()
+    def _watched(self, kind: str) -> Iterator[None]:
+        began = self._running[threading.get_ident()] = time.monotonic()
+        outcome = "exception"
         try:
             yield
+            outcome = "ok"
+        except ApplicationError as error:
+            outcome = error.reason
+            raise
         finally:
             del self._running[threading.get_ident()]
+            SEARCHER_QUERIES.add(kind, outcome)
+            SEARCHER_SECONDS.add(kind, amount=time.monotonic() - began)
 
 
 def bounded_reply(reply: SearchReply) -> bytes:

@@ -10,6 +10,7 @@ from typing import Protocol
 import ada_url
 from protego import Protego
 
+from app.counts import ROBOTS_REQUESTS, status_label
 from app.crawl.fetch.robots_lines import OWN_AGENT, denying_line, own_lines
 from app.crawl.policy import product_token
 from app.crawl.urls import allows_port, host_of, resolve
@@ -58,12 +59,14 @@ def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> s
             return ""
         try:
             response = fetcher.get(target, max_bytes=MAX_BYTES)
-        except ForbiddenAddress:
+        except FetchError as error:
+            ROBOTS_REQUESTS.add(error.reason)
+            if not isinstance(error, ForbiddenAddress):
+                raise RobotsUnavailable(f"{target}: {error}") from error
             if hop == 0:
                 raise
             return ""
-        except FetchError as error:
-            raise RobotsUnavailable(f"{target}: {error}") from error
+        ROBOTS_REQUESTS.add(status_label(response.status))
         if response.status == 429 or response.status >= 500:
             raise RobotsUnavailable(f"{response.url}: {response.status}")
         if response.ok:

@@ -173,7 +173,7 @@ class Frontier(CrawlView):
             case "wait":
                 raise host_is_busy(host, float(values[0]))
             case "busy":
-                raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on")
+                raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on", code="page-busy")
             case "spent":
                 return Entered(fetch=False, spent=str(values[0]))
             case "not-due":

@@ -8,7 +8,7 @@ from pathlib import Path
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.counts import HOST_WAIT_SECONDS, HOST_WAITS
+from app.counts import HOST_WAIT_SECONDS
 from app.crawl.frontier.values import LEASE, Host, host_keys
 from app.errors import FetchError, ServerError
 from app.redis_state.client import load_script
@@ -59,6 +59,5 @@ class HostRateLimiter:
 
 def host_is_busy(host: Host, seconds: float, more: str = "") -> Postpone:
     """Return the error to raise for a request that has to wait for its host, and count the wait."""
-    HOST_WAITS.add()
     HOST_WAIT_SECONDS.add(amount=seconds)
-    return Postpone(seconds, f"{host.name} gets one request in {host.delay:g} s{more}")
+    return Postpone(seconds, f"{host.name} gets one request in {host.delay:g} s{more}", code="host-busy")

@@ -71,7 +71,7 @@ class SingleFlight:
         if state == b"foreign":
             raise InvalidMessage(foreign_crawl(crawl_id, str(shared[0], "utf-8", "replace"), domain))
         if state == b"busy":
-            raise Postpone(_POSTPONEMENT, f"another worker is fetching {canonical_key}")
+            raise Postpone(_POSTPONEMENT, f"another worker is fetching {canonical_key}", code="page-busy")
         if state == b"done":
             return None
         if state == b"visit":
