@@ -85,11 +85,11 @@ def test_the_home_page_takes_three_requests_in_an_empty_browser_and_few_bytes(br
         assert empty.faults == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", DESKTOP), ("dark", PHONE)], ids=["desktop", "phone"])
 def test_every_page_fits_its_window_and_axe_finds_nothing(
     browser: Browser, base: str, scheme: str, viewport: dict[str, int]
 ) -> None:
+    """The style sheet's rules for dark windows set colours only, those for narrow ones the layout only."""
     with tab(browser, base, color_scheme=scheme, viewport=viewport) as opened:
         log_in(opened)
         for path, heading in PAGES.items():

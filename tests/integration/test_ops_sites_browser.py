@@ -84,7 +84,7 @@ def opened(tab: Tab, path: str) -> None:
 
 
 def test_axe_finds_nothing_and_nothing_is_wider_than_a_phone(browser: Browser, base: str) -> None:
-    windows: list[dict[str, Any]] = [{}, {"color_scheme": "dark"}, {"viewport": PHONE}]
+    windows: list[dict[str, Any]] = [{}, {"color_scheme": "dark", "viewport": PHONE}]
     for options in windows:
         with browsers.tab(browser, base, **options) as tab:
             opened(tab, "/ops/sites")
