@@ -11,15 +11,15 @@ from typing import Any
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import Load, PackVersion
 from app.pack import derived, groups, repeated
+from app.pack import publish as publishing
 from app.pack.anchors import note_links
 from app.pack.complete import derive_all
 from app.pack.database import SCHEMA_VERSION
-from app.pack.fetch import sha256
-from app.pack.frames import compress
+from app.pack.frames import FrameTable, sha256
 from app.pack.manifest import Manifest
 from app.pack.quality import reserve_ids
 from app.pack.rows import section, subsections
-from app.storage.layout import Page, Tombstone, content_key, manifest_key, pack_key, page_id, to_json
+from app.storage.layout import Page, Tombstone, content_key, frames_key, manifest_key, page_id, to_json
 from app.storage.store import ObjectStore
 from app.text.variants import VariantsByAlgorithm
 
@@ -88,20 +88,35 @@ def _row(page: Page) -> tuple[str | int, ...]:
     return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, body)
 
 
+def check_index(path: Path) -> None:
+    """Raise sqlite3.Error unless the full-text index of a pack matches its rows."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as pack:
+        pack.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
+
+
 def version_of(pack: Pack | Load) -> PackVersion:
     """Return the version that a searcher has after it loaded a pack."""
     return PackVersion(domain=pack.domain, sha256=pack.sha256, generation=pack.generation, size_mb=pack.size_mb)
 
 
 def publish(
-    store: ObjectStore, pack: Path, *, domain: str = "site.example", generation: int = 1, pages: int = 1
-) -> None:
-    """Put a pack and its manifest into the store."""
-    data = compress(pack)
+    store: ObjectStore,
+    pack: Path,
+    *,
+    domain: str = "site.example",
+    generation: int = 1,
+    pages: int = 1,
+    former: FrameTable | None = None,
+) -> Manifest:
+    """Put a pack and its manifest into the store; return the manifest."""
+    name = f"{generation}-{0:016}"
+    table, frames = publishing.new_frames(pack, name, former)
+    table_data = table.to_bytes()
+    store.put(frames_key(domain, name), b"".join([*frames, table_data]))
     manifest = Manifest(
         domain=domain,
-        sha256=sha256(data),
-        size=len(data),
+        sha256=sha256(table_data),
+        size=table.size,
         uncompressed_size=pack.stat().st_size,
         pages=pages,
         schema_version=SCHEMA_VERSION,
@@ -109,6 +124,9 @@ def publish(
         kind="full",
         built_at=BUILT_AT,
         crawl_id="crawl",
-        etag=store.put(pack_key(domain), data),
+        own_object=name,
+        table_start=sum(map(len, frames)),
+        table_size=len(table_data),
     )
     store.put(manifest_key(domain), manifest.to_json())
+    return manifest

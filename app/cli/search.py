@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -22,7 +21,6 @@ from app.cluster.client.contract import SearchClient
 from app.cluster.client.local import LocalSearchClient
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, NotPlaced, PackNotFound, StoreError
-from app.pack.fetch import decompress
 from app.search.contract import MAX_HITS, MAX_LIMIT, Filters, Hit, SearchRequest, SearchResult, Sort
 from app.sites.stored import read_site
 from app.storage.open import store_of
@@ -91,16 +89,8 @@ def _search_client(packs: Sequence[Path]) -> Iterator[SearchClient]:
             yield client
         return
     try:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            databases = []
-            for pack in packs:
-                # A pack from the store is compressed.
-                compressed = pack.suffix == ".zst"
-                databases.append(folder / pack.name.removesuffix(".zst") if compressed else pack)
-                if compressed:
-                    decompress(pack.read_bytes(), databases[-1])
-            yield stack.enter_context(closing(LocalSearchClient(databases)))
+        with closing(LocalSearchClient(packs)) as client:
+            yield client
     except FileNotFoundError as error:
         raise PackNotFound(f"{error.filename}: no such file") from error
 

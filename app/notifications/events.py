@@ -87,8 +87,8 @@ class PackWritten(PublicEvent):
     added: Count
     changed: Count
     removed: Count
-    sha256: str = Field(description="Of the compressed file.")
-    size: Count = Field(description="Bytes of the compressed file.")
+    sha256: str = Field(description="Of the pack's table of frames: it identifies the version.")
+    size: Count = Field(description="Bytes of the pack's compressed frames.")
 
 
 class DeadSetGrew(PublicEvent):

@@ -153,15 +153,6 @@ def _differing_objects(database: sqlite3.Connection) -> list[str]:
     return sorted(name[:_MAX_NAME] for name in differing)[:_NAMED_OBJECTS]
 
 
-def check_index(path: Path) -> None:
-    """Raise PackCorrupt unless the full-text index matches the rows exactly."""
-    try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as database:
-            database.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
-    except sqlite3.Error as error:
-        raise PackCorrupt(f"{path.name}: full-text index: {error}") from error
-
-
 def read_meta(path: Path) -> tuple[dict[str, str], int]:
     """Return a database's `meta` entries and its number of pages; raises PackCorrupt for one without these tables."""
     try:

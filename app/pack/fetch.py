@@ -1,27 +1,29 @@
-"""From the store to a checked database file on disk, as a searcher needs it."""
+"""From the store to a checked database file on disk, as a searcher needs it. Only frames that it lacks are read."""
 
 from __future__ import annotations
 
-import hashlib
+import logging
+import os
 import shutil
 import tempfile
-import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from app.errors import DiskFull, ObjectNotFound, PackCorrupt, PackError, PackNotFound
 from app.pack import database
-from app.pack.frames import read_frames
+from app.pack.frames import FRAME_SIZE, MAX_UNCOMPRESSED, Frame, FrameTable, decompressed, hashes_of, sha256
 from app.pack.manifest import Manifest, read_manifest
-from app.storage.layout import pack_key
+from app.storage.layout import frames_key
 from app.storage.store import ObjectStore
 
-#: Bytes of an uncompressed pack: a limit against crafted files, far above any real site.
-MAX_UNCOMPRESSED: Final = 32 * 2**30
-#: Reads of pack and manifest. A writer puts the pack first, so a reader in between sees a mismatch and reads again.
-ATTEMPTS: Final = 5
-#: Seconds between two reads.
-PAUSE: Final = 0.2
+log = logging.getLogger(__name__)
+
+#: Bytes of adjacent frames that are read at once.
+READ_SIZE: Final = 8 * 2**20
 
 
 def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
@@ -38,53 +40,113 @@ def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
 
 
 def fetch_pack_to(
-    store: ObjectStore, domain: str, target: Path, *, at_least: int = 0, room: int = MAX_UNCOMPRESSED
+    store: ObjectStore,
+    domain: str,
+    target: Path,
+    *,
+    former: Path | None = None,
+    at_least: int = 0,
+    room: int = MAX_UNCOMPRESSED,
 ) -> Manifest:
     """Download, check and decompress a domain's present pack to `target`. Return its manifest.
 
-    Raises PackNotFound, PackCorrupt (checksum, schema version, structure), InvalidMessage (domain) and StoreError.
+    Frames that `former`, another version of the pack, has at the same place are copied from it.
+
+    Raises PackNotFound, PackCorrupt (hash, schema version, structure), InvalidMessage (domain) and StoreError.
     Raises PackError for a generation below `at_least`, for a database of more than `room` bytes, of which nothing is
     written, and for a full disk. After an error `target` may be incomplete.
     """
-    manifest, data = _read_consistent(store, domain)
-    if manifest.generation < at_least:
-        raise PackError(f"{domain}: the store holds generation {manifest.generation}, older than {at_least}")
-    if manifest.uncompressed_size > room:
-        raise PackError(f"{domain}: {manifest.uncompressed_size} bytes needed, {room} free on this searcher")
-    require_space(target.parent, manifest.uncompressed_size)
-    decompress(data, target, limit=manifest.uncompressed_size)
+    incomplete = None
+    while True:
+        manifest = read_manifest(store, domain)
+        if manifest.generation < at_least:
+            raise PackError(f"{domain}: the store holds generation {manifest.generation}, older than {at_least}")
+        if manifest.uncompressed_size > room:
+            raise PackError(f"{domain}: {manifest.uncompressed_size} bytes needed, {room} free on this searcher")
+        require_space(target.parent, manifest.uncompressed_size)
+        if former is not None and incomplete is None:
+            _copy(former, target)
+        try:
+            write_database(store, manifest, read_table(store, manifest), target)
+            break
+        except ObjectNotFound as error:
+            # A packer has deleted what its new generation does not use.
+            if manifest == incomplete:
+                raise PackNotFound(f"{domain} has a manifest, but not all frames of the pack: {error}") from error
+            incomplete = manifest
     database.check(target)
     return manifest
 
 
-def _read_consistent(store: ObjectStore, domain: str) -> tuple[Manifest, bytes]:
-    """Return the manifest and the compressed pack that it describes; raises PackCorrupt after ATTEMPTS mismatches."""
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(PAUSE)
-        manifest = read_manifest(store, domain)
+def read_table(store: ObjectStore, manifest: Manifest) -> FrameTable:
+    """Return the table of a pack's frames; raises ObjectNotFound, PackCorrupt and StoreError."""
+    key = frames_key(manifest.domain, manifest.own_object)
+    data = store.get_part(key, manifest.table_start, manifest.table_size)
+    if sha256(data) != manifest.sha256:
+        raise PackCorrupt(f"{manifest.domain}: the stored table of frames in {key} does not match its manifest")
+    return FrameTable.from_bytes(data, size=manifest.uncompressed_size)
+
+
+def write_database(store: ObjectStore, manifest: Manifest, table: FrameTable, target: Path) -> None:
+    """Write the frames that `target` does not have in their places yet: a missing file gets all of them.
+
+    Raises ObjectNotFound, PackCorrupt (a frame without the content that the table says), StoreError and OSError.
+    """
+    target.touch()
+    size = manifest.uncompressed_size
+    present = list(hashes_of(target, size=size))
+    os.truncate(target, size)
+    missing: dict[Frame, list[int]] = defaultdict(list)
+    for number, frame in enumerate(table.frames):
+        if number >= len(present) or present[number] != frame.sha256:
+            missing[frame].append(number)
+    with target.open("r+b") as file:
+        for frame, content in _read_frames(store, manifest.domain, table, sorted(missing, key=_place)):
+            for number in missing[frame]:
+                if len(content) != min(FRAME_SIZE, size - number * FRAME_SIZE):
+                    raise PackCorrupt(f"{manifest.domain}: frame {number} has {len(content)} bytes")
+                file.seek(number * FRAME_SIZE)
+                file.write(content)
+
+
+def _read_frames(
+    store: ObjectStore, domain: str, table: FrameTable, frames: Sequence[Frame]
+) -> Iterator[tuple[Frame, bytes]]:
+    """Yield frames, which are in order of their places, with their content. Adjacent ones are read at once."""
+    for number, in_object in groupby(frames, key=lambda frame: frame.number):
+        key = frames_key(domain, table.objects[number][0])
+        for run in _runs(in_object):
+            start = run[0].start
+            data = memoryview(store.get_part(key, start, run[-1].end - start))
+            for frame in run:
+                content = decompressed(data[frame.start - start : frame.end - start], limit=FRAME_SIZE)
+                if sha256(content) != frame.sha256:
+                    raise PackCorrupt(f"{domain}: a stored frame in {key} does not match the table of frames")
+                yield frame, content
+
+
+def _runs(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
+    run: list[Frame] = []
+    for frame in frames:
+        if run and (frame.start != run[-1].end or frame.end - run[0].start > READ_SIZE):
+            yield run
+            run = []
+        run.append(frame)
+    yield run
+
+
+def _place(frame: Frame) -> tuple[int, int]:
+    return frame.number, frame.start
+
+
+def _copy(former: Path, target: Path) -> None:
+    """Copy a file without reading it: file systems with shared blocks copy none. What is not copied is fetched."""
+    with suppress(OSError), former.open("rb") as source, target.open("wb") as copy:
         try:
-            data = store.get(pack_key(domain)).data
-        except ObjectNotFound as error:
-            raise PackNotFound(f"{domain} has a manifest but no pack") from error
-        if len(data) == manifest.size and sha256(data) == manifest.sha256:
-            return manifest, data
-    raise PackCorrupt(
-        f"{domain}: the stored pack ({len(data)} bytes, SHA-256 {sha256(data)}) does not match its manifest "
-        f"({manifest.size} bytes, SHA-256 {manifest.sha256})"
-    )
-
-
-def decompress(data: bytes, target: Path, *, limit: int = MAX_UNCOMPRESSED) -> None:
-    """Write the decompressed pack to `target`; raises PackCorrupt as `read_frames` does."""
-    with target.open("wb") as file:
-        for content, _ in read_frames(data, limit=limit):
-            file.write(content)
-
-
-def sha256(data: bytes) -> str:
-    """Return the SHA-256 of the data in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
+            while os.copy_file_range(source.fileno(), copy.fileno(), 2**30):
+                pass
+        except OSError:  # The file system cannot, or the disk is full.
+            shutil.copyfileobj(source, copy)
 
 
 def require_space(folder: Path, size: int) -> None:

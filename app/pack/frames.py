@@ -1,14 +1,18 @@
-"""A compressed pack: zstd frames, each of as many bytes of the database, one after the other.
+"""The frames of a pack: pieces of its database, each compressed on its own, in objects that several generations share.
 
-An update changes a few places of the database. The frames of all others are taken over from the former pack.
+An update changes a few places of the database. Its generation is one object with the frames that no former generation
+has, and a table that lists all frames of the database in order.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import zstandard
 
@@ -16,52 +20,100 @@ from app.errors import PackCorrupt
 
 #: Bytes of a database in a frame. Frames of 128 KiB take half of the time of one frame, for 3 % more bytes.
 FRAME_SIZE: Final = 128 * 2**10
-#: Bytes of a frame, at most: more than zstd's bound.
-_LONGEST: Final = FRAME_SIZE + 2**12
 #: Level 2 takes two thirds of the time of level 3, for 5 % more bytes.
 ZSTD_LEVEL: Final = 2
+#: Bytes of an uncompressed pack: a limit against crafted files, far above any real site.
+MAX_UNCOMPRESSED: Final = 32 * 2**30
+#: Bytes of a frame's entry in a table, at most, and of all else in it.
+_ENTRY_SIZE, _REST_SIZE = 128, 2**14
+#: Name of an object: its generation, and a random number.
+_OBJECT_NAME: Final = re.compile(r"[0-9]{1,10}-[0-9a-f]{16}")
 
-#: Frames by the hash of what they contain.
-Frames: TypeAlias = Mapping[bytes, memoryview]
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The SHA-256 of its content in hexadecimal, the number of its object in the table, and its bytes in that."""
+
+    sha256: str
+    number: int
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Position after its last byte in the object."""
+        return self.start + self.size
 
 
-def compress(path: Path, former: Frames | None = None) -> bytes:
-    """Return the file in frames with sizes and checksums. Those of `former` are not compressed again."""
+@dataclass(frozen=True, slots=True)
+class FrameTable:
+    """The frames of a database in order, and the objects that they are in: names, and bytes of frames in each."""
+
+    objects: tuple[tuple[str, int], ...]
+    frames: tuple[Frame, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the frames, each counted once."""
+        return sum(frame.size for frame in set(self.frames))
+
+    def to_bytes(self) -> bytes:
+        """Serialise."""
+        frames = [[frame.sha256, frame.number, frame.start, frame.size] for frame in self.frames]
+        fields = {"objects": self.objects, "frames": frames}
+        return zstandard.ZstdCompressor().compress(json.dumps(fields, separators=(",", ":")).encode())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, size: int) -> FrameTable:
+        """Read the output of `to_bytes` for a database of `size` bytes; raises PackCorrupt for anything else."""
+        count = -(-size // FRAME_SIZE)
+        if size > MAX_UNCOMPRESSED:
+            raise PackCorrupt(f"the pack declares {size} uncompressed bytes, more than the limit of {MAX_UNCOMPRESSED}")
+        fields = decompressed(data, limit=count * _ENTRY_SIZE + _REST_SIZE)
+        try:
+            loaded: dict[str, Any] = json.loads(fields)
+            objects = tuple((str(name), int(length)) for name, length in loaded["objects"])
+            frames = tuple(Frame(str(hashed), *map(int, place)) for hashed, *place in loaded["frames"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise PackCorrupt(f"not a table of frames: {error!r}") from error
+        if len(frames) != count:
+            raise PackCorrupt(f"the table lists {len(frames)} frames, and {size} bytes have {count}")
+        if not all(_OBJECT_NAME.fullmatch(name) for name, _ in objects):
+            raise PackCorrupt("the table names an object that no packer writes")
+        if not all(0 <= each.number < len(objects) and each.start >= 0 and each.size > 0 for each in frames):
+            raise PackCorrupt("the table lists a frame outside of its objects")
+        return cls(objects, frames)
+
+
+def hashes_of(path: Path, *, size: int | None = None) -> Iterator[str]:
+    """Yield the hash of each frame's content in the first `size` bytes of a file, in all of it by default."""
+    left = path.stat().st_size if size is None else size
+    with path.open("rb") as file:
+        while content := file.read(min(FRAME_SIZE, left)):
+            left -= len(content)
+            yield sha256(content)
+
+
+def compressed(path: Path, numbers: Iterable[int]) -> Iterator[bytes]:
+    """Yield these frames of a file, each with its size and a checksum."""
     compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
-    frames: list[bytes | memoryview] = []
-    with path.open("rb") as source:
-        while content := source.read(FRAME_SIZE):
-            frame = former.get(hash_of(content)) if former else None
-            frames.append(compressor.compress(content) if frame is None else frame)
-    return b"".join(frames)
+    with path.open("rb") as file:
+        for number in numbers:
+            file.seek(number * FRAME_SIZE)
+            yield compressor.compress(file.read(FRAME_SIZE))
 
 
-def read_frames(data: bytes, *, limit: int) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the content of each frame, and the frame.
-
-    Raises PackCorrupt for anything else than complete frames that declare their sizes, and for more than `limit` bytes.
-    """
-    view, position, size = memoryview(data), 0, 0
+def decompressed(data: bytes | memoryview, *, limit: int) -> bytes:
+    """Return the content of a frame; raises PackCorrupt for anything else than one frame that declares its size."""
     try:
-        while position < len(view):
-            window = view[position : position + _LONGEST]
-            declared = zstandard.frame_content_size(window)
-            size += declared
-            if size > limit:
-                raise PackCorrupt(f"the pack declares {size} uncompressed bytes, more than the limit of {limit}")
-            if not 0 < declared <= FRAME_SIZE:
-                raise PackCorrupt(f"a frame of the pack declares {declared} uncompressed bytes, not 1 to {FRAME_SIZE}")
-            frame = zstandard.ZstdDecompressor().decompressobj()
-            content = frame.decompress(window)
-            if not frame.eof:
-                raise PackCorrupt(f"the pack is truncated: its frame at byte {position} is not complete")
-            end = len(window) - len(frame.unused_data)
-            yield content, window[:end]
-            position += end
+        declared = zstandard.frame_content_size(data)
+        if not 0 < declared <= limit:
+            raise PackCorrupt(f"a frame of the pack declares {declared} uncompressed bytes, not 1 to {limit}")
+        return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
-        raise PackCorrupt(f"the pack is not a complete zstd file: {error}") from error
+        raise PackCorrupt(f"a frame of the pack is not a complete zstd frame: {error}") from error
 
 
-def hash_of(content: bytes) -> bytes:
-    """Return what identifies the content of a frame."""
-    return hashlib.sha256(content).digest()
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of the data in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

@@ -21,9 +21,11 @@ log = logging.getLogger(__name__)
 class Manifest:
     """The description of a pack.
 
-    `sha256` and `size` (bytes) are of the compressed file, `uncompressed_size` (bytes) of the database, `etag` of the
-    pack's object. `generation` counts the packs of a domain from 1, `kind` is `full` or `incremental`, `built_at` is
-    UTC in ISO 8601. `crawl_id` is that of the last full pack, or empty.
+    `own_object` is the name of the object that this generation added, in which the table of all frames has `table_size`
+    bytes from `table_start` on. `sha256` is that of the table, and identifies the version: the table has the hashes of
+    all frames. `size` is that of the frames, `uncompressed_size` that of the database (bytes). `generation` counts the
+    packs of a domain from 1, `kind` is `full` or `incremental`, `built_at` is UTC in ISO 8601. `crawl_id` is that of
+    the last full pack, or empty.
     """
 
     domain: str
@@ -36,7 +38,9 @@ class Manifest:
     kind: str
     built_at: str
     crawl_id: str
-    etag: str
+    own_object: str
+    table_start: int
+    table_size: int
 
     def to_json(self) -> bytes:
         """Serialise with sorted keys."""
@@ -56,8 +60,10 @@ class Manifest:
         return cls(**values)
 
 
-def describe_pack(path: Path, *, sha256: str, size: int, etag: str) -> Manifest:
-    """Return the manifest of the database at `path`, whose compressed file has this checksum, size (bytes) and ETag.
+def describe_pack(
+    path: Path, *, sha256: str, size: int, own_object: str, table_start: int, table_size: int
+) -> Manifest:
+    """Return the manifest of the database at `path`. The other values are those of the manifest.
 
     Raises PackCorrupt for a database whose `meta` table is missing or incomplete.
     """
@@ -74,7 +80,9 @@ def describe_pack(path: Path, *, sha256: str, size: int, etag: str) -> Manifest:
             kind=meta["kind"],
             built_at=meta["built_at"],
             crawl_id=meta["crawl_id"],
-            etag=etag,
+            own_object=own_object,
+            table_start=table_start,
+            table_size=table_size,
         )
     except (KeyError, ValueError) as error:
         raise PackCorrupt(f"{path.name}: invalid meta table: {error!r}") from error

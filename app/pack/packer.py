@@ -20,7 +20,7 @@ from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
-from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
+from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish
 from app.pack.quality import reserve_ids
 from app.pack.stored_pages import StoredContent, delete_tombstones, find_vanished, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
@@ -40,8 +40,8 @@ class PackResult:
     """A pack that was written, or found to be up to date (`written` false).
 
     `pages` is the number of its pages. An incremental pack counts rows added, changed and removed. A full pack counts
-    all its pages as added, and vanished pages as removed. `sha256` and `size` (bytes) are of the compressed file,
-    `etag` of its object. They are empty or 0, for a domain without pages and pack.
+    all its pages as added, and vanished pages as removed. `sha256` and `size` (bytes) are those of the manifest. They
+    are empty or 0, for a domain without pages and pack.
     """
 
     domain: str
@@ -54,7 +54,6 @@ class PackResult:
     generation: int = 0
     sha256: str = ""
     size: int = 0
-    etag: str = ""
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -113,7 +112,6 @@ class PackRun:
             generation=manifest.generation,
             sha256=manifest.sha256,
             size=manifest.size,
-            etag=manifest.etag,
             seconds=time.monotonic() - self.started,
         )
 
@@ -157,7 +155,7 @@ def pack_full(
     if plan.began is not None and plan.began.tzinfo is None:
         raise InvalidMessage(f"began {plan.began}: has no time zone")
     with _start(store, domain, "full", work) as run:
-        previous = find_previous(store, domain, run.work / "previous.sqlite")
+        previous = find_previous(store, domain)
         listed = list_pages(store, domain)
         wanted = listed.keys() if plan.page_ids is None else frozenset(plan.page_ids)
         packed = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
@@ -235,12 +233,8 @@ def _update(
                 return None
             if counts:
                 complete.derive_changed(database, lambda ids: _read_again(run.store, listed, ids), counts.total)
-        if not counts and previous.manifest_stored:
+        if not counts:
             return run.result(present, counts, written=False)
-        if not counts and present.generation == previous.generation:
-            # A writer died between pack and manifest: the pack counts as written now.
-            write_manifest(run.store, present)
-            return run.result(present, counts)
         _refuse_empty(run.domain, rows.count(database), previous)
         if complete.is_scattered(database):
             complete.gather(database)
@@ -261,7 +255,7 @@ def _equal_pack(run: PackRun, packed: Mapping[str, Stat]) -> Manifest | None:
     if any(stat.modified > latest for stat in packed.values()):
         return None
     previous = download_previous(run.store, run.domain, run.work / "present.sqlite")
-    if previous.path is None or not previous.manifest_stored:
+    if previous.path is None:
         return None
     with db.open_for_update(previous.path) as database:
         changed, deleted = rows.difference(database, packed)

@@ -1,102 +1,98 @@
-"""Publish a finished database: over the previous pack, if it is still in the store, and then its manifest."""
+"""Publish a finished database: its new frames as one object, and then its manifest, in place of the previous one.
+
+The manifest is the pack. Without it, an object of frames is what a killed packer left, and is collected later.
+"""
 
 from __future__ import annotations
 
 import logging
+import secrets
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
+from app.errors import ObjectNotFound, PackCorrupt, PackError, StoreError
 from app.pack import database
 from app.pack.complete import writer
-from app.pack.fetch import sha256
-from app.pack.frames import Frames, compress, hash_of, read_frames
-from app.pack.manifest import Manifest, describe_pack, read_manifest
-from app.storage.layout import manifest_key, pack_key
-from app.storage.store import ObjectStore, StoredObject
-from app.storage.updating import update_object
+from app.pack.fetch import read_table, write_database
+from app.pack.frames import Frame, FrameTable, compressed, hashes_of, sha256
+from app.pack.manifest import Manifest, check_domain, describe_pack, read_manifest
+from app.storage.layout import frames_key, frames_prefix, manifest_key
+from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
-#: Bytes of a database for each byte of its pack, at most, where no manifest describes the pack.
-MAX_RATIO: Final = 100
+#: Objects whose frames a pack may use, and the share of their bytes that must be used. Beyond, all frames are written
+#: into a new object.
+MAX_OBJECTS: Final = 64
+MIN_USED: Final = 0.5
+#: How long an object stays that the present pack does not use. Searchers may still read it, and another packer may be
+#: about to write its manifest.
+RETENTION: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousPack:
-    """The pack that a new one replaces, on condition that its ETag is still `etag` (None: there is no pack).
+    """The pack that a new one replaces, on condition that the ETag of its manifest is still `etag` (None: no manifest).
 
-    `path` is its decompressed database and `manifest` the description made from that. An unreadable pack has neither,
-    nor has one of which only the numbers were needed. `manifest_stored` is whether the store holds that manifest, and
-    `frames` are those of the compressed pack.
+    `path` is its database, `table` lists its frames, and `manifest` describes it. An unreadable pack has none of them.
+    One of which only the numbers were needed has a manifest only.
     """
 
     etag: str | None
     generation: int = 0
     pages: int = 0
     crawl_id: str = ""
-    path: Path | None = None
     manifest: Manifest | None = None
-    manifest_stored: bool = False
-    frames: Frames = field(default_factory=dict)
+    path: Path | None = None
+    table: FrameTable | None = None
 
 
-def find_previous(store: ObjectStore, domain: str, target: Path) -> PreviousPack:
-    """Return the numbers of the present pack. Download it to `target` only if its manifest is missing or stale."""
-    manifest = _stored_manifest(store, domain)
+def find_previous(store: ObjectStore, domain: str) -> PreviousPack:
+    """Return the numbers of the present pack. Without a readable manifest, only its generation is found."""
     try:
-        etag = store.stat(pack_key(domain)).etag
+        stored = store.get(manifest_key(check_domain(domain)))
     except ObjectNotFound:
-        return _without_database(None, manifest)
-    if manifest is not None and manifest.etag == etag:
-        return _without_database(etag, manifest)
-    return download_previous(store, domain, target)
+        return PreviousPack(etag=None, generation=_last_generation(store, domain))
+    try:
+        manifest = Manifest.from_json(stored.data)
+    except PackCorrupt as error:
+        log.warning("%s: rewriting the manifest: %s", domain, error)
+        return PreviousPack(etag=stored.etag, generation=_last_generation(store, domain))
+    return PreviousPack(
+        etag=stored.etag,
+        generation=manifest.generation,
+        pages=manifest.pages,
+        crawl_id=manifest.crawl_id,
+        manifest=manifest,
+    )
 
 
 def download_previous(store: ObjectStore, domain: str, target: Path) -> PreviousPack:
     """Return the present pack with its database at `target`, or without it if this release cannot read it."""
-    stored_manifest = _stored_manifest(store, domain)
+    previous = find_previous(store, domain)
+    if previous.manifest is None:
+        return previous
     try:
-        stored = store.get(pack_key(domain))
-    except ObjectNotFound:
-        return _without_database(None, stored_manifest)
-    checksum, size = sha256(stored.data), len(stored.data)
-    is_described = stored_manifest is not None and stored_manifest.sha256 == checksum
-    limit = stored_manifest.uncompressed_size if stored_manifest and is_described else MAX_RATIO * size
-    try:
-        frames = _unpack(stored.data, target, limit=limit)
+        table = read_table(store, previous.manifest)
+        write_database(store, previous.manifest, table, target)
         # What a packer wrote has been checked, or made from what was.
-        database.check(target, is_intact=is_described)
-        if not is_described:
-            database.check_index(target)
+        database.check(target, is_intact=True)
         _check_writer(target)
-        manifest = describe_pack(target, sha256=checksum, size=size, etag=stored.etag)
-    except PackCorrupt as error:
+    except (PackCorrupt, ObjectNotFound) as error:
         log.warning("%s: rebuilding the pack from all stored pages: %s", domain, error)
         target.unlink(missing_ok=True)
-        return _without_database(stored.etag, stored_manifest)
-    return PreviousPack(
-        etag=stored.etag,
-        generation=max(manifest.generation, stored_manifest.generation if stored_manifest else 0),
-        pages=manifest.pages,
-        crawl_id=manifest.crawl_id,
-        path=target,
-        manifest=manifest,
-        manifest_stored=manifest == stored_manifest,
-        frames=frames,
-    )
+        return replace(previous, manifest=None)
+    return replace(previous, path=target, table=table)
 
 
-def _unpack(data: bytes, target: Path, *, limit: int) -> Frames:
-    """Write the decompressed pack to `target`. Return its frames, which are parts of `data`."""
-    frames = {}
-    with target.open("wb") as file:
-        for content, frame in read_frames(data, limit=limit):
-            file.write(content)
-            frames[hash_of(content)] = frame
-    return frames
+def _last_generation(store: ObjectStore, domain: str) -> int:
+    """Return the highest generation of which the store has frames."""
+    names = (stat.key.rpartition("/")[2].partition("-")[0] for stat in store.list(frames_prefix(domain)))
+    return max((int(number) for number in names if number.isdecimal()), default=0)
 
 
 def _check_writer(path: Path) -> None:
@@ -106,49 +102,69 @@ def _check_writer(path: Path) -> None:
 
 
 def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack) -> Manifest:
-    """Write the pack in place of `previous`, then its manifest, and return the manifest.
+    """Write the frames that the store lacks, then the manifest in place of that of `previous`; return the manifest.
 
-    Raises PreconditionFailed, with nothing written, when the pack in the store is no longer `previous`.
+    Raises PreconditionFailed when the manifest in the store is no longer that of `previous`.
     """
-    data = compress(path, previous.frames)
-    etag = store.put(pack_key(domain), data, if_match=previous.etag, if_absent=previous.etag is None)
-    manifest = describe_pack(path, sha256=sha256(data), size=len(data), etag=etag)
-    write_manifest(store, manifest)
+    name = f"{previous.generation + 1}-{secrets.token_hex(8)}"
+    table, frames = new_frames(path, name, previous.table)
+    table_data = table.to_bytes()
+    store.put(frames_key(domain, name), b"".join([*frames, table_data]), if_absent=True)
+    manifest = describe_pack(
+        path,
+        sha256=sha256(table_data),
+        size=table.size,
+        own_object=name,
+        table_start=sum(map(len, frames)),
+        table_size=len(table_data),
+    )
+    store.put(manifest_key(domain), manifest.to_json(), if_match=previous.etag, if_absent=previous.etag is None)
+    try:
+        _collect(store, domain, table, datetime.now(UTC) - RETENTION)
+    except StoreError as error:
+        log.warning("%s: frames that are not used any more stay until the next pack: %s", domain, error)
     return manifest
+
+
+def new_frames(path: Path, name: str, former: FrameTable | None) -> tuple[FrameTable, Sequence[bytes]]:
+    """Return the table of a database, and those of its frames that object `name` is to have."""
+    hashes = list(hashes_of(path))
+    used = _used(former, hashes) if former else {}
+    first = {hashed: number for number, hashed in reversed([*enumerate(hashes)]) if hashed not in used}
+    numbers = sorted(first.values())
+    frames = list(compressed(path, numbers))
+    own, start = {}, 0
+    for number, frame in zip(numbers, frames, strict=True):
+        own[hashes[number]] = Frame(hashes[number], 0, start, len(frame))
+        start += len(frame)
+    # Objects are numbered again: some of the former ones are not used any more.
+    kept = sorted({frame.number for frame in used.values()})
+    renumbered = {number: position for position, number in enumerate(kept, 1)}
+    places = own | {hashed: replace(frame, number=renumbered[frame.number]) for hashed, frame in used.items()}
+    objects = ((name, start), *(former.objects[number] for number in kept)) if former else ((name, start),)
+    return FrameTable(objects, tuple(places[hashed] for hashed in hashes)), frames
+
+
+def _used(former: FrameTable, hashes: Sequence[str]) -> Mapping[str, Frame]:
+    """Return the former frames to use again, by hash: none where their objects have too much that is not used."""
+    wanted = set(hashes)
+    used = {frame.sha256: frame for frame in former.frames if frame.sha256 in wanted}
+    numbers = {frame.number for frame in used.values()}
+    stored = sum(former.objects[number][1] for number in numbers)
+    is_dense = sum(frame.size for frame in used.values()) >= MIN_USED * stored
+    return used if is_dense and len(numbers) < MAX_OBJECTS else {}
+
+
+def _collect(store: ObjectStore, domain: str, table: FrameTable, oldest: datetime) -> None:
+    """Delete the objects of frames that the present pack does not use and that were written before `oldest`."""
+    used = {frames_key(domain, name) for name, _ in table.objects}
+    for stat in list(store.list(frames_prefix(domain))):
+        if stat.key not in used and stat.modified < oldest:
+            store.delete(stat.key)
 
 
 def is_present(store: ObjectStore, manifest: Manifest) -> bool:
     """Return whether the store holds the pack that the manifest describes: no later writer has replaced it."""
-    try:
-        return store.stat(pack_key(manifest.domain)).etag == manifest.etag
-    except ObjectNotFound:
-        return False
-
-
-def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
-    """Write the manifest unless the store holds a later generation; raises PreconditionFailed after many races."""
-
-    def newer(stored: StoredObject | None) -> tuple[None, bytes | None]:
-        with suppress(PackCorrupt):
-            if stored is not None and Manifest.from_json(stored.data).generation > manifest.generation:
-                return None, None
-        return None, manifest.to_json()
-
-    update_object(store, manifest_key(manifest.domain), newer)
-
-
-def _without_database(etag: str | None, manifest: Manifest | None) -> PreviousPack:
-    if manifest is None:
-        return PreviousPack(etag=etag)
-    pages = 0 if etag is None else manifest.pages
-    return PreviousPack(etag=etag, generation=manifest.generation, pages=pages, crawl_id=manifest.crawl_id)
-
-
-def _stored_manifest(store: ObjectStore, domain: str) -> Manifest | None:
-    try:
-        return read_manifest(store, domain)
-    except PackNotFound:
-        return None
-    except PackCorrupt as error:
-        log.warning("%s: rewriting the manifest: %s", domain, error)
-        return None
+    with suppress(PackError):
+        return read_manifest(store, manifest.domain) == manifest
+    return False

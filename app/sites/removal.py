@@ -16,7 +16,7 @@ from app.crawl.record.removed_sites import note_removed
 from app.redis_state.client import PREFIX
 from app.sites.search_reports import report_prefix
 from app.sites.stored import site_key, start_key
-from app.storage.layout import announcement_key, content_prefix, manifest_key, pack_key
+from app.storage.layout import announcement_key, content_prefix, frames_prefix, manifest_key
 from app.storage.store import ObjectStore
 from app.timers.stored import delete_stored_timers
 from app.timers.timers import Timers
@@ -62,12 +62,11 @@ class SiteRemoval:
 
     def holdings(self) -> Holdings:
         """Return what there is of the domain."""
-        keys = {stat.key for stat in self._store.list(f"packs/{self.domain}.")}
         return Holdings(
             self.domain,
             has_settings=any(stat.key == site_key(self.domain) for stat in self._store.list(site_key(self.domain))),
             pages=sum(1 for _ in self._store.list(content_prefix(self.domain))),
-            packs=len(keys & {manifest_key(self.domain), pack_key(self.domain)}),
+            packs=len(self._packed() - {announcement_key(self.domain)}),
             crawls=len(list_crawls(self._store, self.domain)),
             messages=self._frontier.open_messages(self.domain),
         )
@@ -108,9 +107,8 @@ class SiteRemoval:
         """
         note_removed(self._store, self.domain, at)
         found, ids = self.holdings(), self._crawl_ids()
-        # Without a manifest there is no pack, whatever else is left of it.
-        packed = (manifest_key(self.domain), pack_key(self.domain), announcement_key(self.domain))
-        for key in (*packed, site_key(self.domain), start_key(self.domain)):
+        # The manifest is deleted first: without it there is no pack, whatever else is left.
+        for key in (*sorted(self._packed(), reverse=True), site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)
         prefixes = (content_prefix(self.domain), domain_prefix(self.domain), report_prefix(self.domain))
         for key in list(chain.from_iterable((stat.key for stat in self._store.list(prefix)) for prefix in prefixes)):
@@ -119,6 +117,12 @@ class SiteRemoval:
         delete_stored_timers(self._store, [self.domain])
         self._delete_keys(ids)
         return found
+
+    def _packed(self) -> set[str]:
+        """Return the keys of the domain's pack. The last one in their order is that of the manifest."""
+        own = {manifest_key(self.domain), announcement_key(self.domain)}
+        listed = {stat.key for stat in self._store.list(f"packs/{self.domain}.")}
+        return (own & listed) | {stat.key for stat in self._store.list(frames_prefix(self.domain))}
 
     def _crawl_ids(self) -> set[str]:
         listed = {str(each) for each in self._redis.smembers(crawls_key(self.domain))}

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from app.errors import ObjectNotFound, StoreError
-from app.storage.layout import CONTENT_PREFIX, MANIFEST_PREFIX, MANIFEST_SUFFIX
+from app.storage.layout import CONTENT_PREFIX, FRAMES_PREFIX, MANIFEST_PREFIX
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.store import PROBE_PREFIX, ObjectStore, Stat
 
@@ -66,19 +66,18 @@ def copy_store(source: ObjectStore, target: ObjectStore, *, create: bool = False
 
 
 def _objects(source: ObjectStore) -> Iterator[Stat]:
-    """Yield crawl records and whatever else there is, then pages, packs and manifests. Objects of probes are left out.
+    """Yield crawl records and whatever else there is, then pages, frames and manifests. Objects of probes are left out.
 
-    A crawl record names pages that were stored before, so it is listed before them; a manifest follows its pack. A copy
-    has what they name, although crawls and packers go on.
+    A crawl record names pages that were stored before, so it is listed before them; a manifest follows its frames. A
+    copy has what they name, although crawls and packers go on: frames that were new meanwhile follow their manifests.
     """
     for folder in source.list_folders(""):
-        if f"{folder}/" not in (CONTENT_PREFIX, MANIFEST_PREFIX, PROBE_PREFIX):
+        if f"{folder}/" not in (CONTENT_PREFIX, FRAMES_PREFIX, MANIFEST_PREFIX, PROBE_PREFIX):
             yield from source.list(f"{folder}/")
     yield from source.list(CONTENT_PREFIX)
-    manifests = []
-    for stat in source.list(MANIFEST_PREFIX):
-        if stat.key.endswith(MANIFEST_SUFFIX):
-            manifests.append(stat)
-        else:
-            yield stat
-    yield from manifests
+    frames = set()
+    for stat in source.list(FRAMES_PREFIX):
+        frames.add(stat.key)
+        yield stat
+    yield from source.list(MANIFEST_PREFIX)
+    yield from (stat for stat in source.list(FRAMES_PREFIX) if stat.key not in frames)

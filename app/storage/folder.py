@@ -98,6 +98,12 @@ class FolderStore:
             data = _read(self._objects + _checked(key))
         return StoredObject(data, hash_of(data))
 
+    def get_part(self, key: str, start: int, size: int) -> bytes:
+        """Return a part of the object; raises ObjectNotFound. See `ObjectStore.get_part`."""
+        with self._read_errors_translated(key), Path(self._objects + _checked(key)).open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Write the whole object and return its ETag; raises PreconditionFailed. See `ObjectStore.put`."""
         etag = hash_of(data)

@@ -35,6 +35,8 @@ CONTENT_VERSION: Final = 1
 #: Keys of pages begin with this.
 CONTENT_PREFIX: Final = "content/"
 _PAGE_SUFFIX: Final = ".json"
+#: Keys of the frames of packs begin with this.
+FRAMES_PREFIX: Final = "frames/"
 #: Only the keys of manifests begin and end with these.
 MANIFEST_PREFIX: Final = "packs/"
 MANIFEST_SUFFIX: Final = ".json"
@@ -140,9 +142,14 @@ def list_pages(store: ObjectStore, domain: str) -> dict[str, Stat]:
     return {name: stat for name, stat in listed if stat.key == content_key(domain, name)}
 
 
-def pack_key(domain: str) -> str:
-    """Return the object key of a domain's pack, a zstd-compressed SQLite database."""
-    return f"packs/{domain}.sqlite.zst"
+def frames_prefix(domain: str) -> str:
+    """Return what the keys of a domain's frames begin with."""
+    return f"{FRAMES_PREFIX}{domain}/"
+
+
+def frames_key(domain: str, name: str) -> str:
+    """Return the object key of the frames that one generation of a domain's pack has added."""
+    return f"{frames_prefix(domain)}{name}"
 
 
 def manifest_key(domain: str) -> str:

@@ -29,6 +29,8 @@ ATTEMPTS: Final = 3
 CONNECTIONS: Final = 32
 
 NOT_FOUND: Final = frozenset({"NoSuchKey", "404", "NotFound"})
+#: 416: the object ends before the part.
+BEYOND_END: Final = frozenset({"InvalidRange", "416"})
 #: 412: the condition is not met. 409: another conditional write of the key is in progress.
 CONFLICT: Final = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 
@@ -60,6 +62,19 @@ class S3Store:
             response = self._client().get_object(Bucket=self.bucket, Key=self._name(key))
             with response["Body"] as body:
                 return StoredObject(body.read(), _unquoted(response["ETag"]))
+
+    def get_part(self, key: str, start: int, size: int) -> bytes:
+        """Return a part of the object; raises ObjectNotFound. See `ObjectStore.get_part`."""
+        part = f"bytes={start}-{start + size - 1}"
+        try:
+            with self._errors_translated(key):
+                response = self._client().get_object(Bucket=self.bucket, Key=self._name(key), Range=part)
+                with response["Body"] as body:
+                    return body.read()
+        except StoreError as error:
+            if isinstance(error.__cause__, ClientError) and error.__cause__.response["Error"]["Code"] in BEYOND_END:
+                return b""
+            raise
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Write the whole object and return its ETag; raises PreconditionFailed. See `ObjectStore.put`."""

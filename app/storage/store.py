@@ -52,6 +52,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> StoredObject:
         """Return the object; raises ObjectNotFound."""
 
+    def get_part(self, key: str, start: int, size: int) -> bytes:
+        """Return `size` bytes of the object from `start` on, fewer where it ends before; raises ObjectNotFound."""
+
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Write the whole object and return its new ETag.
 

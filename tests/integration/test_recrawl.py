@@ -24,7 +24,7 @@ from app.sites.status import status
 from app.sites.stored import add_site, site_key
 from app.sites.sweep import Sweep
 from app.storage.folder import FolderStore
-from app.storage.layout import CONTENT_VERSION, content_key, manifest_key, pack_key, page_id
+from app.storage.layout import CONTENT_VERSION, content_key, frames_prefix, manifest_key, page_id
 from app.storage.store import Stat
 from app.timers.timers import full_pack
 from tasks.base import Context
@@ -101,7 +101,7 @@ def test_a_crawl_of_unchanged_pages_leaves_the_pack_as_it_is_and_announces_nothi
     process: Context, site: Site
 ) -> None:
     def objects() -> list[Stat]:
-        return [process.store.stat(key) for key in (pack_key(site.domain), manifest_key(site.domain))]
+        return [*process.store.list(frames_prefix(site.domain)), process.store.stat(manifest_key(site.domain))]
 
     for crawl_id in ("one", "two"):
         crawl(process, site, crawl_id)

@@ -26,10 +26,8 @@ from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.service import QueryHandler
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
-from app.pack.fetch import sha256
-from app.pack.frames import compress
 from app.search.query import parse
-from app.storage.layout import pack_key
+from app.storage.layout import frames_prefix
 from config.settings import ROOT
 from tests.packs import page, publish, write_pack
 from tests.support.full_disk import full_disk
@@ -63,8 +61,8 @@ class Disk:
         if version is not None:
             with closing(sqlite3.connect(path)) as connection:
                 connection.execute(f"PRAGMA user_version = {version}")
-        publish(self.store, path, domain=domain, generation=self.generation)
-        return Load(domain=domain, sha256=sha256(compress(path)), generation=self.generation, size_mb=1)
+        manifest = publish(self.store, path, domain=domain, generation=self.generation)
+        return Load(domain=domain, sha256=manifest.sha256, generation=self.generation, size_mb=1)
 
     @contextmanager
     def open(self, *, budget_mb: int = BUDGET_MB, check: Callable[[Path], None] = database.check) -> Iterator[Shelf]:
@@ -189,9 +187,9 @@ def test_an_invalid_new_version_is_refused_and_the_old_one_is_still_served(disk:
     with disk.open() as shelf:
         shelf.have(disk.offer("one"))
         wrongs = {
-            "flipped bytes": "does not match its manifest",
+            "flipped bytes": "a frame of the pack is not a complete",
             "wrong schema version": "schema version 99",
-            "no pack at all": "has a manifest but no pack",
+            "no pack at all": "has a manifest, but not all frames",
             "no manifest": "has no pack",
             "newer than the store's": "older than 1000",
             "too big for what is free": "100 MB needed, 99 MB free",
@@ -201,11 +199,13 @@ def test_an_invalid_new_version_is_refused_and_the_old_one_is_still_served(disk:
             load = disk.offer("two", version=99 if name == "wrong schema version" else None)
             match name:
                 case "flipped bytes":
-                    data = bytearray(disk.store.get(pack_key("a.example")).data)
+                    *_, newest = disk.store.list(frames_prefix("a.example"))
+                    data = bytearray(disk.store.get(newest.key).data)
                     data[len(data) // 2] ^= 0xFF
-                    disk.store.put(pack_key("a.example"), bytes(data))
+                    disk.store.put(newest.key, bytes(data))
                 case "no pack at all":
-                    disk.store.delete(pack_key("a.example"))
+                    for stat in list(disk.store.list(frames_prefix("a.example"))):
+                        disk.store.delete(stat.key)
                 case "no manifest":
                     disk.store.delete("packs/a.example.json")
                 case "newer than the store's":

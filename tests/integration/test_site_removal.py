@@ -57,8 +57,8 @@ def fill(process: Context, broker: Broker, domain: str) -> None:
     store_timer(process.store, StoredTimer(domain, 30, full_pack(domain)))
     page = Page(canonical_key=url, url=url, domain=domain, path="/x", title="X", body="x")
     process.store.put(content_key(domain, page_id(url)), to_json(page))
-    for suffix in (".json", ".sqlite.zst", ".announced"):
-        process.store.put(f"packs/{domain}{suffix}", b"{}")
+    for key in (f"packs/{domain}.json", f"packs/{domain}.announced", f"frames/{domain}/1-a"):
+        process.store.put(key, b"{}")
     robots = (f"robots:https://{domain}", f"robots-of:{domain}", f"robots-of:{domain}:bytes")
     for key in (*robots, f"host:{domain}", f"host:{domain}:hold"):
         process.redis.set(f"perennial:{key}", "")

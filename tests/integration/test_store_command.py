@@ -108,7 +108,7 @@ def test_a_copy_of_a_store_has_its_marker_and_objects_and_a_repeated_one_adds_wh
         store, _ = create_store((tmp_path / "store").as_uri())
         for key in (
             "content/a.example/1.json", "crawls/a.example/c/crawl.json", "packs/a.example.json",
-            "packs/a.example.sqlite.zst",
+            "frames/a.example/1-a",
         ):  # fmt: skip
             store.put(key, key.encode())
         # The backup is a folder, a bucket, and a folder again; a copy between the two kinds writes all objects.

@@ -34,7 +34,9 @@ PACK = Manifest(
     kind="incremental",
     built_at="2026-11-21T12:00:00Z",
     crawl_id="c",
-    etag="e",
+    own_object="2-ab",
+    table_start=1,
+    table_size=1,
 )
 LONG = MessageEvent("retry", "index", "/x", "index of /x failed \x1b[31m " + "and says why " * 20)
 SNAPSHOT = Snapshot(

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.pack import database
-from app.pack.fetch import decompress, fetch_pack
-from app.pack.frames import FRAME_SIZE, compress, hash_of, read_frames
+from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.storage.layout import Page, content_key, page_id
 from app.storage.page_parts import Block, PageLink, Term, body_of
 from app.storage.store import ObjectStore
-from tests.packs import gone, page, put
+from tests.packs import check_index, gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -72,7 +70,7 @@ def packed(store: ObjectStore, folder: Path) -> dict[str, Any]:
     """Return all content of the present pack, with page ids in place of row ids."""
     path = fetch_pack(store, DOMAIN, folder)
     database.check(path)
-    database.check_index(path)
+    check_index(path)
     with closing(sqlite3.connect(path)) as pack:
         pack.row_factory = sqlite3.Row
         objects = {0: "", **dict(map(tuple, pack.execute("SELECT id, object FROM pages")))}
@@ -177,19 +175,3 @@ def test_what_all_pages_determine_is_determined_again_when_a_share_of_them_has_c
     assert updated["meta"]["site_name"] == "New"
     pack_full(store, DOMAIN, work=tmp_path)
     assert updated == packed(store, tmp_path)
-
-
-def test_the_frames_of_what_has_not_changed_are_taken_over(tmp_path: Path) -> None:
-    path, unpacked = tmp_path / "database", tmp_path / "unpacked"
-    parts = [bytes([number]) * FRAME_SIZE for number in range(4)]
-    path.write_bytes(b"".join(parts) + b"end")
-    strong = zstandard.ZstdCompressor(level=19)
-    former = {hash_of(part): memoryview(strong.compress(part)) for part in parts[:3]}
-    path.write_bytes(b"".join([parts[0], b"x" * FRAME_SIZE, parts[2], parts[3]]) + b"end")
-    data = compress(path, former)
-    frames = [bytes(frame) for _, frame in read_frames(data, limit=path.stat().st_size)]
-    assert len(frames) == 5
-    assert [frame in map(bytes, former.values()) for frame in frames] == [True, False, True, False, False]
-    decompress(data, unpacked)
-    assert unpacked.read_bytes() == path.read_bytes()
-    assert compress(path, {hash_of(content): frame for content, frame in read_frames(data, limit=2**30)}) == data

@@ -99,7 +99,9 @@ def put_manifest(store: ObjectStore, domain: str, generation: int = 1) -> PackVe
         kind="full",
         built_at="2026-11-21T10:04:00+00:00",
         crawl_id="",
-        etag="",
+        own_object="",
+        table_start=0,
+        table_size=0,
     )
     store.put(manifest_key(domain), manifest.to_json())
     return PackVersion(domain=domain, sha256=manifest.sha256, generation=generation, size_mb=1)

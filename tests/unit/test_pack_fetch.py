@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
 from app.broker.errors import InvalidMessage
 from app.errors import PackCorrupt, PackNotFound
-from app.pack import fetch
-from app.pack.fetch import fetch_pack, sha256
-from app.pack.frames import compress
+from app.pack.fetch import fetch_pack, read_table
+from app.pack.frames import sha256
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.pack.packer import pack_full
 from app.storage.folder import FolderStore
-from app.storage.layout import Page, manifest_key, pack_key
-from tests.packs import put
+from app.storage.layout import Page, frames_key, frames_prefix, manifest_key
+from tests.packs import publish, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -42,13 +42,6 @@ def store(tmp_path: Path) -> FolderStore:
     folder = folder_store(tmp_path / "store")
     write(folder)
     return folder
-
-
-def replace_pack(store: FolderStore, data: bytes, **manifest_fields: object) -> None:
-    """Store the bytes as the pack with a matching manifest, except for the given manifest fields."""
-    manifest = replace(read_manifest(store, DOMAIN), sha256=sha256(data), size=len(data), **manifest_fields)  # type: ignore[arg-type]
-    store.put(pack_key(DOMAIN), data)
-    store.put(manifest_key(DOMAIN), manifest.to_json())
 
 
 def test_a_fetched_pack_is_one_file_named_by_its_generation(store: FolderStore, tmp_path: Path) -> None:
@@ -73,8 +66,9 @@ def test_a_domain_without_a_pack_raises_pack_not_found(store: FolderStore, tmp_p
     for read in (lambda: fetch_pack(store, "other.gov", tmp_path), lambda: read_manifest(store, "other.gov")):
         with pytest.raises(PackNotFound, match=r"other\.gov"):
             read()
-    store.delete(pack_key(DOMAIN))
-    with pytest.raises(PackNotFound, match="a manifest but no pack"):
+    for stat in list(store.list(frames_prefix(DOMAIN))):
+        store.delete(stat.key)
+    with pytest.raises(PackNotFound, match="a manifest, but not all frames"):
         fetch_pack(store, DOMAIN, tmp_path)
 
 
@@ -84,77 +78,116 @@ def test_a_domain_that_is_a_path_is_refused(store: FolderStore, tmp_path: Path, 
         fetch_pack(store, domain, tmp_path)
 
 
-def test_a_reader_between_pack_and_manifest_waits_for_the_manifest(store: FolderStore, tmp_path: Path) -> None:
-    old = store.get(manifest_key(DOMAIN)).data
-    write(store, path="/other")
-    new = store.get(manifest_key(DOMAIN)).data
-    store.put(manifest_key(DOMAIN), old)
-    timer = threading.Timer(1.5 * fetch.PAUSE, store.put, (manifest_key(DOMAIN), new))
-    timer.start()
-    assert fetch_pack(store, DOMAIN, tmp_path).name == "site.gov.2.sqlite"
-    timer.join()
-
-
-def test_a_pack_that_does_not_match_its_manifest_is_refused(
-    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch, "PAUSE", 0.01)
-    store.put(pack_key(DOMAIN), store.get(pack_key(DOMAIN)).data + b"\0")
-    with pytest.raises(PackCorrupt, match="does not match its manifest"):
-        fetch_pack(store, DOMAIN, tmp_path / "packs")
-
-
-def not_zstd(path: Path) -> bytes:
-    return b"not zstd at all"
-
-
-def truncated(path: Path) -> bytes:
-    return compress(path)[:-10]
-
-
-def bomb(path: Path) -> bytes:
-    return zstandard.ZstdCompressor().compress(bytes(2**26))
-
-
-def bomb_of_undeclared_size(path: Path) -> bytes:
-    return zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**26))
-
-
-def altered(path: Path, sql: str) -> bytes:
+def of_another_program(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(sql)
-    return compress(path)
+        connection.executescript("PRAGMA application_id = 1")
 
 
-def of_another_program(path: Path) -> bytes:
-    return altered(path, "PRAGMA application_id = 1")
-
-
-def with_a_torn_page(path: Path) -> bytes:
+def with_a_torn_page(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:8192] = bytes(range(256)) * 16
     path.write_bytes(data)
-    return compress(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"), [(of_another_program, "application_id 1"), (with_a_torn_page, "quick_check|malformed")]
+)
+def test_a_pack_that_is_no_intact_database_is_refused_and_leaves_no_file(
+    store: FolderStore, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    path = fetch_pack(store, DOMAIN, tmp_path / "scratch")
+    damage(path)
+    publish(store, path, domain=DOMAIN)
+    with pytest.raises(PackCorrupt, match=message):
+        fetch_pack(store, DOMAIN, tmp_path / "packs")
+    assert list((tmp_path / "packs").iterdir()) == []
+
+
+def not_zstd(frame: bytes) -> bytes:
+    return b"not zstd at all"
+
+
+def truncated(frame: bytes) -> bytes:
+    return frame[:-10]
+
+
+def bomb(frame: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(bytes(2**26))
+
+
+def bomb_of_undeclared_size(frame: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**26))
+
+
+def of_another_content(frame: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(b"other")
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (not_zstd, "not a complete zstd file"),
-        (truncated, "is truncated|not a complete"),
-        (bomb, "declares 67108864 uncompressed bytes, more than"),
-        (bomb_of_undeclared_size, "declares -1 uncompressed bytes"),
-        (of_another_program, "application_id 1"),
-        (with_a_torn_page, "quick_check|malformed"),
+        (not_zstd, "declares|not a complete zstd frame"),
+        (truncated, "not a complete zstd frame"),
+        (bomb, "declares 67108864 uncompressed bytes, not 1 to 131072"),
+        (bomb_of_undeclared_size, "declares"),
+        (of_another_content, "does not match the table of frames"),
     ],
 )
-def test_a_damaged_pack_is_refused_and_leaves_no_file(
-    store: FolderStore, tmp_path: Path, damage: Callable[[Path], bytes], message: str
+def test_a_pack_with_a_damaged_frame_is_refused_and_leaves_no_file(
+    store: FolderStore, tmp_path: Path, damage: Callable[[bytes], bytes], message: str
 ) -> None:
-    replace_pack(store, damage(fetch_pack(store, DOMAIN, tmp_path / "scratch")))
+    manifest = read_manifest(store, DOMAIN)
+    table, key = read_table(store, manifest), frames_key(DOMAIN, manifest.own_object)
+    first, data = table.frames[0], store.get(key).data
+    frame = damage(data[first.start : first.end])
+    changed = replace(first, start=0, size=len(frame))
+    table_data = replace(table, frames=(changed, *table.frames[1:])).to_bytes()
+    store.put(key, frame + table_data)
+    stored = replace(manifest, sha256=sha256(table_data), table_start=len(frame), table_size=len(table_data))
+    store.put(manifest_key(DOMAIN), stored.to_json())
     with pytest.raises(PackCorrupt, match=message):
         fetch_pack(store, DOMAIN, tmp_path / "packs")
     assert list((tmp_path / "packs").iterdir()) == []
+
+
+def with_table(store: FolderStore, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the stored table of frames, with a manifest that matches it."""
+    manifest = read_manifest(store, DOMAIN)
+    key = frames_key(DOMAIN, manifest.own_object)
+    frames = store.get_part(key, 0, manifest.table_start)
+    fields = json.loads(zstandard.decompress(read_table(store, manifest).to_bytes()))
+    change(fields)
+    data = zstandard.compress(json.dumps(fields).encode())
+    store.put(key, frames + data)
+    store.put(manifest_key(DOMAIN), replace(manifest, sha256=sha256(data), table_size=len(data)).to_json())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda fields: fields.clear(), "not a table of frames"),
+        (lambda fields: fields["frames"].pop(), "the table lists 1 frames"),
+        (lambda fields: fields["frames"][0].pop(), "not a table of frames"),
+        (lambda fields: fields["frames"][0].__setitem__(1, 1), "outside of its objects"),
+        (lambda fields: fields["frames"][0].__setitem__(2, -1), "outside of its objects"),
+        (lambda fields: fields["objects"][0].__setitem__(0, "../x"), "an object that no packer writes"),
+        (lambda fields: fields.update(more="x" * 2**16), "declares"),
+    ],
+)
+def test_a_table_of_frames_that_no_packer_writes_is_refused(
+    store: FolderStore, tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    with_table(store, change)
+    with pytest.raises(PackCorrupt, match=message):
+        fetch_pack(store, DOMAIN, tmp_path / "packs")
+
+
+def test_a_table_of_frames_that_does_not_match_its_manifest_is_refused(store: FolderStore, tmp_path: Path) -> None:
+    manifest = read_manifest(store, DOMAIN)
+    key = frames_key(DOMAIN, manifest.own_object)
+    store.put(key, store.get(key).data[:-1])
+    with pytest.raises(PackCorrupt, match="does not match its manifest"):
+        fetch_pack(store, DOMAIN, tmp_path / "packs")
 
 
 @pytest.mark.parametrize(

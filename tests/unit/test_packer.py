@@ -14,33 +14,31 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
 from app.pack import properties
 from app.pack.complete import writer
-from app.pack.fetch import fetch_pack, sha256
-from app.pack.frames import compress
+from app.pack.fetch import fetch_pack
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
-from app.pack.publish import MAX_RATIO, download_previous, write_manifest
 from app.pack.work_folder import CREATION_LOCK
 from app.storage.folder import FolderStore
 from app.storage.layout import (
     Page,
     Tombstone,
     content_key,
+    frames_key,
+    frames_prefix,
     from_json,
     list_pages,
     manifest_key,
-    pack_key,
     page_id,
     to_json,
 )
 from app.storage.page_parts import PageLink
-from tests.packs import put
+from tests.packs import publish, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -113,8 +111,9 @@ class StoredSite:
         )
         return [row[0] for row in found]
 
-    def packed(self) -> tuple[bytes, bytes]:
-        return self.store.get(pack_key(DOMAIN)).data, self.store.get(manifest_key(DOMAIN)).data
+    def packed(self) -> dict[str, bytes]:
+        keys = [manifest_key(DOMAIN), *(stat.key for stat in self.store.list(frames_prefix(DOMAIN)))]
+        return {key: self.store.get(key).data for key in keys}
 
 
 @pytest.fixture
@@ -143,8 +142,8 @@ class TestFull:
         result = site.full(force=True)
         manifest = read_manifest(site.store, DOMAIN)
         assert manifest.sha256 == result.sha256
-        assert manifest.size == result.size == len(site.packed()[0])
-        assert manifest.etag == result.etag == site.store.stat(pack_key(DOMAIN)).etag
+        assert manifest.size == result.size == manifest.table_start
+        assert len(site.packed()[frames_key(DOMAIN, manifest.own_object)]) == manifest.size + manifest.table_size
         assert (manifest.generation, result.generation, manifest.pages) == (2, 2, 1)
         assert (manifest.kind, manifest.crawl_id, manifest.domain) == ("full", "crawl", DOMAIN)
         assert dict(site.query("SELECT key, value FROM meta")) == {  # type: ignore[arg-type]  # Rows are pairs here.
@@ -484,29 +483,19 @@ class TestIncremental:
             last += site.query("SELECT max(id) FROM pages")
         assert last == [(3,), (4,), (2,), (3,)]
 
-    def test_a_manifest_that_a_killed_writer_did_not_write_is_written(self, site: StoredSite) -> None:
+    @pytest.mark.parametrize("lost", [b"not JSON", None])
+    def test_a_pack_without_its_manifest_is_built_anew_as_a_later_generation(
+        self, site: StoredSite, lost: bytes | None
+    ) -> None:
         site.put(page("a"))
         site.full()
-        old = site.packed()[1]
-        site.put(page("b"))
-        site.increment()
-        expected = site.packed()
-        for lost in (old, b"not JSON", None):
-            if lost is None:
-                site.store.delete(manifest_key(DOMAIN))
-            else:
-                site.store.put(manifest_key(DOMAIN), lost)
-            result = site.increment()
-            assert (result.written, result.generation, result.added) == (True, 2, 0)
-            assert site.packed() == expected
-
-    def test_a_pack_restored_from_a_backup_is_written_as_a_new_generation(self, site: StoredSite) -> None:
-        site.put(page("a"))
-        site.full()
-        copy = site.packed()[0]
         site.full(force=True)
-        site.store.put(pack_key(DOMAIN), copy)
-        assert (site.increment().generation, site.increment().written) == (3, False)
+        if lost is None:
+            site.store.delete(manifest_key(DOMAIN))
+        else:
+            site.store.put(manifest_key(DOMAIN), lost)
+        result = site.increment()
+        assert (result.written, result.generation, result.added) == (True, 3, 1)
         assert site.paths() == ["/a"]
 
 
@@ -543,83 +532,65 @@ class TestNames:
         assert set(found) == {(f"/{name}", section, "2026-11-21") for name, section in paths.items()}
 
 
-def garbage(site: StoredSite, whole: bytes) -> bytes:
-    return b"not a pack"
-
-
-def truncated(site: StoredSite, whole: bytes) -> bytes:
-    return whole[: len(whole) // 2]
-
-
-def far_larger_than_described(site: StoredSite, whole: bytes) -> bytes:
-    return zstandard.compress(bytes(50_000_000), 1)
-
-
-def altered(site: StoredSite, sql: str) -> bytes:
+def altered(site: StoredSite, sql: str) -> None:
+    """Publish the present pack with another content."""
     path = fetch_pack(site.store, DOMAIN, site.folder)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(sql)
-    return compress(path)
+    publish(site.store, path, domain=DOMAIN, pages=2)
 
 
-def of_another_program(site: StoredSite, whole: bytes) -> bytes:
-    return altered(site, "PRAGMA application_id = 1")
+def without_frames(site: StoredSite) -> None:
+    for stat in list(site.store.list(frames_prefix(DOMAIN))):
+        site.store.delete(stat.key)
 
 
-def with_a_stale_index(site: StoredSite, whole: bytes) -> bytes:
-    return altered(site, "UPDATE pages SET body = 'not what was indexed'")
+def truncated(site: StoredSite) -> None:
+    for stat in list(site.store.list(frames_prefix(DOMAIN))):
+        site.store.put(stat.key, site.store.get(stat.key).data[: stat.size // 2])
 
 
-def written_by_other_code(site: StoredSite, whole: bytes) -> bytes:
-    return altered(site, "UPDATE meta SET value = 'other' WHERE key = 'writer'")
+def with_a_damaged_frame(site: StoredSite) -> None:
+    for stat in list(site.store.list(frames_prefix(DOMAIN))):
+        data = site.store.get(stat.key).data
+        site.store.put(stat.key, data[:100] + bytes(100) + data[200:])
 
 
-def without_tables(site: StoredSite, whole: bytes) -> bytes:
-    return altered(site, "DROP TABLE meta")
+def of_another_program(site: StoredSite) -> None:
+    altered(site, "PRAGMA application_id = 1")
+
+
+def written_by_other_code(site: StoredSite) -> None:
+    altered(site, "UPDATE meta SET value = 'other' WHERE key = 'writer'")
+
+
+def without_tables(site: StoredSite) -> None:
+    altered(site, "DROP TABLE meta")
 
 
 class TestDamage:
     @pytest.mark.parametrize(
         "damage",
         [
-            garbage,
+            without_frames,
             truncated,
-            far_larger_than_described,
+            with_a_damaged_frame,
             of_another_program,
-            with_a_stale_index,
             written_by_other_code,
             without_tables,
         ],
     )
     @pytest.mark.parametrize("full", [False, True])
     def test_a_damaged_pack_is_rebuilt(
-        self, site: StoredSite, damage: Callable[[StoredSite, bytes], bytes], full: bool
+        self, site: StoredSite, damage: Callable[[StoredSite], None], full: bool
     ) -> None:
         site.put(page("a"), page("b"))
         site.full()
-        site.store.put(pack_key(DOMAIN), damage(site, site.packed()[0]))
+        damage(site)
         result = site.full() if full else site.increment()
         assert changes(result) == (True, 2, 2, 0, 0)
         assert result.generation == 2
         assert site.search("words") == ["/a", "/b"]
-
-    def test_a_previous_pack_larger_than_its_manifest_says_is_not_decompressed(
-        self, site: StoredSite, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        site.put(page("a"))
-        site.full()
-        bomb = far_larger_than_described(site, b"")
-        site.store.put(pack_key(DOMAIN), bomb)
-        stated = replace(read_manifest(site.store, DOMAIN), sha256=sha256(bomb), uncompressed_size=4_096)
-        for manifest, limit in ((stated, 4_096), (None, MAX_RATIO * len(bomb))):
-            if manifest is None:
-                site.store.delete(manifest_key(DOMAIN))
-            else:
-                site.store.put(manifest_key(DOMAIN), manifest.to_json())
-            with caplog.at_level(logging.WARNING):
-                previous = download_previous(site.store, DOMAIN, site.folder / "previous.sqlite")
-            assert previous.path is None
-            assert f"more than the limit of {limit}" in caplog.text
 
     def test_a_page_or_tombstone_of_a_later_release_is_read_without_its_unknown_fields(self, site: StoredSite) -> None:
         for content in (page("a"), tombstone("b")):
@@ -632,18 +603,19 @@ class TestDamage:
     def test_a_damaged_pack_is_not_replaced_by_an_empty_one(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
-        site.store.put(pack_key(DOMAIN), b"not a pack")
+        truncated(site)
+        damaged = site.packed()
         site.remove("a")
         with pytest.raises(PackRefused, match="has 1"):
             site.increment()
-        assert site.packed()[0] == b"not a pack"
+        assert site.packed() == damaged
 
 
 class RacingStore(FolderStore):
-    """A folder store in which a competing packer always writes its pack first."""
+    """A folder store in which a competing packer always publishes its pack first."""
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        if key == pack_key(DOMAIN):
+        if key == manifest_key(DOMAIN):
             pack_full(FolderStore(self.root), DOMAIN, FullPackPlan(crawl_id="winner"))
         return super().put(key, data, if_match=if_match, if_absent=if_absent)
 
@@ -666,10 +638,10 @@ class TestRaces:
             site.full()
         site.put(page("c"))
         loser = RacingStore(site.store.root)
-        with pytest.raises(PreconditionFailed, match=pack_key(DOMAIN)):
+        with pytest.raises(PreconditionFailed, match=manifest_key(DOMAIN)):
             pack_full(loser, DOMAIN, plan("ab", crawl="loser"))
         site.put(page("d"))
-        with pytest.raises(PreconditionFailed, match=pack_key(DOMAIN)):
+        with pytest.raises(PreconditionFailed, match=manifest_key(DOMAIN)):
             pack_incremental(loser, DOMAIN)
         assert read_manifest(site.store, DOMAIN).crawl_id == "winner"
         assert site.stored("c") == page("c")
@@ -682,15 +654,6 @@ class TestRaces:
         assert read_manifest(site.store, DOMAIN).generation == 2
         assert site.stored("c") == page("c")
         assert site.paths() == ["/a", "/b", "/c"]
-
-    def test_a_late_manifest_does_not_replace_that_of_a_later_pack(self, site: StoredSite) -> None:
-        site.put(page("a"))
-        site.full()
-        slow = read_manifest(site.store, DOMAIN)
-        site.full(force=True)
-        later = site.packed()
-        write_manifest(site.store, slow)
-        assert site.packed() == later
 
 
 def test_a_page_that_declares_no_language_gets_that_of_its_text(tmp_path: Path) -> None:

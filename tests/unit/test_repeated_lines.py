@@ -21,7 +21,7 @@ from app.storage.layout import Page, content_key, page_id
 from app.storage.page_parts import HEADINGS, KINDS, Block, body_of
 from app.storage.store import ObjectStore, StoredObject
 from app.text.lines import lines_in, without_ends
-from tests.packs import gone, page, put
+from tests.packs import check_index, gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -39,7 +39,7 @@ def with_lines(path: str, *lines: str, menu: tuple[str, ...] = MENU) -> Page:
 def packed(store: ObjectStore, folder: Path) -> dict[str, tuple[str, str]]:
     """Return body and forms by path, of a pack whose index matches its rows."""
     path = fetch_pack(store, DOMAIN, folder)
-    database.check_index(path)
+    check_index(path)
     with closing(sqlite3.connect(path)) as pack:
         rows = pack.execute("SELECT path, body, body_forms FROM pages")
         return {row: (without_ends(body), forms) for row, body, forms in rows}

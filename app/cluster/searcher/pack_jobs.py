@@ -142,7 +142,10 @@ class PackJobs:
             raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
         with self.directory.opening(load.domain, load.sha256), self.directory.temporary_file() as written:
             # If the store has a newer version than the ordered one, that is fetched: it saves a second order.
-            stored = fetch_pack_to(self._store, load.domain, written, at_least=load.generation, room=free * MB)
+            former = self.packs.path(load.domain)
+            stored = fetch_pack_to(
+                self._store, load.domain, written, former=former, at_least=load.generation, room=free * MB
+            )
             version = PackVersion(
                 domain=load.domain,
                 sha256=stored.sha256,

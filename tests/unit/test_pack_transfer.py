@@ -1,0 +1,338 @@
+"""Generations of a pack share frames: what a packer writes, what a searcher fetches, and what is deleted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import PackNotFound
+from app.pack import publish as publishing
+from app.pack.fetch import fetch_pack, fetch_pack_to, read_table, write_database
+from app.pack.frames import FRAME_SIZE, FrameTable
+from app.pack.manifest import Manifest, read_manifest
+from app.pack.packer import pack_full, pack_incremental
+from app.storage.folder import FolderStore
+from app.storage.layout import Page, frames_key, frames_prefix
+from app.storage.store import ObjectStore, StoredObject
+from tests.packs import page, publish, put
+from tests.support.stores import folder_store
+
+pytestmark = pytest.mark.unit
+
+DOMAIN = "site.example"
+
+
+class CountingStore(FolderStore):
+    """A folder store that counts the bytes of packs that are written and read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.written = self.read = 0
+
+    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        if not key.startswith("content/"):
+            self.written += len(data)
+        return super().put(key, data, if_match=if_match, if_absent=if_absent)
+
+    def get(self, key: str) -> StoredObject:
+        stored = super().get(key)
+        self.read += 0 if key.startswith("content/") else len(stored.data)
+        return stored
+
+    def get_part(self, key: str, start: int, size: int) -> bytes:
+        data = super().get_part(key, start, size)
+        self.read += len(data)
+        return data
+
+    @contextmanager
+    def counted(self) -> Iterator[list[int]]:
+        """Yield a list that has the bytes written and read in the block, when it has ended."""
+        written, read, counts = self.written, self.read, list[int]()
+        yield counts
+        counts += [self.written - written, self.read - read]
+
+
+class Killed(BaseException):
+    """Stands for the death of a process."""
+
+
+class KillingStore(FolderStore):
+    """A folder store whose process is killed before its request number `left`, or after it with `after`."""
+
+    def __init__(self, root: Path, left: int, *, after: bool) -> None:
+        super().__init__(root)
+        self.left, self.after = left, after
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Killed
+        yield
+        if self.left == 0:
+            raise Killed
+
+    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        with self._step():
+            return super().put(key, data, if_match=if_match, if_absent=if_absent)
+
+    def get(self, key: str) -> StoredObject:
+        with self._step():
+            return super().get(key)
+
+    def get_part(self, key: str, start: int, size: int) -> bytes:
+        with self._step():
+            return super().get_part(key, start, size)
+
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        with self._step():
+            super().delete(key, if_match=if_match)
+
+
+def long(number: int, text: str = "") -> Page:
+    """Return a page whose text is not like that of others."""
+    words = random.Random(f"{number} {text}").choices([f"word{each}" for each in range(5_000)], k=2_000)
+    return page(f"/{number}", f"Page {number}", " ".join(words))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CountingStore:
+    folder_store(tmp_path / "store")
+    return CountingStore(tmp_path / "store")
+
+
+@pytest.fixture
+def site(store: CountingStore) -> CountingStore:
+    """Return a store with the pack of a site."""
+    put(store, *map(long, range(100)))
+    pack_full(store, DOMAIN)
+    return store
+
+
+def fetched(store: ObjectStore, target: Path, *, former: Path | None = None) -> bytes:
+    """Return the present pack as a searcher with this former version fetches it."""
+    fetch_pack_to(store, DOMAIN, target, former=former)
+    return target.read_bytes()
+
+
+def whole(store: ObjectStore, folder: Path) -> bytes:
+    return fetch_pack(store, DOMAIN, folder / "whole").read_bytes()
+
+
+def objects(store: ObjectStore) -> set[str]:
+    return {stat.key for stat in store.list(frames_prefix(DOMAIN))}
+
+
+def present_table(store: ObjectStore) -> FrameTable:
+    return read_table(store, read_manifest(store, DOMAIN))
+
+
+def used_objects(store: ObjectStore) -> set[str]:
+    return {frames_key(DOMAIN, name) for name, _ in present_table(store).objects}
+
+
+blocks = st.lists(st.integers(0, 5), min_size=1, max_size=6)
+ends = st.sampled_from([b"", b"end", b"x"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(blocks, ends, st.booleans()), min_size=1, max_size=6))
+def test_any_chain_of_changes_gives_the_same_file_as_a_whole_fetch(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[list[int], bytes, bool]]
+) -> None:
+    folder = tmp_path_factory.mktemp("chain")
+    store, kept, source = folder_store(folder / "store"), folder / "kept", folder / "source"
+    former: tuple[Manifest, FrameTable] | None = None
+    for number, (parts, end, is_fetched) in enumerate(steps, 1):
+        source.write_bytes(b"".join(bytes([part]) * FRAME_SIZE for part in parts) + end)
+        manifest = publish(store, source, generation=number, former=former and former[1])
+        former = manifest, read_table(store, manifest)
+        for target in [kept] if is_fetched else []:
+            write_database(store, *former, target)
+            assert target.read_bytes() == source.read_bytes()
+    assert former is not None
+    for target in (kept, folder / "new"):
+        write_database(store, *former, target)
+        assert target.read_bytes() == source.read_bytes()
+
+
+def test_an_incremental_pack_writes_and_a_searcher_fetches_frames_that_changed_only(
+    site: CountingStore, tmp_path: Path
+) -> None:
+    former = fetch_pack(site, DOMAIN, tmp_path / "former")
+    size = read_manifest(site, DOMAIN).size
+    put(site, long(7, "changed"))
+    with site.counted() as packer:
+        pack_incremental(site, DOMAIN)
+    with site.counted() as searcher:
+        new = fetched(site, tmp_path / "new", former=former)
+    assert new == whole(site, tmp_path)
+    assert packer[0] < size / 2
+    assert searcher[1] <= packer[0] + read_manifest(site, DOMAIN).table_size
+    # Nothing is fetched for a version that is there.
+    with site.counted() as again:
+        fetched(site, tmp_path / "again", former=tmp_path / "new")
+    assert again[1] < 10_000
+
+
+def damaged(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[FRAME_SIZE + 100 : FRAME_SIZE + 200] = bytes(100)
+    path.write_bytes(data)
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: FRAME_SIZE + 5])
+
+
+def longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(FRAME_SIZE))
+
+
+def of_something_else(path: Path) -> None:
+    path.write_bytes(random.Random(1).randbytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("damage", [damaged, truncated, longer, of_something_else, Path.unlink])
+def test_a_searcher_with_a_damaged_former_version_gets_the_same_pack(
+    site: CountingStore, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    former = fetch_pack(site, DOMAIN, tmp_path / "former")
+    put(site, long(7, "changed"))
+    pack_incremental(site, DOMAIN)
+    damage(former)
+    assert fetched(site, tmp_path / "new", former=former) == whole(site, tmp_path)
+
+
+def test_a_searcher_that_missed_fifty_generations_catches_up_by_frames(store: CountingStore, tmp_path: Path) -> None:
+    source, kept = tmp_path / "source", tmp_path / "kept"
+    parts = [random.Random(number).randbytes(FRAME_SIZE) for number in range(100)]
+    source.write_bytes(b"".join(parts))
+    table = read_table(store, publish(store, source))
+    write_database(store, read_manifest(store, DOMAIN), table, kept)
+    for number in range(51):
+        parts[number] = random.Random(f"changed {number}").randbytes(FRAME_SIZE)
+        source.write_bytes(b"".join(parts))
+        manifest = publish(store, source, generation=number + 2, former=table)
+        table = read_table(store, manifest)
+    with store.counted() as counts:
+        write_database(store, manifest, table, kept)
+    assert kept.read_bytes() == source.read_bytes()
+    assert 51 * FRAME_SIZE < counts[1] < 52 * FRAME_SIZE
+
+
+def test_all_frames_are_written_into_one_object_when_too_few_bytes_or_too_many_objects_are_used(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "MAX_OBJECTS", 4)
+    source = tmp_path / "source"
+    parts = [random.Random(number).randbytes(FRAME_SIZE) for number in range(10)]
+    table, numbers = None, []
+    for generation, changed in enumerate(([], [0], [1], [2], [3], range(6)), 1):
+        for number in changed:
+            parts[number] = random.Random(f"{number} {generation}").randbytes(FRAME_SIZE)
+        source.write_bytes(b"".join(parts))
+        table = read_table(store, publish(store, source, generation=generation, former=table))
+        numbers.append(len(table.objects))
+    # The fifth has all frames, for the fourth used four objects; so has the sixth, for it uses less than half.
+    assert numbers == [1, 2, 3, 4, 1, 1]
+
+
+def test_objects_that_the_present_pack_does_not_use_are_deleted_after_a_while(
+    site: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = objects(site)
+    monkeypatch.setattr(publishing, "MAX_OBJECTS", 3)
+    site.put(frames_key(DOMAIN, "7-of-a-killed-packer"), b"frames")
+    for number in range(4):
+        put(site, long(number, "changed"))
+        pack_incremental(site, DOMAIN)
+    assert first <= objects(site)
+    monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
+    former = fetch_pack(site, DOMAIN, tmp_path / "former")
+    for number in range(8):
+        put(site, long(number, "changed again"))
+        pack_incremental(site, DOMAIN)
+        assert objects(site) == used_objects(site)
+        assert fetched(site, tmp_path / "new", former=former) == whole(site, tmp_path)
+
+
+def test_a_searcher_whose_frames_are_deleted_while_it_reads_them_fetches_the_next_generation(
+    site: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
+    packers = [pack_full, pack_full]
+
+    class Overtaken(FolderStore):
+        def get_part(self, key: str, start: int, size: int) -> bytes:
+            if packers:
+                put(site, long(1, f"changed {len(packers)}"))
+                packers.pop()(site, DOMAIN)
+            return super().get_part(key, start, size)
+
+    former = fetch_pack(site, DOMAIN, tmp_path / "former")
+    assert fetched(Overtaken(site.root), tmp_path / "new", former=former) == whole(site, tmp_path)
+    assert read_manifest(site, DOMAIN).generation == 3
+    for key in used_objects(site):
+        site.delete(key)
+    with pytest.raises(PackNotFound, match="not all frames"):
+        fetch_pack(site, DOMAIN, tmp_path)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_packer_that_is_killed_at_any_request_leaves_the_former_or_the_new_pack(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
+    monkeypatch.setattr(publishing, "MAX_OBJECTS", 2)
+    put(store, *map(long, range(3)))
+    pack_full(store, DOMAIN)
+    step, killed = 0, True
+    while killed:
+        step, killed = step + 1, False
+        former = whole(store, tmp_path)
+        generation = read_manifest(store, DOMAIN).generation
+        put(store, long(1, f"changed {step}"))
+        try:
+            pack_incremental(KillingStore(store.root, step, after=after), DOMAIN)
+        except Killed:
+            killed = True
+        is_new = read_manifest(store, DOMAIN).generation > generation
+        assert (whole(store, tmp_path) == former) is not is_new
+        assert used_objects(store) <= objects(store)
+        # The message comes back.
+        assert pack_incremental(store, DOMAIN).written is not is_new
+        put(store, long(2, f"changed {step}"))
+        pack_incremental(store, DOMAIN)
+        assert objects(store) == used_objects(store)
+    assert step > 6
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_searcher_that_is_killed_at_any_request_keeps_its_former_version(
+    site: CountingStore, tmp_path: Path, after: bool
+) -> None:
+    former = fetch_pack(site, DOMAIN, tmp_path / "former")
+    before = former.read_bytes()
+    for number in range(3):
+        put(site, long(30 * number, "changed"))
+        pack_incremental(site, DOMAIN)
+    step, killed = 0, True
+    while killed:
+        step, killed = step + 1, False
+        with suppress(FileNotFoundError):
+            (tmp_path / "new").unlink()
+        try:
+            fetched(KillingStore(site.root, step, after=after), tmp_path / "new", former=former)
+        except Killed:
+            killed = True
+        assert former.read_bytes() == before
+    assert step > 3
+    assert (tmp_path / "new").read_bytes() == whole(site, tmp_path)
