@@ -164,7 +164,7 @@ def test_searchers_and_packs_are_shown(perennial: Perennial) -> None:
     assert kinds[0][0] == "searcher"
     shown = json.loads(perennial("searchers", "--json").stdout)
     assert [route["domain"] for route in shown["routes"]] == ["other.example", "site.example"]
-    assert shown["searchers"][0]["domains"] == ["other.example", "site.example"]
+    assert shown["searchers"][0]["packs"] == 2
 
 
 def test_a_pack_file_is_searched_without_services(tmp_path: Path) -> None:
