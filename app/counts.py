@@ -15,7 +15,7 @@ from typing import Final
 
 from redis import Redis, RedisError
 
-from app.redis_state.client import PREFIX, get_quick_redis
+from app.redis_state.client import PREFIX, get_quick_redis, open_redis
 
 #: The hash. A field is a JSON array of a counter's name and its label values.
 COUNTS: Final = f"{PREFIX}counts"
@@ -162,7 +162,7 @@ def begin(url: str) -> None:
     global _current
     if _current is None or _current.pid != os.getpid():
         # A client of its own: a thread of the parent may have held the locks of a shared one at the fork.
-        _current = CountTable(Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1, retry=None))
+        _current = CountTable(open_redis(url, socket_timeout=1, socket_connect_timeout=1, retry=None))
 
 
 def end() -> None:

@@ -74,8 +74,12 @@ class Settings(BaseSettings):
         description="RabbitMQ, or the nodes of a cluster with semicolons between them. Empty: the private broker of "
         "`perennial services up`.",
     )
-    redis_url: Annotated[SecretStr, AfterValidator(checks.url_of("redis", "rediss", "unix"))] = Field(
-        SecretStr(""), description="Redis. Empty: the private Redis of `perennial services up`."
+    redis_url: Annotated[
+        SecretStr, AfterValidator(checks.url_of("redis", "rediss", "unix", "sentinel", "sentinels"))
+    ] = Field(
+        SecretStr(""),
+        description="Redis or Valkey, or their Sentinels with semicolons between them. Empty: the private Redis of "
+        "`perennial services up`.",
     )
     broker_api_url: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
         SecretStr(""),
@@ -86,7 +90,9 @@ class Settings(BaseSettings):
         "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
     )
     s3_endpoint_url: Annotated[str, AfterValidator(_HTTP)] | None = Field(
-        None, description="Endpoint of an S3-compatible server. Credentials come from boto3's own variables."
+        None,
+        description="Endpoint of an S3-compatible server, `https://s3.example`, or `https://{bucket}.s3.example` "
+        "if it wants the bucket in the host's name. Credentials come from boto3's own variables.",
     )
 
     # Broker

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from amqp.exceptions import AMQPError, NotFound, ResourceLocked
 from kombu import Connection
@@ -77,7 +77,13 @@ def tls_options(url: str) -> TlsOptions:
 
 def broker_name(url: str) -> str:
     """Return a broker's URL for texts: every node, without passwords."""
-    return ";".join(str(maybe_sanitize_url(node)) for node in url.split(";"))
+    return ";".join(map(_node_name, url.split(";")))
+
+
+def _node_name(url: str) -> str:
+    """Return one node's URL without its password; kombu would escape the colons of an IPv6 address."""
+    text, host = str(maybe_sanitize_url(url)), urlsplit(url).hostname or ""
+    return text.replace(quote(host), f"[{host}]", 1) if ":" in host else text
 
 
 @contextmanager

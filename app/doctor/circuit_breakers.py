@@ -8,6 +8,7 @@ from redis import Redis
 
 from app.coverart.outages import Services
 from app.notifications.delivery import receiver_breaker
+from app.redis_state.client import open_redis
 from app.storage.outage import store_breaker
 from config.settings import Settings
 
@@ -29,7 +30,7 @@ class BreakerState:
 
 def redis_client(settings: Settings) -> Redis:
     """Return a client that waits five seconds at most, and does not try again: what is checked is Redis, too."""
-    return Redis.from_url(
+    return open_redis(
         settings.redis, decode_responses=True, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=None
     )
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 from redis.backoff import ExponentialBackoff
 from redis.commands.core import Script as RegisteredScript
-from redis.connection import AbstractConnection
+from redis.connection import AbstractConnection, parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from app.broker.combining import Combiner
 
 #: Every Redis key of Perennial begins with this.
 PREFIX = "perennial:"
+
+#: The port of a Sentinel whose URL names none.
+SENTINEL_PORT = 26_379
 
 #: Calls a Lua script with `keys` and `args`.
 Script = Callable[..., Any]
@@ -42,6 +46,47 @@ def connections_of(redis: Redis) -> Callable[[], int]:
     return (lambda: count.number) if isinstance(count, ConnectionCount) else int
 
 
+class _Sentinels(Sentinel):
+    """Sentinels whose error is a line for people: redis-py's own has every option of every client."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the address of the master. Raises MasterNotFoundError, which is a ConnectionError."""
+        try:
+            return cast(tuple[str, int], super().discover_master(service_name))  # type: ignore[no-untyped-call]
+        except MasterNotFoundError:
+            reasons = "; ".join(map(_reason, self.sentinels))
+            raise MasterNotFoundError(f"no Sentinel names a running master {service_name!r} ({reasons})") from None
+
+
+def _reason(sentinel: Redis) -> str:
+    address = "{host}:{port}".format_map(sentinel.connection_pool.connection_kwargs)
+    try:
+        sentinel.ping()
+    except RedisError as error:
+        return f"{address}: {error}"
+    return f"{address} answers"
+
+
+def open_redis(url: str, **options: Any) -> Redis:
+    """Return a client of the server at `url`, or of the master that the Sentinels at `url` name for each connection.
+
+    Sentinels are separated by semicolons. The first URL has the login and the database of the master. Its query
+    has options of redis-py, the master's name and the login of the Sentinels.
+    """
+    if not url.startswith("sentinel"):
+        return Redis.from_url(url, **options)
+    nodes = [parse_url(node.replace("sentinel", "redis", 1)) for node in url.split(";") if node]  # type: ignore[no-untyped-call]
+    addresses = [(node.pop("host", "localhost"), node.pop("port", SENTINEL_PORT)) for node in nodes]
+    given = nodes[0]
+    given["ssl"] = given.pop("connection_class", None) is not None
+    name = given.pop("master_name", "mymaster")
+    login = {key: given.pop(f"sentinel_{key}", None) for key in ("username", "password")}
+    shared = {key: value for key, value in {**given, **options}.items() if key.startswith(("socket_", "ssl"))}
+    # A Sentinel that does not answer is not tried again: the next one is.
+    sentinel = _Sentinels(addresses, sentinel_kwargs={**shared, **login, "retry": None})  # type: ignore[no-untyped-call]
+    return cast(Redis, sentinel.master_for(name, **given, **options))  # type: ignore[no-untyped-call]
+
+
 @functools.cache
 def get_redis(url: str) -> Redis:
     """Return the process's client with replies as text; its pool notices a fork and reconnects by itself."""
@@ -51,7 +96,7 @@ def get_redis(url: str) -> Redis:
 @functools.cache
 def get_quick_redis(url: str) -> Redis:
     """Return the process's client for an event loop, with text replies: it fails within a second, without retries."""
-    return Redis.from_url(url, decode_responses=True, socket_timeout=1, socket_connect_timeout=1, retry=None)
+    return open_redis(url, decode_responses=True, socket_timeout=1, socket_connect_timeout=1, retry=None)
 
 
 @functools.cache
@@ -61,7 +106,7 @@ def get_raw_redis(url: str) -> Redis:
 
 
 def _client(url: str, *, decode_responses: bool) -> Redis:
-    return Redis.from_url(
+    return open_redis(
         url,
         decode_responses=decode_responses,
         socket_timeout=10,

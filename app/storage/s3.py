@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import boto3
 from botocore.config import Config
@@ -39,7 +39,7 @@ class S3Store:
     """Objects of one bucket below `prefix`. Credentials and region come from boto3's environment variables and files.
 
     Safe between threads and across a fork: each process creates its own client at first use. A server at `endpoint_url`
-    is addressed by path, which needs no DNS name per bucket.
+    is addressed by path, which needs no DNS name per bucket; by the host's name where that begins with `{bucket}.`.
     """
 
     #: Concurrent reads that pay off: a request to a distant server is mostly waiting.
@@ -48,7 +48,10 @@ class S3Store:
     def __init__(self, bucket: str, prefix: str = "", endpoint_url: str | None = None) -> None:
         self.bucket = bucket
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self.endpoint_url = endpoint_url
+        self.endpoint_url = endpoint_url and endpoint_url.replace("{bucket}.", "", 1)
+        self._style: Literal["auto", "path", "virtual"] = "path" if endpoint_url else "auto"
+        if self.endpoint_url != endpoint_url:
+            self._style = "virtual"
         self._lock = threading.Lock()
         self._process_client: tuple[int, S3Client] | None = None
         self.on_damage: Callable[[ObjectDamaged], None] | None = None
@@ -153,7 +156,7 @@ class S3Store:
             if self._process_client is None or self._process_client[0] != os.getpid():
                 config = Config(
                     signature_version="s3v4",
-                    s3={"addressing_style": "path" if self.endpoint_url else "auto"},
+                    s3={"addressing_style": self._style},
                     retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
                     connect_timeout=CONNECT_TIMEOUT,
                     read_timeout=READ_TIMEOUT,

@@ -1,0 +1,227 @@
+"""Services as people run them: TLS, few permissions, IPv6, Sentinels, Valkey, roles. Crawls and the doctor use each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from pydantic import SecretStr
+
+from app.celery import app
+from app.doctor.checks import run_checks
+from app.errors import StoreError
+from app.redis_state.client import get_redis, open_redis
+from app.storage.open import check_conditional_writes, open_store
+from app.topology.queues import DEAD_SET
+from config.settings import Settings
+from tests.servers.s3 import S3Server, s3_server
+from tests.servers.site import Site, page
+from tests.support.command import perennial
+from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.service_variants import (
+    MASTER,
+    PASSWORD,
+    Certificates,
+    RabbitVariants,
+    Sentinels,
+    certificates,
+    on_ipv6,
+    rabbitmq,
+    running,
+    with_acl_and_tls,
+)
+from tests.support.system import running_system
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+#: Fewer than the crawl's budget of pages with equal texts.
+PAGES = [f"/{number}" for number in range(40)]
+
+#: Debian 12 has no Valkey; from Debian 13 on the package is `valkey-server`.
+FAMILY = [name for name in ("redis-server", "valkey-server") if name == "redis-server" or shutil.which(name)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return certificates(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, files: Certificates) -> Iterator[RabbitVariants]:
+    with rabbitmq(tmp_path_factory.mktemp("broker") / "data", files) as variants:
+        yield variants
+
+
+@pytest.fixture
+def vhost(broker: RabbitVariants) -> Iterator[str]:
+    """Yield the plain URL of a vhost of the test's own."""
+    with own_vhost(broker.plain) as url:
+        yield url
+
+
+@pytest.fixture
+def plain(tmp_path: Path, broker: RabbitVariants, vhost: str) -> Settings:
+    """Return settings of plain services, of which a test replaces some."""
+    with open_redis(broker.plain.redis_url) as client:
+        client.flushdb()
+    return settings_for(tmp_path / "data", vhost, broker.plain.redis_url, broker.plain.broker_api_url)
+
+
+def changed(settings: Settings, **urls: str) -> Settings:
+    return settings.model_copy(update={name: SecretStr(url) for name, url in urls.items()})
+
+
+def assert_works(settings: Settings, folder: Path) -> None:
+    """Crawl and pack a small site by processes of their own; the doctor, in a further one, finds no problem."""
+    environment = environment_of(settings)
+    routes = {"/": page("Home", "welcome", links=PAGES[:4]), **{path: page(path, f"of {path}") for path in PAGES[:4]}}
+    with Site(routes) as site, running_system(environment, settings, folder) as system:
+        system.post("index+crawl", url=site.at("/"))
+        assert system.packed(site.domain, seconds=120).pages == len(routes)
+        assert system.broker.depth(DEAD_SET) == 0
+        done = perennial(environment, "doctor", "--json")
+    results = json.loads(done.stdout)
+    assert done.returncode == 0, results
+    assert {each["check"] for each in results if each["status"] == "ok"} >= {"broker", "redis", "store", "clocks"}
+
+
+def problems(settings: Settings) -> str:
+    """Return what the doctor says of problems, which must never have a password."""
+    text = "\n".join(each.text for each in run_checks(settings, app.conf) if each.status == "problem")
+    assert PASSWORD not in text
+    return text
+
+
+def test_redis_with_tls_and_a_user_of_few_permissions_is_enough(
+    plain: Settings, files: Certificates, tmp_path: Path
+) -> None:
+    redis, url = with_acl_and_tls(tmp_path / "redis", files)
+    with running(redis):
+        assert_works(changed(plain, redis_url=url), tmp_path)
+        untrusted = changed(plain, redis_url=url.partition("?")[0])
+        assert "Redis does not answer: " in problems(untrusted)
+        assert "certificate verify failed" in problems(untrusted)
+        wrong = changed(plain, redis_url=url.replace(PASSWORD, f"not-{PASSWORD}"))
+        assert "invalid username-password pair" in problems(wrong)
+
+
+def test_rabbitmq_with_a_certificate_of_an_own_authority_is_used(
+    plain: Settings, broker: RabbitVariants, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encrypted = changed(plain, broker_url=broker.tls(plain.broker))
+    assert "certificate verify failed" in problems(encrypted)
+    monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))
+    assert_works(encrypted, tmp_path)
+
+
+@pytest.mark.parametrize("program", FAMILY)
+def test_services_that_have_ipv6_addresses_alone_are_used(
+    plain: Settings, broker: RabbitVariants, tmp_path: Path, program: str
+) -> None:
+    server, url = on_ipv6(tmp_path / "redis", program)
+    on_six = changed(plain, broker_url=broker.ipv6(plain.broker), redis_url=url)
+    assert "Redis does not answer: " in problems(on_six)
+    with running(server):
+        assert_works(on_six, tmp_path)
+    away = changed(plain, broker_url=broker.ipv6(plain.broker).replace(str(broker.ipv6_port), "1"))
+    assert "broker amqp://perennial:**@[::1]:1/" in problems(away)
+
+
+def test_a_crawl_goes_on_when_the_sentinels_name_another_master(
+    plain: Settings, files: Certificates, tmp_path: Path
+) -> None:
+    made = Sentinels.made(tmp_path, files)
+    settings = changed(plain, redis_url=made.url)
+    routes = {path: page(path, f"words of {path}") for path in PAGES} | {"/": page("Home", "welcome", links=PAGES)}
+    assert "Redis does not answer: no Sentinel names a running master" in problems(settings)
+    with (
+        running(*made.servers, *made.sentinels),
+        Site(routes) as site,
+        running_system({**environment_of(settings), "HOST_DELAY": "0.1"}, settings, tmp_path) as system,
+    ):
+        system.post("index+crawl", url=site.at("/"))
+        eventually(lambda: len(site.requests) > len(PAGES) // 4, "a part of the site is fetched")
+        (master,) = made.servers[0].pids()
+        os.kill(master, signal.SIGKILL)
+        assert len(site.requests) < len(PAGES)
+        # While Redis is away there is no news of the site, so a pack of a part of it may come first.
+        whole = partial(system.packed, site.domain)
+        eventually(lambda: whole().pages == len(routes), "every page is packed", seconds=180)
+        assert system.broker.depth(DEAD_SET) == 0
+        assert get_redis(settings.redis).info("replication")["role"] == "master"
+        assert problems(settings) == ""
+        assert "no Sentinel names a running master 'other'" in problems(
+            changed(settings, redis_url=made.url.replace(MASTER, "other"))
+        )
+
+
+def test_sentinels_without_tls_are_used_and_one_of_them_may_be_away(plain: Settings, tmp_path: Path) -> None:
+    made = Sentinels.made(tmp_path)
+    with running(*made.servers, *made.sentinels):
+        settings = changed(plain, redis_url=made.url)
+        made.sentinels[0].stop()
+        assert "Redis" not in problems(settings)
+        assert "invalid username-password pair" in problems(
+            changed(settings, redis_url=made.url.replace("sentinel_password=", "sentinel_password=not-"))
+        )
+
+
+def resolved_here(monkeypatch: pytest.MonkeyPatch, domain: str) -> None:
+    """Let each name below a domain be this machine."""
+    resolve = socket.getaddrinfo
+
+    def resolve_here(host: str, *rest: Any, **options: Any) -> Any:
+        return resolve("127.0.0.1" if str(host).endswith(f".{domain}") else host, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_here)
+
+
+def role_credentials(server: S3Server) -> dict[str, str]:
+    """Make a role that may do everything with S3, take it, and return its credentials as variables."""
+    clients = {name: boto3.client(name, endpoint_url=server.endpoint_url) for name in ("iam", "sts")}
+    role = clients["iam"].create_role(RoleName="app", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+    clients["iam"].put_role_policy(RoleName="app", PolicyName="all", PolicyDocument=json.dumps(allowed))
+    given = clients["sts"].assume_role(RoleArn=role, RoleSessionName="test")["Credentials"]
+    return {
+        "AWS_ACCESS_KEY_ID": given["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": given["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": given["SessionToken"],
+    }
+
+
+@pytest.mark.parametrize("style", ["path", "virtual"])
+def test_an_s3_store_is_used_with_the_token_of_a_role_in_both_styles_of_addresses(
+    style: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The bucket and the role are made without permission; whatever comes after these four requests is checked.
+    monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "4")
+    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        credentials = role_credentials(server)
+        for name, value in credentials.items():
+            patch.setenv(name, value)
+        port = server.endpoint_url.rpartition(":")[2]
+        endpoint = f"http://{{bucket}}.s3.test:{port}" if style == "virtual" else server.endpoint_url
+        resolved_here(patch, "s3.test")
+        store = open_store(f"s3://{server.bucket}/{uuid.uuid4()}", endpoint_url=endpoint)
+        store.put("some/key", b"text")
+        assert store.get("some/key").data == b"text"
+        assert [each.key for each in store.list("")] == ["some/key"]
+        check_conditional_writes(store)
+        patch.delenv("AWS_SESSION_TOKEN")
+        without_token = open_store(f"s3://{server.bucket}/{uuid.uuid4()}", endpoint_url=endpoint)
+        with pytest.raises(StoreError, match="InvalidAccessKeyId"):
+            without_token.put("some/key", b"text")

@@ -1,0 +1,191 @@
+"""Servers as people run them: a RabbitMQ with TLS and IPv6, Redis with ACL, TLS, IPv6 or Sentinels, and Valkey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import trustme
+from redis import Redis, RedisError
+
+from app import private_services
+from app.private_services import Urls, ports
+from app.private_services.service import Service, environment
+from config.settings import Settings
+
+PASSWORD = "hush4711"
+MASTER = "perennial-master"
+
+#: The permissions of the guide: no command that harms other users of the server, and none of their keys.
+ACL = f"user app on >{PASSWORD} ~perennial:* +@all -@dangerous +info"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files of an authority made for a test, and of a certificate for 127.0.0.1, ::1 and localhost."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def certificates(folder: Path) -> Certificates:
+    """Make an authority and a certificate in the folder."""
+    made = Certificates(*(folder / name for name in ("authority.pem", "server.pem", "server.key")))
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "::1", "localhost")
+    authority.cert_pem.write_to_path(str(made.authority))
+    issued.private_key_pem.write_to_path(str(made.key))
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(str(made.certificate), append=True)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitVariants:
+    """The URLs of one RabbitMQ: `plain` on 127.0.0.1 with the management API, `tls` there, `ipv6` on ::1 alone."""
+
+    plain: Urls
+    tls_port: int
+    ipv6_port: int
+
+    def tls(self, url: str) -> str:
+        """Return a URL of the broker for its TLS port."""
+        return self._at(url, "amqps", f"127.0.0.1:{self.tls_port}")
+
+    def ipv6(self, url: str) -> str:
+        """Return a URL of the broker for its port on ::1."""
+        return self._at(url, "amqp", f"[::1]:{self.ipv6_port}")
+
+    @staticmethod
+    def _at(url: str, scheme: str, address: str) -> str:
+        parts = urlsplit(url)
+        return parts._replace(scheme=scheme, netloc=f"{parts.netloc.rpartition('@')[0]}@{address}").geturl()
+
+
+@contextmanager
+def rabbitmq(folder: Path, files: Certificates) -> Iterator[RabbitVariants]:
+    """Run a private RabbitMQ, which listens with TLS and on ::1 too, and a plain Redis beside it."""
+    settings = Settings(data_dir=folder)
+    chosen = ports.choose(("tls", "ipv6"))
+    more = settings.services_file.parent / "rabbitmq" / "conf.d"
+    more.mkdir(parents=True)
+    (more / "variants.conf").write_text(
+        f"listeners.tcp.2 = ::1:{chosen['ipv6']}\n"
+        f"listeners.ssl.1 = 127.0.0.1:{chosen['tls']}\n"
+        f"ssl_options.cacertfile = {files.authority}\n"
+        f"ssl_options.certfile = {files.certificate}\n"
+        f"ssl_options.keyfile = {files.key}\n"
+    )
+    try:
+        yield RabbitVariants(private_services.up(settings), chosen["tls"], chosen["ipv6"])
+    finally:
+        private_services.down(settings)
+
+
+def server(folder: Path, url: str, conf: str, *, program: str = "redis-server") -> Service:
+    """Return a server of the family of Redis with this configuration, which answers at `url`."""
+    folder.mkdir()
+    file = folder / "server.conf"
+    file.write_text(f'dir "{folder}"\nsave ""\ndaemonize no\n{conf}\n')
+
+    def answers() -> bool:
+        with Redis.from_url(url, socket_timeout=2, retry=None) as client:
+            try:
+                return bool(client.ping())
+            except RedisError:
+                return False
+
+    sentinel = ["--sentinel"] if "sentinel monitor" in conf else []
+    return Service(
+        name=program,
+        directory=folder,
+        programs=frozenset({program, "redis-sentinel"}),
+        argv=[program, str(file), *sentinel],
+        env=environment(folder),
+        log=folder / "log",
+        ports=(),
+        answers=answers,
+        start_timeout=30,
+        stop_timeout=5,
+    )
+
+
+@contextmanager
+def running(*servers: Service) -> Iterator[None]:
+    """Run servers for the block."""
+    with ExitStack() as stack:
+        for each in servers:
+            stack.callback(each.stop)
+            each.start()
+        yield
+
+
+def with_acl_and_tls(folder: Path, files: Certificates) -> tuple[Service, str]:
+    """Return a Redis that accepts TLS alone and one user with few permissions, and its URL."""
+    (port,) = ports.choose(("redis",)).values()
+    conf = f"{_listener(port, files)}\nuser default off\n{ACL}"
+    url = f"rediss://app:{PASSWORD}@127.0.0.1:{port}/0?ssl_ca_certs={files.authority}"
+    return server(folder, url, _durable(conf)), url
+
+
+def on_ipv6(folder: Path, program: str = "redis-server") -> tuple[Service, str]:
+    """Return a server that listens on ::1 alone, and its URL."""
+    (port,) = ports.choose(("redis",)).values()
+    url = f"redis://[::1]:{port}/0"
+    return server(folder, url, _durable(f"bind ::1\nport {port}"), program=program), url
+
+
+def _durable(conf: str) -> str:
+    return f"{conf}\nappendonly yes\nmaxmemory 100mb\nmaxmemory-policy noeviction"
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """A master, its replica and three Sentinels, all with a password."""
+
+    servers: tuple[Service, Service]
+    sentinels: tuple[Service, ...]
+    url: str
+
+    @classmethod
+    def made(cls, folder: Path, files: Certificates | None = None) -> Sentinels:
+        """Return them in a folder, not started yet. With certificates, all connections between them have TLS."""
+        first, *rest = chosen = list(ports.choose("01abc").values())
+        follow = ("", f"\nreplicaof 127.0.0.1 {first}")
+        both = f"requirepass {PASSWORD}\nmasterauth {PASSWORD}\nrepl-diskless-sync-delay 0\n"
+        servers = [
+            _member(folder / f"data{number}", port, PASSWORD, _durable(both + _listener(port, files) + more), files)
+            for number, (port, more) in enumerate(zip(chosen, follow, strict=False))
+        ]
+        watch = (
+            f"requirepass s-{PASSWORD}\nsentinel sentinel-pass s-{PASSWORD}\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {first} 2\nsentinel auth-pass {MASTER} {PASSWORD}\n"
+            f"sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 5000\n"
+        )
+        sentinels = tuple(
+            _member(folder / f"sentinel{port}", port, f"s-{PASSWORD}", watch + _listener(port, files), files)
+            for port in rest[1:]
+        )
+        scheme, query = ("sentinels", f"&ssl_ca_certs={files.authority}") if files else ("sentinel", "")
+        one, *others = (f"127.0.0.1:{port}" for port in rest[1:])
+        login = f"/0?master_name={MASTER}&sentinel_password=s-{PASSWORD}{query}"
+        url = ";".join([f"{scheme}://:{PASSWORD}@{one}{login}", *(f"{scheme}://{each}" for each in others)])
+        return cls((servers[0], servers[1]), sentinels, url)
+
+
+def _member(folder: Path, port: int, password: str, conf: str, files: Certificates | None) -> Service:
+    scheme, query = ("rediss", f"?ssl_ca_certs={files.authority}") if files else ("redis", "")
+    return server(folder, f"{scheme}://:{password}@127.0.0.1:{port}{query}", conf)
+
+
+def _listener(port: int, files: Certificates | None) -> str:
+    if files is None:
+        return f"bind 127.0.0.1\nport {port}"
+    return (
+        f"bind 127.0.0.1\nport 0\ntls-port {port}\ntls-auth-clients no\ntls-replication yes\n"
+        f"tls-cert-file {files.certificate}\ntls-key-file {files.key}\ntls-ca-cert-file {files.authority}"
+    )
