@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from app.cli.arguments import AsJson, Why
 from app.cli.context import operations
-from app.cli.printing import print_json, print_lines, print_result, printable
+from app.cli.printing import iso, print_json, print_lines, print_result, printable
 from app.coverart.event_state import EventRow, EventState, Requeued
 from app.operations import art
 
@@ -77,7 +76,7 @@ def print_requeued(done: Requeued, *, dry_run: bool, as_json: bool) -> None:
 
 
 def _as_json(event: EventRow) -> dict[str, object]:
-    times = {name: _time(getattr(event, name)) for name in ("created", "last_updated")}
+    times = {name: iso(getattr(event, name)) for name in ("created", "last_updated")}
     return {**asdict(event), **times}
 
 
@@ -87,11 +86,7 @@ def _cells(event: EventRow) -> list[object]:
         event.entity,
         event.action,
         event.attempts,
-        _time(event.created),
+        iso(event.created),
         *event.reasons[-1:],
         event.message,
     ]
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -162,7 +162,7 @@ def details(letter: DeadLetter) -> dict[str, Any]:
         **fields(letter),
         "exchange": delivery.exchange,
         "routing_key": delivery.routing_key,
-        "former_lives": list(letter.replay_history),
+        "replay_history": list(letter.replay_history),
         "arguments": letter.arguments(),
         "body": delivery.body.decode(errors="replace"),
         "content_type": delivery.content_type,

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from app.crawl.frontier.values import Progress
+from app.sites.status import seconds_left
 
 #: Seconds over which the rate is measured, and seconds between two looks.
 WINDOW = 60.0
@@ -85,12 +86,7 @@ class Meter:
 
         Not less than the delay of the host allows. Pages of the former crawl count as known.
         """
-        progress = self._samples[-1][1]
-        left = max(progress.open + progress.waiting, self._former - progress.done - progress.dead)
-        by_delay = left * progress.delay
-        if self.rate:
-            return max(left / self.rate, by_delay)
-        return by_delay or None
+        return seconds_left(self._samples[-1][1], rate=self.rate, former=self._former)
 
     @property
     def finds_pages(self) -> bool:

@@ -20,9 +20,11 @@ from app.operations.sites import site_row
 from app.sites.search_counter import THRESHOLD
 from app.sites.search_reports import SearchReport, read_reports, today, total
 from app.sites.site import Site
-from app.sites.status import Status, status
+from app.sites.status import Status, seconds_left, status
 from app.sites.stored import read_site
 
+#: What the crawl under way has of its progress.
+_COUNTS: Final = ("state", "seen", "done", "dead", "indexed", "waiting", "open", "delay")
 #: Days of a report of searches, with today.
 REPORT_DAYS: Final = 30
 #: Reasons of URLs that could not be fetched, besides the HTTP statuses from 400 on.
@@ -200,21 +202,12 @@ def _running(ops: Operations, domain: str) -> RunningCrawl | None:
         return None
     elapsed = (datetime.now(UTC) - crawl.started).total_seconds()
     rate = progress.done / elapsed if progress.done and elapsed > 0 else None
-    left, by_delay = progress.open + progress.waiting, (progress.open + progress.waiting) * progress.delay
-    seconds = max(left / rate, by_delay) if rate else by_delay
     return RunningCrawl(
         id=crawl.id,
         started=crawl.started.isoformat(),
-        state=progress.state,
-        seen=progress.seen,
-        done=progress.done,
-        dead=progress.dead,
-        indexed=progress.indexed,
-        waiting=progress.waiting,
-        open=progress.open,
-        delay=progress.delay,
         rate=rate,
-        seconds_left=(seconds or None) if progress.state == "running" else None,
+        seconds_left=seconds_left(progress, rate=rate),
+        **{name: getattr(progress, name) for name in _COUNTS},
     )
 
 

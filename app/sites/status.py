@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Progress
 from app.crawl.reports.crawl_report import reason_totals
 from app.crawl.urls import parse_domain
 from app.errors import ObjectDamaged, PackCorrupt, PackNotFound
@@ -16,11 +17,9 @@ from app.sites.crawl_policies import spent_budgets
 from app.storage.damage import DamageNotes, note_damaged
 from app.storage.layout import manifest_key
 from app.storage.open import store_of
+from app.text.phrases import listed
 from app.timers.timers import Timers
 from config.settings import Settings, get_settings
-
-#: Damaged objects that the text names.
-_MAX_LISTED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +69,22 @@ class Status:
     def _totals(self) -> str:
         totals = ", ".join(f"{reason} {number}" for reason, number in self.reasons.items())
         budgets = ", ".join(f"{name} {value}" for name, value in self.budgets.items())
-        more = len(self.damaged) - _MAX_LISTED
-        damaged = ", ".join(self.damaged[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
         return (
             (f"\n  URLs by reason: {totals}" if totals else "")
             + (f"\n  stopped by {budgets}" if budgets else "")
-            + (f"\n  damaged objects, which count as missing: {damaged}" if damaged else "")
+            + (f"\n  damaged objects, which count as missing: {listed(self.damaged)}" if self.damaged else "")
         )
+
+
+def seconds_left(progress: Progress, *, rate: float | None = None, former: int = 0) -> float | None:
+    """Return what the known pages of a crawl take at a rate of pages a second, and at least at the delay of the host.
+
+    `former` are the pages of the former crawl, which count as known. None without any rate and delay, and for a crawl
+    that is paused or cancelled.
+    """
+    left = max(progress.open + progress.waiting, former - progress.done - progress.dead)
+    seconds = max(left * progress.delay, left / rate if rate else 0.0)
+    return seconds or None if progress.state == "running" else None
 
 
 def status(domain: str, *, settings: Settings | None = None, reasons: bool = True) -> Status:
@@ -100,7 +108,6 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         pack = None
         key = manifest_key(name)
         note_damaged(store, ObjectDamaged(str(error), key, store.stat(key).etag))
-    left = (progress.open + progress.waiting) * progress.delay if progress.state == "running" else 0.0
     totals = reason_totals(frontier, store, name) if reasons else {}
     return Status(
         domain=name,
@@ -118,6 +125,6 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         pack=pack,
         reasons=totals,
         budgets=spent_budgets(store, name, settings, totals),
-        seconds_left=left or None,
+        seconds_left=seconds_left(progress),
         damaged=[each.key for each in notes.present(store, name)],
     )

@@ -11,7 +11,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from app.cluster.client.contract import MAX_DOMAINS
 from app.cluster.protocol import PackRoute, to_json
-from app.search.contract import MAX_HITS, MAX_SUGGESTIONS, Filters, Hit, SearchRequest, SearchResult, Sort, Subsection
+from app.search.contract import (
+    MAX_HITS,
+    MAX_SUGGESTIONS,
+    BestBet,
+    Filters,
+    Hit,
+    SearchRequest,
+    SearchResult,
+    Sort,
+    Subsection,
+    Version,
+)
 from app.search.query import MAX_CHARACTERS
 from app.web.suggested_pages import MAX_PAGES, SuggestedPage
 
@@ -112,14 +123,6 @@ class FoundSubsection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundVersion:
-    """A page found in another language."""
-
-    lang: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundHit:
     """One page found."""
 
@@ -128,7 +131,7 @@ class FoundHit:
     subsections: Annotated[tuple[FoundSubsection, ...], Field(description="Other headings that match, at most three.")]
     copies: Annotated[int, Field(ge=0, description="Other pages with the same title and text.")]
     copy_urls: Annotated[tuple[str, ...], Field(description="Their URLs, at most ten.")]
-    versions: Annotated[tuple[FoundVersion, ...], Field(description="The page in other languages, at most 20.")]
+    versions: Annotated[tuple[Version, ...], Field(description="The page in other languages, at most 20.")]
     domain: str
     path: str
     title: Annotated[str, Field(description="Plain text, not escaped. May be empty.")]
@@ -157,7 +160,7 @@ class FoundHit:
             subsections=tuple(map(found, hit.subsections)),
             copies=hit.copies,
             copy_urls=hit.copy_urls,
-            versions=tuple(FoundVersion(lang=each.lang, url=each.url) for each in hit.versions),
+            versions=hit.versions,
             domain=hit.domain,
             path=hit.path,
             title=hit.title,
@@ -170,16 +173,6 @@ class FoundHit:
             modified=hit.modified,
             score=hit.score,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendedPage:
-    """A page that a site recommends for the query. It is not counted in `total`."""
-
-    url: str
-    title: Annotated[str, Field(description="Plain text, not escaped.")]
-    text: Annotated[str, Field(description="Plain text, not escaped. May be empty.")]
-    domain: Annotated[str, Field(description="The site that recommends it.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +228,10 @@ class SearchAnswer:
     sources: tuple[Source, ...]
     silent: tuple[Silent, ...]
     facets: tuple[FoundFacet, ...]
-    best_bets: Annotated[tuple[RecommendedPage, ...], Field(description="On the first page of hits, without filters.")]
+    best_bets: Annotated[
+        tuple[BestBet, ...],
+        Field(description="Pages that sites recommend, as plain text: on the first page of hits, without filters."),
+    ]
     hits: tuple[FoundHit, ...]
 
 
@@ -307,10 +303,7 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str, na
             )
             for facet in result.facets
         ),
-        best_bets=tuple(
-            RecommendedPage(url=each.url, title=each.title, text=each.text, domain=each.domain)
-            for each in result.best_bets
-        ),
+        best_bets=result.best_bets,
         hits=tuple(FoundHit.of(hit) for hit in result.hits),
     )
 

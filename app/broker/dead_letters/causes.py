@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -84,6 +84,14 @@ class Death:
     traceback: str = ""
     first_failed_at: float | None = None
     failed_at: float | None = None
+
+
+_NAMES = tuple(each.name for each in fields(Death))
+
+
+def values_of(death: Death) -> dict[str, Any]:
+    """Return the values of a death by name, for one that is more."""
+    return {name: getattr(death, name) for name in _NAMES}
 
 
 def death_of(delivery: Delivery) -> Death:

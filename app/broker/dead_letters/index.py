@@ -12,7 +12,7 @@ from ..delivery import Delivery
 from ..errors import InvalidMessage
 from ..headers import SHARD
 from ..outgoing import Outgoing
-from .causes import Cause
+from .causes import Cause, values_of
 from .letters import DeadLetter, Labels, LetterSummary, base_id
 
 #: Of another format is an index of another release: the shard is read again.
@@ -92,12 +92,9 @@ class ShardEntry:
 def summary_of(letter: DeadLetter, labels: Labels | None) -> LetterSummary:
     """Return the summary of a letter for the index: its id without a number, and no traceback."""
     return LetterSummary(
+        **{**values_of(letter), "traceback": ""},
         id=base_id(letter.set, letter.delivery),
         set=letter.set,
-        cause=letter.cause,
-        error_message=letter.error_message,
-        first_failed_at=letter.first_failed_at,
-        failed_at=letter.failed_at,
         routing_key=letter.routing_key,
         labels=labels(letter) if labels else {},
     )

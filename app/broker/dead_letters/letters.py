@@ -12,7 +12,7 @@ from typing import Any
 from ..delivery import Delivery
 from ..headers import DEAD_ID, replay_changes, replay_history
 from ..nesting import read_json
-from .causes import Cause, death_of
+from .causes import Death, death_of, values_of
 
 #: What a dead id in a header must look like: anyone may write that header.
 _DEAD_ID = re.compile(r"[0-9A-Za-z-]{8,64}")
@@ -22,20 +22,16 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterSummary:
-    """What lists, groups and filters need of a message of the dead set `set`.
+class LetterSummary(Death):
+    """What lists, groups and filters need of a message of the dead set `set`; it has no traceback.
 
     `id` is its header `perennial-dead-id`, or a hash of its content where that header is missing or invalid. Letters
     with the same id are numbered in the order of the set: `id`, `id.2`, `id.3`. `labels` is what the application
-    found in the message when it was moved to a shard. Times are seconds since the epoch, None if unknown.
+    found in the message when it was moved to a shard.
     """
 
     id: str
     set: str
-    cause: Cause
-    error_message: str = ""
-    first_failed_at: float | None = None
-    failed_at: float | None = None
     routing_key: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
 
@@ -65,23 +61,12 @@ class DeadLetter(LetterSummary):
     """A whole message of a dead set."""
 
     delivery: Delivery
-    traceback: str = ""
 
     @classmethod
     def of(cls, delivery: Delivery, *, id: str, set: str) -> DeadLetter:
         """Return a delivery from a dead set as a dead letter."""
-        death = death_of(delivery)
-        return cls(
-            id=id,
-            set=set,
-            cause=death.cause,
-            error_message=death.error_message,
-            first_failed_at=death.first_failed_at,
-            failed_at=death.failed_at,
-            routing_key=delivery.routing_key,
-            delivery=delivery,
-            traceback=death.traceback,
-        )
+        death = values_of(death_of(delivery))
+        return cls(**death, id=id, set=set, routing_key=delivery.routing_key, delivery=delivery)
 
     @property
     def replay_history(self) -> tuple[str, ...]:

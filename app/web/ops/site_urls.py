@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from app.broker.errors import InvalidMessage
@@ -18,16 +18,16 @@ from app.web.ops.visits import Reading
 
 router = APIRouter()
 
+PageNumber = Annotated[int, Query(ge=1)]
+
 #: Rows of one page, and entries of each table of a report of searches.
 _PER_PAGE: Final = 100
 _SHOWN_SEARCHES: Final = 100
 
 
 @router.get("/sites/{domain}/urls", response_class=HTMLResponse)
-def urls(visit: Reading, domain: str, reason: str = "", page: int = 1) -> HTMLResponse:
+def urls(visit: Reading, domain: str, reason: str = "", page: PageNumber = 1) -> HTMLResponse:
     """Show the URLs of the latest crawl, with a reason only those that have it."""
-    if page < 1:
-        raise InvalidMessage(f"page {page}: expected a number from 1")
     if reason and not is_reason_code(reason):
         raise InvalidMessage(f"reason {reason[:80]!r}: no URL has this reason code")
     name = parse_domain(domain)
@@ -62,10 +62,8 @@ def url(visit: Reading, url: str = "", site: str = "") -> HTMLResponse:
 
 
 @router.get("/sites/{domain}/broken-links", response_class=HTMLResponse)
-def broken_links(visit: Reading, domain: str, page: int = 1) -> HTMLResponse:
+def broken_links(visit: Reading, domain: str, page: PageNumber = 1) -> HTMLResponse:
     """Show the broken links of the latest crawl, those of most pages first."""
-    if page < 1:
-        raise InvalidMessage(f"page {page}: expected a number from 1")
     name = parse_domain(domain)
     found = visit.ops.reports.broken_links(visit.ops.reports.latest(name))
     # Larger numbers are no index.
