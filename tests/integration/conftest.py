@@ -12,13 +12,32 @@ from redis import Redis
 from app.broker.delivery import Delivery
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
+from app.private_services import Urls
 from app.redis_state.client import get_redis
 from app.topology.declare import declare_all
 from config.settings import Settings
 from tasks.base import Context
 from tests.support.answering import ByHand, consumed
 from tests.support.broker import Broker
+from tests.support.corner import own_vhost
+from tests.support.declared import DeclaredVhost
 from tests.support.task_context import task_context
+
+
+@pytest.fixture(scope="session")
+def declared_vhost(services: Urls) -> Iterator[DeclaredVhost]:
+    """Yield the vhost that tests of this process have after each other."""
+    vhost = DeclaredVhost(services)
+    yield vhost
+    vhost.close()
+
+
+@pytest.fixture
+def broker_url(services: Urls, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield the AMQP URL of a vhost, private to this test, with the topology for a test that has it declared."""
+    is_declared = not {"process", "declared"}.isdisjoint(request.fixturenames)
+    with request.getfixturevalue("declared_vhost").lent() if is_declared else own_vhost(services) as url:
+        yield url
 
 
 @pytest.fixture

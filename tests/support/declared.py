@@ -1,0 +1,76 @@
+"""A vhost with the whole topology, which the tests of one process have one after the other: declaring it takes long."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from kombu import Connection
+
+from app.private_services import Urls
+from app.topology.declare import declare_all
+from config.settings import Settings
+from tests.support.corner import own_vhost
+
+
+class DeclaredVhost:
+    """Lends a vhost that has all queues of the default settings, and no message.
+
+    What a test adds is deleted when it ends. If anything else differs, the vhost is deleted. A message in a delay queue
+    is such a difference, because it may move by itself.
+    """
+
+    def __init__(self, services: Urls) -> None:
+        self._services = services
+        self._made = ExitStack()
+        self._url = ""
+        self._declared: dict[str, Any] = {}
+
+    @contextmanager
+    def lent(self) -> Iterator[str]:
+        """Lend the vhost for the block, and yield its AMQP URL."""
+        if not self._url:
+            self._url = self._made.enter_context(own_vhost(self._services))
+            with Connection(self._url) as connection:
+                assert not declare_all(connection, Settings())
+            self._declared = self._definitions()
+        try:
+            yield self._url
+        finally:
+            if not self._is_restored():
+                self.close()
+
+    def close(self) -> None:
+        """Delete the vhost."""
+        self._made.close()
+        self._url = ""
+
+    def _is_restored(self) -> bool:
+        """Return whether the vhost is again as it was declared."""
+        with Connection(self._url) as connection, connection.channel() as channel:
+            for queue in self._definitions()["queues"]:
+                if queue not in self._declared["queues"]:
+                    channel.queue_delete(queue["name"])
+            for exchange in self._definitions()["exchanges"]:
+                if exchange not in self._declared["exchanges"]:
+                    channel.exchange_delete(exchange["name"])
+            return self._definitions() == self._declared and all(
+                self._is_purged(channel, queue) for queue in self._declared["queues"]
+            )
+
+    def _is_purged(self, channel: Any, queue: dict[str, Any]) -> bool:
+        purged = channel.queue_purge(queue["name"])
+        is_unused = channel.queue_declare(queue["name"], passive=True).consumer_count == 0
+        return is_unused and not (purged and "x-message-ttl" in queue["arguments"])
+
+    def _definitions(self) -> dict[str, Any]:
+        """Return what is declared in the vhost, in one order."""
+        vhost = urlsplit(self._url).path[1:]
+        answer = requests.get(f"{self._services.broker_api_url.rstrip('/')}/definitions/{vhost}", timeout=30)
+        answer.raise_for_status()
+        kinds = ("queues", "exchanges", "bindings", "policies", "parameters")
+        return {kind: sorted(answer.json()[kind], key=json.dumps) for kind in kinds}
