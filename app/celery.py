@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery, signals
 from celery.utils.text import str_to_list
 
-from app import counts
+from app import counts, tracing
 from app.broker.connection import tls_options
 from app.broker.publishing import get_publisher
 from app.broker.worker.install import broker_url, install
@@ -80,14 +80,21 @@ def _count_confirmed(messages: int, seconds: float) -> None:
     counts.CONFIRM_SECONDS.add(amount=seconds)
 
 
+@signals.worker_process_init.connect  # type: ignore[untyped-decorator]
+def _begin_traces(**_: Any) -> None:
+    tracing.begin("worker", get_settings().otel_exporter_otlp_endpoint)
+
+
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
-def _end_to_count(**_: Any) -> None:
+def _end_of_process(**_: Any) -> None:
     counts.end()
+    tracing.end()
 
 
 @signals.beat_init.connect  # type: ignore[untyped-decorator]
-def _count_beat(**_: Any) -> None:
+def _begin_beat(**_: Any) -> None:
+    tracing.begin("beat", get_settings().otel_exporter_otlp_endpoint)
     counts.begin(get_settings().redis)
     signals.after_task_publish.connect(_count_beat_message)
 

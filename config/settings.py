@@ -399,6 +399,11 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field(
         "text", description="Form of log lines: for people, or one JSON object a line for a log collector."
     )
+    otel_exporter_otlp_endpoint: str = Field(
+        "",
+        description="URL of an OpenTelemetry collector (OTLP over HTTP), for traces with `perennial[traces]`. The SDK "
+        "reads other variables `OTEL_…` itself. Empty: no traces.",
+    )
 
     @model_validator(mode="before")
     @classmethod

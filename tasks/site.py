@@ -27,6 +27,7 @@ from app.sites.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, role_of, target_of, task
 from tasks.notify import publish_events
+from tasks.traces import note_trace
 
 __all__ = ["crawl", "end_crawl", "index", "index_and_crawl", "page", "status"]
 
@@ -54,6 +55,7 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     callback = full_pack(start.domain, crawl.id)
     scheduled = message.get("scheduled") is True
     logger.info("Crawl of %s begins", start.url)
+    note_trace(crawl_id)
     process.records.begin(crawl, timer_timeout=timeout, callback=callback.message, scheduled=scheduled)
     # Open before the timer runs, which would fire without them. If this process dies before it publishes them, this
     # message comes again.

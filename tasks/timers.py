@@ -11,6 +11,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.broker.connection import connection_to
+from app.broker.outgoing import Outgoing
 from app.broker.worker.task import Task
 from app.crawl.frontier.values import Admitted, Refill
 from app.crawl.record.crawls import read_crawl
@@ -22,12 +23,13 @@ from app.sites.scheduler import START_LOST, DueCrawl
 from app.sites.sweep import Sweep
 from app.storage.damage import isolated
 from app.timers.stored import StoredTimer, delete_stored_timers, store_timer
-from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
+from app.timers.timers import Callback, Timer, callback_of, full_pack, incremental_pack, timeout_of
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import DomainTask, context, domain_of, task
 from tasks.notify import publish_due_notifications
 from tasks.retention import publish_due_tidy
 from tasks.site import page_messages, publish_end
+from tasks.traces import trace_of
 
 logger = get_task_logger(__name__)
 
@@ -87,7 +89,7 @@ def tick() -> None:
         if time.monotonic() >= until:
             break
     for refill in process.frontier.refill(stalled=STALLED):
-        with isolated(process.store, _CANNOT_GO_ON, refill.domain, refill.crawl_id):
+        with isolated(process.store, _CANNOT_GO_ON, refill.domain, refill.crawl_id), trace_of(refill.crawl_id):
             _refill(refill)
     _sweep_what_was_lost()
     process.ticks.note()
@@ -121,15 +123,18 @@ def _fire(timers: Sequence[Timer]) -> None:
     crawled = process.frontier.crawled([timer.domain for timer in timers])
     process.timers.rearm([timer for timer in timers if timer.domain in crawled])
     firing = process.timers.unchanged([timer for timer in timers if timer.domain not in crawled])
-    callbacks = (timer.callback for timer in firing)
-    failures = process.publisher.publish_each(
-        [queue_message(callback.queue, callback.message, process.budgets) for callback in callbacks]
-    )
+    failures = process.publisher.publish_each([_message_of(timer.callback) for timer in firing])
     fired = process.timers.remove([timer for number, timer in enumerate(firing) if number not in failures])
     if fired:
         delete_stored_timers(process.store, [timer.domain for timer in fired])
     for failure in failures.values():
         raise failure
+
+
+def _message_of(callback: Callback) -> Outgoing:
+    """Return the message of a timer; that of a crawl belongs to the crawl's trace."""
+    with trace_of(str(callback.message.get("crawl_id") or "")):
+        return queue_message(callback.queue, callback.message, context().budgets)
 
 
 def _refill(refill: Refill) -> None:
@@ -208,7 +213,8 @@ def _sweep_what_was_lost() -> None:
         logger.warning("Redis is new or was started again: crawls, packs and timers are compared with the store")
         for each in process.frontier.active():
             messages = process.frontier.readmit(each.id)
-            process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages)))
+            with trace_of(each.id):
+                process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages)))
         process.publisher.publish([site_message("sweep", process.budgets)])
         process.epoch.note()
     for crawl_id in process.frontier.restored():

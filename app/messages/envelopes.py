@@ -19,6 +19,7 @@ from app.broker.policies.delays import delay_name, ladder_rung
 from app.http.urls import without_credentials_in
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
 from app.topology.retry_policies import Budgets
+from app.tracing import trace_headers
 from config.routes import ROUTE_BY_TYPE, SEARCHER_QUEUE, SITE, Route, routes_by_type
 
 #: Celery's "embed" part of a body: no callbacks, no chain.
@@ -127,7 +128,7 @@ def site_message(message_type: str, budgets: Budgets = _NO_BUDGETS, /, **payload
         exchange=site_exchange.name,
         routing_key=route.type,
         body=body,
-        headers=budgets.get(message_type, {}),
+        headers={**budgets.get(message_type, {}), **trace_headers()},
         properties=_identity(),
     )
 
@@ -144,7 +145,7 @@ def delayed_message(message_type: str, budgets: Budgets, seconds: float, /, **pa
 def queue_message(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDGETS) -> Outgoing:
     """Return an envelope for a queue of the site group, by the queue's name: the callback of a timer."""
     body = _as_json(payload)
-    headers = budgets.get(str(payload.get("type")), {})
+    headers = {**budgets.get(str(payload.get("type")), {}), **trace_headers()}
     return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers, properties=_identity())
 
 
@@ -152,7 +153,8 @@ def searcher_message(searcher_id: str, message_type: str, payload: Mapping[str, 
     """Return a message for a searcher's own queue. It is transient: the queue is deleted with its searcher."""
     body = _as_json({"type": message_type, **payload})
     queue = SEARCHER_QUEUE.format(searcher_id)
-    return Outgoing(exchange="", routing_key=queue, body=body, properties={"delivery_mode": 1})
+    properties = {"delivery_mode": 1}
+    return Outgoing(exchange="", routing_key=queue, body=body, headers=trace_headers(), properties=properties)
 
 
 def query_message(searcher_id: str, message_type: str, payload: Mapping[str, Any]) -> Outgoing:
@@ -163,7 +165,10 @@ def query_message(searcher_id: str, message_type: str, payload: Mapping[str, Any
 def event_message(message_type: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return an event for all subscribers; without any it is dropped."""
     body = _as_json({"type": message_type, **payload})
-    return Outgoing(exchange=events_exchange.name, routing_key=message_type, body=body, mandatory=False)
+    headers = trace_headers()
+    return Outgoing(
+        exchange=events_exchange.name, routing_key=message_type, body=body, headers=headers, mandatory=False
+    )
 
 
 def request_message(message_type: str, payload: Mapping[str, Any]) -> Outgoing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from app import tracing
 from app.cluster.client.cluster import ClusterSearchClient
 from app.crawl.reports.first_crawls import CrawlsInRedis
 from app.sites.names import site_names
@@ -21,6 +22,7 @@ def main() -> None:
     """Serve until SIGINT or SIGTERM."""
     settings = get_settings()
     configure()
+    tracing.begin("web", settings.otel_exporter_otlp_endpoint)
     client = ClusterSearchClient.of(settings)
     names = site_names(settings)
     counter = search_counter(settings, names.counted)

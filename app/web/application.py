@@ -128,6 +128,8 @@ def _fastapi(parts: Sequence[SearchClient | SearchCounter]) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
+        # These spans would have queries, which are private, and join a visitor's trace. The middleware has its own.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     # The hook that FastAPI documents for a description of one's own ("Extending OpenAPI").
     app.openapi = partial(api.describe_api, app)  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fastapi import Response
 from limits import parse
@@ -23,6 +23,7 @@ from app.broker.errors import ApplicationError, Overloaded
 from app.cluster.client.contract import MAX_DOMAINS
 from app.errors import BodyRefused, MethodNotAllowed, ResourceNotFound, TooManySearches, UriTooLong
 from app.search.query import MAX_CHARACTERS, words
+from app.tracing import span
 from app.web.monitoring import Metrics
 
 log = logging.getLogger(__name__)
@@ -128,20 +129,15 @@ class WebMiddleware:
         if is_ops_page(scope["path"]):
             answer.headers |= _OPS_HEADERS
         try:
-            await self._respond(request, receive, answer)
+            with span(partial(_route_of, request)):
+                await self._respond(request, receive, answer)
         except Exception:
             if answer.started:
                 raise  # The server closes the connection, so the client sees that the answer is incomplete.
             log.exception("%s %s failed", scope["method"], scope["path"])
             await self._error_response(request, ApplicationError, "")(request, receive, answer.send)
         finally:
-            # Metrics count routes: paths are unlimited. The middleware may answer before a route is found.
-            route, path = request.get("route"), request["path"]
-            if route is not None:
-                path = str(route.path)
-            elif path not in LIMITED_PATHS:
-                path = "/static" if path.startswith("/static/") else "none"
-            self._metrics.count_answer(path, answer.status, time.perf_counter() - began)
+            self._metrics.count_answer(_route_of(request), answer.status, time.perf_counter() - began)
 
     async def _respond(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         if error := refusal(scope):
@@ -404,3 +400,11 @@ def client_key(address: str) -> str:
     if parsed.ipv4_mapped:
         return str(parsed.ipv4_mapped)
     return str(ipaddress.IPv6Network((parsed, 64), strict=False))
+
+
+def _route_of(request: Scope) -> str:
+    """Return the route of a request: paths are unlimited. The middleware may answer before a route is found."""
+    route, path = request.get("route"), str(request["path"])
+    if route is not None:
+        return str(route.path)
+    return path if path in LIMITED_PATHS else "/static" if path.startswith("/static/") else "none"

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
 
@@ -92,17 +93,18 @@ class ClusterSearchClient(SearchClient):
         request = validate_request(request)
         self._searchers.count("searches")
         parts = split_by_domain(request)
-        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._threads)
+        # With the caller's context, which has its trace.
+        in_thread, run_here = partial(asyncio.get_running_loop().run_in_executor, self._threads), copy_context().run
         deadline = Deadline.after(self._deadline, hedge_after=_HEDGE * self._deadline)
         routes = self._routes.get_cached()
         if routes is None:
-            outcomes = await in_thread(partial(self._ask, SearchReply, parts, seconds=self._deadline))
+            outcomes = await in_thread(partial(run_here, self._ask, SearchReply, parts, seconds=self._deadline))
         else:
             hedged = self._hedged_requests(SearchReply, parts, routes, deadline)
             await arun(hedged, deadline)
             finish = partial(self._retry_failed, SearchReply, parts, hedged, deadline)
             retried = any(isinstance(each.outcome, _RETRIED) for each in hedged)
-            outcomes = await in_thread(finish) if retried else finish()
+            outcomes = await in_thread(partial(run_here, finish)) if retried else finish()
         return merge(request, outcomes, time.perf_counter() - began)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 
+from app import tracing
 from app.broker.errors import ApplicationError
 from app.cluster.searcher.process import run
 from config.logs import configure
@@ -19,6 +20,7 @@ def main() -> int:
     """Return 0 after the searcher drained, and 1 if it could not start or had to end."""
     settings = get_settings()
     configure()
+    tracing.begin("searcher", settings.otel_exporter_otlp_endpoint)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

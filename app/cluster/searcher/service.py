@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
-from app.broker.rpc.responder import Responder
+from app.broker.rpc.responder import Responder, Work
 from app.cluster.protocol import MB, Load, Unload, read, to_json
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import IntegrityCheck
@@ -25,6 +25,7 @@ from app.messages.envelopes import decode_envelope
 from app.search.contract import SearchReply, SearchRequest, SuggestRequest
 from app.search.pack_searcher import PackSearcher
 from app.topology.queues import queries_exchange
+from app.tracing import span
 from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
 
 log = logging.getLogger(__name__)
@@ -138,9 +139,9 @@ class SearcherService:
             return
         match payload.get("type"):
             case "search":
-                self._responder.answer(delivery, partial(self._query_handler.search, payload))
+                self._responder.answer(delivery, _traced(delivery, partial(self._query_handler.search, payload)))
             case "suggest":
-                self._responder.answer(delivery, partial(self._query_handler.suggest, payload))
+                self._responder.answer(delivery, _traced(delivery, partial(self._query_handler.suggest, payload)))
             case "load" | "unload" if delivery.exchange == queries_exchange.name:
                 raise InvalidMessage(f"an order came from {delivery.exchange}, to which clients publish: {payload}")
             case "load":
@@ -167,6 +168,16 @@ class SearcherService:
         self._loader.close(1.0)
         self._reporter.close()
         self._packs.close()
+
+
+def _traced(delivery: Delivery, answer: Work) -> Work:
+    """Return the work on a query as a span in the trace of its message."""
+
+    def traced() -> bytes | None:
+        with span(lambda: "query", delivery.headers):
+            return answer()
+
+    return traced
 
 
 def _refuse(error: ApplicationError) -> bytes:
