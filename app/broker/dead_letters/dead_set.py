@@ -14,7 +14,6 @@ from kombu import Queue
 
 from ..connection import connected
 from ..errors import InvalidMessage
-from ..headers import ReplayBudget
 from ..outgoing import Outgoing
 from ..policies.base import Policy
 from ..publishing import Publisher
@@ -23,7 +22,7 @@ from .canary import Canary
 from .exports import ExportAndDrop
 from .letters import DeadLetter, Labels, LetterSummary, id_matches
 from .operations import Operation, OperationResult, carry_out_operation
-from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReturnedCopies, never_halt
+from .replay import Replay, ReplayOptions, ReturnedCopies
 from .sent import NoNotes, SentNotes
 from .shards import OnNote, ShardedSet, ShardRules, opened
 
@@ -160,28 +159,12 @@ class DeadSet:
         """Return whether an interrupted replay may have sent the letter with this id. Raises what the notes raise."""
         return any(ident in ids for ids in self._sent.notes(self.name).values())
 
-    def replay(
-        self,
-        ids: Sequence[str],
-        *,
-        budget: ReplayBudget | None,
-        rate: float | None,
-        canary: float | None,
-        on_progress: OnProgress,
-        changes: ReplayChanges = UNCHANGED,
-        again: bool = False,
-        halt: Halt = never_halt,
-    ) -> OperationResult:
+    def replay(self, ids: Sequence[str], options: ReplayOptions, *, on_progress: OnProgress) -> OperationResult:
         """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
 
         After a kill at any point, a letter is in the dead set, in its queue, or in both. What may be in both stays in
-        the next replay, unless that one sends it `again`. `budget` defaults to the policy's; `rate` is letters per
-        second. `canary` is the seconds to wait for the outcome of each letter. Then the others follow only if the first
-        one succeeds, and the first failure stops the replay. It also stops, between two batches, when `halt` returns
-        why.
+        the next replay, unless that one sends it `again`.
         """
-        if rate is not None and rate <= 0:
-            raise InvalidMessage(f"rate {rate:g}: expected more than 0 letters per second")
         if self._audit:
             self._audit.require_writable()
         with ExitStack() as stack:
@@ -190,15 +173,16 @@ class DeadSet:
             operation = Replay(
                 self.policy,
                 stack.enter_context(closing(self._publisher.sending_once())),
+                options,
                 returned=ReturnedCopies(connection, self.queue.exchange.name),
                 sent=self._sent,
-                in_doubt=frozenset() if again else self._in_doubt(dead_set),
-                budget=budget or self.policy.replay_budget,
+                in_doubt=frozenset() if options.again else self._in_doubt(dead_set),
                 audit=self._audit,
-                rate=rate,
-                canary=Canary(stack.enter_context(connected(self._broker)), wait=canary) if canary else None,
-                changes=changes,
-                halt=halt,
+                canary=(
+                    Canary(stack.enter_context(connected(self._broker)), wait=options.canary)
+                    if options.canary
+                    else None
+                ),
             )
             result = carry_out_operation(dead_set, ids, operation, on_progress=on_progress)
             if not result.is_broken:

@@ -11,7 +11,7 @@ from amqp.exceptions import NotFound
 from kombu import Connection
 
 from ..delivery import Delivery
-from ..errors import PublishFailed, Unroutable
+from ..errors import InvalidMessage, PublishFailed, Unroutable
 from ..headers import DEAD_ID, MAX_REPLAY_HISTORY, OUTCOME_TO, REPLAY_CHANGES, REPLAY_HISTORY, ReplayBudget
 from ..outgoing import Outgoing
 from ..policies.base import Address, Policy
@@ -65,12 +65,34 @@ def never_halt() -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """How letters are replayed: `rate` is letters per second, `budget` defaults to that of their policy.
+
+    `canary` is the seconds to wait for the outcome of each letter. Then the others follow only if the first one
+    succeeds, and the first failure stops the replay. It also stops, between two batches, when `halt` returns why. What
+    an interrupted replay may have sent stays, unless it is sent `again`.
+    """
+
+    budget: ReplayBudget | None = None
+    rate: float | None = None
+    canary: float | None = None
+    changes: ReplayChanges = UNCHANGED
+    again: bool = False
+    halt: Halt = never_halt
+
+    def __post_init__(self) -> None:
+        """Raise InvalidMessage for a rate of 0 or less."""
+        if self.rate is not None and self.rate <= 0:
+            raise InvalidMessage(f"rate {self.rate:g}: expected more than 0 letters per second")
+
+
 class Replay(Operation):
     """Publishes dead letters of one policy to their replay addresses.
 
     The first letter for an address is published alone. If no queue is bound there, that letter and all others for the
     address stay. An alternate exchange hides this from the publisher, because it routes the message to the dead set;
-    so `returned` watches what arrives there. `rate` is letters per second. `halt` is called before each batch.
+    so `returned` watches what arrives there.
 
     What is about to be sent is noted first. Letters `in_doubt` stay: an interrupted replay may have sent them. So does
     a letter whose confirm is lost with its connection, and its note is kept. `publisher` sends no letter twice.
@@ -80,16 +102,13 @@ class Replay(Operation):
         self,
         policy: Policy,
         publisher: Publisher,
+        options: ReplayOptions,
         *,
         returned: ReturnedCopies,
         sent: SentNotes,
         in_doubt: frozenset[str],
-        budget: ReplayBudget,
         audit: Audit | None = None,
-        rate: float | None = None,
         canary: Canary | None = None,
-        changes: ReplayChanges = UNCHANGED,
-        halt: Halt = never_halt,
     ) -> None:
         self._policy = policy
         self._publisher = publisher
@@ -98,20 +117,20 @@ class Replay(Operation):
         self._in_doubt = in_doubt
         #: Keys of the notes of what was sent and is not surely removed yet.
         self.notes: list[str] = []
-        self._budget = budget
+        self._budget = options.budget or policy.replay_budget
         self._audit = audit
-        self._interval = 1 / rate if rate else 0.0
+        self._interval = 1 / options.rate if options.rate else 0.0
         #: Monotonic seconds at which the next letter may be published.
         self._next_at = 0.0
         self._canary = canary
-        self._changes = changes
-        self._halt = halt
+        self._changes = options.changes
+        self._halt = options.halt
         #: Why nothing can be published to an address; empty where it can.
         self._refusals: dict[Address, str] = {}
         self._failures_in_row = 0
         #: Why nothing more is published; empty while the broker accepts messages.
         self._stop_reason = ""
-        self.batch_size = 1 if rate or canary else 100
+        self.batch_size = 1 if options.rate or canary else 100
 
     def wait_ready(self, timeout: float) -> bool:
         """Wait until the rate and the outcomes of earlier letters allow the next one. Raises OperationStopped."""

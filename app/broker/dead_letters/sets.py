@@ -17,7 +17,7 @@ from ..publishing import Publisher
 from .dead_set import Condition, DeadSet, OnProgress, Retention, ignore_progress
 from .letters import EVERYTHING, DeadLetter, LetterGroup, LetterSummary, group_letters
 from .operations import OperationResult
-from .replay import UNCHANGED, Halt, ReplayChanges, never_halt
+from .replay import UNCHANGED, Halt, ReplayChanges, ReplayOptions, never_halt
 
 #: Which letters an operation is for: a condition, such as a `LetterFilter`, or ids or their beginnings.
 Chosen = Condition | Sequence[str]
@@ -147,11 +147,9 @@ class DeadSets:
         halt: Halt = never_halt,
         on_progress: OnProgress = ignore_progress,
     ) -> OperationResult:
-        """Replay letters set by set, as `DeadSet.replay` does; stop at the first set whose replay stops."""
-        replay = partial(
-            DeadSet.replay, budget=budget, rate=rate, canary=canary, changes=changes, again=again, halt=halt
-        )
-        return self._in_each_set(replay, chosen, limit, on_progress)
+        """Replay letters set by set, as `ReplayOptions` says; stop at the first set whose replay stops."""
+        options = ReplayOptions(budget=budget, rate=rate, canary=canary, changes=changes, again=again, halt=halt)
+        return self._in_each_set(partial(DeadSet.replay, options=options), chosen, limit, on_progress)
 
     def drop(
         self,
