@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -51,15 +52,15 @@ def repair(
 
 def _change(domain: str, state: CrawlState, why: str, as_json: bool) -> None:
     """Change the state of a domain's crawls, and print which; exit 1 without one."""
-    name, changed, refusal = parse_domain(domain), list[str](), ""
+    done, refusal = crawls.ChangedCrawls(domain=parse_domain(domain), state=state, crawls=[]), ""
     try:
-        changed = crawls.change_crawls(operations(), name, state, why=why)
+        done = crawls.change_crawls(operations(), domain, state, why=why)
     except NoSuchCrawl as error:
         refusal = str(error)
-    if as_json or changed:
-        text = "\n".join(f"crawl {crawl_id} of {name} is {state}" for crawl_id in changed)
-        print_result({"domain": name, "state": state, "crawls": changed}, text, as_json=as_json)
+    if as_json or done.crawls:
+        text = "\n".join(f"crawl {crawl_id} of {done.domain} is {state}" for crawl_id in done.crawls)
+        print_result(asdict(done), text, as_json=as_json)
     else:
         typer.echo(refusal, err=True)
-    if not changed:
+    if not done.crawls:
         raise typer.Exit(code=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import typer
 
@@ -21,22 +22,21 @@ _LINES = 20
 def search_report(domain: Domain, as_json: AsJson = False) -> None:
     """Report searches without results and clicks of a site that counts them."""
     found = searches(operations(), domain)
-    name, since, sums = found.domain, found.since, found.sums
+    name, since = found.domain, found.since
+    is_empty = not (found.searches or found.clicks)
     if as_json:
-        typer.echo(json.dumps(found.as_json(), ensure_ascii=False))
-    elif not found.counted:
+        typer.echo(json.dumps(asdict(found), ensure_ascii=False))
+        raise typer.Exit(code=1 if is_empty else 0)
+    if not found.counted:
         typer.echo(f"{name}: not counted now; perennial site set {name} search_report=true", err=True)
-    if not sums:
-        if not as_json:
-            typer.echo(f"{name}: nothing was counted since {since}", err=True)
+    if is_empty:
+        typer.echo(f"{name}: nothing was counted since {since}", err=True)
         raise typer.Exit(code=1)
-    if as_json:
-        return
-    totals = f"{sums.searches} searches, {sums.without_results} without results, {sums.clicks} clicks"
+    totals = f"{found.searches} searches, {found.without_results} without results, {found.clicks} clicks"
     typer.echo(f"{name}, since {since}: {totals}")
     typer.echo(f"Searches without results, of queries seen {found.threshold} times on a day:")
-    for query, number in sums.queries.most_common(_LINES):
+    for query, number in list(found.queries.items())[:_LINES]:
         typer.echo(f"{number:7}  {printable(query)}")
     typer.echo(f"Clicks, of queries and pages seen {found.threshold} times on a day:")
-    for (query, url), number in sums.clicked.most_common(_LINES):
-        typer.echo(f"{number:7}  {printable(query)}  {printable(url)}")
+    for each in found.clicked[:_LINES]:
+        typer.echo(f"{each['clicks']:7}  {printable(each['query'])}  {printable(each['url'])}")

@@ -43,12 +43,10 @@ def index(
     url, note = _with_scheme(url)
     page = _target(url)
     former = _progress(page.domain) if wait else None
-    kind = "index+crawl" if crawl else "index"
-    crawls.index(operations(), page.url, crawl=crawl, now=now, why=why)
-    posted = {"posted": kind, "url": page.url, "domain": page.domain}
+    done = crawls.index(operations(), page.url, crawl=crawl, now=now, why=why)
     if not (wait and as_json):  # The status is the one document then.
-        text = f"{kind} of {page.url} posted{note}" + (_duration_of_crawls(page.domain) if crawl and not wait else "")
-        print_result(posted, text, as_json=as_json)
+        more = _duration_of_crawls(page.domain) if crawl and not wait else ""
+        print_result(asdict(done), f"{done.posted} of {page.url} posted{note}{more}", as_json=as_json)
     if former is not None:
         _watch(page.domain, former=former.crawl.id if former.crawl else "", pages=former.seen, quiet=as_json)
         _show_status(page.domain, as_json)
@@ -63,9 +61,8 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Pack a domain now."""
-    name = parse_domain(domain)
-    kind = crawls.pack(operations(), name, full=full, force=force, why=why)
-    print_result({"posted": kind, "domain": name}, f"{kind} of {name} posted", as_json=as_json)
+    done = crawls.pack(operations(), domain, full=full, force=force, why=why)
+    print_result(asdict(done), f"{done.posted} of {done.domain} posted", as_json=as_json)
 
 
 @cli.command()

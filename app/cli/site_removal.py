@@ -34,14 +34,12 @@ def remove(domain: Domain, yes: Yes = False, why: Why = "", as_json: AsJson = Fa
 
 def block(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False) -> None:
     """Remove one page from store, pack and searchers, and never request it again."""
-    page, stored = removal.block(operations(), url, site=site, why=why)
-    text = "removed; searchers follow" if stored else "it was not stored"
-    result = {"url": page.url, "domain": page.domain, "blocked": True, "stored": stored}
-    print_result(result, f"{page.url} blocked, and {text}", as_json=as_json)
+    page = removal.block(operations(), url, site=site, why=why)
+    text = "removed; searchers follow" if page.stored else "it was not stored"
+    print_result(asdict(page), f"{page.url} blocked, and {text}", as_json=as_json)
 
 
 def unblock(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False) -> None:
     """Allow a blocked page again. The next crawl, or `perennial index --now`, indexes it."""
     page = removal.unblock(operations(), url, site=site, why=why)
-    result = {"url": page.url, "domain": page.domain, "blocked": False}
-    print_result(result, f"{page.url} is no longer blocked", as_json=as_json)
+    print_result(asdict(page), f"{page.url} is no longer blocked", as_json=as_json)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.broker.errors import InvalidMessage
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
-from app.crawl.urls import Target, parse_domain, parse_target
+from app.crawl.urls import parse_domain, parse_target
 from app.errors import NoSuchCrawl
 from app.operations.operations import Operations
 from app.sites.crawl_policies import SitePolicies
@@ -24,8 +24,26 @@ FORMER_STATES: dict[CrawlState, frozenset[str]] = {
 _ACTS: dict[CrawlState, str] = {"paused": "pause", "running": "resume", "cancelled": "cancel"}
 
 
-def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, why: str = "") -> Target:
-    """Post the index of a page, or with `crawl` of the site from it; return the page.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostedWork:
+    """A message that was posted, by its type; `url` is the page that it is about, empty for a site."""
+
+    posted: str
+    domain: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedCrawls:
+    """The crawls of a site that got a state, by their ids."""
+
+    domain: str
+    state: CrawlState
+    crawls: list[str]
+
+
+def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, why: str = "") -> PostedWork:
+    """Post the index of a page, or with `crawl` of the site from it.
 
     With `now` the page is packed as soon as it is stored. Raises InvalidUrl, OutOfScope, and InvalidMessage for both.
     """
@@ -35,11 +53,11 @@ def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, 
     kind = "index+crawl" if crawl else "index"
     with ops.act(kind, page.url, why=why):
         ops.post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
-    return page
+    return PostedWork(posted=kind, domain=page.domain, url=page.url)
 
 
-def pack(ops: Operations, domain: str, *, full: bool = False, force: bool = False, why: str = "") -> str:
-    """Post the pack of a domain, with `full` of every stored page; return the type of the message.
+def pack(ops: Operations, domain: str, *, full: bool = False, force: bool = False, why: str = "") -> PostedWork:
+    """Post the pack of a domain, with `full` of every stored page.
 
     With `force` it may replace a much larger pack. Raises InvalidUrl for an invalid domain.
     """
@@ -47,11 +65,11 @@ def pack(ops: Operations, domain: str, *, full: bool = False, force: bool = Fals
     kind = "pack_full" if full else "pack_incremental"
     with ops.act(kind, name, why=why, **({"force": True} if force else {})):
         ops.post(kind, domain=name, **({"force": True} if force else {}))
-    return kind
+    return PostedWork(posted=kind, domain=name)
 
 
-def change_crawls(ops: Operations, domain: str, state: CrawlState, *, why: str = "") -> list[str]:
-    """Change the state of a domain's crawls that may get it, in the store, then in Redis; return their ids.
+def change_crawls(ops: Operations, domain: str, state: CrawlState, *, why: str = "") -> ChangedCrawls:
+    """Change the state of a domain's crawls that may get it, in the store, then in Redis.
 
     Crawls that a killed command had changed in the store alone are among them. Raises InvalidUrl for an invalid domain,
     and NoSuchCrawl where no crawl may get the state.
@@ -63,7 +81,7 @@ def change_crawls(ops: Operations, domain: str, state: CrawlState, *, why: str =
             raise NoSuchCrawl(f"{name} has no crawl that is {' or '.join(sorted(FORMER_STATES[state]))}")
         act.result = f"{len(changed)} crawls are {state}"
         act.details["crawls"] = changed
-    return changed
+    return ChangedCrawls(domain=name, state=state, crawls=changed)
 
 
 def set_states(ops: Operations, domain: str, state: CrawlState) -> list[str]:

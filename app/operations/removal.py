@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 
 from app.broker.errors import Postpone, PublishFailed
 from app.crawl.frontier.values import LEASE
@@ -29,6 +30,16 @@ _PACKER_WAIT = 1_600.0
 _AGAIN = 40.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedPage:
+    """A page after it was blocked or unblocked. `stored` is whether it was stored; null for one that is unblocked."""
+
+    url: str
+    domain: str
+    blocked: bool
+    stored: bool | None
+
+
 def holdings(ops: Operations, domain: str) -> Holdings:
     """Return what there is of a domain; raises InvalidUrl for an invalid one."""
     return _removal(ops, parse_domain(domain)).holdings()
@@ -49,10 +60,10 @@ def remove_sites(
     return deleted, letters
 
 
-def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> tuple[Target, bool]:
+def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> BlockedPage:
     """Remove one page from store, pack and searchers, and never request it again.
 
-    `site` is its domain, if that is not the host of the URL. Return the page, and whether it was stored.
+    `site` is its domain, if that is not the host of the URL.
     """
     page = _page(url, site)
     with ops.act("block", page.url, why=why, domain=page.domain) as act:
@@ -68,15 +79,15 @@ def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> tuple[
         with suppress(PublishFailed):
             publisher.publish([delayed_message("index", headers, _AGAIN, url=page.url, domain=page.domain, pack=True)])
         act.result = "removed" if stored else "it was not stored"
-    return page, stored
+    return BlockedPage(url=page.url, domain=page.domain, blocked=True, stored=stored)
 
 
-def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> Target:
-    """Allow a blocked page again; return it. The next crawl indexes it. Raises InvalidSite."""
+def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> BlockedPage:
+    """Allow a blocked page again. The next crawl indexes it. Raises InvalidSite."""
     page = _page(url, site)
     with ops.act("unblock", page.url, why=why, domain=page.domain):
         _set_blocked(ops, page, blocked=False)
-    return page
+    return BlockedPage(url=page.url, domain=page.domain, blocked=False, stored=None)
 
 
 def _remove(ops: Operations, domains: Collection[str], packer_wait: float) -> tuple[list[Holdings], int]:

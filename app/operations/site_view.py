@@ -18,7 +18,7 @@ from app.operations.operations import Operations
 from app.operations.site_list import route_trouble
 from app.operations.sites import site_row
 from app.sites.search_counter import THRESHOLD
-from app.sites.search_reports import SearchReport, read_reports, today, total
+from app.sites.search_reports import read_reports, today, total
 from app.sites.site import Site
 from app.sites.status import Status, seconds_left, status
 from app.sites.stored import read_site
@@ -164,34 +164,36 @@ def edition(site: Site) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searches:
-    """Searches and clicks of a site: whether they are counted now, since which day, and the sums."""
+class SiteSearches:
+    """Searches and clicks of a site, the most frequent first; `queries` are those without results.
+
+    `counted` is whether they are counted now. A query is listed once it was seen `threshold` times on a day.
+    """
 
     domain: str
     counted: bool
     since: str
     days: int
     threshold: int
-    sums: SearchReport
+    searches: int
+    without_results: int
+    clicks: int
+    queries: dict[str, int]
+    clicked: list[dict[str, Any]]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as the API answers with it."""
-        names = ("domain", "counted", "since", "days", "threshold")
-        return {**{name: getattr(self, name) for name in names}, **self.sums.as_json()}
 
-
-def searches(ops: Operations, domain: str) -> Searches:
+def searches(ops: Operations, domain: str) -> SiteSearches:
     """Return the searches and clicks of a site of the last REPORT_DAYS days; raises InvalidUrl."""
     name, since = parse_domain(domain), today() - timedelta(days=REPORT_DAYS - 1)
     reports = [report for _, report in read_reports(ops.store, name, since=since)]
     site = read_site(ops.store, name)
-    return Searches(
+    return SiteSearches(
         domain=name,
         counted=site is not None and site.search_report,
         since=since.isoformat(),
         days=len(reports),
         threshold=THRESHOLD,
-        sums=total(reports),
+        **total(reports).as_json(),
     )
 
 

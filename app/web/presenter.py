@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any, get_args
 from urllib.parse import urlencode
@@ -230,13 +230,9 @@ class HitView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestBetView:
+class BestBetView(BestBet):
     """A recommended page as the page shows it; `site` and `address` are as in a hit."""
 
-    href: str
-    title: str
-    text: str
-    domain: str
     site: str
     address: str
 
@@ -244,14 +240,7 @@ class BestBetView:
     def of(cls, best_bet: BestBet, *, several: bool, names: Mapping[str, str]) -> BestBetView:
         """Return the view of a best bet; `several` is whether more than one site was searched."""
         site, address = site_and_address(best_bet.url, best_bet.domain if several else "", names)
-        return cls(
-            href=best_bet.url,
-            title=best_bet.title,
-            text=best_bet.text,
-            domain=best_bet.domain,
-            site=site,
-            address=address,
-        )
+        return cls(**asdict(best_bet), site=site, address=address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,8 +53,8 @@ class Desk:
         assert row is not None
         return int(row[0])
 
-    def fail(self, gid: str, reason: str) -> int:
-        event = self.add(gid, state="failed", attempts=MAX_ATTEMPTS)
+    def fail(self, gid: str, reason: str, **columns: Any) -> int:
+        event = self.add(gid, **{"state": "failed", "attempts": MAX_ATTEMPTS, **columns})
         self.db.execute("INSERT INTO artwork_indexer.event_failure_reason VALUES (%s, %s)", (event, reason))
         return event
 

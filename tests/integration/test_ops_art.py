@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from kombu import Connection
 from pydantic import SecretStr
@@ -24,12 +23,14 @@ from app.redis_state.client import get_redis
 from app.storage.open import store_of
 from app.topology.declare import declare_all
 from config.settings import Settings
-from tests.servers.musicbrainz import database
+from tests.integration.test_art_operations import Desk, database_url, desk
 from tests.support.broker import Broker
 from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
+
+__all__ = ["database_url", "desk"]
 
 GID = "0a000000-0000-4000-8000-000000000001"
 STATES = ("queued", "running", "failed")
@@ -37,42 +38,9 @@ METRIC = re.compile(r"^(perennial_[^ ]+?(?:{[^}]*})?) ([\d.e+-]+)$", re.MULTILIN
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-@dataclass
-class Events:
-    """The event queue of a real database."""
-
-    url: str
-    db: psycopg.Connection[Any]
-
-    def add(self, state: str, message: str, *, parents: list[int] | None = None, reason: str = "") -> int:
-        row = self.db.execute(
-            "INSERT INTO artwork_indexer.event_queue (entity_type, action, message, state, attempts, depends_on)"
-            " VALUES ('release', 'index', %s, %s, %s, %s) RETURNING id",
-            (message, state, 5 if reason and not parents else 0, parents),
-        ).fetchone()
-        assert row is not None
-        if reason:
-            values = (row[0], reason)
-            self.db.execute(
-                "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason) VALUES (%s, %s)", values
-            )
-        return int(row[0])
-
-    def states(self) -> dict[int, tuple[str, int]]:
-        rows = self.db.execute("SELECT id, state::text, attempts FROM artwork_indexer.event_queue ORDER BY id")
-        return {id: (state, attempts) for id, state, attempts in rows}
-
-
 @pytest.fixture
-def events(event_queue_template: tuple[str, str]) -> Iterator[Events]:
-    with database.copy_of(*event_queue_template) as url, psycopg.connect(url, autocommit=True) as db:
-        db.execute("DELETE FROM artwork_indexer.event_queue")
-        yield Events(url, db)
-
-
-@pytest.fixture
-def operable(settings: Settings, connection: Any, events: Events) -> Settings:
-    served = with_operators(settings, musicbrainz_url=SecretStr(events.url), event_queue_url=SecretStr(events.url))
+def operable(desk: Desk, connection: Any) -> Settings:
+    served = with_operators(desk.ops.settings)
     assert not declare_all(connection, served)
     return served
 
@@ -91,13 +59,13 @@ def test_without_cover_art_the_page_says_so(declared: Settings) -> None:
 
 
 def test_metrics_have_the_event_queue_and_the_circuit_breakers_and_say_when_the_database_is_away(
-    operable: Settings, client: httpx.Client, events: Events
+    operable: Settings, client: httpx.Client, desk: Desk
 ) -> None:
-    events.add("queued", "{}")
-    events.db.execute("UPDATE artwork_indexer.event_queue SET created = now() - interval '1 day'")
-    events.add("running", "{}")
-    for message in ("1", "2"):
-        events.add("failed", message, reason="ArchiveRefused: 400")
+    desk.add(GID)
+    desk.db.execute("UPDATE artwork_indexer.event_queue SET created = now() - interval '1 day'")
+    desk.add(GID, state="running")
+    for gid in ("1", "2"):
+        desk.fail(gid, "ArchiveRefused: 400")
     redis = get_redis(operable.redis)
     ReaderStatus(redis).touch()
     archive = Services.of("cover-art-archive", operable, redis).archive
@@ -127,12 +95,11 @@ def _with_both(metrics: str) -> str:
 
 
 def test_failed_events_are_shown_with_their_reasons_and_queued_again(
-    operable: Settings, client: httpx.Client, events: Events
+    operable: Settings, client: httpx.Client, desk: Desk
 ) -> None:
-    failed = events.add("failed", '{"gid": "%s"}' % GID, reason=HOSTILE)  # noqa: UP031 - Braces of JSON.
-    child = events.add("failed", '{"gid": "x"}', parents=[failed], reason="its parent had failed")
-    twin = events.add("failed", '{"gid": "twin"}', reason="503")
-    queued = events.add("queued", '{"gid": "twin"}')
+    failed = desk.fail(GID, HOSTILE)
+    child = desk.fail("x", "its parent had failed", attempts=0, depends_on=[failed])
+    twin, queued = desk.fail("twin", "503"), desk.add("twin")
     page = client.get("/ops/art").text
     assert "cover-art-archive.index" in page
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
@@ -146,7 +113,7 @@ def test_failed_events_are_shown_with_their_reasons_and_queued_again(
     answer = send_form(client, "/ops/art/requeue", event=given, why="the archive is back")
     said = "3 events queued again, 1 of them merged with an equal queued event"
     assert said in client.get(answer.headers["location"]).text
-    states = events.states()
+    states = desk.states()
     assert (states[failed], states[child], states[queued]) == (("queued", 0),) * 3
     assert states[twin][0] == "completed"
     entries = [each for each in AuditLog(store_of(operable)).entries() if each.act == "requeue events"]
@@ -168,9 +135,9 @@ def test_items_are_indexed_again_by_the_page_and_the_api(
 
 
 def test_the_state_of_the_events_and_the_last_audit_are_shown_by_page_and_api(
-    operable: Settings, client: httpx.Client, events: Events
+    operable: Settings, client: httpx.Client, desk: Desk
 ) -> None:
-    events.add("failed", "{}", reason="ArchiveRefused: 400")
+    desk.fail(GID, "ArchiveRefused: 400")
     finding = KeptFinding(gid=GID, kind="listing-stale", file=HOSTILE, fix="index")
     audit = ArtAudit(
         archive="cover-art-archive",
@@ -212,9 +179,9 @@ def test_a_database_that_is_away_is_said_on_the_page(settings: Settings, connect
 
 
 def test_the_reader_is_paused_and_resumed_and_running_events_are_handed_back_by_the_page_and_the_api(
-    operable: Settings, client: httpx.Client, events: Events, redis: Redis
+    operable: Settings, client: httpx.Client, desk: Desk, redis: Redis
 ) -> None:
-    fresh, other = events.add("running", '{"gid": "a"}'), events.add("running", '{"gid": "b"}')
+    fresh, other = desk.add("a", state="running"), desk.add("b", state="running")
     status = ReaderStatus(redis)
     status.touch()
 
@@ -227,7 +194,7 @@ def test_the_reader_is_paused_and_resumed_and_running_events_are_handed_back_by_
     assert "2 running events would be queued again" in said("/ops/art/handback", act="dry-handback")
     assert send_form(client, "/ops/art/handback", act="handback").status_code == 400
     assert "pause it first" in posted("handback").json()["detail"]
-    assert events.states() == {fresh: ("running", 0), other: ("running", 0)}
+    assert desk.states() == {fresh: ("running", 0), other: ("running", 0)}
     page = said("/ops/art/reader", act="pause", why="a switch")
     assert status.is_paused()
     assert "The event reader is paused." in page
@@ -238,7 +205,7 @@ def test_the_reader_is_paused_and_resumed_and_running_events_are_handed_back_by_
     assert client.get("/api/v1/ops/art", headers=api_headers()).json()["events"]["paused"]
     assert posted("handback", dry_run=True).json() == {"done": [str(fresh), str(other)]}
     assert posted("handback").json() == {"done": [str(fresh), str(other)]}
-    assert {state for state, _ in events.states().values()} == {"queued"}
+    assert {state for state, _ in desk.states().values()} == {"queued"}
     assert "0 events queued again" in said("/ops/art/handback", act="handback")
     assert posted("resume").json() == {"done": ["resumed"]}
     assert send_form(client, "/ops/art/reader", act="stop").status_code == 400
@@ -264,14 +231,14 @@ def test_the_reader_is_paused_and_resumed_and_running_events_are_handed_back_by_
 
 
 def test_a_requeue_by_the_api_can_be_tried_and_names_an_event_that_has_not_failed(
-    client: httpx.Client, events: Events
+    client: httpx.Client, desk: Desk
 ) -> None:
-    failed, queued = events.add("failed", '{"gid": "a"}', reason="503"), events.add("queued", '{"gid": "b"}')
+    failed, queued = desk.fail("a", "503"), desk.add("b")
 
     def requeued(event: int, **body: object) -> httpx.Response:
         return client.post("/api/v1/ops/art/requeue", json={"events": [event], **body}, headers=api_headers())
 
     assert requeued(failed, dry_run=True).json() == {"done": [str(failed)]}
-    assert events.states()[failed] == ("failed", 5)
+    assert desk.states()[failed] == ("failed", 5)
     refused = requeued(queued)
     assert (refused.status_code, refused.json()["detail"]) == (400, f"event {queued} is queued, and not failed")

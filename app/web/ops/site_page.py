@@ -81,7 +81,7 @@ def _change_crawls(state: CrawlState) -> Callable[[Visit, str, str], str]:
         if state == "cancelled" and not visit.value("sure"):
             raise InvalidMessage("sure: a cancelled crawl never goes on; tick the box to cancel it")
         changed = crawls.change_crawls(visit.ops, domain, state, why=why)
-        return f"{len(changed)} crawls of {domain} are {state}."
+        return f"{len(changed.crawls)} crawls of {domain} are {state}."
 
     return change_state
 
@@ -98,7 +98,7 @@ def _resume(visit: Visit, domain: str, why: str) -> str:
 
 def _pack(visit: Visit, domain: str, why: str) -> str:
     full, force = visit.value("full") == "on", visit.value("force") == "on"
-    return f"{crawls.pack(visit.ops, domain, full=full, force=force, why=why)} of {domain} is posted."
+    return f"{crawls.pack(visit.ops, domain, full=full, force=force, why=why).posted} of {domain} is posted."
 
 
 def _repair(visit: Visit, domain: str, why: str) -> str:

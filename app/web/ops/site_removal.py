@@ -41,8 +41,8 @@ def remove(visit: Acting, domain: str) -> Response:
 def block(visit: Acting, domain: str) -> Response:
     """Block a page of the site."""
     name = parse_domain(domain)
-    page, stored = removal.block(visit.ops, _url(visit), site=name, why=visit.value("why"))
-    text = "removed; searchers follow" if stored else "it was not stored"
+    page = removal.block(visit.ops, _url(visit), site=name, why=visit.value("why"))
+    text = "removed; searchers follow" if page.stored else "it was not stored"
     return visit.back(site_path(name), f"{page.url} is blocked, and {text}.")
 
 

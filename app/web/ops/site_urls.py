@@ -88,8 +88,8 @@ def show_searches(visit: Reading, domain: str) -> HTMLResponse:
         domain=found.domain,
         base=site_path(found.domain),
         found=found,
-        queries=found.sums.queries.most_common(_SHOWN_SEARCHES),
-        clicked=found.sums.clicked.most_common(_SHOWN_SEARCHES),
+        queries=list(found.queries.items())[:_SHOWN_SEARCHES],
+        clicked=found.clicked[:_SHOWN_SEARCHES],
     )
 
 

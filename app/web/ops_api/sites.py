@@ -14,7 +14,7 @@ from app.crawl.reports.explanation import PastEntry
 from app.crawl.urls import parse_domain
 from app.operations import crawls, removal, sites
 from app.operations.site_list import MAX_PER_PAGE, PER_PAGE, SitesPage, list_page
-from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, searches, site_view
+from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, SiteSearches, searches, site_view
 from app.sites.removal import Holdings
 from app.sites.site import Site
 from app.web.models import MAX_DOMAIN, StrictParameters
@@ -121,22 +121,6 @@ class ChangedAnswer(BaseModel):
     crawls: list[str] = Field([], description="Ids of the crawls that were changed.")
 
 
-class CrawlsAnswer(BaseModel):
-    """Crawls after an act."""
-
-    domain: str
-    state: str
-    crawls: list[str]
-
-
-class PostedAnswer(BaseModel):
-    """A message that was posted."""
-
-    posted: str
-    domain: str
-    url: str = ""
-
-
 class RepairAnswer(BaseModel):
     """What was begun again."""
 
@@ -154,30 +138,6 @@ class RemovedAnswer(BaseModel):
     crawls: int
     messages: int
     removed_dead_letters: int
-
-
-class BlockedAnswer(BaseModel):
-    """A page after it was blocked or unblocked. `stored` is whether it was stored; null for one that is unblocked."""
-
-    url: str
-    domain: str
-    blocked: bool
-    stored: bool | None
-
-
-class SearchesAnswer(BaseModel):
-    """Searches without results, and clicks."""
-
-    domain: str
-    counted: bool = Field(description="Whether they are counted now.")
-    since: str
-    days: int
-    threshold: int = Field(description="How often a query was seen on a day before it is listed.")
-    searches: int
-    without_results: int
-    clicks: int
-    queries: dict[str, int]
-    clicked: list[dict[str, Any]]
 
 
 router = APIRouter()
@@ -221,18 +181,16 @@ def resume_site(ops: Calling, domain: Domain, body: ActBody) -> Response:
     return _changed(*sites.resume(ops, domain, why=body.why))
 
 
-@router.post("/sites/{domain}/crawls", response_model=CrawlsAnswer, operation_id="change_crawls")
+@router.post("/sites/{domain}/crawls", response_model=crawls.ChangedCrawls, operation_id="change_crawls")
 def change_crawls(ops: Calling, domain: Domain, body: CrawlsBody) -> Response:
     """Pause, resume or cancel the crawls of a site. A cancelled one never goes on."""
-    ids = crawls.change_crawls(ops, domain, body.state, why=body.why)
-    return answer({"domain": parse_domain(domain), "state": body.state, "crawls": ids})
+    return answer(crawls.change_crawls(ops, domain, body.state, why=body.why))
 
 
-@router.post("/sites/{domain}/pack", response_model=PostedAnswer, operation_id="pack_site")
+@router.post("/sites/{domain}/pack", response_model=crawls.PostedWork, operation_id="pack_site")
 def pack_site(ops: Calling, domain: Domain, body: PackBody) -> Response:
     """Pack a site now."""
-    kind = crawls.pack(ops, domain, full=body.full, force=body.force, why=body.why)
-    return answer({"posted": kind, "domain": parse_domain(domain), "url": ""})
+    return answer(crawls.pack(ops, domain, full=body.full, force=body.force, why=body.why))
 
 
 @router.post("/sites/{domain}/repair", response_model=RepairAnswer, operation_id="repair_site")
@@ -258,31 +216,28 @@ def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Response:
     return answer({**asdict(deleted), "removed_dead_letters": letters})
 
 
-@router.get("/sites/{domain}/searches", response_model=SearchesAnswer, operation_id="site_searches")
+@router.get("/sites/{domain}/searches", response_model=SiteSearches, operation_id="site_searches")
 def site_searches(ops: Calling, domain: Domain) -> Response:
     """Report searches without results, and clicks, of the last 30 days."""
-    return answer(searches(ops, domain).as_json())
+    return answer(searches(ops, domain))
 
 
-@router.post("/index", response_model=PostedAnswer, operation_id="index")
+@router.post("/index", response_model=crawls.PostedWork, operation_id="index")
 def index(ops: Calling, body: IndexBody) -> Response:
     """Index a page, or with `crawl` the whole site from it."""
-    page = crawls.index(ops, body.url, crawl=body.crawl, now=body.now, why=body.why)
-    return answer({"posted": "index+crawl" if body.crawl else "index", "domain": page.domain, "url": page.url})
+    return answer(crawls.index(ops, body.url, crawl=body.crawl, now=body.now, why=body.why))
 
 
-@router.post("/block", response_model=BlockedAnswer, operation_id="block")
+@router.post("/block", response_model=removal.BlockedPage, operation_id="block")
 def block(ops: Calling, body: PageBody) -> Response:
     """Remove one page from store, pack and searchers, and never request it again."""
-    page, stored = removal.block(ops, body.url, site=body.domain, why=body.why)
-    return answer({"url": page.url, "domain": page.domain, "blocked": True, "stored": stored})
+    return answer(removal.block(ops, body.url, site=body.domain, why=body.why))
 
 
-@router.post("/unblock", response_model=BlockedAnswer, operation_id="unblock")
+@router.post("/unblock", response_model=removal.BlockedPage, operation_id="unblock")
 def unblock(ops: Calling, body: PageBody) -> Response:
     """Allow a blocked page again. The next crawl indexes it."""
-    page = removal.unblock(ops, body.url, site=body.domain, why=body.why)
-    return answer({"url": page.url, "domain": page.domain, "blocked": False, "stored": None})
+    return answer(removal.unblock(ops, body.url, site=body.domain, why=body.why))
 
 
 @router.get("/history", response_model=list[PastEntry], operation_id="history")
