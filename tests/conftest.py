@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from app import private_services as private
 from app.errors import ServicesError
 from app.private_services import Urls
-from app.private_services.lifecycle import locked
+from app.private_services.service import locked
 from config.settings import Settings
 from tests.servers.musicbrainz import database
 from tests.servers.postgres import postgres

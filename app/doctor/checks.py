@@ -139,6 +139,8 @@ def _results(name: str, run: Callable[[Any], Iterator[CheckResult]], subject: An
             yield replace(result, check=name)
     except BrokerUnreachable:
         raise
+    except (RedisConnectionError, RedisTimeoutError):
+        return  # The check of Redis reports it.
     except AccessRefused as error:
         yield _unverified(error, name)
     except PublishFailed as error:
@@ -369,10 +371,7 @@ def redis(settings: Settings) -> Iterator[CheckResult]:
 
 def circuit_breakers(settings: Settings) -> Iterator[CheckResult]:
     """Report the services that workers wait for, and the error that opened each circuit breaker."""
-    try:
-        states = breaker_states(settings)
-    except (RedisConnectionError, RedisTimeoutError):
-        return  # The check of Redis reports it.
+    states = breaker_states(settings)
     unavailable = [state for state in states if state.reason is not None]
     yield from (CheckResult("problem", str(state)) for state in unavailable)
     if not unavailable:
@@ -391,10 +390,7 @@ def musicbrainz_database(settings: Settings) -> Iterator[CheckResult]:
 
 def event_queue(settings: Settings) -> Iterator[CheckResult]:
     """Report what waits, runs and failed in MusicBrainz's event queue, and whether its reader runs."""
-    try:
-        state = event_queue_state(settings)
-    except (RedisConnectionError, RedisTimeoutError):
-        return  # The check of Redis reports it.
+    state = event_queue_state(settings)
     if state is None:
         yield CheckResult("ok", "EVENT_QUEUE_URL is empty, so no events are read")
         return
@@ -424,11 +420,7 @@ def store(settings: Settings) -> Iterator[CheckResult]:
 
 def damaged_objects(settings: Settings) -> Iterator[CheckResult]:
     """Report the objects that could not be read, and still have the same bytes."""
-    opened = store_of(settings)
-    try:
-        keys = [each.key for each in DamageNotes(get_quick_redis(settings.redis)).present(opened)]
-    except (RedisConnectionError, RedisTimeoutError):
-        return  # The check of Redis reports it.
+    keys = [each.key for each in DamageNotes(get_quick_redis(settings.redis)).present(store_of(settings))]
     if keys:
         yield CheckResult("problem", f"damaged objects count as missing: {listed(keys)}; {_DAMAGE_REMEDY}")
     else:

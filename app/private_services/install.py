@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from app.errors import ServicesError
-from app.private_services.service import wait_until
+from app.private_services.service import locked, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -134,16 +133,9 @@ def _locked(folder: Path, *, wait: float) -> Iterator[bool]:
 
     Read permission is enough to lock a folder, so all users of one machine share the lock.
     """
-
-    def is_free() -> bool:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        return False
-
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield wait_until(is_free, wait)
+        yield wait_until(lambda: locked(descriptor), wait)
     finally:
         os.close(descriptor)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from app.errors import ServicesError
 from app.private_services import install, ports, rabbitmq, redis, state
-from app.private_services.service import Service, wait_until
+from app.private_services.service import Service, locked, wait_until
 from app.private_services.state import ServicesState, Urls
 from app.storage.open import create_store
 from config.settings import Settings
@@ -164,12 +163,3 @@ def _lock(folder: Path) -> Iterator[None]:
         if not wait_until(lambda: locked(file), _LOCK_TIMEOUT):
             raise ServicesError(f"another command holds {folder / 'lock'} for {_LOCK_TIMEOUT:.0f} s; is it stuck?")
         yield
-
-
-def locked(file: IO[Any]) -> bool:
-    """Take the lock on an open file if it is free; return whether this process has it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -15,9 +15,8 @@ from honcho.environ import parse_procfile
 
 from app.errors import ServicesError
 from app.private_services import process_states
-from app.private_services.lifecycle import locked
 from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
-from app.private_services.service import wait_until
+from app.private_services.service import locked, wait_until
 from app.private_services.supervisor import KILL_WAIT, POLL, ProcessSupervisor
 from config.settings import PROCFILE, Settings, get_settings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 from app.errors import ServicesError
 
@@ -126,6 +128,15 @@ def _is_ours(pid: int, directory: Path, programs: Collection[str]) -> bool:
 def reap() -> None:
     """Collect the children of this process that have ended."""
     _children[:] = [child for child in _children if child.poll() is None]
+
+
+def locked(file: IO[Any] | int) -> bool:
+    """Take the lock on an open file or folder if it is free; return whether this process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def wait_until(condition: Callable[[], bool], timeout: float, *, every: float = 0.05) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from app.broker.errors import BrokerUnreachable
+from app.cli.errors import explained
 from app.cli.main import COMMANDS, LazyCommand, cli
 from config.settings import ROOT
 
@@ -85,3 +87,11 @@ def test_a_given_broker_that_does_not_answer_is_named_without_its_password() -> 
     assert done.stderr.endswith(". Check BROKER_URL\n")
     assert "hush4711" not in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_broker_that_refuses_the_account_is_not_said_to_be_away() -> None:
+    refusal = BrokerUnreachable("(0, 0): (403) ACCESS_REFUSED - Login was refused")
+    assert explained(refusal) == (
+        1,
+        [f"RabbitMQ refuses the account: {refusal}. Check user, password and permissions of BROKER_URL"],
+    )
