@@ -56,7 +56,7 @@ class LetterChoice(ActBody):
         return ChosenLetters(tuple(self.ids), self.filters.query() if self.filters else LetterQuery())
 
 
-class ReplayOptions(StrictBody):
+class ReplayFields(StrictBody):
     """How letters are replayed."""
 
     budget: ReplayBudget | None = Field(None, description="The retry budget; null is the default of the policy.")
@@ -78,17 +78,17 @@ class Redirection(StrictBody):
     routing_key: str = Field("", max_length=255)
 
 
-class ReplayRequest(LetterChoice, ReplayOptions):
+class ReplayRequest(LetterChoice, ReplayFields):
     """Replay letters."""
 
 
-class RedirectRequest(LetterChoice, ReplayOptions):
+class RedirectRequest(LetterChoice, ReplayFields):
     """Replay letters to another address."""
 
     to: Redirection
 
 
-class EditRequest(ActBody, ReplayOptions):
+class EditRequest(ActBody, ReplayFields):
     """Replay a letter with other arguments."""
 
     arguments: str = Field(max_length=1_000_000, description="As the letter's `arguments`: JSON, or a text.")
