@@ -1,7 +1,8 @@
 -- The rows that an update changes, as they were before it. Of a new row only id and page id are noted.
 CREATE TEMP TABLE former_pages (
     id INTEGER PRIMARY KEY, object, url, key, path, lang, canonical, text_hash, hidden, shown_as, alternates, title,
-    description, headings, subsections, anchors, name_forms, body_forms, body
+    description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, versions, section, content_type,
+    modified
 );
 CREATE INDEX temp.former_objects ON former_pages (object);
 
@@ -12,13 +13,15 @@ END;
 CREATE TEMP TRIGGER page_changed BEFORE UPDATE ON main.pages BEGIN
     INSERT OR IGNORE INTO former_pages SELECT
         id, object, url, key, path, lang, canonical, text_hash, hidden, shown_as, alternates, title,
-        description, headings, subsections, anchors, name_forms, body_forms, body FROM pages WHERE id = old.id;
+        description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, versions, section,
+        content_type, modified FROM pages WHERE id = old.id;
 END;
 
 CREATE TEMP TRIGGER page_removed BEFORE DELETE ON main.pages BEGIN
     INSERT OR IGNORE INTO former_pages SELECT
         id, object, url, key, path, lang, canonical, text_hash, hidden, shown_as, alternates, title,
-        description, headings, subsections, anchors, name_forms, body_forms, body FROM pages WHERE id = old.id;
+        description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, versions, section,
+        content_type, modified FROM pages WHERE id = old.id;
 END;
 
 -- The links of pages whose rows were written, as they were before; NULL for a new page.

@@ -19,12 +19,13 @@ from app import text
 from app.pack import anchors, derived, groups, repeated, rows, site_values, versions
 from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
-from app.pack.properties import write_properties
+from app.pack.properties import have_changed, write_properties
 from app.pack.quality import order_by_quality
 from app.pack.stored_pages import StoredContent
 
-#: Shares of changed pages and of free space in the file, from which each index and the file are written as one piece.
-COMPACTED_CHANGES: Final = 0.5
+#: Share of the rows that were indexed again, many for the links of other pages, and share of free space in the file.
+#: From these on, each index and the file are written as one piece.
+COMPACTED_CHANGES: Final = 0.25
 COMPACTED_SPACE: Final = 0.2
 
 _NOTE_META: Final = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
@@ -69,7 +70,7 @@ def derive_changed(
     groups.assign_changed(database)
     versions.assign_changed(database)
     former, values = values, site_values.determine(database) if are_due else values
-    update_texts(database)
+    written = update_texts(database)
     writer = IndexWriter(database, site=values.site_name, stemmers=values.stemmers)
     if (former.site_name, former.stemmers) == (values.site_name, values.stemmers):
         writer.update()
@@ -77,8 +78,9 @@ def derive_changed(
     else:
         writer.fill()
         write_definitions(database, values.site_name)
-    write_properties(database)
-    updated = str(int(meta["updated"]) + changes)
+    if have_changed(database):
+        write_properties(database)
+    updated = str(int(meta["updated"]) + written)
     entries = {**values.as_meta(), **_lines_as_meta(lines), "changes": "0" if are_due else str(since)}
     _note(database, {**entries, "updated": updated})
 

@@ -190,16 +190,21 @@ def fill_texts(database: sqlite3.Connection) -> None:
     optimize(database, "pages_fts")
 
 
-def update_texts(database: sqlite3.Connection) -> None:
-    """Write changed rows in `pages_fts` again, and count their words."""
+def update_texts(database: sqlite3.Connection) -> int:
+    """Write changed rows in `pages_fts` again, and count their words. Return the number of these rows."""
+    written = 0
     for former, present in changed_rows(database):
-        if former and (present is None or former.texts != present.texts):
+        if former and present and former.texts == present.texts:
+            continue
+        written += 1
+        if former:
             database.execute(_DELETE_TEXTS, (former.id, *former.texts))
             database.execute(_NOTE_FORMER, (former.id, *former.typed))
-        if present and (former is None or former.texts != present.texts):
+        if present:
             database.execute(_INSERT_TEXTS, (present.id, *present.texts))
             database.execute(_NOTE_PRESENT, (present.id, *present.typed))
     _update_words(database)
+    return written
 
 
 def optimize(database: sqlite3.Connection, *tables: str) -> None:

@@ -28,8 +28,21 @@ SELECT id, inlinks, versions, CASE WHEN hidden THEN shown_as ELSE 0 END,
     CAST(substr(content_type, 1, {_MAX_TYPE}) AS TEXT), CAST(substr(modified, 1, {_MAX_DATE}) AS TEXT)
 FROM pages ORDER BY id
 """  # noqa: S608 (ours)
+_PROPERTIES: Final = ("inlinks", "versions", "hidden", "shown_as", "section", "lang", "content_type", "modified")
+_CHANGED: Final = f"""
+SELECT EXISTS (
+    SELECT 1 FROM former_pages AS former LEFT JOIN pages USING (id)
+    WHERE {" OR ".join(f"former.{name} IS NOT pages.{name}" for name in _PROPERTIES)}
+)
+"""  # noqa: S608 (ours)
 _INSERT: Final = "INSERT INTO properties (name, width, numbers, texts) VALUES (?, ?, ?, ?)"
 _STORED: Final = "SELECT name, width, numbers, texts FROM properties ORDER BY name"
+
+
+def have_changed(database: sqlite3.Connection) -> bool:
+    """Return whether a changed row had other properties before the update."""
+    ((found,),) = database.execute(_CHANGED)
+    return bool(found)
 
 
 def write_properties(database: sqlite3.Connection) -> None:

@@ -21,7 +21,7 @@ import pytest
 from app.cluster.protocol import Load, PackVersion, Unload
 from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory
 from app.cluster.searcher.loader import Loader
-from app.cluster.searcher.pack_jobs import DiskSpace, IntegrityCheck, JobOutcome, PackJobs
+from app.cluster.searcher.pack_jobs import Check, DiskSpace, IntegrityCheck, JobOutcome, PackJobs
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.service import QueryHandler
 from app.errors import NotHere, PackCorrupt
@@ -65,7 +65,7 @@ class Disk:
         return Load(domain=domain, sha256=manifest.sha256, generation=self.generation, size_mb=1)
 
     @contextmanager
-    def open(self, *, budget_mb: int = BUDGET_MB, check: Callable[[Path], None] = database.check) -> Iterator[Shelf]:
+    def open(self, *, budget_mb: int = BUDGET_MB, check: Check = database.check) -> Iterator[Shelf]:
         """Run a loader on the first free data directory; the block begins at the first report of its recovery."""
         directory = DataDirectory.acquire(self.root)
         packs = OpenPacks(remove=directory.remove, time_limit=1.0)
@@ -350,7 +350,12 @@ def test_a_query_that_cannot_read_its_pack_has_it_checked_and_dropped(disk: Disk
 
 def test_packs_that_were_found_intact_are_not_checked_again_at_once_though_queries_of_both_fail(disk: Disk) -> None:
     checked: list[Path] = []
-    with disk.open(check=checked.append) as shelf:
+
+    def check(path: Path, *, is_intact: bool = False) -> None:
+        assert not is_intact
+        checked.append(path)
+
+    with disk.open(check=check) as shelf:
         loads = [disk.offer(domain, domain=domain) for domain in ("a.example", "b.example")]
         for load in loads:
             shelf.have(load)
@@ -473,7 +478,9 @@ def test_a_long_recovery_reports_its_packs_as_loading_and_serves_each_once_check
     checked = Queue[str]()
     go_on = threading.Event()
 
-    def check(path: Path) -> None:
+    def check(path: Path, *, is_intact: bool = False) -> None:
+        # It was checked as a whole when it arrived.
+        assert is_intact
         checked.put(path.parent.name)
         if path.parent.name != "a.example":
             assert go_on.wait(20)

@@ -87,10 +87,15 @@ class TestEveryStore:
         assert store.get("k").data == b"short"
         assert store.stat("k").etag == second
 
+    def test_a_part_of_an_object_is_read_and_ends_where_the_object_ends(self, store: ObjectStore) -> None:
+        store.put("k", b"0123456789")
+        parts = [store.get_part("k", start, size) for start, size in ((0, 3), (4, 2), (8, 5), (10, 1), (99, 1))]
+        assert parts == [b"012", b"45", b"89", b"", b""]
+
     @pytest.mark.parametrize("key", ["none", "content/none", "content"])
     def test_a_missing_object_is_reported_by_its_key(self, store: ObjectStore, key: str) -> None:
         store.put("content/a", b"")
-        for read in (store.get, store.stat):
+        for read in (store.get, store.stat, lambda key: store.get_part(key, 0, 1)):
             with pytest.raises(ObjectNotFound, match=key):
                 read(key)
 

@@ -26,6 +26,7 @@ from typing import Any, Final
 from app.broker.errors import InvalidMessage
 from app.cluster.protocol import PackVersion, read, size_mb, to_json
 from app.errors import PackError, PackQuarantined, StoreError
+from app.storage.disk import sync_file
 from app.storage.folder import FolderStore
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class DataDirectory:
     def recover(self) -> list[StoredPack]:
         """Return the packs that a previous process left, one per domain in order of domain; remove its other files.
 
-        The caller has to check them: their content may be damaged.
+        They were checked when they arrived.
         """
         newest: dict[str, tuple[int, StoredPack]] = {}
         for note in self.folder.glob("*/*.json"):
@@ -114,13 +115,14 @@ class DataDirectory:
             path.unlink(missing_ok=True)
 
     def keep(self, version: PackVersion, written: Path) -> Path:
-        """Move a pack from its temporary file to its domain's folder, and return its path there.
+        """Sync a pack, move it from its temporary file to its domain's folder, and return its path there.
 
         Raises OSError, and leaves no further file then.
         """
         folder, note = self.folder / version.domain, written.with_suffix(".json")
         try:
-            # The only write, which a full disk refuses, is the first step.
+            # What a full disk refuses is first. A pack with a note is not checked again after a power failure.
+            sync_file(str(written))
             note.write_bytes(to_json(version))
             with self._renaming:
                 folder.mkdir(exist_ok=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from app.broker.errors import ApplicationError
 from app.cluster.protocol import MB, Load, PackVersion, Unload, size_mb
@@ -58,6 +57,13 @@ class DiskSpace:
 Job = Load | Unload | IntegrityCheck
 
 
+class Check(Protocol):
+    """A check of a pack's file."""
+
+    def __call__(self, path: Path, *, is_intact: bool = False) -> None:
+        """Raise PackCorrupt for a file that is no intact pack. With `is_intact`, only its schema is checked."""
+
+
 class PackJobs:
     """Executes jobs. On failure the previous version of a pack is still served."""
 
@@ -68,9 +74,9 @@ class PackJobs:
         packs: OpenPacks,
         budget_mb: int,
         store: ObjectStore,
-        check: Callable[[Path], None],
+        check: Check,
     ) -> None:
-        """Keep `budget_mb` in the data directory at most; `check` raises PackCorrupt for a file that is not intact."""
+        """Keep `budget_mb` in the data directory at most."""
         self.directory = directory
         self.packs = packs
         self._budget = budget_mb
@@ -89,14 +95,17 @@ class PackJobs:
         return not isinstance(job, IntegrityCheck) or time.monotonic() >= self._intact_until.get(job.sha256, 0.0)
 
     def recover(self, version: PackVersion, path: Path) -> None:
-        """Serve a pack of the data directory's previous process if it is intact and fits; otherwise remove it."""
+        """Serve a pack of the data directory's previous process if it can be opened and fits; otherwise remove it.
+
+        It was checked when it arrived, and synced to the disk: only its schema may be that of another release.
+        """
         if self.packs.used_mb() + version.size_mb > self._budget:
             log.warning("Pack of %s not recovered, removed: no room for its %d MB", version.domain, version.size_mb)
             self.directory.remove(path)
             return
         try:
             with self.directory.opening(version.domain, version.sha256):
-                self._check(path)
+                self._check(path, is_intact=True)
                 self.packs.put(version, path)
         except Exception as error:  # noqa: BLE001 - One unreadable pack must not prevent the recovery of the others.
             reason = error if isinstance(error, ApplicationError | OSError) else repr(error)
