@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import hypothesis
@@ -27,6 +28,9 @@ from tests.servers.musicbrainz import database
 from tests.servers.postgres import postgres
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.killable import Killable
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def _variables() -> set[str]:
@@ -183,6 +187,15 @@ def event_queue_template(postgres_url: str) -> Iterator[tuple[str, str]]:
     """Yield what `musicbrainz_template` does, of a database whose triggers write `artwork_indexer.event_queue`."""
     with database.template(postgres_url, "event_queue") as name:
         yield postgres_url, name
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Yield a browser, which only few processes of a run start: playwright is imported where it is used."""
+    from tests.support.browser import chromium
+
+    with chromium(tmp_path_factory.mktemp("home")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -39,12 +39,6 @@ OpenTab = Callable[..., Tab]
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsers.chromium(tmp_path_factory.mktemp("home")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with Site({"/guide/1": html_page("Streams, part 1", "The page itself.")}) as running:
         yield running

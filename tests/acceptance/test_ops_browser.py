@@ -6,7 +6,6 @@ Chromium with scripts off drives the operations page of a whole system: broker, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from playwright.sync_api import Browser, Page, expect
 from app.messages.dead_sets import dead_sets
 from config.settings import Settings
 from tests.servers.site import Answer, Request, Site, failure, page
-from tests.support import browser as browsers
 from tests.support.operators import PASSWORD, VARIABLES
 from tests.support.system import running_system
 from tests.support.waiting import eventually
@@ -41,12 +39,6 @@ class FailingSite(Site):
         if request.path == "/wrong" or (request.path.startswith("/page/") and not self.repaired):
             return failure(500)
         return page(f"Page {request.path}", f"The page at {request.path} is here.")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsers.chromium(tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 def log_in(tab: Page, base: str) -> None:

@@ -43,12 +43,6 @@ class Foreign:
     base: str
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsers.chromium(tmp_path_factory.mktemp("home")) as running:
-        yield running
-
-
 @pytest.fixture
 def foreign(tmp_path: Path) -> Iterator[Foreign]:
     with Site({}) as site:

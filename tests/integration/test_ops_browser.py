@@ -18,7 +18,7 @@ from app.timers.timers import Timers, full_pack
 from config.settings import Settings
 from tests.integration.test_ops_waiting import QUEUE, let_wait
 from tests.support.broker import Broker
-from tests.support.browser import DESKTOP, PHONE, Tab, chromium, tab
+from tests.support.browser import DESKTOP, PHONE, Tab, tab
 from tests.support.operators import PASSWORD, operated, with_operators
 from tests.support.waiting import eventually
 
@@ -34,12 +34,6 @@ PAGES = {
     "/ops/searchers": "Searchers",
     "/ops/audit": "Audit",
 }
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 @pytest.fixture

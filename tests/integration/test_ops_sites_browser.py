@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,12 +36,6 @@ PATHS = [
     f"/ops/sites/{DOMAIN}/remove",
     f"/ops/url?url={url('none')}",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsers.chromium(tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 @pytest.fixture
