@@ -310,10 +310,10 @@ class Settings(BaseSettings):
         ge=1,
         description="MB (2^20 bytes) of packs that one searcher keeps; less where the disk is full.",
     )
-    searcher_threads: int = Field(
-        4,
-        ge=1,
-        description="Queries that one searcher answers at the same time: as many as the machine's cores permit.",
+    searcher_processes: int = Field(
+        0,
+        ge=0,
+        description="Processes of one searcher, each of which answers one query at a time. 0: one more than the cores.",
     )
 
     # Notifications

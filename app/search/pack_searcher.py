@@ -42,7 +42,6 @@ from app.search.snippet import (
 )
 from app.search.stemmed import stems_in
 from app.search.subsections import best_pdf_page, choose, subsection_with
-from app.search.turns import TURNS
 from app.search.unfinished import without_frequent_prefix
 from app.search.versions import Versions
 from app.search.visible import VisiblePages
@@ -114,6 +113,11 @@ class PackSearcher:
                 raise PackCorrupt(f"{self.path.name}: its paths cannot be read in {OPENING_SECONDS:g} s") from error
         self._applied = settings, shown
 
+    @property
+    def settings(self) -> SearchSettings:
+        """The settings that were applied last."""
+        return self._applied[0]
+
     def search(
         self,
         query: Query,
@@ -136,7 +140,7 @@ class PackSearcher:
         if sort == "date" or filters != _NO_FILTERS:
             choice = _choice(properties, shown, filters, sort)
         scope = replace(self._scope, hidden=shown.hidden, choice=choice)
-        with TURNS.take(), self._connections.connection(self._time_limit) as connection:
+        with self._connections.connection(self._time_limit) as connection:
             began = time.perf_counter()
             if filters.lang:
                 languages = (filters.lang,)
@@ -185,7 +189,7 @@ class PackSearcher:
     def suggest(self, text: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return completions of a text that a person is typing; raises SearchTimeout, PackCorrupt."""
         pages, hidden = self._properties.pages, self._applied[1].hidden
-        with TURNS.take(), self._connections.connection(self._time_limit) as connection:
+        with self._connections.connection(self._time_limit) as connection:
             return suggest.suggestions(connection, text, pages=pages, hidden=hidden, limit=limit)
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import Check, DiskSpace, IntegrityCheck, JobOutcome, PackJobs
 from app.cluster.searcher.packs import OpenPacks
+from app.cluster.searcher.query_pool import QueryPool
 from app.cluster.searcher.service import QueryHandler
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
@@ -331,10 +332,11 @@ def test_a_corrupt_pack_is_dropped_and_an_intact_one_is_kept(disk: Disk) -> None
 
 
 def test_a_query_that_cannot_read_its_pack_has_it_checked_and_dropped(disk: Disk) -> None:
-    with disk.open() as shelf:
+    with disk.open() as shelf, ExitStack() as stack:
         load = disk.offer("one")
         shelf.have(load)
-        handler = QueryHandler(shelf.packs, request_check=shelf.loader.submit, threads=1, patience=60.0)
+        pool = stack.enter_context(closing(QueryPool(1, time_limit=5.0, patience=60.0)))
+        handler = QueryHandler(shelf.packs, pool, request_check=shelf.loader.submit)
         query = {"domain": "a.example", "q": "word"}
         path = shelf.packs.path("a.example")
         assert path is not None

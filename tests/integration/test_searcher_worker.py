@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +13,8 @@ import pytest
 from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Load, ProblemReply, Registration, to_payload
-from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Reporter
-from app.cluster.searcher.service import QueryHandler
 from app.counts import PACKS_OPENED, SEARCHER_QUERIES, SEARCHER_SECONDS, read_counts
-from app.errors import NotPlaced
 from app.search.contract import SearchReply
 from app.storage.layout import manifest_key
 from app.storage.open import open_store
@@ -151,7 +146,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     assert not [each for each in ear.received[mark:] if each.type in ("loaded", "failed")]
 
 
-def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator, settings: Settings) -> None:
+def test_a_searcher_that_has_a_reason_sends_no_heartbeats(ear: FakeOrchestrator, settings: Settings) -> None:
     trouble = [""]
     posts = Publisher(settings.broker), Publisher(settings.broker)
     state = Registration(searcher_id="it", seq=0, changes=0, free_space=1)
@@ -168,7 +163,7 @@ def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator
         reporter.register()
         first = ear.receive("register")
         ear.receive("heartbeat")
-        trouble[0] = "every thread is stuck in a query"
+        trouble[0] = "the broker is unreachable"
         eventually(lambda: reporter._silent, "it has noticed")
         mark = ear.mark()
         last = ear.received[-1].report.seq
@@ -178,32 +173,6 @@ def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator
         trouble[0] = ""
         again = ear.receive("register", after=mark)
         assert again.report.seq == last + 1 > first.report.seq
-
-
-def test_queries_are_stuck_when_every_thread_runs_one_for_too_long(tmp_path: Path) -> None:
-    go_on = threading.Event()
-
-    class Slow(OpenPacks):
-        """Packs on a disk that does not answer."""
-
-        def version(self, domain: str) -> None:
-            go_on.wait(60)
-
-    packs = Slow(remove=Path.unlink, time_limit=1.0)
-    query_handler = QueryHandler(packs, request_check=lambda _: None, threads=2, patience=0.05)
-    payload = {"domain": DOMAIN, "q": "word"}
-    with ThreadPoolExecutor(2) as pool:
-        try:
-            first = pool.submit(query_handler.search, payload)
-            eventually(lambda: len(query_handler._running) == 1, "one query runs")
-            assert not query_handler.is_stuck()
-            second = pool.submit(query_handler.suggest, payload)
-            eventually(query_handler.is_stuck, "both run for too long")
-        finally:
-            go_on.set()
-        for each in (first, second):
-            assert isinstance(each.exception(), NotPlaced)
-    assert not query_handler.is_stuck()
 
 
 def test_a_searcher_whose_queue_was_deleted_declares_it_again_and_registers(
@@ -227,7 +196,7 @@ def test_a_searcher_whose_queue_was_deleted_declares_it_again_and_registers(
 def test_queries_beyond_the_backlog_are_refused_at_once_and_the_others_answered(
     settings: Settings, environment: dict[str, str], tmp_path: Path, ear: FakeOrchestrator, packs: Packs
 ) -> None:
-    with fleet({**environment, "SEARCHER_THREADS": "1"}, tmp_path / "logs") as ours:
+    with fleet({**environment, "SEARCHER_PROCESSES": "1"}, tmp_path / "logs") as ours:
         ready(ours.searcher())
         me = ear.receive("register").report.searcher_id
         packs.publish(DOMAIN, 40)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.cluster.searcher.service import MAX_REPLY, bounded_reply
+from app.cluster.searcher.query_process import MAX_REPLY, bounded_reply
 from app.errors import PackCorrupt, PackError, SearchTimeout
 from app.pack import database
 from app.pack.properties import write_properties

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from kombu import Queue
@@ -21,6 +22,7 @@ from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import PackJobs
 from app.cluster.searcher.packs import OpenPacks
+from app.cluster.searcher.query_pool import QueryPool, usable_cores
 from app.cluster.searcher.reporter import Reporter
 from app.cluster.searcher.search_settings import SearchSettingsReader
 from app.cluster.searcher.service import BACKLOG, STUCK_SECONDS, TIME_LIMIT, QueryHandler, SearcherService
@@ -102,20 +104,21 @@ def build(
 ) -> tuple[SearcherService, Reporter, SearchSettingsReader]:
     """Lock a data directory and return a searcher's service, reporter and reader of settings; raises PackError."""
     directory = DataDirectory.acquire(settings.data_dir / "searchers")
-    packs = OpenPacks(remove=directory.remove, time_limit=TIME_LIMIT)
+    # One more than cores: a slow query holds up no other.
+    processes = settings.searcher_processes or usable_cores() + 1
+    pool = QueryPool(processes, time_limit=TIME_LIMIT, patience=STUCK_SECONDS)
+
+    def remove(path: Path) -> None:
+        pool.close_pack(path)
+        directory.remove(path)
+
+    packs = OpenPacks(remove=remove, time_limit=TIME_LIMIT)
     store = store_of(settings)
     jobs = PackJobs(
         directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, store=store, check=database.check
     )
     loader = Loader(jobs)
-    threads = settings.searcher_threads
-    query_handler = QueryHandler(packs, request_check=loader.submit, threads=threads, patience=STUCK_SECONDS)
-
-    def silence_reason() -> str:
-        if not is_connected():
-            return "the broker is unreachable"
-        return "every thread is stuck in a query" if query_handler.is_stuck() else ""
-
+    query_handler = QueryHandler(packs, pool, request_check=loader.submit)
     reporter = Reporter(
         events=Publisher(settings.broker, timeout=settings.publish_timeout),
         heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
@@ -123,18 +126,19 @@ def build(
         every=settings.heartbeat,
         heartbeat=partial(loader.heartbeat, searcher_id),
         registration=partial(loader.registration, searcher_id),
-        silence_reason=silence_reason,
+        silence_reason=lambda: "" if is_connected() else "the broker is unreachable",
     )
     service = SearcherService(
         packs=packs,
+        pool=pool,
         loader=loader,
         query_handler=query_handler,
         responder=Responder(
             settings.broker,
             {},
             problem=lambda error: to_json(problem_reply(error, process="searcher")),
-            threads=threads,
-            backlog=BACKLOG * threads,
+            threads=processes,
+            backlog=BACKLOG * processes,
         ),
         reporter=reporter,
     )
