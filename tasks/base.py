@@ -164,6 +164,16 @@ def target_of(message: Mapping[str, Any]) -> Target:
     return page
 
 
+def pages_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of single pages that a message stands for: of its own one and of those in `more`."""
+    first, more = dict(message), message.get("more") or []
+    first.pop("more", None)
+    if not isinstance(more, list) or not all(isinstance(each, dict) for each in more):
+        raise InvalidMessage(f"more {str(more)[:100]!r}: expected a list of objects")
+    common = {name: first[name] for name in ("domain", "crawl_id") if name in first}
+    return [first, *({**each, **common} for each in more)]
+
+
 def domain_of(message: Mapping[str, Any]) -> str:
     """Return the domain that a message names; raises InvalidMessage or InvalidUrl."""
     return parse_message_domain(message)
@@ -223,12 +233,12 @@ class PageTask(SiteTask):
         The page stays in its crawl's pack with what was stored of it before. So do the pages that only its links
         lead to: they are unknown now, not gone.
         """
-        message = as_message(args, kwargs, "url")
-        page, kind = page_of(message), _KIND.get(self.name)
-        if not page.crawl_id or not kind:
-            return
-        with _frontier_of_event_loop() as frontier:
-            complete_dead(frontier, replace(page, role=role_of(message)), kind)
+        kind = _KIND.get(self.name)
+        for message in pages_of(as_message(args, kwargs, "url")):
+            page = page_of(message)
+            if page.crawl_id and kind:
+                with _frontier_of_event_loop() as frontier:
+                    complete_dead(frontier, replace(page, role=role_of(message)), kind)
 
 
 @contextmanager

@@ -9,23 +9,31 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
+from app.broker.delivery import Delivery
+from app.broker.headers import DELIVERIES, LAST_ERROR
 from app.broker.outgoing import Outgoing
+from app.broker.policies.base import Dead
+from app.broker.worker.carry_out import carry_out
+from app.broker.worker.carry_out import message_of as replacement_of
+from app.broker.worker.failures import failure_of
+from app.celery import app
 from app.counts import CRAWLED_URLS
-from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, MessageKind
+from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, Host, MessageKind, PageMessage
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult, Redirected, links_of
 from app.crawl.read.cpu_limit import limit_was_exceeded
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import entry_of
+from app.crawl.steps import complete_dead, entry_of, message_of
 from app.crawl.urls import Link, Target, canonical_key, host_of
 from app.messages.envelopes import delayed_message, site_message
 from app.notifications.events import crawl_ended
 from app.sites.moves import may_move
 from app.sites.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
-from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, role_of, target_of, task
+from config.routes import PAGE
+from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, pages_of, role_of, target_of, task
 from tasks.notify import publish_events
 from tasks.traces import note_trace
 
@@ -119,16 +127,58 @@ def crawl(self: Any, **message: Any) -> None:
 
 @task("page", PageTask, bind=True)
 def page(self: Any, **message: Any) -> None:
-    """Index one page of a crawl and follow its links: one message, one GET, one budget."""
-    target = replace(
+    """Index pages of a crawl on one host and follow their links: one GET each.
+
+    A page that fails beside others gets a message and a budget of its own. So do all if the message comes again.
+    """
+    targets, process = [_page_target(each) for each in pages_of(message)], context()
+    first, headers = targets[0], self.request.headers or {}
+    if len(targets) > 1 and _is_again(self.request):
+        host = Host(host_of(first.url), delay=0, concurrency=1)
+        process.frontier.release(first.crawl_id, "page", first.canonical_key, host, failed=False)
+        alone = Admitted(tuple(message_of(each) for each in targets))
+        process.publisher.publish(page_messages(first.domain, first.crawl_id, alone))
+        return
+    too_complex = limit_was_exceeded(headers)
+    completed = process.work_of(first.role).run(targets, message_id=str(self.request.id), too_complex=too_complex)
+    publish_admitted(first, completed)
+    for failed, error in completed.failed:
+        _retry_alone(first, failed, error)
+
+
+def _page_target(message: Mapping[str, Any]) -> Target:
+    redirects = message.get("redirects")
+    return replace(
         target_of(message),
         referrer=str(message.get("referrer") or ""),
-        redirects=redirects if isinstance(redirects := message.get("redirects"), int) else 0,
+        redirects=redirects if isinstance(redirects, int) else 0,
         role=role_of(message),
     )
-    too_complex = limit_was_exceeded(self.request.headers or {})
-    completed = context().work_of(target.role).run(target, message_id=str(self.request.id), too_complex=too_complex)
-    publish_admitted(target, completed)
+
+
+def _is_again(request: Any) -> bool:
+    """Return whether an earlier run of a message failed or was lost: one of its pages may be to blame."""
+    is_marked = not (request.headers or {}).keys().isdisjoint((LAST_ERROR, DELIVERIES))
+    return is_marked or bool((request.delivery_info or {}).get("redelivered"))
+
+
+def _retry_alone(first: Target, page: PageMessage, error: Exception) -> None:
+    """Publish the message of a page that failed beside others, as the policy decides on its first failed run."""
+    process, name = context(), "site.page"
+    [sent] = page_messages(first.domain, first.crawl_id, Admitted((page,)))
+    kind, address = (sent.content_type, sent.content_encoding), (PAGE, sent.routing_key, sent.exchange)
+    delivery, failure = (
+        Delivery(sent.body, sent.headers, sent.properties, *kind, *address),
+        failure_of(error, task=name),
+    )
+    decision = app.retries.policies.policy_for(PAGE, name).decide(delivery, failure)
+    logger.warning("%s of %s, which failed beside others: %s", type(decision).__name__, page.url, failure)
+    [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=process.publisher)
+    if isinstance(outcome, Exception):
+        raise outcome
+    if isinstance(decision, Dead):
+        target = Target(page.url, first.domain, canonical_key(page.url), first.crawl_id, page.depth, role=page.role)
+        complete_dead(process.frontier, target, "page")
 
 
 @task("end_crawl", CrawlTask)
@@ -182,23 +232,38 @@ def publish_end(domain: str, crawl_id: str) -> None:
 
 
 def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoing]:
-    """Return the messages of admitted pages, for a delay queue if their host needs a rest."""
-    budgets = context().budgets
+    """Return the messages of admitted pages, for a delay queue if their host needs a rest.
+
+    Pages of one host share messages, each `page` with `more`. A sitemap and a probe have their own.
+    """
+    budgets, alone, shared = context().budgets, [], dict[str, list[PageMessage]]()
+    for each in admitted.messages:
+        if each.kind == "page" and not each.role:
+            shared.setdefault(host_of(each.url), []).append(each)
+        else:
+            alone.append([each])
+    parts = [
+        pages[at : at + admitted.batch] for pages in shared.values() for at in range(0, len(pages), admitted.batch)
+    ]
     return [
         delayed_message(
-            each.kind,
+            first.kind,
             budgets,
             admitted.wait,
-            url=each.url,
+            **_fields_of(first),
             domain=domain,
             crawl_id=crawl_id,
-            depth=each.depth,
-            **({"referrer": each.referrer} if each.referrer else {}),
-            **({"redirects": each.redirects} if each.redirects else {}),
-            **({"role": each.role} if each.role else {}),
+            **({"more": [_fields_of(each) for each in more]} if more else {}),
         )
-        for each in admitted.messages
+        for first, *more in alone + parts
     ]
+
+
+def _fields_of(page: PageMessage) -> dict[str, Any]:
+    """Return the fields of a message that name a page."""
+    fields = {"url": page.url, "depth": page.depth}
+    others = {"referrer": page.referrer, "redirects": page.redirects, "role": page.role}
+    return fields | {name: value for name, value in others.items() if value}
 
 
 def _publish_pairs(domain: str, crawl_id: str, links: Sequence[Link], *, depth: int) -> None:

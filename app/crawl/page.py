@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from redis import Redis
 
@@ -67,23 +68,27 @@ class PageWork:
         self._probes = probes
         self._single_flight = SingleFlight(raw_redis)
 
-    def run(self, target: Target, *, message_id: str, too_complex: bool = False) -> Completed:
-        """Fetch and store a page unless nothing is left to do, and return the pages to publish next.
+    def run(self, targets: Sequence[Target], *, message_id: str, too_complex: bool = False) -> Completed:
+        """Fetch and store the pages of a message unless nothing is left to do, and return the pages to publish next.
 
-        Raises what `Steps.enter`, `get` and the store raise; then the page leaves the admission window until its retry.
+        Raises what `Steps.enter` and the store raise, and, for a single page, what `get` raises.
         """
-        run = self._steps.enter(target, message_id=message_id)
-        if run.entered.not_due and run.entered.former:
-            if unchanged := self._not_due(run, run.entered.former):
-                return self.complete(replace(run, result=unchanged, member=True))
-            run = self._steps.enter(target, message_id=message_id, due=True)
-        if not run.entered.fetch:
-            return self._steps.complete_unfetched(run)
-        with self._steps.released_on_error(run):
-            received = TOO_COMPLEX if too_complex else self.get(run, former=run.entered.former)
-            run = _read(run, received)
-            run = replace(run, member=bool(self.store(target, run.result)))
-        return self.complete(run)
+        runs = self._steps.enter(targets, message_id=message_id)
+        runs = [self._kept(run) if run.entered.not_due else run for run in runs]
+        if any(run.entered.not_due and not run.member for run in runs):
+            again = [run.target for run in runs if not run.member]
+            runs = self._steps.enter(again, message_id=message_id, due=True) + [run for run in runs if run.member]
+        return self._steps.finish(runs, partial(self._work, too_complex=too_complex))
+
+    def _work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
+        """Fetch and store a page, and return its run with the result."""
+        run = _read(run, TOO_COMPLEX if too_complex else self.get(run, former=run.entered.former))
+        return self._followed(replace(run, member=bool(self.store(run.target, run.result))))
+
+    def _kept(self, run: UrlRun) -> UrlRun:
+        """Return the run of a page that is not due with its result, or as it is if the page must be requested."""
+        unchanged = self._not_due(run, run.entered.former) if run.entered.former else None
+        return self._followed(replace(run, result=unchanged, member=True)) if unchanged else run
 
     def fetch(
         self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
@@ -193,10 +198,14 @@ class PageWork:
         return self.complete(replace(run, kind=kind, recorded=recorded, result=result, member=member))
 
     def complete(self, run: UrlRun) -> Completed:
-        """Complete a page's message with what the page leads to, which is nothing of an `index`."""
+        """Complete a page's message with what the page leads to."""
+        return self._steps.complete([self._followed(run)])
+
+    def _followed(self, run: UrlRun) -> UrlRun:
+        """Return a run with the hash of its page's text, and what the page leads to, which is nothing of an `index`."""
         if run.recorded and run.kind != "index":
             run = self._with_found(run)
-        return self._steps.complete(run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result)))
+        return run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result))
 
     def _with_found(self, run: UrlRun) -> UrlRun:
         """Return a run with the links of its page; of a start page, also with its probe and what names its sitemaps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from app.crawl.frontier.values import Completed
@@ -26,18 +27,14 @@ class ProbeWork:
         url = probe_url(start.url, start.crawl_id) if self._probes else None
         return (url,) if url else ()
 
-    def run(self, target: Target, *, message_id: str, too_complex: bool = False) -> Completed:
+    def run(self, targets: Sequence[Target], *, message_id: str, too_complex: bool = False) -> Completed:
         """Request the URL, note the text of an error page, and return the pages to publish next.
 
         Raises what `Steps.enter` raises.
         """
-        run = self._steps.enter(target, message_id=message_id)
-        if not run.entered.fetch:
-            return self._steps.complete_unfetched(run)
-        with self._steps.released_on_error(run):
-            skipped = Skipped(why=Reason.PROBE, detail="its response took too much CPU time")
-            run = replace(run, result=skipped if too_complex else self._read(run))
-        return self._steps.complete(run)
+        skipped = Skipped(why=Reason.PROBE, detail="its response took too much CPU time")
+        runs = self._steps.enter(targets, message_id=message_id)
+        return self._steps.finish(runs, lambda run: replace(run, result=skipped if too_complex else self._read(run)))
 
     def _read(self, run: UrlRun) -> Skipped:
         """Request the URL without retries, and note the text of the error page unless the site says that it is one."""

@@ -32,18 +32,16 @@ class SitemapWork:
         """Return the URL of the robots.txt that names the sitemaps of a start page."""
         return (robots_url(start.url),)
 
-    def run(self, target: Target, *, message_id: str, too_complex: bool = False) -> Completed:
+    def run(self, targets: Sequence[Target], *, message_id: str, too_complex: bool = False) -> Completed:
         """Add the URLs of a sitemap to the backlog, and return the pages to publish next. Raises as `PageWork.run`."""
-        run = self._steps.enter(target, message_id=message_id)
-        if not run.entered.fetch:
-            return self._steps.complete_unfetched(run)
-        with self._steps.released_on_error(run):
-            if too_complex:
-                self._steps.frontier.note_cut(target.crawl_id)
-                run = replace(run, result=TOO_COMPLEX)
-            else:
-                run = self._with_added(run, self.read(run))
-        return self._steps.complete(run)
+
+        def work(run: UrlRun) -> UrlRun:
+            if not too_complex:
+                return self._with_added(run, self.read(run))
+            self._steps.frontier.note_cut(run.target.crawl_id)
+            return replace(run, result=TOO_COMPLEX)
+
+        return self._steps.finish(self._steps.enter(targets, message_id=message_id), work)
 
     def _with_added(self, run: UrlRun, read: ReadSitemap) -> UrlRun:
         """Add the pages of a sitemap to the backlog, and return its run with further sitemaps.

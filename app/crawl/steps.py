@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,9 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import (
+    Admitted,
     Completed,
+    Completion,
     Entered,
     FoundPage,
     Host,
@@ -46,10 +48,13 @@ from app.crawl.read.extract.extractors import extractor
 from app.crawl.record.entries import UrlEntry, first_links
 from app.crawl.record.reasons import Reason
 from app.crawl.urls import SITEMAP, Target, canonical_key, host_of
-from app.errors import ServerError
+from app.errors import FetchError, ServerError
 from app.http.response import Response
 from app.storage.layout import page_id
 from config.settings import Settings
+
+#: Pages that a message may have at most, and seconds after which no further one of them is begun.
+MOST_PAGES, BATCH_SECONDS = 16, 0.5
 
 #: Seconds that a message waits whose crawl Redis lost while it was restored.
 _LOST_AGAIN = 1.0
@@ -68,7 +73,7 @@ class UrlRun:
 
     `key` names it in the frontier and in the crawl record, which a client's crawl does not have: `recorded` is false.
     `member` says whether the page belongs in the pack, `text` is its `text_hash`. `found` are the URLs that it leads
-    to, `excluded` those that are not followed, with their reasons.
+    to, `excluded` those that are not followed, with their reasons. `error` is why it failed beside other URLs.
     """
 
     target: Target
@@ -85,6 +90,7 @@ class UrlRun:
     text: str = ""
     found: Sequence[FoundPage] = ()
     excluded: Sequence[tuple[str, FoundPage]] = ()
+    error: FetchError | None = None
 
 
 class Steps:
@@ -120,29 +126,67 @@ class Steps:
         host = Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
         return UrlRun(target=target, key=key, policy=policy, client=client, rules=rules, host=host)
 
-    def enter(self, target: Target, *, message_id: str, due: bool = False) -> UrlRun:
-        """Begin the run of a message, in a crawl that Redis may have lost. An earlier run of it is no longer at work.
+    def enter(self, targets: Sequence[Target], *, message_id: str, due: bool = False) -> list[UrlRun]:
+        """Begin the run of a message of URLs of one host, in a crawl that Redis may have lost.
 
-        With `due`, the page is requested whatever the former crawl found. Nothing is left to do for a message of a
-        removed site. Raises what `begin` and `Frontier.enter` raise, such as Postpone while the host is busy.
+        An earlier run of it is no longer at work. With `due`, pages are requested whatever the former crawl found.
+        Nothing is left to do for a message of a removed site. Raises what `begin` and `Frontier.enter` raise, such as
+        Postpone while the host is busy.
         """
-        run = self.begin(target)
-        link = FoundPage(target.url, target.canonical_key, target.depth, target.referrer, target.redirects, target.role)
+        first = self.begin(targets[0])
+        target, policy = first.target, first.policy
+        runs = [replace(first, target=each, key=frontier_key(each.canonical_key, each.role)) for each in targets]
+        links = [
+            FoundPage(each.url, each.canonical_key, each.depth, each.referrer, each.redirects, each.role)
+            for each in targets
+        ]
         enter = partial(
             self.frontier.enter,
-            *(target.crawl_id, target.domain, link, run.host),
+            *(target.crawl_id, target.domain, links, first.host),
             message_id=message_id,
             due=due,
-            traps=run.policy.traps,
+            traps=policy.traps,
         )
         entered = enter()
-        if not entered.crawl_found:
+        if not entered[0].crawl_found:
             if not self.records.restore(target):
-                return run
+                return runs
             entered = enter()
-        if not entered.crawl_found:
+        if not entered[0].crawl_found:
             raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again", code="crawl-lost")
-        return replace(run, entered=entered)
+        return [replace(run, entered=each) for run, each in zip(runs, entered, strict=True)]
+
+    def finish(self, runs: Sequence[UrlRun], work: Callable[[UrlRun], UrlRun]) -> Completed:
+        """Do the work on the URLs of a message one after the other, and complete them together.
+
+        Return the pages to publish next: those admitted now, those handed over before, and those that are left. Pages
+        are left after BATCH_SECONDS, and after a response that pauses the host or may be that of a trap. The FetchError
+        of one among several URLs is returned with it. Any other error is raised, as is that of a message of one URL.
+        """
+        began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
+        with self._released_on_error(runs):
+            for run in runs:
+                if run.entered.spent:
+                    ended.append(replace(run, result=Skipped(why=run.entered.spent)))
+                elif not run.entered.fetch:
+                    ended += [run] if run.result is not _NO_RESULT else []
+                elif fetched and (_is_last(ended) or time.monotonic() > began + BATCH_SECONDS):
+                    left.append(run)
+                else:
+                    fetched += 1
+                    ended.append(_worked(run, work, alone=len(runs) == 1))
+        again = [message_of(run.target) for run in left]
+        again += [message for run in runs for message in run.entered.handover.messages]
+        if not ended:
+            return Completed(Admitted(tuple(again), batch=MOST_PAGES), message_name(runs[0].kind, runs[0].key))
+        pace = int(BATCH_SECONDS * fetched / max(0.001, time.monotonic() - began))
+        is_pace = fetched and not runs[0].target.role
+        completed = self.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
+        admitted = completed.admitted
+        if again:  # One message in place of this one.
+            admitted = replace(admitted, messages=(*again, *admitted.messages), batch=MOST_PAGES)
+        failed = tuple((message_of(run.target), run.error) for run in ended if run.error)
+        return replace(completed, admitted=admitted, failed=failed)
 
     def classified(self, run: UrlRun, response: Response) -> FetchResult:
         """Return what the response to a page or a probe means; raises ServerError, which may pause the host."""
@@ -153,42 +197,76 @@ class Steps:
             raise
 
     @contextmanager
-    def released_on_error(self, run: UrlRun) -> Iterator[None]:
-        """End a run in whose block an error is raised. Unless it is Postpone, it leaves the admission window."""
+    def _released_on_error(self, runs: Sequence[UrlRun]) -> Iterator[None]:
+        """End runs in whose block an error is raised. Unless it is Postpone, they leave the admission window."""
         try:
             yield
         except BaseException as error:
             failed = not isinstance(error, Postpone)
-            reason = f"{type(error).__name__}: {error}"
-            self.frontier.release(run.target.crawl_id, run.kind, run.key, run.host, failed=failed, error=reason)
+            for run in runs:
+                crawl_id, reason = run.target.crawl_id, _text_of(error)
+                self.frontier.release(crawl_id, run.kind, run.key, run.host, failed=failed, error=reason)
             raise
 
-    def complete_unfetched(self, run: UrlRun) -> Completed:
-        """Complete a message of a spent budget; of one that is completed, return the pages to publish again."""
-        if run.entered.spent:
-            return self.complete(replace(run, result=Skipped(why=run.entered.spent)))
-        return Completed(run.entered.handover, message_name(run.kind, run.key))
-
-    def complete(self, run: UrlRun) -> Completed:
-        """Complete a message, and return the pages that are admitted now. Of a `crawl`, the record gets no line."""
-        entry, policy = entry_of(run.target, run.result), run.policy
-        if run.kind != "crawl":
-            CRAWLED_URLS.add(entry.state, entry.reason)
-        if run.kind == "page":  # The frontier adds the links by which the crawl finds pages.
-            entry.links = first_links(entry.links)
+    def complete(self, runs: Sequence[UrlRun], *, batch: int = 0) -> Completed:
+        """Complete a message of URLs, and return the pages that are admitted now, up to `batch` in a message."""
+        first, policy = runs[0], runs[0].policy
         return self.frontier.complete(
-            run.target.crawl_id,
-            run.kind,
-            run.key,
-            host=run.host,
-            line=entry.to_line().decode() if run.recorded and run.kind != "crawl" else "",
-            indexed=run.member,
-            links=run.found,
-            text=run.text,
-            excluded=run.excluded,
+            first.target.crawl_id,
+            [_completion_of(run) for run in runs],
+            host=first.host,
             max_pages=policy.settings.max_pages,
             traps=policy.traps,
+            batch=batch,
         )
+
+
+def _worked(run: UrlRun, work: Callable[[UrlRun], UrlRun], *, alone: bool) -> UrlRun:
+    try:
+        return work(run)
+    except FetchError as error:
+        if alone:
+            raise
+        return replace(run, error=error)
+
+
+def _is_last(runs: Sequence[UrlRun]) -> bool:
+    """Return whether the last run has paused its host, or has found the text of an earlier one."""
+    *earlier, last = runs
+    if isinstance(last.error, ServerError) and last.error.retry_after:
+        return True
+    return bool(last.text) and any(last.text == run.text for run in earlier)
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def message_of(target: Target) -> PageMessage:
+    """Return the message of a page of a crawl alone."""
+    return PageMessage("page", target.url, target.depth, target.referrer, target.redirects, target.role)
+
+
+def _completion_of(run: UrlRun) -> Completion:
+    """Return how a URL's run ends, which is counted. Of a `crawl`, the record gets no line."""
+    if run.error:
+        return Completion(kind=run.kind, canonical_key=run.key, state="f", error=_text_of(run.error))
+    entry, line = entry_of(run.target, run.result), ""
+    if run.kind != "crawl":
+        CRAWLED_URLS.add(entry.state, entry.reason)
+    if run.kind == "page":  # The frontier adds the links by which the crawl finds pages.
+        entry.links = first_links(entry.links)
+    if run.recorded and run.kind != "crawl":
+        line = entry.to_line().decode()
+    return Completion(
+        kind=run.kind,
+        canonical_key=run.key,
+        line=line,
+        indexed=run.member,
+        links=run.found,
+        text=run.text,
+        excluded=run.excluded,
+    )
 
 
 def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes: int = 0) -> Response:
@@ -271,4 +349,4 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
     line = entry.to_line().decode() if recorded and kind != "crawl" else ""
     # Without a look at robots.txt: this runs in the event loop of the worker's main process.
     host = Host(host_of(target.url), delay=0, concurrency=1)
-    frontier.complete(target.crawl_id, kind, key, host=host, line=line, dead=True)
+    frontier.complete(target.crawl_id, [Completion(kind=kind, canonical_key=key, state="x", line=line)], host=host)

@@ -27,6 +27,7 @@ from app.counts import (
     TASK_RUNS,
     read_counts,
 )
+from app.crawl.steps import MOST_PAGES
 from app.private_services import Urls
 from tests.servers.site import Answer, Request, Site, Wire, page
 from tests.support.broker import Broker
@@ -195,7 +196,7 @@ def test_every_page_is_stored_and_every_run_counted_though_pool_processes_are_ki
         runs = Counter[str]()
         for (task, _, _, _), count in counted[TASK_RUNS].items():
             runs[task] += round(count) if task in received else 0
-        assert received["site.page"] >= len(leaves)
+        assert received["site.page"] >= len(leaves) / MOST_PAGES
         assert +runs == received
         # A killed process loses what it counted within a second, and what runs again counts once.
         urls = sum(counted[CRAWLED_URLS].values())
@@ -209,5 +210,5 @@ def test_every_page_is_stored_and_every_run_counted_though_pool_processes_are_ki
         requested = [path for path in site.paths() if path not in ("/robots.txt", "/sitemap.xml")]
         assert set(requested) == {"/", *leaves}
         assert kills
-        # Beside each page: what the killed processes had begun.
-        assert len(requested) <= len(leaves) + 1 + kills * GROUP
+        # Beside each page: what the killed processes had begun, in messages of several pages.
+        assert max(Counter(requested).values()) <= 1 + kills

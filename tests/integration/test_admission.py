@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from app.broker.errors import Postpone
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Admitted, Crawl, FoundPage, Host, PageMessage
+from app.crawl.frontier.values import Admitted, Completion, Crawl, FoundPage, Host, PageMessage
 from app.crawl.frontier.view import CrawlView
 from app.redis_state.client import ConnectionCount, get_redis
 from tests.support.redis_proxy import RedisProxy, Trouble
@@ -28,17 +28,21 @@ pytestmark = pytest.mark.integration
 
 DOMAIN = "a.gov"
 #: Faults at one step of a message's life: the process dies before or after the step, or the page fails.
-FAULTS = ("", "", "", "", "dies after enter", "fails", "dies after complete", "dies after publish")
+FAULTS = ("", "", "", "", "dies after enter", "fails", "one fails", "dies after complete", "dies after publish")
 
 
 @dataclass
 class World:
-    """A site of numbered pages, a broker as a list of messages with their ids, and workers that die."""
+    """A site of numbered pages, a broker as a list of messages with their ids, and workers that die.
+
+    A message has up to `batch` pages.
+    """
 
     redis: Redis
     site: dict[int, list[int]]
     window: int
-    messages: list[tuple[PageMessage, int, bool]] = field(default_factory=list)
+    batch: int
+    messages: list[tuple[Sequence[PageMessage], int, bool]] = field(default_factory=list)
     fetched: Counter[str] = field(default_factory=Counter)
     published: int = 0
     deaths: int = 0
@@ -51,48 +55,64 @@ class World:
         self.publish(Admitted((PageMessage("page", url(0), 0, ""),)))
 
     def publish(self, admitted: Admitted) -> None:
-        for message in admitted.messages:
+        for at in range(0, len(admitted.messages), admitted.batch):
             self.published += 1
-            self.messages.append((message, self.published, False))
+            self.messages.append((admitted.messages[at : at + admitted.batch], self.published, False))
 
     def deliver(self, position: int, worker: int, fault: str) -> None:
         """Deliver one message; `fault` says where its run ends."""
         message, own_id, again = self.messages.pop(position % len(self.messages))
-        frontier, link = self.workers[worker], FoundPage(message.url, message.url, message.depth)
+        frontier = self.workers[worker]
+        links = [FoundPage(each.url, each.url, each.depth) for each in message]
         try:
-            entered = frontier.enter("c", DOMAIN, link, self.host, message_id=str(own_id))
+            entered = frontier.enter("c", DOMAIN, links, self.host, message_id=str(own_id))
         except (Postpone, OutOfMemoryError):
             self.messages.append((message, own_id, again))
             return
+        for each in entered:
+            self.publish(each.handover)
         if fault == "dies after enter":
             self.die(message, own_id, worker)
-        elif not entered.fetch:
-            self.publish(entered.handover)
-        elif fault == "fails":
+        elif fault == "fails" and any(each.fetch for each in entered):
             self.messages.append((message, own_id, True))
             with suppress(OutOfMemoryError):
-                frontier.release("c", "page", message.url, self.host, failed=True)
-        else:
-            self.fetched[message.url] += 1
-            links = [FoundPage(url(each), url(each), message.depth + 1) for each in self.site[number(message.url)]]
-            try:
-                completed = frontier.complete("c", "page", message.url, host=self.host, links=links, max_pages=1_000)
-            except OutOfMemoryError:
-                self.deaths += 1
-                self.messages.append((message, own_id, again))
-                return
-            if fault == "dies after complete":
-                self.die(message, own_id, worker)
-                return
-            self.publish(completed.admitted)
-            if fault == "dies after publish":
-                self.die(message, own_id, worker)
-                return
-            frontier.note_handed_over("c", completed.name)
+                for link in links:
+                    frontier.release("c", "page", link.url, self.host, failed=True)
+        elif fetched := [page for page, each in zip(message, entered, strict=True) if each.fetch]:
+            self.complete(fetched, (message, own_id, again), worker, fault)
 
-    def die(self, message: PageMessage, own_id: int, worker: int) -> None:
-        """Let the broker deliver the message again, to a new process."""
-        self.deaths += 1
+    def complete(
+        self, fetched: list[PageMessage], whole: tuple[Sequence[PageMessage], int, bool], worker: int, fault: str
+    ) -> None:
+        """Complete the pages of a message together. With the fault `one fails`, one of several does."""
+        frontier, failed = self.workers[worker], fetched[:1] if fault == "one fails" and len(fetched) > 1 else []
+        done = fetched[len(failed) :]
+        self.fetched.update(each.url for each in done)
+        completions = [Completion(canonical_key=each.url, state="f", error="ServerError") for each in failed]
+        for each in done:
+            links = [FoundPage(url(to), url(to), each.depth + 1) for to in self.site[number(each.url)]]
+            completions.append(Completion(canonical_key=each.url, links=links))
+        try:
+            completed = frontier.complete("c", completions, host=self.host, max_pages=1_000, batch=self.batch)
+        except OutOfMemoryError:
+            self.deaths += len(fetched)
+            self.messages.append(whole)
+            return
+        if fault == "dies after complete":
+            self.die(whole[0], whole[1], worker)
+            return
+        self.publish(completed.admitted)
+        for each in failed:
+            self.published += 1
+            self.messages.append(([each], self.published, True))
+        if fault == "dies after publish":
+            self.die(whole[0], whole[1], worker)
+            return
+        frontier.note_handed_over("c", completed.name)
+
+    def die(self, message: Sequence[PageMessage], own_id: int, worker: int) -> None:
+        """Let the broker deliver the message again, to a new process. It repeats its pages at most."""
+        self.deaths += len(message)
         self.messages.append((message, own_id, True))
         self.workers[worker] = Frontier(self.redis, ttl=60)
 
@@ -142,7 +162,7 @@ def redis(proxy: RedisProxy) -> Iterator[Redis]:
         yield client
 
 
-@given(SITES, st.integers(1, 4), STEPS, TROUBLES)
+@given(SITES, st.integers(1, 4), st.integers(1, 4), STEPS, TROUBLES)
 @hypothesis_settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_page_is_fetched_and_nothing_stays_open_whatever_dies_or_is_lost_or_refused(
     redis_url: str,
@@ -150,11 +170,12 @@ def test_every_page_is_fetched_and_nothing_stays_open_whatever_dies_or_is_lost_o
     redis: Redis,
     links: list[list[int]],
     window: int,
+    batch: int,
     steps: list[tuple[int, int, str]],
     troubles: tuple[Trouble, int],
 ) -> None:
     proxy.trouble = ""
-    world, view = World(redis, dict(enumerate(links)), window), CrawlView(get_redis(redis_url))
+    world, view = World(redis, dict(enumerate(links)), window, batch), CrawlView(get_redis(redis_url))
     proxy.trouble, proxy.every = troubles
     for position, worker, fault in steps:
         if fault.startswith("tick"):
@@ -162,7 +183,8 @@ def test_every_page_is_fetched_and_nothing_stays_open_whatever_dies_or_is_lost_o
         elif world.messages:
             world.deliver(position, worker, fault)
         admitted = view.progress(DOMAIN).open
-        assert admitted <= window + sum(again for *_, again in world.messages) + 1
+        again = sum(len(each) for each, _, again in world.messages if again)
+        assert admitted <= window * batch + again + 1
     for _ in range(2_000):
         if world.messages:
             world.deliver(0, 0, "")

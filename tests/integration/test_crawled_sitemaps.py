@@ -18,6 +18,7 @@ from tasks.base import Context
 from tests.integration.test_recrawl import crawl, packed, reasons
 from tests.servers.hazards import bomb
 from tests.servers.site import Answer, Site, page, redirect, reply, robots
+from tests.support.completing import complete_one
 
 pytestmark = pytest.mark.integration
 
@@ -119,7 +120,7 @@ def test_robots_txt_and_a_sitemap_that_pages_link_to_are_read_as_such_too(proces
 def test_a_sitemap_beyond_the_cpu_limit_is_left_out_with_the_reason(process: Context, site: Site) -> None:
     crawl(process, site, "one")
     url = site.at("/map.xml")
-    process.sitemaps.run(Target(url, site.domain, url, "one", 2, role=SITEMAP), message_id="m", too_complex=True)
+    process.sitemaps.run([Target(url, site.domain, url, "one", 2, role=SITEMAP)], message_id="m", too_complex=True)
     assert site.hits("/map.xml") == 0
     assert process.frontier.is_cut("one")
     entry = explain_url(process.frontier, process.store, Target(url, site.domain, url), retry_ms=1_000).entry
@@ -152,7 +153,7 @@ def test_a_crawl_reads_a_thousand_sitemaps_and_the_status_says_so(process: Conte
     links = [FoundPage(url, url, 3, role=SITEMAP) for url in urls]
     host = Host(site.domain, 0, 1)
     for each in (links[:700], links[700:]):
-        process.frontier.complete("one", "page", each[0].canonical_key, host=host, links=each, max_pages=9)
+        complete_one(process.frontier, "one", "page", each[0].canonical_key, host=host, links=each, max_pages=9)
     assert process.frontier.open_messages_of("one") == 1_000
     assert process.frontier.is_cut("one")
     assert status(site.domain, settings=process.settings).reasons["max-sitemaps"] == 300

@@ -34,6 +34,7 @@ from tests.integration.test_recrawl import crawl as crawl_site
 from tests.integration.test_recrawl import packed, site, versioned
 from tests.servers.site import Site, in_letters
 from tests.support.broker import Broker
+from tests.support.completing import complete_one
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +58,7 @@ def crawled(process: Context, domain: str, crawl_id: str) -> None:
     page = Page(canonical_key=key, url=key, domain=domain, path="/start")
     process.store.put(content_key(domain, page_id(key)), to_json(page))
     entry = UrlEntry(url=key, page_id=page_id(key), state="indexed", at=1, depth=1)
-    process.frontier.complete(crawl_id, "page", key, host=Host(domain, 0, 2), line=entry.to_line().decode())
+    complete_one(process.frontier, crawl_id, "page", key, host=Host(domain, 0, 2), line=entry.to_line().decode())
     process.frontier.rebuild(crawl_id, (), ())
     process.records.flush(crawl)
 

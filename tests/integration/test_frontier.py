@@ -36,6 +36,7 @@ from app.errors import ServerError
 from app.redis_state.client import get_raw_redis, get_redis
 from app.redis_state.lease import lease
 from app.storage.layout import Page
+from tests.support.completing import complete_one, enter_one
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -60,7 +61,7 @@ def complete(
     frontier: Frontier, kind: MessageKind, key: str, *links: str, dead: bool = False, host: Host = HOST, pages: int = 99
 ) -> Completed:
     made = [link(each) for each in links]
-    return frontier.complete("c", kind, key, host=host, links=made, max_pages=pages, dead=dead, indexed=not dead)
+    return complete_one(frontier, "c", kind, key, host=host, links=made, max_pages=pages, dead=dead, indexed=not dead)
 
 
 def urls(admitted: Admitted) -> list[str]:
@@ -68,7 +69,7 @@ def urls(admitted: Admitted) -> list[str]:
 
 
 def enter(frontier: Frontier, key: str, message_id: str = "m", *, host: Host = HOST, crawl_id: str = "c") -> Entered:
-    return frontier.enter(crawl_id, "a.gov", link(key), host, message_id=message_id)
+    return enter_one(frontier, crawl_id, "a.gov", link(key), host, message_id=message_id)
 
 
 def unseen(frontier: Frontier, *keys: str, max_pages: int, depth: int = 0) -> list[str]:
@@ -122,7 +123,7 @@ def test_active_crawls_share_the_pages_that_may_be_admitted(redis_url: str) -> N
         frontier.begin(Crawl(crawl_id, "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
         links = [link(f"{crawl_id}{number}") for number in range(9)]
         enter(frontier, f"start-{crawl_id}", host=wide, crawl_id=crawl_id)
-        completed = frontier.complete(crawl_id, "page", f"start-{crawl_id}", host=wide, links=links, max_pages=99)
+        completed = complete_one(frontier, crawl_id, "page", f"start-{crawl_id}", host=wide, links=links, max_pages=99)
         # All for the first one; the second one is not counted as active before its first completion.
         assert len(completed.admitted.messages) == {"c": 4, "d": 4, "e": 2}[crawl_id]
 
@@ -262,7 +263,7 @@ def test_open_messages_of_a_crawl_without_progress_are_returned_to_be_published_
 
 def test_lines_of_the_record_are_removed_once_by_two_processes_that_stored_them(frontier: Frontier) -> None:
     for number in range(5):
-        frontier.complete("c", "page", str(number), host=HOST, line=f"line {number}")
+        complete_one(frontier, "c", "page", str(number), host=HOST, line=f"line {number}")
     offset, waiting = frontier.next_lines("c")
     assert (offset, waiting) == (0, [f"line {number}" for number in range(5)])
     frontier.note_stored_lines("c", 0, 3, waiting[:3])
@@ -313,7 +314,7 @@ def read(frontier: Frontier, key: str, text: str, *links: str) -> None:
     """Run the message of a page with this text."""
     assert enter(frontier, key, host=WIDE).fetch
     made = [link(each) for each in links]
-    frontier.complete("c", "page", key, host=WIDE, text=text, links=made, max_pages=99)
+    complete_one(frontier, "c", "page", key, host=WIDE, text=text, links=made, max_pages=99)
 
 
 def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_does_not(redis_url: str) -> None:
@@ -355,7 +356,7 @@ def test_no_page_is_admitted_before_the_probe_of_its_crawl_is_completed(frontier
     enter(frontier, "start", host=WIDE)
     probe = FoundPage("https://a.gov/probe", "probe", 1, role="probe")
     links = [probe, link("1"), link("2"), link("3")]
-    completed = frontier.complete("c", "page", "start", host=WIDE, links=links, max_pages=99)
+    completed = complete_one(frontier, "c", "page", "start", host=WIDE, links=links, max_pages=99)
     assert [each.role for each in completed.admitted.messages] == ["probe"]
     assert not enter(frontier, "probe", host=WIDE).soft_404
     frontier.note_soft_404("c", "hash")

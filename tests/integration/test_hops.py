@@ -24,6 +24,7 @@ from app.messages.envelopes import delayed_message
 from app.topology.retry_policies import site_policy
 from config.routes import PAGE
 from config.settings import Settings
+from tests.support.completing import complete_one, enter_one
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +79,7 @@ class PoliteCrawl:
         self.deliveries[message.url] += 1
         link = FoundPage(message.url, message.url, message.depth)
         try:
-            entered = self._frontier.enter("c", DOMAIN, link, self.host, message_id=message.url)
+            entered = enter_one(self._frontier, "c", DOMAIN, link, self.host, message_id=message.url)
         except Postpone as postpone:
             decision = self._policy.postpone(DELIVERY, postpone.seconds, exactly=postpone.exactly)
             assert isinstance(decision, Postponed)
@@ -90,7 +91,9 @@ class PoliteCrawl:
     def _complete(self, message: PageMessage) -> None:
         self.fetched += 1
         links = [FoundPage(each, each, message.depth + 1) for each in self._children(message.url)]
-        completed = self._frontier.complete("c", "page", message.url, host=self.host, links=links, max_pages=self.pages)
+        completed = complete_one(
+            self._frontier, "c", "page", message.url, host=self.host, links=links, max_pages=self.pages
+        )
         for each in completed.admitted.messages:
             exchange = delayed_message("page", {}, completed.admitted.wait, url=each.url).exchange
             _, delayed, delay_ms = exchange.partition(".delay.")

@@ -14,6 +14,7 @@ from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.traps import TrapLimits, text_hash
 from app.redis_state.client import get_redis
 from tests.servers.site import in_letters
+from tests.support.completing import complete_one, enter_one
 
 pytestmark = pytest.mark.integration
 
@@ -39,14 +40,14 @@ def crawled(redis_url: str, site: Site, *, again: bool = False) -> list[str]:
     while waiting:
         url, depth = waiting[0].url, waiting.popleft().depth
         text, links = "", list[str]()
-        if not frontier.enter("c", "a.gov", FoundPage(url, url, depth), HOST, message_id=url).spent:
+        if not enter_one(frontier, "c", "a.gov", FoundPage(url, url, depth), HOST, message_id=url).spent:
             requested.append(path := url.removeprefix(BASE))
             body, found = site(path)
             links = [*found]
             text = text_hash("", body, path)
         pages = [FoundPage(BASE + link, BASE + link, depth + 1) for link in links]
         for _ in range(2 if again else 1):
-            done = frontier.complete("c", "page", url, host=HOST, links=pages, text=text, max_pages=10_000)
+            done = complete_one(frontier, "c", "page", url, host=HOST, links=pages, text=text, max_pages=10_000)
         waiting += done.admitted.messages
     return requested
 

@@ -41,6 +41,7 @@ from tasks.site import end_crawl, index_and_crawl
 from tests.servers import hazards
 from tests.servers.site import Answer, Site, failure, in_turn, redirect, reply
 from tests.support.broker import Broker
+from tests.support.completing import enter_one
 from tests.support.task_context import task_context
 from tests.support.waiting import eventually
 
@@ -474,7 +475,7 @@ def test_a_site_is_unreachable_after_two_failed_requests_of_its_start_page(
     frontier.note_published("c1", [start])
 
     def fail(error: str) -> None:
-        frontier.enter("c1", "a.gov", start, host, message_id="m")
+        enter_one(frontier, "c1", "a.gov", start, host, message_id="m")
         frontier.release("c1", "page", start.canonical_key, host, failed=True, error=error)
 
     fail("OutOfScope: another")

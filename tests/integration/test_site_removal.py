@@ -27,6 +27,7 @@ from app.topology.queues import DEAD_SET
 from tasks.base import Context
 from tests.support.broker import Broker
 from tests.support.command import invoked
+from tests.support.completing import enter_one
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -101,7 +102,7 @@ def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker:
     fill(process, broker, DOMAIN)
     invoked("site", "remove", DOMAIN, "--yes")
     url, crawl_id = f"https://{DOMAIN}/x", f"crawl of {DOMAIN}"
-    entered = process.frontier.enter(crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), message_id="m")
+    entered = enter_one(process.frontier, crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), message_id="m")
     assert not entered.fetch
     assert process.pages.fetch(Target(url, DOMAIN, url, crawl_id), "index") is None
     [mark] = list(process.redis.scan_iter("perennial:crawl:*"))

@@ -27,6 +27,7 @@ from tasks.base import Context
 from tasks.site import end_crawl
 from tasks.timers import reset_timer, start_timer, tick
 from tests.support.broker import Broker
+from tests.support.completing import complete_one
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -129,7 +130,7 @@ def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires
     eventually(rearmed, "the timer is armed again")
     assert broker.depth("site.pack") == 0
     for kind in KINDS:
-        process.frontier.complete("c", kind, "k", host=Host("a.gov", 0, 1))
+        complete_one(process.frontier, "c", kind, "k", host=Host("a.gov", 0, 1))
     assert ticked(broker)["type"] == "pack_full"
 
 
@@ -163,7 +164,7 @@ def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_recor
     def complete(number: int) -> None:
         url = f"https://a.gov/{number}"
         line = UrlEntry(url=url, page_id=page_id(url), state="gone", at=1.0).to_line().decode()
-        process.frontier.complete("c", "page", url, host=Host("a.gov", 0, 1), line=line)
+        complete_one(process.frontier, "c", "page", url, host=Host("a.gov", 0, 1), line=line)
 
     start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
     process.records.begin(start, timer_timeout=30, callback={})
@@ -202,7 +203,7 @@ def test_a_crawl_whose_end_is_dead_lettered_holds_its_timer_back_no_longer(proce
     process.records.begin(
         Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True), timer_timeout=30, callback={}
     )
-    process.frontier.complete("c", "page", "k", host=Host("a.gov", 0, 1))
+    complete_one(process.frontier, "c", "page", "k", host=Host("a.gov", 0, 1))
     assert process.frontier.is_active("a.gov")
     end_crawl.on_dead_letter((), {"domain": "a.gov", "crawl_id": "c"})
     assert not process.frontier.is_active("a.gov")

@@ -1,12 +1,14 @@
-"""Complete the message of a page as a worker does, without a request."""
+"""Enter and complete the message of a page as a worker does, without a request."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from app.crawl.fetch.clients import SiteClients
 from app.crawl.fetch.robots import RobotsRules
-from app.crawl.frontier.values import Completed, Host, frontier_key
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Completed, Completion, Entered, FoundPage, Host, MessageKind, frontier_key
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
 from app.crawl.steps import UrlRun
@@ -31,3 +33,25 @@ def complete_page(
 ) -> Completed:
     """Complete a page that has this result; return what its crawl admits."""
     return process.pages.complete(run_of(process, target, result, member=member, policy=policy))
+
+
+def enter_one(frontier: Frontier, crawl_id: str, domain: str, link: FoundPage, host: Host, **options: Any) -> Entered:
+    """Begin the run of a message of one page."""
+    [entered] = frontier.enter(crawl_id, domain, [link], host, **options)
+    return entered
+
+
+def complete_one(
+    frontier: Frontier,
+    crawl_id: str,
+    kind: MessageKind,
+    key: str,
+    *,
+    host: Host,
+    dead: bool = False,
+    max_pages: int = 0,
+    **fields: Any,
+) -> Completed:
+    """Complete a message of one page."""
+    completion = Completion(kind=kind, canonical_key=key, state="x" if dead else "d", **fields)
+    return frontier.complete(crawl_id, [completion], host=host, max_pages=max_pages)

@@ -3,6 +3,13 @@
 -- Return the number of the item's characters that are its name.
 local NAME = 16
 
+-- Add values to the end of a list.
+local function append(list, ...)
+    for _, value in ipairs({...}) do
+        list[#list + 1] = value
+    end
+end
+
 -- Return the admission window of a crawl: one message until its probe is completed, so that it comes before the pages.
 local function window_of(info, pages, window, probe)
     if probe then
@@ -15,57 +22,76 @@ local function window_of(info, pages, window, probe)
     return tonumber(window) or 1
 end
 
--- Admit pages of a crawl from its backlog into its admission window. Return their items.
--- `total` is the number of pages that all active crawls may have admitted together.
+-- Admit pages of a crawl from its backlog into its admission window. Return their items, and how many share a message.
+-- `total` is the number of pages that all active crawls may have admitted together. A host with a delay gets one page a
+-- message; any other as many as fit into BATCH_SECONDS, and fewer at the end of a backlog and beside other crawls.
 local function admit(info, pages, admitted, backlog, active, total)
-    local fields = redis.call('HMGET', info, 'state', 'window', 'probe')
+    local fields = redis.call('HMGET', info, 'state', 'window', 'probe', 'batch')
     if (fields[1] and fields[1] ~= 'running') or total <= 0 then
-        return {}
+        return {}, 1
     end
     local share = math.floor(total / math.max(1, redis.call('SCARD', active)))
-    local room = math.max(1, math.min(window_of(info, pages, fields[2], fields[3]), share)) - redis.call('HLEN', admitted)
+    local window = window_of(info, pages, fields[2], fields[3])
+    local waiting = redis.call('LLEN', backlog)
+    local batch = math.min(tonumber(fields[4]) or 1, math.ceil(waiting / window), math.floor(share / window))
+    batch = window > 1 and math.max(1, batch) or 1
+    local open = redis.call('HLEN', admitted)
+    -- Of the open messages, at most `window` get their requests. One that was completed makes room for one.
+    local most = batch * math.max(1, window - open)
+    local room = math.min(most, math.max(1, math.min(window * batch, share)) - open)
     local items = {}
     while room > 0 do
-        local item = redis.call('LPOP', backlog)
-        if not item then
+        local taken = redis.call('LPOP', backlog, room)
+        if not taken then
             break
         end
-        local name = string.sub(item, 1, NAME)
+        local names, opened, entries = {}, {}, {}
+        for index, item in ipairs(taken) do
+            names[index] = string.sub(item, 1, NAME)
+        end
         -- A Redis that lost its last writes has pages in a backlog that were completed since.
-        if redis.call('HGET', pages, name) ~= 'd' then
-            redis.call('HSET', pages, name, 'o')
-            redis.call('HSET', admitted, name, string.sub(item, NAME + 1))
-            items[#items + 1] = item
-            room = room - 1
+        for index, state in ipairs(redis.call('HMGET', pages, unpack(names))) do
+            if state ~= 'd' then
+                local item = taken[index]
+                items[#items + 1] = item
+                append(opened, names[index], 'o')
+                append(entries, names[index], string.sub(item, NAME + 1))
+                room = room - 1
+            end
+        end
+        if #opened > 0 then
+            redis.call('HSET', pages, unpack(opened))
+            redis.call('HSET', admitted, unpack(entries))
         end
     end
-    return items
+    return items, batch
 end
 
--- Return the items of those pages that are still open. `names` is their names one after the other.
+-- Return the items of those pages that are still open. `names` are their names one after the other.
 local function open_items(admitted, names)
-    local items = {}
+    local items, each = {}, {}
     for at = 1, #names, NAME do
-        local name = string.sub(names, at, at + NAME - 1)
-        local entry = redis.call('HGET', admitted, name)
+        each[#each + 1] = string.sub(names, at, at + NAME - 1)
+    end
+    for index, entry in ipairs(#each > 0 and redis.call('HMGET', admitted, unpack(each)) or {}) do
         if entry then
-            items[#items + 1] = name .. entry
+            items[#items + 1] = each[index] .. entry
         end
     end
     return items
 end
 
--- Return the member of a page's request in a host's requests in flight, or nil. A member is the name of the page, the run
--- of its message (8 characters) and the id of that message, with spaces between them.
+-- Return the member of a page's request in a host's requests in flight, or nil. A member is the names of the pages of a
+-- message with commas between them, the run of the message (8 characters) and its id, with spaces between these.
 local function request_of(flight, name)
     for _, member in ipairs(redis.call('ZRANGE', flight, 0, -1)) do
-        if string.sub(member, 1, #name + 1) == name .. ' ' then
+        if string.find(string.match(member, '^[^ ]*'), name, 1, true) then
             return member
         end
     end
 end
 
--- End the request of a page. Return whether one was in flight.
+-- End the request of a page's message. Return whether one was in flight.
 local function end_request(flight, name)
     local request = request_of(flight, name)
     return request ~= nil and redis.call('ZREM', flight, request) == 1
@@ -75,6 +101,18 @@ end
 local function seconds()
     local clock = redis.call('TIME')
     return clock[1] + clock[2] / 1000000
+end
+
+-- Note that a page failed: it leaves the admission window until its retry. Its failures are counted: 'number time error'.
+local function note_failed(admitted, retrying, failures, name, error, ttl)
+    local entry = redis.call('HGET', admitted, name)
+    if entry then
+        redis.call('HDEL', admitted, name)
+        redis.call('HSET', retrying, name, entry)
+        local number = tonumber(string.match(redis.call('HGET', failures, name) or '', '^%d+') or 0) + 1
+        redis.call('HSET', failures, name, string.format('%d %d %s', number, seconds(), error))
+        redis.call('EXPIRE', failures, ttl)
+    end
 end
 
 -- Return the seconds until the next request to a host, given the time of the last one; 0 means now.

@@ -1,70 +1,103 @@
--- Begin the work on a page's message, in one round trip. Returns an action and its values:
--- 'fetch', what tells this crawl and this Redis from former ones, what the former crawl knew of the page, the hash of the text
--- of its site's error page, and 1 if Redis has what the former crawl knew; 'done' and the items that the page handed
--- over, to be published again; 'unknown' for a crawl that Redis does not have, of which no trace is left here;
--- 'wait' and seconds; 'busy' while another message of the page is worked on; 'held' and 'cancelled': nothing is to do;
--- 'not-due' and what the former crawl knew of the page, if it is not due; 'foreign' and the domain of the crawl; 'spent'
--- and a reason code where pages like this one became a trap meanwhile.
--- A call that is repeated returns 'fetch' again: its request is in flight. An earlier run of the same message has ended.
+-- Begin the work on the pages of a message, in one round trip. Returns an action and its values:
+-- 'pages', what tells this crawl and this Redis from former ones, the hash of the text of its site's error page, 1 if Redis
+-- has what the former crawl knew, and a row for each page; 'unknown' for a crawl that Redis does not have, of which no
+-- trace is left here; 'wait' and seconds; 'busy' and the number of a page while another message of it is worked on;
+-- 'foreign' and the domain of the crawl.
+-- The row of a page: 'fetch' and what the former crawl knew of it; 'done' and the items that it handed over, to be published
+-- again; 'held' and 'cancelled': nothing is to do; 'not-due' and what the former crawl knew of it; 'spent' and a reason code
+-- where pages like this one became a trap meanwhile.
+-- A call that is repeated returns the same again: its request is in flight. An earlier run of the same message has ended.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, the host, its requests in flight, its hold, the epoch.
--- ARGV: page's name, domain, entry, run (8 characters) and id of the message with a space between, lease (s),
--- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own, identical texts in a row,
--- 1 if the page is to be requested though it is not due.
-local name, request, delay = ARGV[1], ARGV[1] .. ' ' .. ARGV[4], tonumber(ARGV[7])
+-- ARGV: domain, run (8 characters) and id of the message with a space between, lease (s), requests that the host may have
+-- in flight, delay (s), 1 if the host is the crawl's own, identical texts in a row, 1 if pages are to be requested though
+-- they are not due, then a name and an entry for each page.
+local FIRST = 9
+local names, entries = {}, {}
+for at = FIRST, #ARGV - 1, 2 do
+    names[#names + 1], entries[#entries + 1] = ARGV[at], ARGV[at + 1]
+end
+local request, delay = table.concat(names, ',') .. ' ' .. ARGV[2], tonumber(ARGV[5])
 local info = redis.call('HMGET', KEYS[1], 'domain', 'state', 'born', 'soft_404', 'former')
 if not info[1] then
     return {'unknown'}
 end
-if info[1] ~= ARGV[2] then
+if info[1] ~= ARGV[1] then
     return {'foreign', info[1]}
 end
-local state = redis.call('HGET', KEYS[2], name)
-if state == 'd' then
-    return {'done', unpack(open_items(KEYS[3], redis.call('HGET', KEYS[6], name) or ''))}
-end
-if info[2] == 'cancelled' then
-    redis.call('HDEL', KEYS[3], name)
-    redis.call('HDEL', KEYS[4], name)
-    return {'cancelled'}
-end
-local charges = charges_of(ARGV[3])
-if info[2] ~= 'paused' and is_repeated(KEYS[1] .. ':budgets', charges, tonumber(ARGV[9])) then
-    note_left_out(KEYS[1], 'identical-texts', charges)
-    return {'spent', 'identical-texts'}
-end
-local former = redis.call('HGET', KEYS[1] .. ':former', name) or ''
-local fetch = {'fetch', (info[3] or '') .. (redis.call('GET', KEYS[10]) or ''), former, info[4] or '', info[5] or ''}
-local earlier = request_of(KEYS[8], name)
-if earlier == request then
-    return fetch
-end
-if earlier and string.sub(earlier, NAME + 11) == string.sub(ARGV[4], 10) then
-    redis.call('ZREM', KEYS[8], earlier)
-    earlier = nil
-end
-if info[2] ~= 'paused' and ARGV[10] == '0' and tonumber(string.match(former, ',([%d.]+)%]$') or 0) > seconds() then
-    return {'not-due', former}
-end
-local hold = redis.call('PTTL', KEYS[9])
--- A message that failed has spent a part of its budget, which the backlog does not keep.
-if info[2] == 'paused' or (hold > 0 and ARGV[8] == '1' and redis.call('HEXISTS', KEYS[4], name) == 0) then
-    if state ~= 'w' then
+local states = redis.call('HMGET', KEYS[2], unpack(names))
+local former = redis.call('HMGET', KEYS[1] .. ':former', unpack(names))
+local is_paused, now = info[2] == 'paused', seconds()
+local rows, wanted, repeated = {}, {}, {}
+for index, name in ipairs(names) do
+    local charges = charges_of(entries[index])
+    local pattern = string.sub(charges, 2, CHARGE)
+    if states[index] ~= 'd' and info[2] ~= 'cancelled' and not is_paused and repeated[pattern] == nil then
+        repeated[pattern] = is_repeated(KEYS[1] .. ':budgets', charges, tonumber(ARGV[7]))
+    end
+    if states[index] == 'd' then
+        rows[index] = {'done', unpack(open_items(KEYS[3], redis.call('HGET', KEYS[6], name) or ''))}
+    elseif info[2] == 'cancelled' then
         redis.call('HDEL', KEYS[3], name)
         redis.call('HDEL', KEYS[4], name)
-        redis.call('HSET', KEYS[2], name, 'w')
-        redis.call('LPUSH', KEYS[5], name .. ARGV[3])
+        rows[index] = {'cancelled'}
+    elseif not is_paused and repeated[pattern] then
+        note_left_out(KEYS[1], 'identical-texts', charges)
+        rows[index] = {'spent', 'identical-texts'}
+    else
+        rows[index] = {'fetch', former[index] or ''}
+        wanted[#wanted + 1] = index
     end
-    return {'held'}
+end
+local reply = {'pages', (info[3] or '') .. (redis.call('GET', KEYS[10]) or ''), info[4] or '', info[5] or '', rows}
+local requests = #wanted > 0 and redis.call('ZRANGE', KEYS[8], 0, -1, 'WITHSCORES') or {}
+local others = {}
+for at = 1, #requests, 2 do
+    local member = requests[at]
+    if member == request then
+        return reply
+    end
+    if string.match(member, '^[^ ]* [^ ]* (.*)$') == string.match(ARGV[2], '^[^ ]* (.*)$') then
+        redis.call('ZREM', KEYS[8], member)
+    elseif tonumber(requests[at + 1]) > now then
+        others[#others + 1] = string.match(member, '^[^ ]*')
+    else
+        redis.call('ZREM', KEYS[8], member)
+    end
+end
+local hold = #wanted > 0 and redis.call('PTTL', KEYS[9]) or 0
+local fetched = {}
+for _, index in ipairs(wanted) do
+    local name = names[index]
+    local due = tonumber(string.match(former[index] or '', ',([%d.]+)%]$') or 0)
+    if not is_paused and ARGV[8] == '0' and due > now then
+        rows[index][1] = 'not-due'
+    -- A message that failed has spent a part of its budget, which the backlog does not keep.
+    elseif is_paused or (hold > 0 and ARGV[6] == '1' and redis.call('HEXISTS', KEYS[4], name) == 0) then
+        if states[index] ~= 'w' then
+            redis.call('HDEL', KEYS[3], name)
+            redis.call('HDEL', KEYS[4], name)
+            redis.call('HSET', KEYS[2], name, 'w')
+            redis.call('LPUSH', KEYS[5], name .. entries[index])
+        end
+        rows[index] = {'held'}
+    else
+        fetched[#fetched + 1] = index
+    end
+end
+if #fetched == 0 then
+    return reply
 end
 if hold > 0 then
     return {'wait', string.format('%.3f', hold / 1000)}
 end
-local now = seconds()
-redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
-if earlier and redis.call('ZSCORE', KEYS[8], earlier) then
-    return {'busy'}
+for _, index in ipairs(fetched) do
+    for _, other in ipairs(others) do
+        if string.find(other, names[index], 1, true) then
+            return {'busy', index}
+        end
+    end
 end
-if redis.call('ZCARD', KEYS[8]) >= tonumber(ARGV[6]) then
+if #others >= tonumber(ARGV[4]) then
     return {'wait', string.format('%.3f', math.max(delay, 0.25))}
 end
 local wait = rest(KEYS[7], delay, now)
@@ -75,12 +108,19 @@ if delay > 0 then
     redis.call('HSET', KEYS[7], 'last', string.format('%.6f', now))
     redis.call('EXPIRE', KEYS[7], 86400)
 end
-redis.call('ZADD', KEYS[8], string.format('%.3f', now + ARGV[5]), request)
-if not state then
-    redis.call('HINCRBY', KEYS[1], 'seen', is_page(ARGV[3]) and 1 or 0)
-    redis.call('HSET', KEYS[2], name, 'o')
+redis.call('ZADD', KEYS[8], string.format('%.3f', now + ARGV[3]), request)
+local opened = {}
+for index, entry in ipairs(redis.call('HMGET', KEYS[3], unpack(names))) do
+    if rows[index][1] == 'fetch' and not states[index] then
+        redis.call('HINCRBY', KEYS[1], 'seen', is_page(entries[index]) and 1 or 0)
+        redis.call('HSET', KEYS[2], names[index], 'o')
+    end
+    if rows[index][1] == 'fetch' and not entry then
+        append(opened, names[index], entries[index])
+        redis.call('HDEL', KEYS[4], names[index])
+    end
 end
-if redis.call('HSETNX', KEYS[3], name, ARGV[3]) == 1 then
-    redis.call('HDEL', KEYS[4], name)
+if #opened > 0 then
+    redis.call('HSET', KEYS[3], unpack(opened))
 end
-return fetch
+return reply

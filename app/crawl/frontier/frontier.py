@@ -19,6 +19,7 @@ from app.crawl.frontier.values import (
     LEASE,
     RESTORED_CRAWLS,
     Completed,
+    Completion,
     Crawl,
     Entered,
     FetchedPage,
@@ -141,30 +142,30 @@ class Frontier(CrawlView):
         self,
         crawl_id: str,
         domain: str,
-        link: FoundPage,
+        links: Sequence[FoundPage],
         host: Host,
         *,
         message_id: str,
         due: bool = False,
         traps: TrapLimits | None = None,
-    ) -> Entered:
-        """Begin the run of a page's message. An earlier run of the message with this id is no longer at work.
+    ) -> list[Entered]:
+        """Begin the run of a message of pages. An earlier run of the message with this id is no longer at work.
 
-        With `due`, the page is requested whatever the former crawl found. `traps` are budgets in place of the usual.
+        With `due`, they are requested whatever the former crawl found. `traps` are budgets in place of the usual.
 
-        Raises Postpone while the host or another message of the page is busy, and InvalidMessage for a crawl of another
+        Raises Postpone while the host or another message of a page is busy, and InvalidMessage for a crawl of another
         domain.
         """
-        key, name = crawl_key(crawl_id), link.name
         action, *values = self._enter(
             keys=[
-                *parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"),
+                *parts_of(crawl_key(crawl_id), "", "pages", "admitted", "retrying", "backlog", "handover"),
                 *host_keys(host.name),
                 EPOCH,
             ],
             args=[
-                *(name, domain, to_entry(link), f"{uuid.uuid4().hex[:8]} {message_id}", LEASE),
-                *(host.concurrency, host.delay, int(host.own), (traps or self._traps).identical_texts, int(due)),
+                *(domain, f"{uuid.uuid4().hex[:8]} {message_id}", LEASE, host.concurrency, host.delay, int(host.own)),
+                *((traps or self._traps).identical_texts, int(due)),
+                *(field for link in links for field in (link.name, to_entry(link))),
             ],
         )
         match action:
@@ -173,69 +174,84 @@ class Frontier(CrawlView):
             case "wait":
                 raise host_is_busy(host, float(values[0]))
             case "busy":
-                raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on", code="page-busy")
-            case "spent":
-                return Entered(fetch=False, spent=str(values[0]))
-            case "not-due":
-                return Entered(fetch=False, former=Former.from_text(str(values[0])), not_due=True)
-            case "fetch":
-                self._cache.note_born(crawl_id, str(values[0]))
-                former, soft_404 = Former.from_text(str(values[1])) if values[1] else None, str(values[2])
-                return Entered(fetch=True, former=former, soft_404=soft_404, former_known=bool(values[3]))
+                url = links[int(values[0]) - 1].canonical_key
+                raise Postpone(_BUSY, f"another message of {url} is worked on", code="page-busy")
             case "unknown":
-                return Entered(fetch=False, crawl_found=False)
-        return Entered(fetch=False, handover=admitted_of(values, 0.0))
+                return [Entered(fetch=False, crawl_found=False)] * len(links)
+        born, soft_404, former_known, rows = values
+        self._cache.note_born(crawl_id, str(born))
+        return [_entered(row, soft_404=str(soft_404), former_known=bool(former_known)) for row in rows]
 
     def complete(
         self,
         crawl_id: str,
-        kind: MessageKind,
-        canonical_key: str,
+        completions: Sequence[Completion],
         *,
         host: Host,
-        line: str = "",
-        indexed: bool = False,
-        dead: bool = False,
-        links: Iterable[FoundPage] = (),
-        excluded: Iterable[tuple[str, FoundPage]] = (),
         max_pages: int = 0,
-        text: str = "",
         traps: TrapLimits | None = None,
+        batch: int = 0,
     ) -> Completed:
-        """Note a message as done or dead, its links as waiting, and admit the crawl's next pages.
+        """Note the ends of a message's pages, their links as waiting, and admit the crawl's next pages.
 
-        `line` is the page's line of the crawl's record, `text` its `text_hash`. A line that has links gets those that
-        lead to new pages. `excluded` are links that are not followed, with their reasons. A crawl gets no page beyond
-        `max_pages` and its budgets against traps; such a page and one of `max-depth` note it as cut. Identical texts
-        close a pattern instead. `traps` are budgets in place of the usual ones.
+        A crawl gets no page beyond `max_pages` and its budgets against traps; such a page and one of `max-depth` note
+        it as cut. Identical texts close a pattern instead. `traps` are budgets in place of the usual ones, and `batch`
+        is the number of pages that a message may have from now on.
         """
-        key, name, connections = crawl_key(crawl_id), message_name(kind, canonical_key), self._connections()
+        key, connections, first = crawl_key(crawl_id), self._connections(), completions[0]
         keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record")
         keys += [*host_keys(host.name), ACTIVE_CRAWLS]
-        named = {link.name: link for link in links}
-        # A menu repeats excluded URLs on each page of a site. Of two reasons, the first one counts.
-        not_followed = {f"{_EXCLUDED}{link.name}": (reason, link) for reason, link in reversed(list(excluded))}
-        unseen = self._cache.unseen(crawl_id, chain(named, not_followed))
         confirmed = ",".join(self._cache.take_handed_over(crawl_id))
         ttl = self._ttl if self._cache.must_renew(crawl_id) else 0
-        fresh = [each for each in named if each in unseen]
-        noted = [each for each in reversed(not_followed) if each in unseen]
-        arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
-        for reason, link in map(not_followed.__getitem__, noted):
-            arguments += (reason, link.name, to_entry(link))
-        ended, write, seen, wait, *items = self._complete(
+        sent: set[str] = set()
+        fresh, noted, arguments = [], list[str](), list[object]()
+        for each in completions:
+            names, excluded, fields = self._unseen_links(crawl_id, each, sent)
+            fresh.append(names)
+            noted += excluded
+            arguments += fields
+        ended, write, wait, size, seen, *items = self._complete(
             keys=keys,
             args=[
-                *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency if host.own else ""),
-                *(0 if dead else self._admission, ttl, max_pages),
-                *(plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, text, len(canonical_key)),
-                *(len(fresh), *arguments),
+                *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission, ttl),
+                *(max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments),
+                *(batch or "", self._ttl, *arguments),
             ],
         )
         if connections == self._connections():  # Otherwise the Redis that has noted them may be gone.
             # Without those that a limit left out: another page may lead to them within its limits.
-            self._cache.add_seen(crawl_id, fresh[: int(seen)] + noted)
-        return Completed(admitted_of(items, float(wait)), name, bool(write), bool(ended))
+            followed = [name for names, number in zip(fresh, seen, strict=True) for name in names[: int(number)]]
+            self._cache.add_seen(crawl_id, followed + noted)
+        name = next((each.name for each in completions if each.state != "f"), "")
+        return Completed(admitted_of(items, float(wait), int(size)), name, bool(write), bool(ended))
+
+    def _unseen_links(
+        self, crawl_id: str, page: Completion, sent: set[str]
+    ) -> tuple[list[str], list[str], list[object]]:
+        """Return the names of a page's links and excluded links that are new here, and the page as the script takes it.
+
+        Those in `sent` belong to an earlier page of the same call; the new ones are added to it.
+        """
+        named = {link.name: link for link in page.links}
+        # A menu repeats excluded URLs on each page of a site. Of two reasons, the first one counts.
+        not_followed = {f"{_EXCLUDED}{link.name}": (reason, link) for reason, link in reversed(list(page.excluded))}
+        unseen = self._cache.unseen(crawl_id, chain(named, not_followed)) - sent
+        sent |= unseen
+        fresh = [each for each in named if each in unseen]
+        noted = [each for each in reversed(not_followed) if each in unseen]
+        fields: list[object] = [
+            page.name,
+            page.state,
+            int(page.indexed),
+            page.error[:_MAX_ERROR] or page.line,
+            page.text,
+        ]
+        fields += [len(page.canonical_key), len(fresh), len(noted)]
+        for each in fresh:
+            fields += (each, to_entry(named[each]))
+        for reason, link in map(not_followed.__getitem__, noted):
+            fields += (reason, link.name, to_entry(link))
+        return fresh, noted, fields
 
     def note_handed_over(self, crawl_id: str, name: str) -> None:
         """Note that what this message admitted is published; the crawl's next completion here removes it."""
@@ -254,17 +270,18 @@ class Frontier(CrawlView):
         """End a run that did not complete its message. One that failed leaves the admission window until its retry."""
         key = crawl_key(crawl_id)
         self._release(
-            keys=[*parts_of(key, "pages", "admitted", "retrying"), host_keys(host.name)[1], f"{key}:failures"],
+            keys=[*parts_of(key, "admitted", "retrying"), host_keys(host.name)[1], f"{key}:failures"],
             args=[message_name(kind, canonical_key), int(failed), error[:_MAX_ERROR], self._ttl],
         )
 
     def refill(self, *, stalled: float) -> Iterator[Refill]:
         """Admit pages of all active crawls; yield each crawl with new pages, ended, or `stalled` seconds idle."""
         rows = self._refill(keys=[ACTIVE_CRAWLS], args=[f"{PREFIX}crawl:", HOST_PREFIX, self._admission, stalled])
-        for crawl_id, domain, ended, idle, wait, *items in rows:
+        for crawl_id, domain, ended, idle, wait, size, *items in rows:
             real = self._redis.hget(f"{PREFIX}crawl:{crawl_id}", "id") or crawl_id
             names = tuple(item[: item.index("[")] for item in items)
-            yield Refill(str(real), domain, admitted_of(items, float(wait)), bool(ended), float(idle), names)
+            admitted = admitted_of(items, float(wait), int(size))
+            yield Refill(str(real), domain, admitted, bool(ended), float(idle), names)
 
     def confirm_refill(self, refill: Refill) -> None:
         """Note that the pages of a refill are published. Those that another tick has admitted since stay noted."""
@@ -450,3 +467,17 @@ class Frontier(CrawlView):
 
 def _was_read(entry: UrlEntry) -> bool:
     return entry.reason == Reason.SITEMAP
+
+
+def _entered(row: Sequence[object], *, soft_404: str, former_known: bool) -> Entered:
+    """Return the begin of a page's run as the script says it: an action and its values."""
+    action, *values = map(str, row)
+    match action:
+        case "spent":
+            return Entered(fetch=False, spent=values[0])
+        case "not-due":
+            return Entered(fetch=False, former=Former.from_text(values[0]), not_due=True)
+        case "fetch":
+            former = Former.from_text(values[0]) if values[0] else None
+            return Entered(fetch=True, former=former, soft_404=soft_404, former_known=former_known)
+    return Entered(fetch=False, handover=admitted_of(values, 0.0))

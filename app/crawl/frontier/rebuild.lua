@@ -12,6 +12,7 @@ local pages, done, dead, indexed = 0, 0, 0, 0
 for at = 5, #ARGV - 5, 6 do
     local state, name, entry = ARGV[at], ARGV[at + 1], ARGV[at + 3]
     local charges = charges_of(entry)
+    limits.repeated = {}
     local beyond = is_page(entry) and seen + pages >= tonumber(ARGV[4]) and 'max-pages'
     local reason = state == 'w' and (spent(budgets, charges, limits) or beyond)
     if redis.call('HEXISTS', KEYS[2], name) == 1 or (cancelled and state == 'w') then

@@ -5,10 +5,10 @@ local SEGMENT_LINES, SEGMENT_BYTES = 500, 4 * 1024 * 1024
 -- Seconds after which a process counts as dead that was to write a segment.
 local WRITING = 30
 
--- Add a line to the record, and count its bytes.
-local function push_line(crawl, record, line)
-    redis.call('RPUSH', record, line)
-    redis.call('HINCRBY', crawl, 'record_bytes', #line)
+-- Add lines to the record, and count their bytes.
+local function push_lines(crawl, record, lines)
+    redis.call('RPUSH', record, unpack(lines))
+    redis.call('HINCRBY', crawl, 'record_bytes', #table.concat(lines))
 end
 
 -- Return 1 if the caller is to write a segment: enough waits, and no other one does it. A repeated call returns the same.

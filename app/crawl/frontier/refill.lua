@@ -1,6 +1,6 @@
 -- Admit pages of all active crawls that have room in their admission windows: a page that failed left room, a host's
 -- hold has ended, or a crawl was resumed. Returns a row for each crawl that needs something: its id, its domain,
--- 1 if nothing is left of it and its end is not published, seconds since its last progress, seconds until the next request to its host, and items.
+-- 1 if nothing is left of it and its end is not published, seconds since its last progress, seconds until the next request to its host, pages that share a message, and items.
 -- Pages of an earlier call are returned again until their publication is noted.
 -- KEYS: active crawls. ARGV: prefix of crawls' keys, prefix of hosts' keys, pages that all crawls may have admitted,
 -- seconds without progress after which a crawl is returned.
@@ -15,7 +15,7 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
         redis.call('SREM', KEYS[1], id)
     else
         local refilled = crawl .. ':refilled'
-        local items = {}
+        local items, batch = {}, 1
         for _, name in ipairs(redis.call('SMEMBERS', refilled)) do
             local entry = redis.call('HGET', admitted, name)
             if entry then
@@ -26,7 +26,8 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
         end
         local host = ARGV[2] .. domain
         if redis.call('PTTL', host .. ':hold') <= 0 then
-            local new = admit(crawl, crawl .. ':pages', admitted, crawl .. ':backlog', KEYS[1], tonumber(ARGV[3]))
+            local new
+            new, batch = admit(crawl, crawl .. ':pages', admitted, crawl .. ':backlog', KEYS[1], tonumber(ARGV[3]))
             for _, item in ipairs(new) do
                 items[#items + 1] = item
                 redis.call('SADD', refilled, string.sub(item, 1, NAME))
@@ -44,7 +45,7 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
         local idle = last and now - last or 0
         if #items > 0 or ended or (open > 0 and idle > tonumber(ARGV[4])) then
             local wait = string.format('%.3f', rest(host, delay, now))
-            rows[#rows + 1] = {id, domain, ended and 1 or 0, string.format('%.3f', idle), wait, unpack(items)}
+            rows[#rows + 1] = {id, domain, ended and 1 or 0, string.format('%.3f', idle), wait, batch, unpack(items)}
         end
     end
 end

@@ -34,9 +34,14 @@ local function is_repeated(budgets, charges, limit)
 end
 
 -- Return the reason code of the budget that is spent for a URL with these charges, or nil.
--- `limits`: URLs of a pattern, URLs of a path with several parameters, identical texts in a row.
+-- `limits`: URLs of a pattern, URLs of a path with several parameters, identical texts in a row; `repeated`, whether there
+-- are as many below a pattern, while no text is counted.
 local function spent(budgets, charges, limits)
-    if is_repeated(budgets, charges, limits.identical) then
+    local pattern = string.sub(charges, 2, CHARGE)
+    if limits.repeated[pattern] == nil then
+        limits.repeated[pattern] = is_repeated(budgets, charges, limits.identical)
+    end
+    if limits.repeated[pattern] then
         return 'identical-texts'
     end
     for at = 1, #charges, CHARGE do
@@ -74,6 +79,7 @@ end
 -- Count the text of a page. A text that was met before below the pattern of a shorter URL is identical: the shorter
 -- one of two URLs is the page. A new text ends the row. `texts` has the length and the pattern of the shortest URL of each
 -- text, and a field for the first copy below each other pattern: a translated site has each missing page once a language.
+-- Return whether the text is identical.
 local function count_text(budgets, texts, text, length, charges)
     local former, source = string.match(redis.call('HGET', texts, text) or '', '^(%d+) (.*)$')
     local here = string.sub(charges, 2, CHARGE)
@@ -81,12 +87,14 @@ local function count_text(budgets, texts, text, length, charges)
         redis.call('HSET', texts, text, length .. ' ' .. here)
     end
     if charges == '' then
-        return
+        return false
     end
     if not former then
         redis.call('HDEL', budgets, identical(charges))
     elseif length >= tonumber(former) then
         local is_copy = source ~= here and redis.call('HSETNX', texts, here .. text, '') == 1
         redis.call('HINCRBY', budgets, identical(charges), is_copy and 1 or REPEATED)
+        return true
     end
+    return false
 end

@@ -137,10 +137,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Messages to publish, each to be delivered after `wait` seconds."""
+    """Pages to publish, up to `batch` in one message, each to be delivered after `wait` seconds."""
 
     messages: tuple[PageMessage, ...] = ()
     wait: float = 0.0
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,30 @@ class Entered:
     soft_404: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """How a message of a page ends: `d` is done, `x` dead, and `f` failed with an error, to be retried.
+
+    `line` is the page's line of the crawl's record, `text` its `text_hash`. A line that has links gets those that lead
+    to new pages. `excluded` are links that are not followed, with their reasons.
+    """
+
+    kind: MessageKind = "page"
+    canonical_key: str
+    state: Literal["d", "x", "f"] = "d"
+    error: str = ""
+    line: str = ""
+    indexed: bool = False
+    links: Iterable[FoundPage] = ()
+    excluded: Iterable[tuple[str, FoundPage]] = ()
+    text: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the message in Redis."""
+        return message_name(self.kind, self.canonical_key)
+
+
 @dataclass(frozen=True, slots=True)
 class Completed:
     """The result of a completion: pages admitted now, and whether the crawl has nothing left."""
@@ -174,6 +199,8 @@ class Completed:
     #: Whether a segment of the crawl's record is to be written now.
     write: bool = False
     ended: bool = False
+    #: Pages that failed beside others of their message, each with its error.
+    failed: tuple[tuple[PageMessage, Exception], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,14 +303,14 @@ def to_entry(link: FoundPage) -> str:
     return _ENCODER.encode([link.url, link.depth, link.referrer, link.redirects, link.role, charged])
 
 
-def admitted_of(items: Iterable[str], wait: float) -> Admitted:
+def admitted_of(items: Iterable[str], wait: float, batch: int = 1) -> Admitted:
     """Return the messages of backlog items: each is a message's name, then its entry."""
     messages = []
     for item in items:
         name, entry = item[: item.index("[")], item[item.index("[") :]
         kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > NAME_LENGTH else "page"
         messages.append(PageMessage(kind, *json.loads(entry)[:5]))
-    return Admitted(tuple(messages), wait)
+    return Admitted(tuple(messages), wait, batch)
 
 
 def parts_of(key: str, *names: str) -> list[str]:
