@@ -1,0 +1,76 @@
+"""Pages that share a message: one that fails leaves it, and all do if the message comes again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.broker.headers import ITERATION
+from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
+from app.timers.timers import full_pack
+from config.routes import PAGE
+from tasks.base import Context
+from tasks.site import page as page_task
+from tests.servers.site import Site, failure, page
+from tests.support.broker import Broker
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site({"/a": page("A"), "/bad": failure(500), "/b": page("B B", links=["/c"])}) as site:
+        yield site
+
+
+@pytest.fixture
+def message(process: Context, broker: Broker, site: Site) -> dict[str, Any]:
+    """Return the message of three pages of a crawl that has admitted them."""
+    begun = Crawl("c", site.domain, site.at("/"), datetime.now(UTC), recorded=True)
+    process.records.begin(begun, timer_timeout=60, callback=full_pack(site.domain, "c").message)
+    process.frontier.rebuild("c", [], [FoundPage(site.at(path), site.at(path), 1) for path in ("/a", "/bad", "/b")])
+    process.redis.hset(crawl_key("c"), "window", 3)
+    assert [len(refill.admitted.messages) for refill in process.frontier.refill(stalled=60)] == [3]
+    more = [{"url": site.at(path), "depth": 1} for path in ("/bad", "/b")]
+    return {"url": site.at("/a"), "depth": 1, "domain": site.domain, "crawl_id": "c", "more": more}
+
+
+def test_a_page_that_fails_beside_others_waits_with_a_budget_of_its_own_and_the_others_are_done(
+    process: Context, broker: Broker, site: Site, message: dict[str, Any]
+) -> None:
+    page_task(**message)
+    progress = process.frontier.progress(site.domain)
+    assert (progress.indexed, progress.done, progress.open) == (2, 2, 2)
+    [waiting] = broker.take(f"site.delay.{process.settings.retry_timeout_ms}")
+    assert json.loads(waiting.body)["url"] == site.at("/bad")
+    assert "more" not in json.loads(waiting.body)
+    assert waiting.headers[ITERATION] == 1
+    failures = process.frontier.failures("c", "page", site.at("/bad"))
+    assert failures
+    assert failures.error.startswith("ServerError")
+    [admitted] = broker.take(PAGE)
+    assert json.loads(admitted.body)["url"] == site.at("/c")
+
+
+def test_a_message_that_is_delivered_again_is_split_without_a_request(
+    process: Context, broker: Broker, site: Site, message: dict[str, Any]
+) -> None:
+    page_task.push_request(id="m", headers={}, delivery_info={"redelivered": True})
+    try:
+        page_task.run(**message)
+    finally:
+        page_task.pop_request()
+    alone = [json.loads(each.body) for each in broker.take(PAGE)]
+    assert [each["url"] for each in alone] == [site.at(path) for path in ("/a", "/bad", "/b")]
+    assert not any("more" in each for each in alone)
+    assert site.paths() == []
+
+
+def test_all_pages_of_a_dead_message_count_as_dead(process: Context, site: Site, message: dict[str, Any]) -> None:
+    page_task.on_dead_letter((), message)
+    progress = process.frontier.progress(site.domain)
+    assert (progress.dead, progress.open) == (3, 0)
