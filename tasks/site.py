@@ -10,6 +10,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.broker.delivery import Delivery
+from app.broker.errors import InvalidMessage
 from app.broker.headers import DELIVERIES, LAST_ERROR
 from app.broker.outgoing import Outgoing
 from app.broker.policies.base import Dead
@@ -18,6 +19,7 @@ from app.broker.worker.carry_out import message_of as replacement_of
 from app.broker.worker.failures import failure_of
 from app.celery import app
 from app.counts import CRAWLED_URLS
+from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, Host, MessageKind, PageMessage
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult, Redirected, links_of
@@ -132,6 +134,8 @@ def page(self: Any, **message: Any) -> None:
     A page that fails beside others gets a message and a budget of its own. So do all if the message comes again.
     """
     targets, process = [_page_target(each) for each in pages_of(message)], context()
+    if len({robots_url(target.url) for target in targets}) > 1:
+        raise InvalidMessage(f"more: its pages have other robots.txt than {targets[0].url}")
     first, headers = targets[0], self.request.headers or {}
     if len(targets) > 1 and _is_again(self.request):
         host = Host(host_of(first.url), delay=0, concurrency=1)
@@ -234,12 +238,12 @@ def publish_end(domain: str, crawl_id: str) -> None:
 def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoing]:
     """Return the messages of admitted pages, for a delay queue if their host needs a rest.
 
-    Pages of one host share messages, each `page` with `more`. A sitemap and a probe have their own.
+    Pages under one robots.txt share messages, each `page` with `more`. A sitemap and a probe have their own.
     """
     budgets, alone, shared = context().budgets, [], dict[str, list[PageMessage]]()
     for each in admitted.messages:
         if each.kind == "page" and not each.role:
-            shared.setdefault(host_of(each.url), []).append(each)
+            shared.setdefault(robots_url(each.url), []).append(each)
         else:
             alone.append([each])
     parts = [

@@ -160,8 +160,9 @@ class Steps:
         """Do the work on the URLs of a message one after the other, and complete them together.
 
         Return the pages to publish next: those admitted now, those handed over before, and those that are left. Pages
-        are left after BATCH_SECONDS, and after a response that pauses the host or may be that of a trap. The FetchError
-        of one among several URLs is returned with it. Any other error is raised, as is that of a message of one URL.
+        are left after BATCH_SECONDS, after a response that pauses the host or may be that of a trap, and where the host
+        needs a delay: the host of the page that led to them may have needed none. The FetchError of one among several
+        URLs is returned with it. Any other error is raised, as is that of a message of one URL.
         """
         began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
         with self._released_on_error(runs):
@@ -170,21 +171,22 @@ class Steps:
                     ended.append(replace(run, result=Skipped(why=run.entered.spent)))
                 elif not run.entered.fetch:
                     ended += [run] if run.result is not _NO_RESULT else []
-                elif fetched and (_is_last(ended) or time.monotonic() > began + BATCH_SECONDS):
+                elif fetched and (run.host.delay or _is_last(ended) or time.monotonic() > began + BATCH_SECONDS):
                     left.append(run)
                 else:
                     fetched += 1
                     ended.append(_worked(run, work, alone=len(runs) == 1))
         again = [message_of(run.target) for run in left]
         again += [message for run in runs for message in run.entered.handover.messages]
+        most = 1 if runs[0].host.delay else MOST_PAGES
         if not ended:
-            return Completed(Admitted(tuple(again), batch=MOST_PAGES), message_name(runs[0].kind, runs[0].key))
+            return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].key))
         pace = int(BATCH_SECONDS * fetched / max(0.001, time.monotonic() - began))
         is_pace = fetched and not runs[0].target.role
         completed = self.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
         admitted = completed.admitted
         if again:  # One message in place of this one.
-            admitted = replace(admitted, messages=(*again, *admitted.messages), batch=MOST_PAGES)
+            admitted = replace(admitted, messages=(*again, *admitted.messages), batch=most)
         failed = tuple((message_of(run.target), run.error) for run in ended if run.error)
         return replace(completed, admitted=admitted, failed=failed)
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from app.broker.errors import InvalidMessage, Postpone
 from app.broker.headers import ITERATION
-from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
+from app.crawl.frontier.values import Admitted, Crawl, FoundPage, PageMessage, crawl_key
 from app.timers.timers import full_pack
 from config.routes import PAGE
 from tasks.base import Context
 from tasks.site import page as page_task
-from tests.servers.site import Site, failure, page
+from tasks.site import page_messages
+from tests.servers.site import Site, failure, page, robots
 from tests.support.broker import Broker
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -74,3 +78,37 @@ def test_all_pages_of_a_dead_message_count_as_dead(process: Context, site: Site,
     page_task.on_dead_letter((), message)
     progress = process.frontier.progress(site.domain)
     assert (progress.dead, progress.open) == (3, 0)
+
+
+def test_pages_of_a_host_that_needs_a_delay_by_now_are_left_after_the_first(
+    process: Context, broker: Broker, site: Site, message: dict[str, Any]
+) -> None:
+    """The page that led to them was of a host without a delay, or its robots.txt has changed since."""
+    site.set("/robots.txt", robots("User-agent: *\nCrawl-delay: 1"))
+
+    def ran() -> bool:
+        with suppress(Postpone):  # The robots.txt is a request, too.
+            page_task(**message)
+            return True
+        return False
+
+    eventually(ran, "the host had its rest")
+    assert site.paths() == ["/robots.txt", "/a"]
+    waiting = [json.loads(each.body) for each in broker.take("site.delay.1000")]
+    assert [each["url"] for each in waiting] == [site.at("/bad"), site.at("/b")]
+    assert not any("more" in each for each in waiting)
+    progress = process.frontier.progress(site.domain)
+    assert (progress.done, progress.open) == (1, 2)
+
+
+def test_only_pages_under_one_robots_txt_share_a_message(
+    process: Context, broker: Broker, site: Site, message: dict[str, Any]
+) -> None:
+    urls = ["http://site.example/a", "https://site.example/b", "http://site.example/c"]
+    alone = Admitted(tuple(PageMessage("page", url, 1, "") for url in urls), batch=16)
+    bodies = [json.loads(each.body) for each in page_messages("site.example", "c", alone)]
+    assert [(each["url"], len(each.get("more", []))) for each in bodies] == [(urls[0], 1), (urls[1], 0)]
+    foreign = message | {"more": [{"url": site.at("/b").replace("http://", "https://"), "depth": 1}]}
+    with pytest.raises(InvalidMessage, match=r"other robots\.txt"):
+        page_task(**foreign)
+    assert site.paths() == []
