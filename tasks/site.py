@@ -16,9 +16,9 @@ from app.broker.outgoing import Outgoing
 from app.broker.policies.base import Dead
 from app.broker.worker.carry_out import carry_out
 from app.broker.worker.carry_out import message_of as replacement_of
-from app.broker.worker.failures import failure_of
+from app.broker.worker.failures import OUTCOMES, failure_of
 from app.celery import app
-from app.counts import CRAWLED_URLS
+from app.counts import CRAWLED_URLS, TASK_RUNS
 from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, Host, MessageKind, PageMessage
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
@@ -180,6 +180,7 @@ def _retry_alone(first: Target, page: PageMessage, error: Exception) -> None:
     [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=process.publisher)
     if isinstance(outcome, Exception):
         raise outcome
+    TASK_RUNS.add(name, PAGE, OUTCOMES[type(decision)], failure.reason)
     if isinstance(decision, Dead):
         target = Target(page.url, first.domain, canonical_key(page.url), first.crawl_id, page.depth, role=page.role)
         complete_dead(process.frontier, target, "page")

@@ -160,9 +160,10 @@ class Steps:
         """Do the work on the URLs of a message one after the other, and complete them together.
 
         Return the pages to publish next: those admitted now, those handed over before, and those that are left. Pages
-        are left after BATCH_SECONDS, after a response that pauses the host or may be that of a trap, and where the host
-        needs a delay: the host of the page that led to them may have needed none. The FetchError of one among several
-        URLs is returned with it. Any other error is raised, as is that of a message of one URL.
+        are left after BATCH_SECONDS, and after a response that pauses the host or may be that of a trap. Where the host
+        needs a delay, all but the first are left: the host of the page that led to them may have needed none. The
+        FetchError of one among several URLs is returned with it. Any other error is raised, as is that of a message of
+        one URL.
         """
         began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
         with self._released_on_error(runs):

@@ -43,7 +43,7 @@ _VERBS = {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "dead-l
 _SET_ASIDE = 0.5
 
 #: What becomes of a run by each decision, for `OnOutcome`. A run may also have `succeeded`, or was `revoked`.
-_OUTCOMES = {Retry: "retried", Reject: "retried", Postponed: "postponed", Dead: "dead-lettered", Drop: "dropped"}
+OUTCOMES = {Retry: "retried", Reject: "retried", Postponed: "postponed", Dead: "dead-lettered", Drop: "dropped"}
 
 #: Called when a decision has been carried out, to acknowledge or reject the original.
 Done = Callable[[Decision, Disposition], None]
@@ -136,7 +136,7 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             original.done(carried_out, disposition)
-            self.note_outcome(failure.task, delivery.queue, _OUTCOMES[type(carried_out)], failure.reason)
+            self.note_outcome(failure.task, delivery.queue, OUTCOMES[type(carried_out)], failure.reason)
             self.report_outcome(delivery, "died" if isinstance(carried_out, Dead | Drop) else "failed", str(failure))
 
         self._act(decision, replace(original, done=done))
@@ -155,7 +155,7 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             original.done(carried_out, disposition)
-            self.note_outcome(task, delivery.queue, _OUTCOMES[type(carried_out)], postpone.code)
+            self.note_outcome(task, delivery.queue, OUTCOMES[type(carried_out)], postpone.code)
 
         self._act(decision, replace(original, done=done))
 
@@ -184,7 +184,7 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             original.done(carried_out, disposition)
-            self.note_outcome(task, delivery.queue, _OUTCOMES[type(carried_out)], "delivery-limit")
+            self.note_outcome(task, delivery.queue, OUTCOMES[type(carried_out)], "delivery-limit")
 
         self._act(decision, replace(original, done=done))
         return False
