@@ -46,7 +46,7 @@ NOT_RUN = (
     *("make ", "docker compose ", "export ", "python -m app.cluster.searcher"),
     *("perennial services ", "perennial up", "perennial down"),
     *("perennial topology apply", "perennial search-report "),
-    *("pip install ", "python3 -m venv ~/", "~/perennial/bin/", "set -a; ", "systemctl "),
+    *("kubectl ", "cat /etc/ssl/", "pip install ", "python3 -m venv ~/", "~/perennial/bin/", "set -a; ", "systemctl "),
 )
 #: These read without changing anything: they are repeated until the work that was requested before is done.
 REPEATED = (

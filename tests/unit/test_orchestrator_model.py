@@ -254,6 +254,8 @@ class World(RuleBasedStateMachine):
         return arrives
 
     def _note(self, report: SearcherReport) -> None:
+        if report.searcher_id not in self.orchestrator._registry.records:
+            return  # A report that comes before a registration is only noted as missing.
         last = self.reports.get(report.searcher_id)
         if last is None or report.seq > last.seq:
             self.reports[report.searcher_id] = report
@@ -366,6 +368,6 @@ def _answering(routes: Routes) -> dict[str, set[str]]:
 
 
 World.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow], deadline=None
+    max_examples=600, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow], deadline=None
 )
 TestWorld = World.TestCase

@@ -68,7 +68,8 @@ class _Holdings:
             self.packs[outcome.domain] = outcome.held
         self.used_mb += (outcome.held.size_mb if outcome.held else 0) - (before.size_mb if before else 0)
         self.seq = report.seq
-        if 0 <= report.changes - self.changes <= 1:
+        # The outcome of an order that changed nothing does not stand for a change whose message is missing.
+        if report.changes - self.changes == (before != outcome.held):
             self.changes, self.current_at = report.changes, now
         else:
             self.current_at = float("-inf")
