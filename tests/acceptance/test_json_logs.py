@@ -13,6 +13,7 @@ from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.servers.site import Site, document, failure, reply
 from tests.support.system import running_system
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
 
@@ -31,6 +32,8 @@ def test_a_crawl_is_followed_by_its_id_and_its_page_through_three_retries(
         Site({"/": start, "/broken": failure(500), **pages}) as site,
         running_system(chosen, settings, tmp_path) as system,
     ):
+        # The first tick after a start of Redis publishes the open pages of crawls again.
+        eventually(lambda: "Redis is new" in system.worker.log, "the first tick")
         body = json.dumps({"type": "index+crawl", "url": site.at("/")})
         system.broker.post(body.encode(), message_id="crawl-4711")
         system.packed(site.domain)

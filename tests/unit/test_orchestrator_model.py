@@ -368,6 +368,6 @@ def _answering(routes: Routes) -> dict[str, set[str]]:
 
 
 World.TestCase.settings = settings(
-    max_examples=600, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow], deadline=None
+    max_examples=60, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow], deadline=None
 )
 TestWorld = World.TestCase
