@@ -12,21 +12,21 @@ pytestmark = pytest.mark.unit
 def test_seen_pages_are_cached_up_to_a_number_and_those_of_the_crawl_used_last_stay() -> None:
     cache = CrawlCache(pages=10)
     for crawl_id in "abc":
-        cache.add_seen(crawl_id, map(str, range(4)))
-    assert cache.unseen("a", "0123") == set("0123")
-    assert cache.unseen("b", "01234") == {"4"}
-    assert cache.unseen("c", "01234") == {"4"}
-    cache.add_seen("d", map(str, range(11)))
-    assert cache.unseen("c", "0") == cache.unseen("d", "0") == {"0"}
-    cache.add_seen("c", map(str, range(10)))
-    assert cache.unseen("c", "0123456789") == set()
+        cache.add_seen(crawl_id, map(str, range(4)), born="now")
+    assert cache.unseen("a", "0123") == (set("0123"), "now")
+    assert cache.unseen("b", "01234") == ({"4"}, "now")
+    assert cache.unseen("c", "01234") == ({"4"}, "now")
+    cache.add_seen("d", map(str, range(11)), born="now")
+    assert cache.unseen("c", "0") == cache.unseen("d", "0") == ({"0"}, "now")
+    cache.add_seen("c", map(str, range(10)), born="now")
+    assert cache.unseen("c", "0123456789") == (set(), "now")
 
 
 def test_little_is_kept_of_crawls_that_ended_long_ago() -> None:
     cache = CrawlCache(crawls=3)
     for number in range(100):
         cache.add_handed_over(str(number), "a page")
-        cache.note_born(str(number), "now")
+        cache.add_seen(str(number), ["page"], born="now")
         assert cache.must_renew(str(number))
     assert len(cache) == 3
     assert not cache.must_renew("99")
@@ -36,9 +36,9 @@ def test_little_is_kept_of_crawls_that_ended_long_ago() -> None:
 
 def test_the_pages_of_a_crawl_that_redis_lost_are_forgotten() -> None:
     cache = CrawlCache()
-    cache.note_born("c", "first")
-    cache.add_seen("c", ["page"])
-    cache.note_born("c", "first")
-    assert cache.unseen("c", ["page"]) == set()
-    cache.note_born("c", "second")
-    assert cache.unseen("c", ["page"]) == {"page"}
+    assert cache.unseen("c", ["page"]) == ({"page"}, "")
+    cache.add_seen("c", ["page"], born="first")
+    cache.add_seen("c", ["other"], born="first")
+    assert cache.unseen("c", ["page", "other"]) == (set(), "first")
+    cache.add_seen("c", ["other"], born="second")
+    assert cache.unseen("c", ["page", "other"]) == ({"page"}, "second")

@@ -18,9 +18,9 @@ _RENEW_EVERY = 60.0
 
 @dataclass(slots=True)
 class _Cached:
-    """What is cached of one crawl. `born` differs from that of a crawl of the same id that Redis lost."""
+    """What is cached of one crawl. `born` is of the crawl that has seen the pages: one that Redis lost has another."""
 
-    born: str | None = None
+    born: str = ""
     seen: set[str] = field(default_factory=set)
     handed_over: list[str] = field(default_factory=list)
     renewed: float = -_RENEW_EVERY
@@ -42,19 +42,26 @@ class CrawlCache:
         self._crawls: OrderedDict[str, _Cached] = OrderedDict()
         self._lock = threading.Lock()
 
-    def unseen(self, crawl_id: str, names: Iterable[str]) -> set[str]:
-        """Return those of the names of pages that are not known to be seen."""
+    def unseen(self, crawl_id: str, names: Iterable[str]) -> tuple[set[str], str]:
+        """Return those of the names of pages that are not cached as seen, and the `born` of the crawl with the others.
+
+        It is empty without any page that was seen.
+        """
         with self._lock:
             if self._connections_before != (connections := self._connections()):
                 self._connections_before = connections
                 for cached in self._crawls.values():
                     self._forget_pages(cached)
-            return set(names) - self._of(crawl_id).seen
+            cached = self._of(crawl_id)
+            return set(names) - cached.seen, cached.born
 
-    def add_seen(self, crawl_id: str, names: Iterable[str]) -> None:
-        """Note that the crawl has seen pages of these names."""
+    def add_seen(self, crawl_id: str, names: Iterable[str], *, born: str) -> None:
+        """Note that the crawl with this `born` has seen pages of these names; forget those of one with another."""
         with self._lock:
             cached = self._of(crawl_id)
+            if cached.born != born:
+                self._forget_pages(cached)
+                cached.born = born
             before = len(cached.seen)
             cached.seen.update(names)
             self._pages_left -= len(cached.seen) - before
@@ -62,14 +69,6 @@ class CrawlCache:
                 if self._pages_left >= 0:
                     break
                 self._forget_pages(oldest)
-
-    def note_born(self, crawl_id: str, born: str) -> None:
-        """Note a crawl's `born`, which a loss or a restart of Redis changes, and forget the pages of the former one."""
-        with self._lock:
-            cached = self._of(crawl_id)
-            if cached.born not in (None, born):
-                self._forget_pages(cached)
-            cached.born = born
 
     def add_handed_over(self, crawl_id: str, name: str) -> None:
         """Note that what the message of this name admitted is published."""

@@ -1,15 +1,18 @@
 -- Complete pages of a message, or another message of a crawl, add their links to the backlog, and admit the next pages, in one
 -- round trip. A completed message that is completed again admits nothing more: the pages that it admitted are returned again
 -- while they are open and their publication is not noted.
--- Returns: 1 if the crawl has nothing left, 1 if the caller is to write a segment of the record, seconds until the next
+-- A caller leaves out links that it has cached as seen. If another crawl, or another Redis, has seen them, nothing is done.
+-- Returns: what tells this crawl and this Redis from former ones, then nothing more if the caller's is another one. Else:
+-- 1 if the crawl has nothing left, 1 if the caller is to write a segment of the record, seconds until the next
 -- request to the host, pages that share a message, for each page its links up to the first one that the limit leaves out,
 -- and the items of the pages admitted now.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its hold,
--- active crawls.
+-- active crawls, the epoch.
 -- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have admitted,
 -- ttl (s) or 0 to leave it, pages that the crawl may have, the crawl's id, names of messages whose handover is published with
 -- commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in a row, pages that a
--- message may have or '', ttl of failures (s). Then for each page: its message's name, 'd' (done), 'x' (dead) or 'f' (failed),
+-- message may have or '', ttl of failures (s), what tells the crawl that has seen the links left out from others, or ''.
+-- Then for each page: its message's name, 'd' (done), 'x' (dead) or 'f' (failed),
 -- 1 if it belongs in the crawl's pack, line of the record or '', or the error of a failed one, hash of its text or '', length
 -- of its canonical key, number of links, number of excluded links, a name and an entry for each link, and a reason, a name
 -- and an entry for each excluded link.
@@ -20,7 +23,12 @@ local budgets, texts, failures = crawl .. ':budgets', crawl .. ':texts', crawl .
 local delay, max_pages = tonumber(ARGV[1]), tonumber(ARGV[5])
 local limits = {pattern = tonumber(ARGV[8]), variants = tonumber(ARGV[9]), identical = tonumber(ARGV[10])}
 local ended, names, states, links = {}, {}, {}, {}
-local at = 13
+local info = redis.call('HMGET', crawl, 'state', 'seen', 'done', 'dead', 'indexed', 'born')
+local born = (info[6] or '') .. ' ' .. (redis.call('GET', KEYS[12]) or '')
+if ARGV[13] ~= '' and ARGV[13] ~= born then
+    return {born}
+end
+local at = 14
 while at < #ARGV do
     local each = {name = ARGV[at], state = ARGV[at + 1], indexed = ARGV[at + 2] == '1', line = ARGV[at + 3]}
     each.text, each.length, each.links = ARGV[at + 4], tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
@@ -42,7 +50,6 @@ local now = seconds()
 if end_request(KEYS[9], ended[1].name) and delay > 0 then
     redis.call('HSET', KEYS[8], 'last', string.format('%.6f', now))
 end
-local info = redis.call('HMGET', crawl, 'state', 'seen', 'done', 'dead', 'indexed')
 local seen, count = tonumber(info[2] or 0), {d = 0, x = 0, indexed = 0}
 local former, entries = {}, {}
 if #names > 0 then
@@ -200,4 +207,5 @@ local left = redis.call('HLEN', admitted) + redis.call('HLEN', retrying) + redis
 if left > 0 or redis.call('HEXISTS', crawl, 'domain') == 1 then
     redis.call('SADD', KEYS[11], ARGV[6])
 end
-return {left == 0 and 1 or 0, write, string.format('%.3f', rest(KEYS[8], delay, now)), batch, links, unpack(items)}
+local wait = string.format('%.3f', rest(KEYS[8], delay, now))
+return {born, left == 0 and 1 or 0, write, wait, batch, links, unpack(items)}

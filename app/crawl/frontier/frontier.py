@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 
@@ -160,7 +161,6 @@ class Frontier(CrawlView):
             keys=[
                 *parts_of(crawl_key(crawl_id), "", "pages", "admitted", "retrying", "backlog", "handover"),
                 *host_keys(host.name),
-                EPOCH,
             ],
             args=[
                 *(domain, f"{uuid.uuid4().hex[:8]} {message_id}", LEASE, host.concurrency, host.delay, int(host.own)),
@@ -178,8 +178,7 @@ class Frontier(CrawlView):
                 raise Postpone(_BUSY, f"another message of {url} is worked on", code="page-busy")
             case "unknown":
                 return [Entered(fetch=False, crawl_found=False)] * len(links)
-        born, soft_404, former_known, rows = values
-        self._cache.note_born(crawl_id, str(born))
+        soft_404, former_known, rows = values
         return [_entered(row, soft_404=str(soft_404), former_known=bool(former_known)) for row in rows]
 
     def complete(
@@ -200,58 +199,32 @@ class Frontier(CrawlView):
         """
         key, connections, first = crawl_key(crawl_id), self._connections(), completions[0]
         keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record")
-        keys += [*host_keys(host.name), ACTIVE_CRAWLS]
+        keys += [*host_keys(host.name), ACTIVE_CRAWLS, EPOCH]
         confirmed = ",".join(self._cache.take_handed_over(crawl_id))
         ttl = self._ttl if self._cache.must_renew(crawl_id) else 0
-        sent: set[str] = set()
-        fresh, noted, arguments = [], list[str](), list[object]()
-        for each in completions:
-            names, excluded, fields = self._unseen_links(crawl_id, each, sent)
-            fresh.append(names)
-            noted += excluded
-            arguments += fields
-        ended, write, wait, size, seen, *items = self._complete(
-            keys=keys,
-            args=[
-                *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission, ttl),
-                *(max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments),
-                *(batch or "", self._ttl, *arguments),
-            ],
-        )
+        settings = [
+            *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission, ttl),
+            *(max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, batch or "", self._ttl),
+        ]
+        pages, reply = [_FoundLinks(each) for each in completions], list[Any]()
+        while not reply:
+            unseen, cached = self._cache.unseen(crawl_id, chain.from_iterable(map(_FoundLinks.names, pages)))
+            fresh, noted, arguments = [], list[str](), list[object]()
+            for page in pages:
+                names, excluded, fields = page.taken(unseen)
+                fresh.append(names)
+                noted += excluded
+                arguments += fields
+            born, *reply = self._complete(keys=keys, args=[*settings, cached, *arguments])
+            if not reply:  # What is cached is of a crawl that Redis has lost.
+                self._cache.add_seen(crawl_id, (), born=str(born))
+        ended, write, wait, size, seen, *items = reply
         if connections == self._connections():  # Otherwise the Redis that has noted them may be gone.
             # Without those that a limit left out: another page may lead to them within its limits.
             followed = [name for names, number in zip(fresh, seen, strict=True) for name in names[: int(number)]]
-            self._cache.add_seen(crawl_id, followed + noted)
+            self._cache.add_seen(crawl_id, followed + noted, born=str(born))
         name = next((each.name for each in completions if each.state != "f"), "")
         return Completed(admitted_of(items, float(wait), int(size)), name, bool(write), bool(ended))
-
-    def _unseen_links(
-        self, crawl_id: str, page: Completion, sent: set[str]
-    ) -> tuple[list[str], list[str], list[object]]:
-        """Return the names of a page's links and excluded links that are new here, and the page as the script takes it.
-
-        Those in `sent` belong to an earlier page of the same call; the new ones are added to it.
-        """
-        named = {link.name: link for link in page.links}
-        # A menu repeats excluded URLs on each page of a site. Of two reasons, the first one counts.
-        not_followed = {f"{_EXCLUDED}{link.name}": (reason, link) for reason, link in reversed(list(page.excluded))}
-        unseen = self._cache.unseen(crawl_id, chain(named, not_followed)) - sent
-        sent |= unseen
-        fresh = [each for each in named if each in unseen]
-        noted = [each for each in reversed(not_followed) if each in unseen]
-        fields: list[object] = [
-            page.name,
-            page.state,
-            int(page.indexed),
-            page.error[:_MAX_ERROR] or page.line,
-            page.text,
-        ]
-        fields += [len(page.canonical_key), len(fresh), len(noted)]
-        for each in fresh:
-            fields += (each, to_entry(named[each]))
-        for reason, link in map(not_followed.__getitem__, noted):
-            fields += (reason, link.name, to_entry(link))
-        return fresh, noted, fields
 
     def note_handed_over(self, crawl_id: str, name: str) -> None:
         """Note that what this message admitted is published; the crawl's next completion here removes it."""
@@ -407,16 +380,18 @@ class Frontier(CrawlView):
         `depth` is that of all of them. Where a limit leaves pages out, the crawl is noted as cut.
         """
         named = {fingerprint(each): each for each in pages}
-        uncached = self._cache.unseen(crawl_id, named)
+        uncached, _ = self._cache.unseen(crawl_id, named)
         unknown = {each: name for name, each in named.items() if name in uncached}
         if not unknown:
             return {}
         key = crawl_key(crawl_id)
-        pipe = self._redis.pipeline(transaction=False)
+        pipe = self._redis.pipeline()
         pipe.hmget(f"{key}:pages", list(unknown.values()))
-        pipe.hget(key, "seen")
-        states, seen = pipe.execute()
-        self._cache.add_seen(crawl_id, (name for name, state in zip(unknown.values(), states, strict=True) if state))
+        pipe.hmget(key, "seen", "born")
+        pipe.get(EPOCH)
+        states, (seen, born), epoch = pipe.execute()
+        found = (name for name, state in zip(unknown.values(), states, strict=True) if state)
+        self._cache.add_seen(crawl_id, found, born=f"{born or ''} {epoch or ''}")
         fresh = [each for each, state in zip(unknown, states, strict=True) if not state]
         room = 0 if depth > max_depth else max(0, max_pages - int(seen or 0))
         if len(fresh) > room:
@@ -463,6 +438,33 @@ class Frontier(CrawlView):
         """Return what the former crawl knew of a page, or None."""
         found = self._redis.hget(f"{crawl_key(crawl_id)}:former", fingerprint(canonical_key))
         return Former.from_text(str(found or ""))
+
+
+class _FoundLinks:
+    """The links and the excluded links of a completion by the names by which a process caches them."""
+
+    def __init__(self, page: Completion) -> None:
+        self._page = page
+        self._links = {link.name: link for link in page.links}
+        # A menu repeats excluded URLs on each page of a site. Of two reasons, the first one counts.
+        self._excluded = {f"{_EXCLUDED}{link.name}": (reason, link) for reason, link in reversed(list(page.excluded))}
+
+    def names(self) -> Iterator[str]:
+        return chain(self._links, self._excluded)
+
+    def taken(self, unseen: set[str]) -> tuple[list[str], list[str], list[object]]:
+        """Take the unseen names of the page; return those of links and excluded links, and the page for the script."""
+        fresh = [each for each in self._links if each in unseen]
+        noted = [each for each in reversed(self._excluded) if each in unseen]
+        unseen.difference_update(fresh, noted)
+        page = self._page
+        fields: list[object] = [page.name, page.state, int(page.indexed), page.error[:_MAX_ERROR] or page.line]
+        fields += [page.text, len(page.canonical_key), len(fresh), len(noted)]
+        for each in fresh:
+            fields += (each, to_entry(self._links[each]))
+        for reason, link in map(self._excluded.__getitem__, noted):
+            fields += (reason, link.name, to_entry(link))
+        return fresh, noted, fields
 
 
 def _was_read(entry: UrlEntry) -> bool:
