@@ -385,11 +385,11 @@ class Frontier(CrawlView):
         if not unknown:
             return {}
         key = crawl_key(crawl_id)
-        pipe = self._redis.pipeline()
-        pipe.hmget(f"{key}:pages", list(unknown.values()))
-        pipe.hmget(key, "seen", "born")
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hmget(key, "seen", "born")  # Before the states: if Redis is lost in between, those are forgotten.
         pipe.get(EPOCH)
-        states, (seen, born), epoch = pipe.execute()
+        pipe.hmget(f"{key}:pages", list(unknown.values()))
+        (seen, born), epoch, states = pipe.execute()
         found = (name for name, state in zip(unknown.values(), states, strict=True) if state)
         self._cache.add_seen(crawl_id, found, born=f"{born or ''} {epoch or ''}")
         fresh = [each for each, state in zip(unknown, states, strict=True) if not state]
