@@ -147,7 +147,7 @@ def page(self: Any, **message: Any) -> None:
     completed = process.work_of(first.role).run(targets, message_id=str(self.request.id), too_complex=too_complex)
     publish_admitted(first, completed)
     for failed, error in completed.failed:
-        _retry_alone(first, failed, error)
+        _retry_alone(failed, error)
 
 
 def _page_target(message: Mapping[str, Any]) -> Target:
@@ -166,10 +166,10 @@ def _is_again(request: Any) -> bool:
     return is_marked or bool((request.delivery_info or {}).get("redelivered"))
 
 
-def _retry_alone(first: Target, page: PageMessage, error: Exception) -> None:
+def _retry_alone(page: Target, error: Exception) -> None:
     """Publish the message of a page that failed beside others, as the policy decides on its first failed run."""
     process, name = context(), "site.page"
-    [sent] = page_messages(first.domain, first.crawl_id, Admitted((page,)))
+    [sent] = page_messages(page.domain, page.crawl_id, Admitted((message_of(page),)))
     kind, address = (sent.content_type, sent.content_encoding), (PAGE, sent.routing_key, sent.exchange)
     delivery, failure = (
         Delivery(sent.body, sent.headers, sent.properties, *kind, *address),
@@ -182,8 +182,7 @@ def _retry_alone(first: Target, page: PageMessage, error: Exception) -> None:
         raise outcome
     TASK_RUNS.add(name, PAGE, OUTCOMES[type(decision)], failure.reason)
     if isinstance(decision, Dead):
-        target = Target(page.url, first.domain, canonical_key(page.url), first.crawl_id, page.depth, role=page.role)
-        complete_dead(process.frontier, target, "page")
+        complete_dead(process.frontier, page, "page")
 
 
 @task("end_crawl", CrawlTask)

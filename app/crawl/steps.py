@@ -188,7 +188,7 @@ class Steps:
         admitted = completed.admitted
         if again:  # One message in place of this one.
             admitted = replace(admitted, messages=(*again, *admitted.messages), batch=most)
-        failed = tuple((message_of(run.target), run.error) for run in ended if run.error)
+        failed = tuple((run.target, run.error) for run in ended if run.error)
         return replace(completed, admitted=admitted, failed=failed)
 
     def classified(self, run: UrlRun, response: Response) -> FetchResult:

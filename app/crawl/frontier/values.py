@@ -15,7 +15,7 @@ from app.crawl.record.entries import Former, UrlEntry
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import charges
-from app.crawl.urls import SITEMAP, canonical_key
+from app.crawl.urls import SITEMAP, Target, canonical_key
 from app.redis_state.client import PREFIX
 from app.storage.layout import page_id
 
@@ -200,7 +200,7 @@ class Completed:
     write: bool = False
     ended: bool = False
     #: Pages that failed beside others of their message, each with its error.
-    failed: tuple[tuple[PageMessage, Exception], ...] = ()
+    failed: tuple[tuple[Target, Exception], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
