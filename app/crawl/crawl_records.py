@@ -254,9 +254,11 @@ class CrawlRecords:
     def end(self, crawl: Crawl) -> bool:
         """Complete the record of a crawl that has nothing left to do, and close it; return whether that is so.
 
-        A restored crawl does not end before its sweep: the pages of entries that Redis lost are to be found again.
+        A restored crawl does not end before its sweep: the pages of entries that Redis lost are to be found again. A
+        page may be open again, too: a tick after a start of Redis, or a replay, has published it once more.
         """
         if self._frontier.open_messages_of(crawl.id) or crawl.id in self._frontier.restored():
+            self._frontier.forget_end(crawl.id)
             return False
         self.flush(crawl)
         counts = self._frontier.counts(crawl.id) | {"cut": int(self._frontier.is_cut(crawl.id))}

@@ -199,6 +199,27 @@ def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_recor
     assert record.reasons == {"gone": 2}
 
 
+def test_an_end_that_finds_a_page_open_again_is_published_again_when_that_page_is_dead(
+    process: Context, broker: Broker
+) -> None:
+    start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
+    process.records.begin(start, timer_timeout=30, callback={})
+    complete_one(process.frontier, "c", "page", "k", host=Host("a.gov", 0, 1))
+    tick()
+    [early] = broker.take("site.index")
+    # As after a start of Redis, whose tick read the page as open just before it was dead.
+    host, link = Host("a.gov", 0, 1), FoundPage("https://a.gov/again", "again", 1)
+    process.frontier.enter("c", "a.gov", [link], host, message_id="m")
+    message = json.loads(early.body)
+    end_crawl(domain=message["domain"], crawl_id=message["crawl_id"])
+    tick()
+    assert broker.depth("site.index") == 0
+    complete_one(process.frontier, "c", "page", "again", host=host, dead=True)
+    tick()
+    assert end_crawls(broker) == 1
+    assert not process.frontier.is_active("a.gov")
+
+
 def test_a_crawl_whose_end_is_dead_lettered_holds_its_timer_back_no_longer(process: Context) -> None:
     process.records.begin(
         Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True), timer_timeout=30, callback={}

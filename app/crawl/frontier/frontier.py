@@ -63,8 +63,9 @@ _BUSY = 5.0
 #: Seconds that a crawl may need to begin: the time limit of its message.
 _BEGINNING = 120
 
-#: Seconds after which the end of a crawl is published again. More than all retries of the message take by default.
-END_AGAIN = 300
+#: Seconds after which the end of a crawl is published again: if a process died while it published the end, and after it
+#: was published. The latter is more than all retries of the message take by default.
+_END_PUBLISHING, END_AGAIN = 10, 300
 
 #: Pages of the former crawl that one command gives to Redis.
 _BATCH = 1_000
@@ -294,9 +295,20 @@ class Frontier(CrawlView):
         if pipe.execute()[-1] < 0:  # Redis had forgotten the crawl.
             self._redis.expire(key, self._ttl)
 
+    def note_end_publishing(self, crawl_id: str) -> None:
+        """Note that `end_crawl` of a crawl is about to be published: `refill` does not return the crawl meanwhile."""
+        self._redis.set(f"{crawl_key(crawl_id)}:ending", 1, ex=_END_PUBLISHING)
+
     def note_end_published(self, crawl_id: str) -> None:
-        """Note that `end_crawl` of a crawl is published: `refill` returns the crawl again in END_AGAIN seconds."""
-        self._redis.set(f"{crawl_key(crawl_id)}:ending", 1, ex=END_AGAIN)
+        """Note that `end_crawl` is published: `refill` returns the crawl again in END_AGAIN seconds.
+
+        Nothing is noted if the message has been handled meanwhile.
+        """
+        self._redis.expire(f"{crawl_key(crawl_id)}:ending", END_AGAIN)
+
+    def forget_end(self, crawl_id: str) -> None:
+        """Note that `end_crawl` came too early: `refill` returns the crawl again when nothing of it is left."""
+        self._redis.delete(f"{crawl_key(crawl_id)}:ending")
 
     def close(self, crawl_id: str) -> bool:
         """Note that a crawl has ended and that its record is complete; return whether that is so."""
