@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from celery import current_task
-from celery.app.log import TaskFormatter
 from pydantic import SecretStr
 
 from config.routes import ROUTE_BY_TYPE
@@ -23,7 +22,7 @@ from config.settings import Settings, get_settings
 CHATTY = ("celery.worker.strategy", "celery.worker.request", "celery.app.trace", "celery.beat")
 
 #: A line for people.
-TEXT = "%(asctime)s %(levelname)-7s %(processName)s %(name)s [%(task_id)s] %(message)s"
+TEXT = "%(asctime)s %(levelname)-7s %(processName)s %(name)s%(about)s %(message)s"
 
 #: Written in place of a secret.
 MASK = "********"
@@ -55,22 +54,15 @@ def secrets_in(settings: Settings) -> re.Pattern[str]:
     return re.compile("|".join([r"://[^\s/?#]*@", *map(re.escape, longest_first)]))
 
 
-class ScrubbingFormatter(TaskFormatter):  # type: ignore[misc]
-    """Add the id of a record's task: of the running task, or of the message that the record is about; hide secrets.
-
-    A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, perhaps with `task`,
-    `attempt` and `task_kwargs`, or as Celery does, by an `id` in `extra={"data": ...}`. Others are about no message.
-    """
+class ScrubbingFormatter(logging.Formatter):
+    """Format a record without secrets."""
 
     def __init__(self, fmt: str, *, secrets: re.Pattern[str]) -> None:
         """Format by `fmt`, without what `secrets` matches."""
-        super().__init__(fmt, use_color=False)
+        super().__init__(fmt)
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        data = getattr(record, "data", None)
-        task_id = getattr(record, "task_id", None) or (data.get("id") if isinstance(data, dict) else None)
-        record.task_id = task_id or ""
         return self._secrets.sub(_masked, super().format(record))
 
 
@@ -79,11 +71,14 @@ def _masked(match: re.Match[str]) -> str:
 
 
 class LineFormatter(ScrubbingFormatter):
-    """One line for people, with the task's id in brackets."""
+    """One line for people, with the task's id, name, attempt, domain and crawl id in brackets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        return line if getattr(record, "task_id", "") else line.replace(" [] ", " ", 1)
+        about = {name: value for name, value in _about_task(record).items() if value and name != "url"}
+        words = [str(about.pop(name)) for name in ("task_id", "task") if name in about]
+        words += [f"{name}={value}" for name, value in about.items()]
+        record.about = f" [{' '.join(words)}]" if words else ""
+        return super().format(record)
 
 
 class JsonFormatter(ScrubbingFormatter):
@@ -97,7 +92,6 @@ class JsonFormatter(ScrubbingFormatter):
             "pid": record.process,
             "logger": record.name,
             "message": super().format(record),
-            "task_id": getattr(record, "task_id", ""),
             **_about_task(record),
         }
         return json.dumps({name: self._scrubbed(value) for name, value in fields.items() if value}, ensure_ascii=False)
@@ -110,21 +104,29 @@ class JsonFormatter(ScrubbingFormatter):
 def _about_task(record: logging.LogRecord) -> dict[str, Any]:
     """Return the task that runs or that a record names, its attempt, and what its message says of the site and crawl.
 
-    A record that is about no task has none of them.
+    A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, perhaps with `task`,
+    `attempt` and `task_kwargs`, or as Celery does, by an `id` in `extra={"data": ...}`. Values of others are empty.
     """
     task = current_task
     if task and task.request:
-        name, attempt, message = task.name, task.request.retries + 1, task.request.kwargs
+        ident, name, attempt, message = task.request.id, task.name, task.request.retries + 1, task.request.kwargs
     else:
+        data = getattr(record, "data", None)
+        ident = getattr(record, "task_id", "") or (data.get("id", "") if isinstance(data, dict) else "")
         name, attempt = getattr(record, "task", ""), getattr(record, "attempt", "")
         message = getattr(record, "task_kwargs", None)
     message = message if isinstance(message, dict) else {}
-    about = {"task": name, "attempt": attempt, **{name: message[name] for name in ABOUT if name in message}}
+    about = {
+        "task_id": ident,
+        "task": name,
+        "attempt": attempt,
+        **{name: message[name] for name in ABOUT if name in message},
+    }
     if "domain" not in about and "url" in about:
         with suppress(ValueError):  # The task refuses an invalid URL.
             about["domain"] = urlsplit(str(about["url"])).netloc.rpartition("@")[2].lower()
     if name in BEGINS_CRAWL:
-        about.setdefault("crawl_id", getattr(record, "task_id", ""))
+        about.setdefault("crawl_id", ident)
     return about
 
 

@@ -59,19 +59,22 @@ def test_a_line_of_the_main_process_names_the_message_that_it_is_about() -> None
     line = json.loads(formatted(JsonFormatter, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"}))
     assert line | begins | {"crawl_id": "c1", "domain": "site.example"} == line
     assert line["url"] == f"https://{MASK}@Site.example/"
+    text = formatted(LineFormatter, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"})
+    assert "app.crawl [c1 site.index_and_crawl attempt=2 domain=site.example crawl_id=c1] retry" in text
 
 
-def test_a_json_line_of_a_task_names_its_site_and_crawl_and_is_one_line() -> None:
+def test_a_line_of_a_task_names_its_site_and_crawl_and_json_is_one_line() -> None:
     app = Celery("lines", set_as_current=False)
-    lines = []
+    lines: list[str] = []
 
     @app.task(name="site.page")  # type: ignore[untyped-decorator]
     def page(**_message: Any) -> None:
-        lines.append(formatted(JsonFormatter, "first\nsecond"))
+        lines.extend(formatted(formatter, "first\nsecond") for formatter in (LineFormatter, JsonFormatter))
 
     url = "https://kim:secret@site.example/a"
     page.apply(kwargs={"url": url, "domain": "site.example", "crawl_id": "c1", "depth": 1}, task_id="abc")
-    [line] = lines
+    [text, line] = lines
+    assert "app.crawl [abc site.page attempt=1 domain=site.example crawl_id=c1] first\nsecond" in text
     assert "\n" not in line
     entry = json.loads(line)
     assert entry["message"] == "first\nsecond"
