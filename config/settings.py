@@ -310,6 +310,12 @@ class Settings(BaseSettings):
         ge=1,
         description="MB (2^20 bytes) of packs that one searcher keeps; less where the disk is full.",
     )
+    packer_disk_mb: int = Field(
+        2_000,
+        ge=0,
+        description="MB (2^20 bytes) of former packs that the packers of one data folder keep, to fetch only what has "
+        "changed. 0: none.",
+    )
     searcher_processes: int = Field(
         0,
         ge=0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from celery.utils.log import get_task_logger
 
@@ -31,6 +31,13 @@ from tasks.notify import publish_events
 logger = get_task_logger(__name__)
 
 
+class _Disk(TypedDict):
+    """Where a packer writes temporary files, and how many bytes it keeps there."""
+
+    work: Path
+    kept_bytes: int
+
+
 @task("pack_full", DomainTask)
 def pack_full(**message: Any) -> None:
     """Build a new pack, of the crawl with `crawl_id` or of every stored page. `force` overrules refusals."""
@@ -43,8 +50,7 @@ def pack_full(**message: Any) -> None:
         def met_since() -> Collection[str]:
             return process.records.met_since(recorded) if recorded else ()
 
-        work = _work_folder()
-        result = packer.pack_crawl(process.store, domain, crawl, met_since=met_since, force=force, work=work)
+        result = packer.pack_crawl(process.store, domain, crawl, met_since=met_since, force=force, **_disk())
         if recorded and result.kind == "full" and not result.written:
             update_crawl(process.store, recorded.record.ref, lambda record: replace(record, packed=True))
         _announce(result)
@@ -55,11 +61,12 @@ def pack_incremental(**message: Any) -> None:
     """Bring a pack up to date with the stored pages. With `deletions` false, rows of deleted pages stay."""
     domain, deletions = domain_of(message), _flag(message, "deletions", default=True)
     with lease(context().redis, f"pack:{domain}"):
-        _announce(packer.pack_incremental(context().store, domain, deletions=deletions, work=_work_folder()))
+        _announce(packer.pack_incremental(context().store, domain, deletions=deletions, **_disk()))
 
 
-def _work_folder() -> Path:
-    return context().settings.data_dir / "packing"
+def _disk() -> _Disk:
+    settings = context().settings
+    return {"work": settings.data_dir / "packing", "kept_bytes": settings.packer_disk_mb * 2**20}
 
 
 def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:

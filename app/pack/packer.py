@@ -6,17 +6,18 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from app.broker.errors import InvalidMessage
-from app.errors import PackError, PackRefused
+from app.errors import DiskFull, PackError, PackRefused
 from app.pack import complete, rows
 from app.pack import database as db
 from app.pack.fetch import require_space
+from app.pack.kept_databases import KeptDatabases
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
@@ -31,6 +32,8 @@ from app.storage.store import ObjectStore, Stat
 SPACE_FACTOR: Final = 2 * 2
 #: Bytes of an empty database and its compact copy, rounded up.
 EMPTY_SIZE: Final = 2**20
+#: Bytes of databases that are kept in the folder `work` until the next packs.
+KEPT_BYTES: Final = 2_000 * 2**20
 
 PackKind = Literal["full", "incremental"]
 
@@ -80,6 +83,33 @@ class PackRun:
     kind: PackKind
     work: Path
     started: float
+    kept: KeptDatabases
+
+    @property
+    def _former(self) -> Path:
+        return self.work / "former.sqlite"
+
+    @property
+    def _compact(self) -> Path:
+        return self.work / "compact.sqlite"
+
+    def require_space(self, size: int) -> None:
+        """Raise DiskFull or PackError unless the disk has `size` bytes free, or has them without kept databases."""
+        with suppress(DiskFull):
+            return require_space(self.work, size)
+        self.kept.delete_all()
+        return require_space(self.work, size)
+
+    def download_previous(self) -> PreviousPack:
+        """Return the present pack with its database in the work folder, or without it if it cannot be read."""
+        self.kept.take(self.domain, self._former)
+        return download_previous(self.store, self.domain, self._former)
+
+    def keep(self) -> None:
+        """Keep the latest database for the next pack, whether or not it was published."""
+        latest = next((path for path in (self._compact, self._former) if path.exists()), None)
+        if latest is not None:
+            self.kept.keep(self.domain, latest)
 
     def describe(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> None:
         """Write the entries of `meta` that describe the pack, which replaces `previous`."""
@@ -94,10 +124,9 @@ class PackRun:
 
     def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> Manifest:
         """Publish a compact copy of the database in place of `previous`. Return the manifest of the new pack."""
-        compact = self.work / "compact.sqlite"
         self.describe(database, previous, crawl_id=crawl_id)
-        db.write_compact(database, compact)
-        return publish(self.store, self.domain, compact, previous)
+        db.write_compact(database, self._compact)
+        return publish(self.store, self.domain, self._compact, previous)
 
     def result(self, manifest: Manifest, counts: rows.RowCounts, *, written: bool = True) -> PackResult:
         """Return the result for the pack that the manifest describes."""
@@ -124,12 +153,13 @@ def pack_crawl(
     met_since: Callable[[], Collection[str]] = frozenset,
     force: bool = False,
     work: Path | None = None,
+    kept_bytes: int = KEPT_BYTES,
 ) -> PackResult:
     """Build the pack that `plan_full_pack` chooses; `crawl` None is an unknown crawl. Raises as `pack_full`."""
     plan = plan_full_pack(domain, crawl, force=force)
     if plan is None:
-        return pack_incremental(store, domain, work=work)
-    return pack_full(store, domain, plan, met_since=met_since, force=force, work=work)
+        return pack_incremental(store, domain, work=work, kept_bytes=kept_bytes)
+    return pack_full(store, domain, plan, met_since=met_since, force=force, work=work, kept_bytes=kept_bytes)
 
 
 def pack_full(
@@ -140,13 +170,14 @@ def pack_full(
     met_since: Callable[[], Collection[str]] = frozenset,
     force: bool = False,
     work: Path | None = None,
+    kept_bytes: int = KEPT_BYTES,
 ) -> PackResult:
     """Write a new pack of the plan's pages, and replace vanished pages by tombstones.
 
     A page that `met_since` returns does not count as vanished: it was fetched after the plan's ids were read. Without
     tombstones the next incremental pack would restore vanished pages. Those that were read, of earlier packs, are
     deleted in the end. Nothing is written if the present pack has exactly the pages of the crawl already, unless
-    `force` is set. `work` is a folder for temporary files.
+    `force` is set. `work` is a folder for temporary files, and for `kept_bytes` of databases that later packs use.
 
     Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
     the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
@@ -154,7 +185,7 @@ def pack_full(
     """
     if plan.began is not None and plan.began.tzinfo is None:
         raise InvalidMessage(f"began {plan.began}: has no time zone")
-    with _start(store, domain, "full", work) as run:
+    with _start(store, domain, "full", work, kept_bytes) as run:
         previous = find_previous(store, domain)
         listed = list_pages(store, domain)
         wanted = listed.keys() if plan.page_ids is None else frozenset(plan.page_ids)
@@ -182,19 +213,19 @@ def pack_full(
 
 
 def pack_incremental(
-    store: ObjectStore, domain: str, *, deletions: bool = True, work: Path | None = None
+    store: ObjectStore, domain: str, *, deletions: bool = True, work: Path | None = None, kept_bytes: int = KEPT_BYTES
 ) -> PackResult:
     """Bring a domain's pack up to date with the stored pages, reading only what changed.
 
     Nothing is written if nothing changed. A pack that is missing, damaged or of another schema, or has used up its row
     ids, is rebuilt from all stored pages. Without `deletions`, rows of deleted pages stay. `work` is a folder for
-    temporary files.
+    temporary files, and for `kept_bytes` of databases that later packs use.
 
     Raises PackRefused when no page would be left of a pack that had some; PreconditionFailed when another pack was
     written meanwhile; PackError for a full disk; InvalidMessage (domain); StoreError.
     """
-    with _start(store, domain, "incremental", work) as run:
-        previous = download_previous(store, domain, run.work / "previous.sqlite")
+    with _start(store, domain, "incremental", work, kept_bytes) as run:
+        previous = run.download_previous()
         listed = list_pages(store, domain)
         if previous.path is not None and previous.manifest is not None:
             updated = _update(run, previous, previous.path, previous.manifest, listed, deletions=deletions)
@@ -226,7 +257,7 @@ def _update(
     with db.open_for_update(path) as database:
         changed, deleted = rows.difference(database, listed)
         changed_bytes = sum(stat.size for stat in changed)
-        require_space(run.work, SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
+        run.require_space(SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
         with db.transaction(database):
             counts = rows.apply(database, read_pages(run.store, changed), deleted, deletions=deletions)
             if counts and are_ids_spent(database):
@@ -254,7 +285,7 @@ def _equal_pack(run: PackRun, packed: Mapping[str, Stat]) -> Manifest | None:
     latest = datetime.fromisoformat(manifest.built_at) + timedelta(seconds=1)
     if any(stat.modified > latest for stat in packed.values()):
         return None
-    previous = download_previous(run.store, run.domain, run.work / "present.sqlite")
+    previous = run.download_previous()
     if previous.path is None:
         return None
     with db.open_for_update(previous.path) as database:
@@ -267,18 +298,20 @@ def _read_again(store: ObjectStore, listed: Mapping[str, Stat], page_ids: Iterab
 
 
 @contextmanager
-def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> Iterator[PackRun]:
+def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None, kept_bytes: int) -> Iterator[PackRun]:
     started = time.monotonic()
     with ExitStack() as stack:
         parent = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = stack.enter_context(work_folder(parent))
-        yield PackRun(store, domain, kind, folder, started)
+        run = PackRun(store, domain, kind, folder, started, KeptDatabases(parent / "kept", kept_bytes))
+        stack.callback(run.keep)
+        yield run
 
 
 @contextmanager
 def _new_database(run: PackRun, packed: Mapping[str, Stat]) -> Iterator[sqlite3.Connection]:
     """Create a database with the rows of these pages and all that is derived from them."""
-    require_space(run.work, SPACE_FACTOR * sum(stat.size for stat in packed.values()) + EMPTY_SIZE)
+    run.require_space(SPACE_FACTOR * sum(stat.size for stat in packed.values()) + EMPTY_SIZE)
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
             reserve_ids(database, len(packed))

@@ -72,9 +72,13 @@ def find_previous(store: ObjectStore, domain: str) -> PreviousPack:
 
 
 def download_previous(store: ObjectStore, domain: str, target: Path) -> PreviousPack:
-    """Return the present pack with its database at `target`, or without it if this release cannot read it."""
+    """Return the present pack with its database at `target`, or without it if this release cannot read it.
+
+    What `target` has of it is not fetched.
+    """
     previous = find_previous(store, domain)
     if previous.manifest is None:
+        target.unlink(missing_ok=True)
         return previous
     try:
         table = read_table(store, previous.manifest)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import PackNotFound
+from app.pack import database, kept_databases
 from app.pack import publish as publishing
 from app.pack.fetch import fetch_pack, fetch_pack_to, read_table, write_database
 from app.pack.frames import FRAME_SIZE, FrameTable
@@ -21,7 +22,7 @@ from app.pack.packer import pack_full, pack_incremental
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, frames_key, frames_prefix
 from app.storage.store import ObjectStore, StoredObject
-from tests.packs import page, publish, put
+from tests.packs import check_index, page, publish, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -124,6 +125,11 @@ def fetched(store: ObjectStore, target: Path, *, former: Path | None = None) -> 
 
 def whole(store: ObjectStore, folder: Path) -> bytes:
     return fetch_pack(store, DOMAIN, folder / "whole").read_bytes()
+
+
+def check_pack(path: Path) -> None:
+    database.check(path)
+    check_index(path)
 
 
 def objects(store: ObjectStore) -> set[str]:
@@ -292,8 +298,10 @@ def test_a_packer_that_is_killed_at_any_request_leaves_the_former_or_the_new_pac
 ) -> None:
     monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
     monkeypatch.setattr(publishing, "MAX_OBJECTS", 2)
+    monkeypatch.setattr(kept_databases, "LEAST_SIZE", 0)
+    work = tmp_path / "work"
     put(store, *map(long, range(3)))
-    pack_full(store, DOMAIN)
+    pack_full(store, DOMAIN, work=work)
     step, killed = 0, True
     while killed:
         step, killed = step + 1, False
@@ -301,16 +309,17 @@ def test_a_packer_that_is_killed_at_any_request_leaves_the_former_or_the_new_pac
         generation = read_manifest(store, DOMAIN).generation
         put(store, long(1, f"changed {step}"))
         try:
-            pack_incremental(KillingStore(store.root, step, after=after), DOMAIN)
+            pack_incremental(KillingStore(store.root, step, after=after), DOMAIN, work=work)
         except Killed:
             killed = True
         is_new = read_manifest(store, DOMAIN).generation > generation
         assert (whole(store, tmp_path) == former) is not is_new
         assert used_objects(store) <= objects(store)
         # The message comes back.
-        assert pack_incremental(store, DOMAIN).written is not is_new
+        assert pack_incremental(store, DOMAIN, work=work).written is not is_new
+        check_pack(fetch_pack(store, DOMAIN, tmp_path / "whole"))
         put(store, long(2, f"changed {step}"))
-        pack_incremental(store, DOMAIN)
+        pack_incremental(store, DOMAIN, work=work)
         assert objects(store) == used_objects(store)
     assert step > 6
 

@@ -1,0 +1,135 @@
+"""Packers keep the database of a pack until the next one: what they fetch then, whatever became of the file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.pack import database, kept_databases
+from app.pack.fetch import fetch_pack
+from app.pack.frames import FRAME_SIZE
+from app.pack.kept_databases import MAX_AGE, KeptDatabases
+from app.pack.manifest import read_manifest
+from app.pack.packer import pack_full, pack_incremental
+from tests.packs import check_index, put
+from tests.support.stores import folder_store
+from tests.unit.test_pack_transfer import (
+    DOMAIN,
+    CountingStore,
+    damaged,
+    long,
+    longer,
+    of_something_else,
+    truncated,
+)
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def site(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> CountingStore:
+    """Return a store with a site, whose database a packer has kept."""
+    monkeypatch.setattr(kept_databases, "LEAST_SIZE", 0)
+    folder_store(tmp_path / "store")
+    store = CountingStore(tmp_path / "store")
+    put(store, *map(long, range(60)))
+    pack_full(store, DOMAIN, work=work)
+    return store
+
+
+def fetched_bytes(store: CountingStore, number: int, work: Path) -> int:
+    """Change a page, pack it and check the pack. Return the bytes of packs that the packer fetched."""
+    put(store, long(number, f"changed {time.monotonic_ns()}"))
+    with store.counted() as counts:
+        assert pack_incremental(store, DOMAIN, work=work).changed == 1
+    path = fetch_pack(store, DOMAIN, work / "checked")
+    database.check(path)
+    check_index(path)
+    return counts[1]
+
+
+def without_frames(store: CountingStore) -> int:
+    """Return the bytes of manifest and table, which every packer fetches, rounded up."""
+    return read_manifest(store, DOMAIN).table_size + 5_000
+
+
+def test_a_packer_fetches_no_frame_of_its_own_former_pack(site: CountingStore, work: Path) -> None:
+    assert fetched_bytes(site, 1, work) < without_frames(site)
+    assert not pack_incremental(site, DOMAIN, work=work).written
+    assert fetched_bytes(site, 2, work) < without_frames(site)
+
+
+@pytest.mark.parametrize("damage", [damaged, truncated, longer, of_something_else, Path.unlink])
+def test_a_database_that_was_damaged_meanwhile_costs_frames_only(
+    site: CountingStore, work: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(work / "kept" / f"{DOMAIN}.sqlite")
+    first = fetched_bytes(site, 1, work)
+    assert first <= without_frames(site) if damage is longer else first > without_frames(site)
+    assert fetched_bytes(site, 2, work) < without_frames(site)
+
+
+def test_a_packer_fetches_the_frames_that_another_one_has_changed(site: CountingStore, work: Path) -> None:
+    whole = read_manifest(site, DOMAIN).size
+    other = work.with_name("other")
+    assert fetched_bytes(site, 1, other) > whole
+    for number, packer in enumerate((work, other, work), 2):
+        assert without_frames(site) < fetched_bytes(site, number, packer) < whole / 2
+
+
+def test_a_packer_uses_a_database_alone(tmp_path: Path, site: CountingStore, work: Path) -> None:
+    kept = KeptDatabases(work / "kept", limit=10**9)
+    for name in ("first", "second"):
+        kept.take(DOMAIN, tmp_path / name)
+    assert (tmp_path / "first").stat().st_size > FRAME_SIZE
+    assert not (tmp_path / "second").exists()
+    # The second one has none to take, fetches all and keeps what it packed; then the first one keeps an older version.
+    assert fetched_bytes(site, 1, work) > read_manifest(site, DOMAIN).size / 2
+    kept.keep(DOMAIN, tmp_path / "first")
+    assert without_frames(site) < fetched_bytes(site, 2, work) < read_manifest(site, DOMAIN).size / 2
+
+
+def test_what_was_used_longest_ago_is_deleted_beyond_the_limit_or_a_week(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, file = KeptDatabases(tmp_path / "kept", limit=1_000), tmp_path / "file"
+    monkeypatch.setattr(kept_databases, "LEAST_SIZE", 300)
+
+    def keep(domain: str, size: int, *, age: float) -> set[str]:
+        file.write_bytes(bytes(size))
+        kept.keep(domain, file)
+        os.utime(kept.folder / f"{domain}.sqlite", (time.time() - age,) * 2)
+        return {path.stem for path in kept.folder.iterdir()}
+
+    keep("unused", 300, age=MAX_AGE + 1)
+    keep("first", 400, age=20)
+    assert keep("second", 400, age=10) == {"first", "second"}
+    assert keep("third", 400, age=0) == {"second", "third"}
+    for size in (1_001, 299):
+        file.write_bytes(bytes(size))
+        kept.keep("first", file)
+        assert {path.stem for path in kept.folder.iterdir()} == {"second", "third"}
+
+
+def test_kept_databases_give_way_when_the_disk_is_full(
+    site: CountingStore, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", ["total", "used", "free"])
+    kept = work / "kept" / f"{DOMAIN}.sqlite"
+    other = kept.with_name("other.example.sqlite")
+    other.write_bytes(b"database")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 0, 0 if other.exists() else 2**39))
+    put(site, long(1, "changed"))
+    assert pack_incremental(site, DOMAIN, work=work).written
+    assert [*kept.parent.iterdir()] == [kept]
