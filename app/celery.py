@@ -44,8 +44,6 @@ def _count_run(task: str, queue: str, outcome: str, reason: str) -> None:
 install(
     app,
     retry_policies(get_settings()),
-    publish_timeout=get_settings().publish_timeout,
-    confirm=get_settings().client_confirms,
     on_outcome=_count_run,
     consumer="app.messages.consumer:EnvelopeConsumer",
 )
@@ -71,11 +69,10 @@ def _collect_garbage_seldom(**_: Any) -> None:
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
 def _begin_to_count(**_: Any) -> None:
     counts.begin(get_settings().redis)
-    get_publisher(broker_url(app), timeout=get_settings().publish_timeout).on_confirmed = _count_confirmed
+    get_publisher(broker_url(app)).on_confirmed = _count_confirmed
 
 
-def _count_confirmed(messages: int, seconds: float) -> None:
-    counts.CONFIRMED.add(amount=messages)
+def _count_confirmed(seconds: float) -> None:
     counts.CONFIRM_WAITS.add()
     counts.CONFIRM_SECONDS.add(amount=seconds)
 
@@ -95,12 +92,6 @@ def _end_of_process(**_: Any) -> None:
 @signals.beat_init.connect  # type: ignore[untyped-decorator]
 def _begin_beat(**_: Any) -> None:
     tracing.begin("beat", get_settings().otel_exporter_otlp_endpoint)
-    counts.begin(get_settings().redis)
-    signals.after_task_publish.connect(_count_beat_message)
-
-
-def _count_beat_message(sender: str, **_: Any) -> None:
-    counts.BEAT_MESSAGES.add(sender)
 
 
 @signals.heartbeat_sent.connect  # type: ignore[untyped-decorator]

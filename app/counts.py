@@ -1,4 +1,4 @@
-"""Counters of workers, searchers and beat: added in memory, written to a Redis hash that the web process exports."""
+"""Counters of workers and searchers: added in memory, written to a Redis hash that the web process exports."""
 
 from __future__ import annotations
 
@@ -61,21 +61,17 @@ ROBOTS_REQUESTS: Final = WorkerCounter("perennial_robots_requests", "Requests fo
 HOST_WAIT_SECONDS: Final = WorkerCounter("perennial_host_wait_seconds", "Seconds that runs wait for a host.")
 PACKS_BUILT: Final = WorkerCounter("perennial_packs_built", "Packs that were written.", ("kind",))
 PACK_SECONDS: Final = WorkerCounter("perennial_pack_build_seconds", "Seconds of building them.", ("kind",))
-PACK_BYTES: Final = WorkerCounter("perennial_pack_built_bytes", "Bytes of their frames.", ("kind",))
-CONFIRMED: Final = WorkerCounter("perennial_published_messages", "Messages that the broker confirmed.")
 CONFIRM_WAITS: Final = WorkerCounter("perennial_confirm_waits", "Waits for confirms, each of one or more messages.")
 CONFIRM_SECONDS: Final = WorkerCounter("perennial_confirm_wait_seconds", "Seconds of these waits.")
 ART_JOBS: Final = WorkerCounter("perennial_art_jobs", "Runs of cover art jobs.", ("kind", "outcome"))
 ARCHIVE_ANSWERS: Final = WorkerCounter("perennial_archive_answers", "Responses of the archive.", ("method", "status"))
 SEARCHER_QUERIES: Final = WorkerCounter("perennial_searcher_queries", "Queries to searchers.", ("kind", "outcome"))
 SEARCHER_SECONDS: Final = WorkerCounter("perennial_searcher_query_seconds", "Seconds of these queries.", ("kind",))
-PACKS_OPENED: Final = WorkerCounter("perennial_searcher_packs_opened", "Packs that searchers began to serve.")
-BEAT_MESSAGES: Final = WorkerCounter("perennial_beat_messages", "Messages that beat published.", ("task",))
 
 COUNTERS: Final = (
     *(TASK_RUNS, CRAWLED_URLS, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWL_BYTES, ROBOTS_REQUESTS, HOST_WAIT_SECONDS),
-    *(PACKS_BUILT, PACK_SECONDS, PACK_BYTES, CONFIRMED, CONFIRM_WAITS, CONFIRM_SECONDS, ART_JOBS, ARCHIVE_ANSWERS),
-    *(SEARCHER_QUERIES, SEARCHER_SECONDS, PACKS_OPENED, BEAT_MESSAGES),
+    *(PACKS_BUILT, PACK_SECONDS, CONFIRM_WAITS, CONFIRM_SECONDS, ART_JOBS, ARCHIVE_ANSWERS),
+    *(SEARCHER_QUERIES, SEARCHER_SECONDS),
 )
 
 

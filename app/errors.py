@@ -174,7 +174,11 @@ class NotificationRefused(NotificationFailed, reason="notification-refused", per
 
 
 class ResourceNotFound(ApplicationError, reason="not-found", problem=NOT_FOUND):
-    """Raised for a path that no route of the web application answers."""
+    """Raised for an address or an object that does not exist; names it."""
+
+
+class ActRefused(ApplicationError, reason="act-refused", permanent=True, problem=INVALID):
+    """Raised when the object of an operator's act does not exist, or has another state; names both."""
 
 
 class OperatorRequired(ApplicationError, reason="unauthorized", problem=UNAUTHORIZED):
@@ -187,14 +191,6 @@ class RoleRequired(ApplicationError, reason="role-required", permanent=True, pro
 
 class RequestForged(ApplicationError, reason="request-forged", permanent=True, problem=FORBIDDEN):
     """Raised for a form that another site sent, or that is not of this operator, or is too old."""
-
-
-class NoSuchCrawl(ApplicationError, reason="no-such-crawl", permanent=True, problem=INVALID):
-    """Raised when a domain has no crawl that an act is for; names the domain and the states."""
-
-
-class CrawlNotFound(ApplicationError, reason="crawl-not-found", problem=NEVER_INDEXED):
-    """Raised for a domain without a crawl record; names the domain."""
 
 
 class MethodNotAllowed(ApplicationError, reason="not-allowed", problem=NOT_ALLOWED):
@@ -267,18 +263,6 @@ class ImageInUse(ApplicationError, reason="image-in-use", permanent=True):
 
 class ArtNotServed(ApplicationError, reason="art-not-served", permanent=True, problem=NOT_FOUND):
     """Raised when a command needs an archive that the settings do not name; names the missing setting."""
-
-
-class EntityNotFound(ApplicationError, reason="entity-not-found"):
-    """Raised when a command names an unknown release or event; names it."""
-
-
-class EventsInUse(ApplicationError, reason="events-in-use", permanent=True, problem=INVALID):
-    """Raised when running events are to be handed back while a reader publishes events."""
-
-
-class NoSuchEvent(ApplicationError, reason="no-such-event", permanent=True, problem=INVALID):
-    """Raised for an event that the table does not have, or that has not failed."""
 
 
 class DatabaseFailed(RemoteError, reason="database", problem=UNAVAILABLE):

@@ -16,13 +16,11 @@ Send = Callable[[str], object]
 
 
 def perennial(_queue: str, confirm: bool) -> Send:
-    """Return Perennial's `delay()`, with CLIENT_CONFIRMS set to `confirm`."""
-    os.environ["CLIENT_CONFIRMS"] = str(confirm)
+    """Return Perennial's `apply_async()`, with `confirm` as `delay()` has it or without."""
     # Imported by this sender only, because it changes py-amqp.
     from tasks.site import index
 
-    send: Send = index.delay
-    return send
+    return lambda url: index.apply_async((url,), confirm=confirm)
 
 
 def celery(queue: str, confirm: bool) -> Send:

@@ -91,6 +91,8 @@ SEARCHER_QUEUE = f"{SEARCHER}.{{}}"
 SEARCHER_TYPES = ("search", "suggest", "load", "unload")
 REGISTER_AGAIN = "register_again"
 
+#: The exchange of cover art messages, and what its queues' names begin with.
+COVER_ART_EXCHANGE = "cover-art-archive"
 #: Jobs of an art archive: routing keys of its exchange, and the last parts of the names of its queues and tasks.
 ART_JOBS = ("index", "move", "delete")
 

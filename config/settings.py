@@ -21,7 +21,7 @@ from pydantic_settings import (
 
 from config import checks
 from config.flower_login import check_login, kept_login
-from config.routes import MAIL, WEBHOOK
+from config.routes import COVER_ART_EXCHANGE, MAIL, WEBHOOK
 
 #: The checkout, or the folder in which the wheel is installed: it holds `app/`, `config/` and `tasks/`.
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,12 +99,6 @@ class Settings(BaseSettings):
     queue_type: Literal["quorum", "classic"] = Field(
         "quorum", description="Type of work and delay queues. `classic` for a broker without quorum queues."
     )
-    delivery_limit: int = Field(
-        50,
-        ge=1,
-        description="Deliveries of a message to crashing workers before the broker dead-letters it. An argument of the "
-        "queues: `perennial topology migrate` changes it.",
-    )
     declare_topology: bool = Field(
         True,
         description="Whether processes declare exchanges and queues when they connect. `false` for accounts that may "
@@ -114,14 +108,6 @@ class Settings(BaseSettings):
         SecretStr(""),
         description="Passwords for `perennial services accounts`, as `worker=secret,web=secret`. Others are random.",
     )
-    publish_timeout: float = Field(
-        5.0, gt=0, description="Seconds to wait for a publisher confirm. Longer for a broker far away."
-    )
-    client_confirms: bool = Field(
-        True,
-        description="Whether a client's `delay()` waits for the broker's confirm. `false` is faster, and a broker that "
-        "dies may lose the message.",
-    )
     worker_concurrency: int = Field(
         4, ge=1, description="Pool processes of a worker: as many as the machine's cores and memory permit."
     )
@@ -130,36 +116,16 @@ class Settings(BaseSettings):
     retry_timeout_ms: int = Field(
         5_000,
         ge=1,
-        description="First retry delay in ms; each further one is doubled. With RETRY_MAX, it says how long an outage "
-        "may last.",
+        description="First retry delay in ms; each further one is doubled, except that of an event. With RETRY_MAX, "
+        "it says how long an outage may last.",
     )
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
-    retry_jitter: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share by which a retry delay may be longer, in three steps: messages that failed together return "
-        "apart. 0: none.",
-    )
 
-    dead_max_age: float = Field(
-        0.0,
-        ge=0,
-        description="Seconds after which a packer exports a dead letter to a file and drops it. 0: never. For "
-        "installations in which dead letters are not worked on.",
-    )
     dead_max_letters: int = Field(
         0,
         ge=0,
         description="Dead letters that each dead set keeps: a packer exports and drops the oldest others. 0: all. For "
         "a broker with a small disk.",
-    )
-
-    event_retry_ms: int = Field(
-        5_000,
-        ge=1,
-        le=LONGEST_DELAY_MS,
-        description="Milliseconds that a failed event waits. Must equal the TTL of an existing retry queue.",
     )
 
     # Crawl and timer
@@ -171,17 +137,11 @@ class Settings(BaseSettings):
         description="Sent with every request, with a web page or mail address at which owners of sites reach you. A "
         "worker warns while that is the example's.",
     )
-    scope: Literal["exact", "suffix"] = Field(
-        "exact", description="Links followed: the same host and port only, or also hosts below it."
-    )
     host_delay: float = Field(
         1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt requires more."
     )
     host_concurrency: int = Field(
         8, ge=1, description="Requests to one host at the same time where it needs no delay; with a delay, one."
-    )
-    crawl_delay_max: float = Field(
-        30.0, ge=0, description="Seconds: a longer Crawl-delay is cut to this, for its site would never be done."
     )
     allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
@@ -218,10 +178,6 @@ class Settings(BaseSettings):
     )
 
     # Cover art
-    cover_art_exchange: Annotated[str, AfterValidator(checks.exchange)] = Field(
-        "cover-art-archive",
-        description="Exchange of cover art messages, and what its queues' names begin with. Empty: not served.",
-    )
     event_art_exchange: Annotated[str, AfterValidator(checks.exchange)] = Field(
         "event-art-archive",
         description="Exchange of event art messages, and what its queues' names begin with. Empty: not served.",
@@ -238,11 +194,6 @@ class Settings(BaseSettings):
         ge=0,
         description="Retries of an art message that carries no `mb-retries`. With ART_RETRY_MS, it says how long an "
         "outage may last.",
-    )
-    art_dead_shards: bool = Field(
-        False,
-        description="Whether art letters of a long dead set are moved to further queues. `true` where more than 5,000 "
-        "must be listed, and no other program consumes the `.failed` queue.",
     )
     art_window: float = Field(
         10.0,
@@ -341,17 +292,6 @@ class Settings(BaseSettings):
     )
     mail_to: Annotated[tuple[Annotated[str, AfterValidator(checks.mail_address)], ...], NoDecode] = Field(
         (), description="Recipients of the mails about events: the operators, with commas between them."
-    )
-    quiet_period: float = Field(
-        3_600.0,
-        ge=0,
-        description="Seconds in which a receiver gets one event of a type about a site; the next one has the number of "
-        "the others. More where a broken site is no emergency.",
-    )
-    event_expires: float = Field(
-        259_200.0,
-        gt=0,
-        description="Seconds that an event waits for a webhook or mail server that is away; then it is a dead letter.",
     )
 
     # Web, Flower and logs
@@ -590,7 +530,7 @@ class Settings(BaseSettings):
     @property
     def art_exchanges(self) -> tuple[str, ...]:
         """Exchanges whose art messages are served; empty without MusicBrainz's database."""
-        given = (self.cover_art_exchange, self.event_art_exchange) if self.musicbrainz_url.get_secret_value() else ()
+        given = (COVER_ART_EXCHANGE, self.event_art_exchange) if self.musicbrainz_url.get_secret_value() else ()
         return tuple(exchange for exchange in given if exchange)
 
     @property

@@ -90,9 +90,7 @@ class BrokerMonitor:
     def __init__(self, settings: Settings, domain: str) -> None:
         self._domain = domain
         self._retries: set[tuple[str, int, str]] = set()
-        self._connection = Connection(
-            settings.broker, ssl=tls_options(settings.broker), connect_timeout=settings.publish_timeout
-        )
+        self._connection = Connection(settings.broker, ssl=tls_options(settings.broker), connect_timeout=5)
         try:
             self._channel = self._connection.channel()
             self._queues = [queue.name for queue in all_queues(settings) if queue.name != TICK]

@@ -41,7 +41,7 @@ class Plan:
 
 def plan_own_site(given: Settings, folder: Path, url: str) -> Plan:
     """Plan for the demo's own site, with short delays."""
-    start = parse_target({"url": url}, scope="exact")
+    start = parse_target({"url": url})
     changes = {
         "host_delay": 0.0,
         "allow_private_hosts": (start.domain,),
@@ -61,13 +61,13 @@ def plan_user_site(given: Settings, folder: Path, url: str) -> Plan:
 
     Raises InvalidUrl for a URL that cannot be crawled, DemoFailed for a site that is unreachable or disallows it.
     """
-    start = parse_target({"url": url}, scope=given.scope)
+    start = parse_target({"url": url})
     changes, remarks = _address_settings(start.url, given)
     if "timer_timeout" not in given.model_fields_set:
         changes["timer_timeout"] = SITE_TIMER
     settings = _plan(start, given, folder, changes, (), query="").settings
     final_url = _follow_redirects(start.url, settings)
-    start = parse_target({"url": final_url}, scope=given.scope)
+    start = parse_target({"url": final_url})
     delay = settings.host_delay
     pace = f"one request every {delay:g} s" if delay else "no delay between requests"
     remarks += (
@@ -118,7 +118,7 @@ def _follow_redirects(url: str, settings: Settings) -> str:
     try:
         for _ in range(_MAX_REDIRECTS):
             text = fetch_robots(url, fetcher)
-            rules = RobotsRules.parse(text, user_agent=settings.user_agent, crawl_delay_max=settings.crawl_delay_max)
+            rules = RobotsRules.parse(text, user_agent=settings.user_agent)
             if not rules.allows(url):
                 raise DemoFailed(f"robots.txt disallows {url}: there is nothing to crawl")
             response = fetcher.get(url)

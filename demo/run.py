@@ -119,7 +119,7 @@ class DemoRun:
         self._stopwatch = stopwatch
         self._interrupted = threading.Event()
         self._monitor = DomainMonitor(plan.settings, plan.start.domain, broker)
-        self._publisher = get_publisher(plan.settings.broker, timeout=plan.settings.publish_timeout)
+        self._publisher = get_publisher(plan.settings.broker)
         self._search_client = ClusterSearchClient.of(plan.settings)
 
     def close(self) -> None:

@@ -124,7 +124,7 @@ def context() -> Context:
             store=store,
             policies=policies,
             scheduler=CrawlScheduler(store),
-            publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
+            publisher=get_publisher(settings.broker),
             budgets=budgets(settings),
             frontier=frontier,
             records=records,
@@ -152,7 +152,7 @@ def page_of(message: Mapping[str, Any]) -> Target:
 
     Hosts below the domain pass: whether its site has them is decided in a worker.
     """
-    return parse_target(message, scope="suffix", any_host=role_of(message) == SITEMAP)
+    return parse_target(message, any_host=role_of(message) == SITEMAP)
 
 
 def target_of(message: Mapping[str, Any]) -> Target:

@@ -12,8 +12,7 @@ from app.coverart.jobs import Job, job_of, message
 from app.coverart.project import served_project
 from app.errors import InvalidJob
 from app.topology.queues import art_queues
-from config.routes import art_routes
-from config.settings import get_settings
+from config.routes import COVER_ART_EXCHANGE, art_routes
 from tasks.base import context
 
 
@@ -64,7 +63,7 @@ class ArtTask(Task):
     def job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Job, str]:
         """Return the job of a call and its exchange; raises InvalidJob."""
         arguments = {name: value for name, value in kwargs.items() if name != "event"}
-        exchange = arguments.pop("archive", None) or get_settings().cover_art_exchange
+        exchange = arguments.pop("archive", None) or COVER_ART_EXCHANGE
         return job_of(str(self.name).removeprefix("coverart."), args, arguments), str(exchange)
 
 

@@ -60,8 +60,7 @@ def watch(self: Any) -> None:
 
     process = context()
     with lease(process.redis, "watch"):
-        now, quiet = time.time(), process.settings.quiet_period
-        found = Watch(process.redis, now=now, quiet=quiet, occasion=str(self.request.id))
+        found = Watch(process.redis, now=time.time(), occasion=str(self.request.id))
         events = [
             *found.dead_sets(_depths()),
             *found.sites(process.frontier.unreachable()),
@@ -100,7 +99,7 @@ def _message(event: PublicEvent) -> Outgoing:
 def _depths() -> dict[str, int | None]:
     """Return the number of letters of each dead set; None while a program reads it and holds them."""
     settings, depths = context().settings, dict[str, int | None]()
-    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+    with connected(settings.broker) as connection:
         for name in retry_policies(settings).dead_sets():
             try:
                 with connection.channel() as channel:

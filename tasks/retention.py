@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery.utils.log import get_task_logger
 
 from app.broker.worker.task import Task
-from app.messages.dead_sets import new_export, retention
+from app.messages.dead_sets import new_export
 from app.messages.envelopes import site_message
 from app.redis_state.client import PREFIX
 from tasks.base import context, task
@@ -35,7 +35,7 @@ def tidy() -> None:
 
 
 def publish_due_tidy() -> None:
-    """Publish `tidy` once in five minutes of all processes, if the settings limit how long dead letters are kept."""
+    """Publish `tidy` once in five minutes of all processes, if the settings limit dead letters."""
     process = context()
-    if retention(process.settings).is_limited and process.redis.set(_TIDIED, 1, nx=True, ex=TIDY_EVERY):
+    if process.settings.dead_max_letters and process.redis.set(_TIDIED, 1, nx=True, ex=TIDY_EVERY):
         process.publisher.publish([site_message("tidy", process.budgets)])

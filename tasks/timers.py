@@ -152,7 +152,7 @@ def _refill(refill: Refill) -> None:
 def _readmit(refill: Refill) -> None:
     """Publish the open messages of a crawl again: nothing was completed for long, and no message waits in a queue."""
     process = context()
-    with connection_to(process.settings.broker, timeout=process.settings.publish_timeout) as connection:
+    with connection_to(process.settings.broker) as connection:
         channel = connection.channel()
         # With a message in a queue of pages, no worker is free, or other messages are first.
         if any(channel.queue_declare(name, passive=True).message_count for name in (PAGE, INDEX, CRAWL)):

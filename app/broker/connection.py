@@ -27,6 +27,8 @@ CONNECTION_ERRORS = (AMQPError, OSError, socket.timeout)
 #: `ssl` of a kombu Connection, and Celery's `broker_use_ssl`.
 TlsOptions = dict[str, str | None] | bool
 
+#: Seconds to wait for the broker: for a connection, a read or a write, and a publisher confirm.
+BROKER_TIMEOUT = 5.0
 #: Seconds between two attempts to connect to the nodes of a list.
 _NODE_PAUSE = 0.2
 #: Seconds between two attempts to get an exclusive queue.
@@ -51,7 +53,9 @@ class NodesConnection(Connection):  # type: ignore[misc]
         self.ssl = tls_options(conn_str)
 
 
-def connection_to(url: str, *, timeout: float, heartbeat: float = 0.0, **options: Any) -> NodesConnection:
+def connection_to(
+    url: str, *, timeout: float = BROKER_TIMEOUT, heartbeat: float = 0.0, **options: Any
+) -> NodesConnection:
     """Return a connection to the broker at `url`, which is not open yet.
 
     `url` may name several nodes of a cluster, separated by semicolons. Opening the connection takes at most `timeout`
@@ -87,7 +91,7 @@ def _node_name(url: str) -> str:
 
 
 @contextmanager
-def connected(url: str, *, timeout: float = 5.0) -> Iterator[Any]:
+def connected(url: str, *, timeout: float = BROKER_TIMEOUT) -> Iterator[Any]:
     """Yield an open kombu connection for an operator's command, and close it.
 
     Raises BrokerUnreachable where the connection cannot be opened, and also where it breaks or the broker does not

@@ -16,7 +16,7 @@ from kombu import Connection, Queue
 
 from .combining import Combiner
 from .confirms import CONFIRM_LIMIT, Answer, Confirms, Transfer
-from .connection import CONNECTION_ERRORS, connection_to
+from .connection import BROKER_TIMEOUT, CONNECTION_ERRORS, connection_to
 from .declaring import node_down
 from .errors import InvalidMessage, PublishFailed, QueueUnavailable, Unroutable
 from .outgoing import Outgoing, wire_message
@@ -65,14 +65,14 @@ class Publisher:
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 5.0, confirm_limit: float = CONFIRM_LIMIT, once: bool = False
+        self, url: str, *, timeout: float = BROKER_TIMEOUT, confirm_limit: float = CONFIRM_LIMIT, once: bool = False
     ) -> None:
         self._url = url
         self._once = once
         self._timeout = timeout
         self._confirm_limit = confirm_limit
         #: Called with the number of messages that the broker confirmed, and the seconds of the send and the wait.
-        self.on_confirmed: Callable[[int, float], None] | None = None
+        self.on_confirmed: Callable[[float], None] | None = None
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._channel: Any = None
@@ -194,7 +194,7 @@ class Publisher:
             error = self._try(transfers)
         failures = self._failures(transfers, error)
         if self.on_confirmed and len(failures) < len(transfers):
-            self.on_confirmed(len(transfers) - len(failures), time.perf_counter() - began)
+            self.on_confirmed(time.perf_counter() - began)
         return failures
 
     def _transfer_of(self, message: Outgoing) -> Transfer:
@@ -329,7 +329,7 @@ class Publisher:
 _publishers: dict[tuple[int, str], Publisher] = {}
 
 
-def get_publisher(url: str, *, timeout: float = 5.0) -> Publisher:
+def get_publisher(url: str, *, timeout: float = BROKER_TIMEOUT) -> Publisher:
     """Return this process's publisher for a broker; a forked child gets its own, never its parent's socket."""
     key = (os.getpid(), url)
     if key not in _publishers:

@@ -32,8 +32,8 @@ from app.coverart.webservice import WebService
 from app.errors import (
     ArchiveError,
     ArchiveUnavailable,
-    EntityNotFound,
     RemoteError,
+    ResourceNotFound,
     StoreError,
     WebServiceError,
     WebServiceUnavailable,
@@ -114,7 +114,7 @@ class Comparison:
             item = self._patiently(lambda: self.public.item(self.project.bucket(gid)))
             if self.given and entity is None and item is None:
                 name = f"{self.project.entity} {gid}"
-                raise EntityNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
+                raise ResourceNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
             compare = partial(
                 audit,
                 self.project,

@@ -25,7 +25,7 @@ from app.coverart import musicbrainz
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Entity, Project, served
-from app.errors import ArtNotServed, EntityNotFound, InvalidJob
+from app.errors import ArtNotServed, InvalidJob, ResourceNotFound
 from config.settings import Settings
 
 #: Entities that are read at once: an audit compares them within seconds.
@@ -97,14 +97,14 @@ class GidRun:
     def existing(self, connection: Connection) -> Iterator[str]:
         """Yield the gids of the database; a merged gid is replaced by its target.
 
-        Raises EntityNotFound for a given gid that the database does not have, before the first one is yielded.
+        Raises ResourceNotFound for a given gid that the database does not have, before the first one is yielded.
         """
         if not self.gids:
             return islice(musicbrainz.gids_of("with_art", connection, self.project, after=self.after), self.limit)
         found = musicbrainz.entities(connection, self.project, self.gids)
         for gid in self.gids:
             if gid not in found:
-                raise EntityNotFound(f"{self.project.entity} {gid}: MusicBrainz's database does not have it")
+                raise ResourceNotFound(f"{self.project.entity} {gid}: MusicBrainz's database does not have it")
         return iter(dict.fromkeys(found[gid].gid for gid in self.gids))
 
     def auditable(self, connection: Connection) -> Iterator[tuple[str, Entity | None]]:

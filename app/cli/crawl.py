@@ -12,7 +12,7 @@ from app.cli.context import operations
 from app.cli.printing import print_json, print_result
 from app.crawl.record.crawls import CrawlState
 from app.crawl.urls import parse_domain
-from app.errors import NoSuchCrawl
+from app.errors import ActRefused
 from app.operations import crawls
 
 cli = typer.Typer()
@@ -55,7 +55,7 @@ def _change(domain: str, state: CrawlState, why: str, as_json: bool) -> None:
     done, refusal = crawls.ChangedCrawls(domain=parse_domain(domain), state=state, crawls=[]), ""
     try:
         done = crawls.change_crawls(operations(), domain, state, why=why)
-    except NoSuchCrawl as error:
+    except ActRefused as error:
         refusal = str(error)
     if as_json or done.crawls:
         text = "\n".join(f"crawl {crawl_id} of {done.domain} is {state}" for crawl_id in done.crawls)

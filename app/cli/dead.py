@@ -282,7 +282,7 @@ def restore(
 
 @cli.command()
 def tidy(as_json: AsJson = False) -> None:
-    """Move the letters of long dead sets to shards, and drop what DEAD_MAX_AGE and DEAD_MAX_LETTERS do not keep."""
+    """Move the letters of long dead sets to shards, and drop what DEAD_MAX_LETTERS does not keep."""
     path = new_export(get_settings())
     moved, dropped = tidy_dead_sets(operations(), path)
     details = {"in shards": ", ".join(f"{count:,} of {name}" for name, count in moved.items() if count) or "none"}

@@ -145,5 +145,4 @@ def _with_scheme(url: str) -> tuple[str, str]:
 
 
 def _target(url: str) -> Target:
-    settings = get_settings()
-    return parse_target({"url": url}, scope=settings.scope)
+    return parse_target({"url": url})

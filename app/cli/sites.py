@@ -111,9 +111,6 @@ def apply(
     ops = operations()
     declared = read_declared(file)
     found = differences(declared, list_sites(ops.store))
-    for each in found:
-        if each.site is not None and each.act != "remove":
-            each.site.check_scope(ops.settings.scope)
     removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
     if removed and not yes:
         question = f"Delete all of {', '.join(removed)}, their messages and dead letters?"

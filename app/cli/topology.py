@@ -32,7 +32,7 @@ _WIDTH = 118
 def apply() -> None:
     """Declare every exchange, queue and binding on the broker."""
     settings = get_settings()
-    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+    with connected(settings.broker) as connection:
         refusals = declare_all(connection, settings)
     typer.echo(f"{len(all_queues(settings)) - len(refusals)} queues declared")
     for refusal in refusals:

@@ -14,7 +14,7 @@ from app.cli.printing import iso, print_json, print_result, printable
 from app.crawl.reports.crawl_report import MAX_SOURCES, CrawlReport
 from app.crawl.reports.explanation import Explanation
 from app.crawl.reports.url_export import Format, export_urls
-from app.errors import CrawlNotFound
+from app.errors import ResourceNotFound
 from app.sites.crawl_reports import CrawlReports
 from config.settings import get_settings
 
@@ -78,6 +78,6 @@ def _report(domain: str) -> CrawlReport:
     """Return the report of a domain's latest crawl; exits for a domain without one."""
     try:
         return CrawlReports(get_settings()).latest(domain)
-    except CrawlNotFound as error:
+    except ResourceNotFound as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(code=2) from error

@@ -15,7 +15,7 @@ from app.coverart.event_choice import MESSAGE
 from app.coverart.event_record import connect, queue_again
 from app.coverart.musicbrainz import Connection, is_pooled
 from app.coverart.project import PROJECTS, served
-from app.errors import NoSuchEvent
+from app.errors import ActRefused
 from app.redis_state.client import PREFIX, get_quick_redis
 from app.text.phrases import duration
 from config.settings import Settings
@@ -242,10 +242,10 @@ def list_rows(
 
 
 def find_rows(connection: Connection, ids: Sequence[int]) -> list[EventRow]:
-    """Return the events with these ids; raises NoSuchEvent for an unknown one."""
+    """Return the events with these ids; raises ActRefused for an unknown one."""
     found = _rows(connection.execute(_GIVEN, {"ids": list(ids)}))
     for id in set(ids).difference(row.id for row in found):
-        raise NoSuchEvent(f"event {id}: the table does not have it")
+        raise ActRefused(f"event {id}: the table does not have it")
     return found
 
 
@@ -259,12 +259,12 @@ def requeue(
     """Queue events of a state again, all of them for None: failed ones have all their runs again.
 
     Running ones are handed back: they lose no run, and are ready at once. This indexer then leaves their messages
-    aside, and another one can take the table over. Raises NoSuchEvent for an id that has another state.
+    aside, and another one can take the table over. Raises ActRefused for an id that has another state.
     """
     with connection.transaction():
         for row in find_rows(connection, ids or ()):
             if row.state != state:
-                raise NoSuchEvent(f"event {row.id} is {row.state}, and not {state}")
+                raise ActRefused(f"event {row.id} is {row.state}, and not {state}")
         values = {"state": state, "ids": None if ids is None else list(ids)}
         found = tuple(id for (id,) in connection.execute(_LOCK_ALL, values))
         after: Literal["failure", "interruption"] = "failure" if state == "failed" else "interruption"

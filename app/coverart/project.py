@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 
 from app.errors import InvalidJob
+from config.routes import COVER_ART_EXCHANGE
 from config.settings import Settings
 
 #: Names of the thumbnails that the archive derives, and their longest side in pixels. All are JPEG.
@@ -56,7 +57,7 @@ class Project:
 
 
 COVER_ART = Project(
-    prefix="cover-art-archive",
+    prefix=COVER_ART_EXCHANGE,
     collection="coverartarchive",
     entity="release",
     public_url="https://coverartarchive.org",
@@ -124,7 +125,7 @@ class Entity:
 
 def served(settings: Settings) -> dict[str, Project]:
     """Return the archives that are served, by exchange: none without MUSICBRAINZ_URL."""
-    given = {settings.cover_art_exchange: COVER_ART, settings.event_art_exchange: EVENT_ART}
+    given = {COVER_ART_EXCHANGE: COVER_ART, settings.event_art_exchange: EVENT_ART}
     return {exchange: replace(given[exchange], prefix=exchange) for exchange in settings.art_exchanges}
 
 

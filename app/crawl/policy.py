@@ -73,7 +73,7 @@ PolicyOfDomain = Callable[[str], CrawlPolicy]
 def settings_of_crawls(settings: Settings) -> CrawlSettings:
     """Return the settings that hold for the crawls of a domain without a site."""
     return CrawlSettings(
-        scope=settings.scope,
+        scope="exact",
         max_pages=settings.max_pages,
         max_depth=MAX_DEPTH,
         host_delay=settings.host_delay,
@@ -87,6 +87,6 @@ def policies_without_sites(settings: Settings) -> PolicyOfDomain:
     traps = TrapLimits()
 
     def policy(domain: str) -> CrawlPolicy:
-        return CrawlPolicy(scope=Scope(domain, mode=settings.scope), settings=shared, request=request, traps=traps)
+        return CrawlPolicy(scope=Scope(domain, mode=shared.scope), settings=shared, request=request, traps=traps)
 
     return policy

@@ -110,7 +110,6 @@ class Steps:
             redis,
             self.host_limits,
             user_agent=settings.user_agent,
-            max_crawl_delay=settings.crawl_delay_max,
             ports=settings.allow_ports,
         )
 

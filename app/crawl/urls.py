@@ -93,10 +93,11 @@ class Target:
     role: str = ""
 
 
-def parse_target(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"], any_host: bool = False) -> Target:
+def parse_target(message: Mapping[str, Any], *, any_host: bool = False) -> Target:
     """Return the page that a message names by `url`, or else by `domain`, `path` and `scheme`.
 
-    With `any_host`, it may be out of the scope. Raises InvalidMessage, InvalidUrl or OutOfScope with the reason.
+    Its host is the domain or below it, or with `any_host` any. Raises InvalidMessage, InvalidUrl or OutOfScope with
+    the reason.
     """
     url, domain = _text(message, "url"), _text(message, "domain")
     if not url and not domain:
@@ -104,7 +105,7 @@ def parse_target(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"
     path, scheme = _text(message, "path") or "/", _text(message, "scheme") or "https"
     absolute = parse_url(url or join_url(domain, path=path, scheme=scheme))
     name = parse_domain(join_url(domain, scheme=scheme)) if domain else host_of(absolute)
-    if not any_host and not Scope(name, mode=scope).contains(absolute):
+    if not any_host and not Scope(name, mode="suffix").contains(absolute):
         raise OutOfScope(f"{absolute} is not in the domain {name}")
     depth = message.get("depth", 0)
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:

@@ -93,9 +93,9 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
             yield _unverified(error, "topology")
         except ManagementFailed as error:
             yield CheckResult("problem", str(error), "topology")
-        publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
+        publisher = Publisher(settings.broker)
         try:
-            with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+            with connected(settings.broker) as connection:
                 context = CheckContext(settings, report, connection, publisher, celery, procfile())
                 for name, broker_check in CHECKS.items():
                     if report is not None or name not in NEED_MANAGEMENT_API:
@@ -118,7 +118,7 @@ def quick_problems(settings: Settings) -> dict[str, list[str]]:
     """Return the problems that the checks in QUICK find, by check: they publish and write nothing."""
     results: list[CheckResult] = []
     try:
-        with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+        with connected(settings.broker) as connection:
             context = CheckContext(settings, None, connection, Publisher(settings.broker), None, {})
             for name in CHECKS.keys() & QUICK:
                 results += _results(name, CHECKS[name], context)
@@ -244,14 +244,6 @@ def dead_sets(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("ok", "dead sets are classic queues: a look at a letter is not counted")
 
 
-def client_confirms(context: CheckContext) -> Iterator[CheckResult]:
-    """Check that a client's `delay()` waits for a publisher confirm."""
-    if context.settings.client_confirms:
-        yield CheckResult("ok", "a client's delay() waits for the publisher confirm")
-    else:
-        yield CheckResult("warning", "CLIENT_CONFIRMS is off: a message of delay() is lost if the broker dies early")
-
-
 def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
     """Compare how long each worker can hold a message unacknowledged with the broker's consumer_timeout."""
     found = context.found
@@ -275,7 +267,7 @@ def work_queues(context: CheckContext) -> Iterator[CheckResult]:
     for name in names:
         try:
             # A connection each: after a timeout, a connection cannot be used any more.
-            with connected(context.settings.broker, timeout=context.settings.publish_timeout) as connection:
+            with connected(context.settings.broker) as connection:
                 if not connection.channel().queue_declare(name, passive=True).consumer_count:
                     idle.append(name)
         except BrokerUnreachable:
@@ -436,7 +428,6 @@ CHECKS: Mapping[str, BrokerCheck] = {
     "at-least-once": at_least_once,
     "cluster": cluster,
     "dead sets": dead_sets,
-    "client confirms": client_confirms,
     "consumer_timeout": acknowledgement_time,
     "work queues": work_queues,
     "workers": workers,

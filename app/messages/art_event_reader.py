@@ -55,7 +55,7 @@ class EventReader:
             raise ArtNotServed("no events to read: set EVENT_QUEUE_URL and MUSICBRAINZ_URL")
         self._settings = settings
         self._stopping = stopping
-        self._publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
+        self._publisher = Publisher(settings.broker)
         self._events = EventPublisher(self._exchanges, self._publish, backoff=settings.event_backoff)
         self._status = ReaderStatus(get_quick_redis(settings.redis))
         self._paused = False
@@ -151,7 +151,7 @@ class EventReader:
 
     def _publish_lost(self, connection: Connection, exchange: str) -> int:
         self._declare()
-        with connected(self._settings.broker, timeout=self._settings.publish_timeout) as broker:
+        with connected(self._settings.broker) as broker:
             channel = broker.channel()
 
             def idle(queue: str) -> bool:

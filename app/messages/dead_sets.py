@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnNote, Retention
+from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnNote
 from app.broker.dead_letters.dead_set import log_note
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
@@ -42,7 +42,7 @@ def dead_sets(settings: Settings | None = None, *, on_note: OnNote = log_note) -
         dead.replay(where(domain="site.gov", reason="server-error"), budget="fresh", canary=60.0)
     """
     settings = settings or get_settings()
-    publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
+    publisher = get_publisher(settings.broker)
     audit = Audit(dead_directory(settings) / "audit.jsonl")
     return DeadSets.of(
         retry_policies(settings),
@@ -80,11 +80,6 @@ class StoredSentNotes:
         data = self._store.get(key).data
         with parsing("the note of a replay", data):
             return [str(each) for each in json.loads(data)]
-
-
-def retention(settings: Settings) -> Retention:
-    """Return how long dead letters are kept."""
-    return Retention(settings.dead_max_age, settings.dead_max_letters)
 
 
 def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:

@@ -20,7 +20,7 @@ from app.broker.policies.base import Policy
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out, message_of
 from app.broker.worker.failures import failure_of
-from app.notifications.quiet import QuietPeriods, QuietState
+from app.notifications.quiet import QUIET_PERIOD, QuietPeriods, QuietState
 from app.notifications.receivers import QueuedEvent, Receiver
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.redis_state.client import PREFIX
@@ -33,6 +33,8 @@ logger = get_task_logger(__name__)
 WAKE: Final = f"{PREFIX}notify:wake"
 #: The header of the one message that goes on after a failure.
 TURN: Final = "perennial-notify-turn"
+#: Seconds that an event waits for a receiver that fails. Afterwards it is a dead letter.
+EVENT_EXPIRES: Final = 3 * 86_400.0
 #: Seconds between two attempts at a receiver that fails, and for which its failures are remembered.
 _LONGEST_PAUSE: Final = 300.0
 _MEMORY: Final = 600.0
@@ -79,7 +81,7 @@ class EventDelivery:
             publisher=publisher,
             policy=notification_policy(settings),
             breaker=receiver_breaker(redis, receiver.name, settings),
-            quiet=QuietPeriods(redis, receiver.name, settings.quiet_period),
+            quiet=QuietPeriods(redis, receiver.name),
         )
 
     def run(self, turn: object = None) -> None:
@@ -128,7 +130,7 @@ class EventDelivery:
         error = failed or self._attempt(event)
         if error is None:
             return None
-        if not error.permanent and time.time() < event.at + self.settings.event_expires:
+        if not error.permanent and time.time() < event.at + EVENT_EXPIRES:
             self._pause(error)
         self._dead_letter(delivery, error)
         return None if error.permanent else error
@@ -155,17 +157,17 @@ class EventDelivery:
         last = self._key("last")
         if self.redis.get(last) == event.id:
             return
-        now, period = time.time(), self.quiet.period
+        now = time.time()
         is_loud = event.type in self.receiver.never_quiet
         state = QuietState() if is_loud else self.quiet.state(event.type, event.subject)
-        if state.is_quiet(now, period):
+        if state.is_quiet(now, QUIET_PERIOD):
             logger.info("%s of %s suppressed for %s", event.type, event.subject, self.receiver.name)
         else:
             self.receiver.send(event, state.suppressed)
             logger.info("%s of %s sent to %s", event.type, event.subject, self.receiver.name)
         self.redis.set(last, event.id)
         if not is_loud:
-            self.quiet.note(event.type, event.subject, state.after(now, period))
+            self.quiet.note(event.type, event.subject, state.after(now, QUIET_PERIOD))
 
     def _dead_letter(self, delivery: Delivery, error: ApplicationError) -> None:
         """Publish an event to the dead set, confirmed; raises the error of a failed attempt."""
@@ -185,6 +187,5 @@ class EventDelivery:
     @contextmanager
     def _channel(self) -> Iterator[Any]:
         """Yield a channel. Its connection is closed at the end, and gives back what was not acknowledged."""
-        timeout = self.settings.publish_timeout
-        with connection_to(self.settings.broker, timeout=timeout, heartbeat=_HEARTBEAT) as connection:
+        with connection_to(self.settings.broker, heartbeat=_HEARTBEAT) as connection:
             yield connection.channel()

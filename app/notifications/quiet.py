@@ -9,6 +9,8 @@ from redis import Redis
 
 from app.redis_state.client import PREFIX
 
+#: Seconds in which a receiver gets one event of a type about a site. The next one has the number of the others.
+QUIET_PERIOD: Final = 3_600.0
 #: Seconds after the end of a quiet period for which the number of suppressed events is kept.
 _KEPT: Final = 7 * 86_400
 
@@ -34,11 +36,9 @@ class QuietState:
 class QuietPeriods:
     """The states of one receiver's events, in Redis. Without them, an event is sent once too often."""
 
-    def __init__(self, redis: Redis, receiver: str, period: float) -> None:
-        """`period` is in seconds."""
+    def __init__(self, redis: Redis, receiver: str) -> None:
         self._redis = redis
         self._prefix = f"{PREFIX}quiet:{receiver}:"
-        self.period = period
 
     def state(self, kind: str, subject: str) -> QuietState:
         """Return the state of events of a type about a subject."""
@@ -50,7 +50,7 @@ class QuietPeriods:
         key = self._key(kind, subject)
         with self._redis.pipeline() as pipe:
             pipe.hset(key, mapping={"sent_at": state.sent_at or 0.0, "suppressed": state.suppressed})
-            pipe.expire(key, round(self.period + _KEPT))
+            pipe.expire(key, round(QUIET_PERIOD + _KEPT))
             pipe.execute()
 
     def _key(self, kind: str, subject: str) -> str:

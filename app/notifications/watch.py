@@ -11,6 +11,7 @@ from redis import Redis
 
 from app.crawl.frontier.values import FailingCrawl
 from app.notifications.events import DeadSetGrew, PublicEvent, SiteUnreachable, doctor_error
+from app.notifications.quiet import QUIET_PERIOD
 from app.redis_state.client import PREFIX
 
 #: The hash of what was former.
@@ -33,11 +34,10 @@ class Depth:
 class Watch:
     """Compares what is found with what was found before, as Redis has it. Without Redis, everything is new."""
 
-    def __init__(self, redis: Redis, *, now: float, quiet: float, occasion: str) -> None:
-        """`occasion` is the same for one look that runs again; `quiet` is the quiet period in seconds."""
+    def __init__(self, redis: Redis, *, now: float, occasion: str) -> None:
+        """`occasion` is the same for one look that runs again."""
         self._redis = redis
         self._now = now
-        self._quiet = quiet
         self._occasion = occasion
         self._former: dict[str, str] = {str(name): str(value) for name, value in redis.hgetall(_NOTED).items()}
         self._next: dict[str, str] = {}
@@ -49,7 +49,7 @@ class Watch:
             former = Depth(**json.loads(self._former[field])) if field in self._former else Depth()
             if letters is None:
                 found = former
-            elif former.is_growth(letters, self._now, self._quiet):
+            elif former.is_growth(letters, self._now, QUIET_PERIOD):
                 found = Depth(letters, self._now)
                 yield DeadSetGrew.of(dead_set=name, letters=letters, before=former.letters, occasion=self._occasion)
             else:

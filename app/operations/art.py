@@ -18,7 +18,7 @@ from app.coverart.event_state import EventQueueState, EventRow, EventState, Read
 from app.coverart.jobs import Index, canonical_gid, event_of, message
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import served
-from app.errors import ArtNotServed, DatabaseFailed, EventsInUse, InvalidJob
+from app.errors import ActRefused, ArtNotServed, DatabaseFailed, InvalidJob
 from app.messages.dead_sets import dead_sets
 from app.operations.operations import Operations
 
@@ -64,7 +64,7 @@ def list_events(ops: Operations, state: EventState, *, limit: int) -> list[Event
 
 
 def find_event(ops: Operations, ident: int) -> EventRow:
-    """Return an event; raises NoSuchEvent, and as `list_events`."""
+    """Return an event; raises ActRefused, and as `list_events`."""
     with _table(ops) as connection:
         return event_state.find_rows(connection, [ident])[0]
 
@@ -84,7 +84,7 @@ def resume_reader(ops: Operations, *, why: str = "") -> None:
 def requeue(ops: Operations, ids: Sequence[int] | None, *, dry_run: bool = False, why: str = "") -> Requeued:
     """Queue failed events again, all of them for None, and remove their dead letters; with `dry_run` change nothing.
 
-    Raises NoSuchEvent, before anything is changed, for an id that is no failed event.
+    Raises ActRefused, before anything is changed, for an id that is no failed event.
     """
     with _table(ops) as connection:
         if dry_run:
@@ -106,14 +106,14 @@ def _forget(sets: DeadSets, events: set[int]) -> int:
 def hand_back(ops: Operations, *, dry_run: bool = False, why: str = "") -> Requeued:
     """Queue running events again for the indexer that takes the table over; with `dry_run` change nothing.
 
-    Raises EventsInUse while a reader publishes: it would publish them again at once.
+    Raises ActRefused while a reader publishes: it would publish them again at once.
     """
     with _table(ops) as connection:
         if dry_run:
             return event_state.requeue(connection, "running", dry_run=True)
         with ops.act("hand back events", _SUBJECT, why=why) as act:
             if ReaderStatus(ops.redis).may_publish():
-                raise EventsInUse("the event reader publishes events: pause it first (`perennial caa events pause`)")
+                raise ActRefused("the event reader publishes events: pause it first (`perennial caa events pause`)")
             done = event_state.requeue(connection, "running")
             act.result = str(done)
     return done

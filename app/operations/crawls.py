@@ -8,7 +8,7 @@ from app.broker.errors import InvalidMessage
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
 from app.crawl.urls import parse_domain, parse_target
-from app.errors import NoSuchCrawl
+from app.errors import ActRefused
 from app.operations.operations import Operations
 from app.sites.crawl_policies import SitePolicies
 from app.sites.sweep import Action, Sweep
@@ -49,7 +49,7 @@ def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, 
     """
     if crawl and now:
         raise InvalidMessage("crawl and now do not go together: a crawl is packed when it has ended")
-    page = parse_target({"url": url}, scope=ops.settings.scope)
+    page = parse_target({"url": url})
     kind = "index+crawl" if crawl else "index"
     with ops.act(kind, page.url, why=why):
         ops.post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
@@ -72,13 +72,13 @@ def change_crawls(ops: Operations, domain: str, state: CrawlState, *, why: str =
     """Change the state of a domain's crawls that may get it, in the store, then in Redis.
 
     Crawls that a killed command had changed in the store alone are among them. Raises InvalidUrl for an invalid domain,
-    and NoSuchCrawl where no crawl may get the state.
+    and ActRefused where no crawl may get the state.
     """
     name = parse_domain(domain)
     with ops.act(_ACTS[state], name, why=why) as act:
         changed = set_states(ops, name, state)
         if not changed:
-            raise NoSuchCrawl(f"{name} has no crawl that is {' or '.join(sorted(FORMER_STATES[state]))}")
+            raise ActRefused(f"{name} has no crawl that is {' or '.join(sorted(FORMER_STATES[state]))}")
         act.result = f"{len(changed)} crawls are {state}"
         act.details["crawls"] = changed
     return ChangedCrawls(domain=name, state=state, crawls=changed)

@@ -17,7 +17,7 @@ from app.broker.headers import ReplayBudget
 from app.broker.nesting import read_json
 from app.broker.policies.base import Address
 from app.errors import ObjectNotFound, ResourceNotFound
-from app.messages.dead_sets import dead_directory, new_export, retention
+from app.messages.dead_sets import dead_directory, new_export
 from app.operations.operations import Operations
 from app.storage.reading import parsing
 from app.storage.store import StoredObject
@@ -168,7 +168,7 @@ def tidy_dead_sets(ops: Operations, export: Path) -> tuple[dict[str, int], Opera
 
     Return the letters in shards by set, and what was dropped. Raises BrokerUnreachable.
     """
-    moved, dropped = ops.dead_sets.tidy(retention(ops.settings), export)
+    moved, dropped = ops.dead_sets.tidy(ops.settings.dead_max_letters, export)
     if dropped.done:
         result = summary(LetterOrder(verb="drop"), dropped)
         ops.audit.write(ops.operator, "drop letters", "what the settings do not keep", result=result, file=export.name)

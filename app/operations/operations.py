@@ -77,7 +77,7 @@ class Operations:
     def client_publisher(self) -> Publisher:
         """Return a publisher after declaring what a client needs; raises BrokerUnreachable."""
         prepare_client(self.settings)
-        return get_publisher(self.settings.broker, timeout=self.settings.publish_timeout)
+        return get_publisher(self.settings.broker)
 
     def post(self, kind: str, **payload: Any) -> None:
         """Publish a message of the exchange `site`; raises BrokerUnreachable and PublishFailed."""

@@ -135,7 +135,7 @@ def _delete(ops: Operations, removal: SiteRemoval, packer_wait: float, *, at: in
 
 
 def _page(url: str, site: str) -> Target:
-    return parse_target({"url": url, **({"domain": site} if site else {})}, scope="suffix")
+    return parse_target({"url": url, **({"domain": site} if site else {})})
 
 
 def _removal(ops: Operations, domain: str) -> SiteRemoval:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.broker.errors import InvalidMessage
 from app.cluster.protocol import PackRoute, Routes
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
@@ -20,9 +19,8 @@ from app.sites.stored import SITES_PREFIX, read_site
 from app.storage.damage import DamageNotes
 from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX
 
-#: Sites of one page of the list, and the most that a caller may choose.
+#: Sites of one page of the list.
 PER_PAGE: Final = 25
-MAX_PER_PAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +58,19 @@ class SitesPage:
 
 
 def list_page(
-    ops: Operations, *, text: str = "", page: int = 1, per_page: int = PER_PAGE, routes: Routes | None = None
+    ops: Operations, *, text: str = "", offset: int = 0, limit: int = PER_PAGE, routes: Routes | None = None
 ) -> SitesPage:
     """Return a page of the sites whose domain contains `text`, those in trouble first, then by domain.
 
     Objects are read of the sites of the page only; of all others, no more than their names are listed. `routes` say
-    where packs are served, None while that is unknown. Raises InvalidMessage for a page below 1.
+    where packs are served, None while that is unknown.
     """
-    if page < 1 or not 1 <= per_page <= MAX_PER_PAGE:
-        raise InvalidMessage(f"page {page}: expected a number from 1, and 1 to {MAX_PER_PAGE} sites on each")
     declared, crawled, packed = _listed(ops)
     names = declared | crawled | packed
     troubles = _troubles(ops, names, crawled - packed, routes)
     wanted = text.strip().lower()
     matching = sorted((name for name in names if wanted in name), key=lambda name: (not troubles.get(name), name))
-    shown = matching[(page - 1) * per_page : page * per_page]
+    shown = matching[offset : offset + limit]
     rows = tuple(_row(ops, name, troubles.get(name, ()), is_packed=name in packed) for name in shown)
     return SitesPage(len(names), len(matching), sum(1 for name in matching if troubles.get(name)), rows)
 

@@ -13,7 +13,7 @@ from app.crawl.record.crawls import CrawlRecord, list_crawls
 from app.crawl.record.reasons import Reason
 from app.crawl.reports.crawl_report import in_order
 from app.crawl.urls import parse_domain
-from app.errors import CrawlNotFound, ObjectDamaged
+from app.errors import ObjectDamaged, ResourceNotFound
 from app.operations.operations import Operations
 from app.operations.site_list import route_trouble
 from app.operations.sites import site_row
@@ -116,7 +116,7 @@ class SiteView:
 
 
 def site_view(ops: Operations, domain: str, routes: Routes | None) -> SiteView:
-    """Return what there is to read of a domain; raises InvalidUrl, and CrawlNotFound if there is nothing at all."""
+    """Return what there is to read of a domain; raises InvalidUrl, and ResourceNotFound if there is nothing at all."""
     name = parse_domain(domain)
     site, fault = None, ""
     try:
@@ -126,7 +126,7 @@ def site_view(ops: Operations, domain: str, routes: Routes | None) -> SiteView:
     found = status(name, settings=ops.settings, reasons=False)
     crawls = list_crawls(ops.store, name)
     if not (site or fault or crawls or found.pack or found.crawl_id or found.timer is not None):
-        raise CrawlNotFound(f"{name} is no site, and it was never crawled or packed")
+        raise ResourceNotFound(f"{name} is no site, and it was never crawled or packed")
     return SiteView(
         domain=name,
         site=site,

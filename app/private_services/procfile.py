@@ -41,7 +41,7 @@ def formation(commands: Mapping[str, str], *, searchers: int) -> dict[str, str]:
 def left_out(settings: Settings) -> set[str]:
     """Return the processes that the settings give nothing to do: their queues or their database do not exist."""
     needed = {
-        "coverart": settings.cover_art_exchange in settings.art_exchanges,
+        "coverart": bool(settings.art_exchanges),
         "eventart": settings.event_art_exchange in settings.art_exchanges,
         "eventreader": bool(settings.art_exchanges and settings.event_queue_url.get_secret_value()),
     }

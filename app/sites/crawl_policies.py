@@ -64,16 +64,15 @@ class SitePolicies:
 def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
     """Return the policy of a site. Raises SecretMissing for a secret that SITE_SECRETS does not have."""
     shared = settings_of_crawls(settings)
-    scope = site.scope or shared.scope
     return CrawlPolicy(
         scope=Scope(
             site.domain,
-            mode=scope,
+            mode=site.scope,
             rules=PathRules(site.include, site.exclude),
             max_repeated_segments=site.max_repeated_segments or MAX_REPEATED_SEGMENTS,
         ),
         settings=CrawlSettings(
-            scope=scope,
+            scope=site.scope,
             max_pages=site.max_pages or shared.max_pages,
             max_depth=site.max_depth or shared.max_depth,
             host_delay=shared.host_delay if site.delay is None else site.delay,

@@ -6,7 +6,7 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.reports.crawl_report import BrokenLinks, CrawlReport, broken_links, read_report
 from app.crawl.reports.explanation import Explanation, PastEntry, explain_url, url_history
 from app.crawl.urls import Target, parse_domain, parse_target
-from app.errors import CrawlNotFound
+from app.errors import ResourceNotFound
 from app.redis_state.client import get_redis
 from app.sites.status import Status, status
 from app.storage.open import store_of
@@ -35,11 +35,11 @@ class CrawlReports:
         return status(domain, settings=self._settings)
 
     def latest(self, domain: str) -> CrawlReport:
-        """Return the states and reasons of the URLs of a domain's latest crawl; raises CrawlNotFound."""
+        """Return the states and reasons of the URLs of a domain's latest crawl; raises ResourceNotFound."""
         name = parse_domain(domain)
         report = read_report(self._frontier, self._store, name)
         if report is None:
-            raise CrawlNotFound(f"{name} has no crawl record")
+            raise ResourceNotFound(f"{name} has no crawl record")
         return report
 
     def broken_links(self, report: CrawlReport) -> BrokenLinks:
@@ -47,6 +47,4 @@ class CrawlReports:
         return broken_links(report, self._store)
 
     def _page(self, url: str, domain: str) -> Target:
-        # The scope of a site may be wider than that of the settings.
-        scope = "suffix" if domain else self._settings.scope
-        return parse_target({"url": url, "domain": domain or None}, scope=scope)
+        return parse_target({"url": url, "domain": domain or None})

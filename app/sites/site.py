@@ -92,7 +92,9 @@ class Site(BaseModel):
     jitter: Annotated[float, BeforeValidator(_seconds)] = Field(
         0.0, ge=0, le=7 * 86_400, description="Seconds, or a duration: the longest delay of a scheduled start."
     )
-    scope: Literal["exact", "suffix"] | None = Field(None, description="As the setting SCOPE.")
+    scope: Literal["exact", "suffix"] = Field(
+        "exact", description="Links followed: the same host and port only, or also hosts below it."
+    )
     include: _Patterns = Field((), description="Paths to follow: only those that one of the patterns matches.")
     exclude: _Patterns = Field((), description="Paths not to follow, also if `include` matches them.")
     delay: Annotated[float | None, BeforeValidator(_seconds)] = Field(
@@ -155,9 +157,6 @@ class Site(BaseModel):
     def _check_urls(self) -> Self:
         if self.domain != parse_domain(self.domain):
             raise ValueError(f"domain {self.domain!r}: expected {parse_domain(self.domain)!r}")
-        for url in (*self.start_urls, *self.blocked):
-            if not Scope(self.domain, mode=self.scope or "suffix").contains(url):
-                raise ValueError(f"start_urls and blocked: {url} is not in the domain {self.domain}")
         for best_bet in self.best_bets:
             if self.blocks(best_bet.url):
                 raise ValueError(f"best_bets: {best_bet.url} is blocked")
@@ -170,24 +169,25 @@ class Site(BaseModel):
         """Return the site with these fields; raises InvalidSite, which names the field and the reason."""
         name = parse_domain(domain)
         try:
-            return cls(**{**fields, "domain": name})
+            site = cls(**{**fields, "domain": name})
         except ValidationError as error:
             texts = _texts(error)
             text = "; ".join(f"{field}: {reason}" if field else reason for field, reason in texts)
             raise InvalidSite(f"{name}: {text}", _by_field(texts)) from None
+        site._check_scope()
+        return site
 
     def changed(self, fields: Mapping[str, Any]) -> Site:
         """Return the site with other values of these fields; raises InvalidSite."""
         return Site.of(self.domain, {**self.fields(), **fields})
 
-    def check_scope(self, scope: Literal["exact", "suffix"]) -> None:
-        """Check start URLs and best bets by the site's scope, or this one if it has none; raises InvalidSite."""
-        mode = self.scope or scope
+    def _check_scope(self) -> None:
         named = [("start_urls", url) for url in self.start_urls]
+        named += [("blocked", url) for url in self.blocked]
         named += [("best_bets", best_bet.url) for best_bet in self.best_bets]
         for field, url in named:
-            if not Scope(self.domain, mode=mode).contains(url):
-                reason = f"{url} is not in the scope {mode!r} of the domain"
+            if not Scope(self.domain, mode=self.scope).contains(url):
+                reason = f"{url} is not in the scope {self.scope!r} of the domain"
                 raise InvalidSite(f"{self.domain}: {field}: {reason}", {field: reason})
 
     def fields(self) -> dict[str, Any]:

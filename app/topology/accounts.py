@@ -10,6 +10,7 @@ from app.broker.outcomes import OUTCOMES
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
 from config.routes import (
     ART_JOBS,
+    COVER_ART_EXCHANGE,
     CRAWL,
     HEARTBEAT,
     INDEX,
@@ -141,7 +142,7 @@ def _parts_of(dead: Patterns) -> Patterns:
 
 
 def _packer(settings: Settings, art: Patterns) -> Account:
-    """Return the account of the packer. If the settings limit how long dead letters are kept, it drops the others."""
+    """Return the account of the packer. If the settings limit dead letters, it drops the others."""
     packer = _worker(
         "packer",
         queues=(PACK,),
@@ -149,7 +150,7 @@ def _packer(settings: Settings, art: Patterns) -> Account:
         write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
         events_written=("update", r"pack\..*"),
     )
-    if not (settings.dead_max_age or settings.dead_max_letters):
+    if not settings.dead_max_letters:
         return packer
     dead = _dead_sets(art)
     parts = _parts_of(dead)
@@ -190,13 +191,13 @@ def _web(settings: Settings, art: Patterns) -> Account:
 
 def accounts(settings: Settings) -> Sequence[Account]:
     """Return the accounts of all processes and of clients that publish work; an operator keeps the administrator's."""
-    art = [exchange for exchange in (settings.cover_art_exchange, settings.event_art_exchange) if exchange]
+    art = [exchange for exchange in (COVER_ART_EXCHANGE, settings.event_art_exchange) if exchange]
     art_exchanges = tuple(re.escape(exchange) for exchange in art)
     return (
         *_FIXED,
         _packer(settings, art_exchanges),
         _web(settings, art_exchanges),
-        _art_worker("coverart", settings.cover_art_exchange),
+        _art_worker("coverart", COVER_ART_EXCHANGE),
         _art_worker("eventart", settings.event_art_exchange),
         Account(name="eventreader", write=art_exchanges),
         Account(name="client", write=(_SITE, *art_exchanges)),

@@ -39,7 +39,7 @@ class TopologyReport:
 def check_topology(settings: Settings) -> TopologyReport:
     """Compare the code with the broker; nothing is created or changed. Raises BrokerUnreachable, ManagementFailed."""
     ours = declared_topology(all_queues(settings), [events_exchange, queries_exchange, OUTCOMES])
-    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+    with connected(settings.broker) as connection:
         found = management_api(settings, connection).topology()
         findings = compare(ours, found)
         for name, delay_ms in former_delay_queues(ours, found).items():

@@ -60,7 +60,7 @@ def prepare_client(settings: Settings) -> None:
     """
     if not settings.declare_topology:
         return
-    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+    with connected(settings.broker) as connection:
         for refusal in declare_for_client(connection, settings):
             logger.warning("Queue %s refused: %s", refusal.queue.name, refusal)
 

@@ -48,8 +48,8 @@ def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int
     if queue is None:
         raise InvalidMessage(f"unknown queue {name!r}: perennial topology show lists the queues")
     with (
-        connected(settings.broker, timeout=settings.publish_timeout) as connection,
-        closing(Publisher(settings.broker, timeout=settings.publish_timeout)) as publisher,
+        connected(settings.broker) as connection,
+        closing(Publisher(settings.broker)) as publisher,
     ):
         api = management_api(settings, connection)
         return _Migration(queue, connection, api, publisher, report).run()

@@ -24,6 +24,10 @@ Budgets = Mapping[str, Mapping[str, Any]]
 TICK_TTL_MS, REQUEST_TTL_MS = 1_000, 10_000
 
 
+#: Deliveries of a message to crashing workers before the broker dead-letters it: an argument of the queues.
+DELIVERY_LIMIT = 50
+
+
 def retry_policies(settings: Settings) -> RetryPolicies:
     """Return the retry policies of all queues that workers consume from."""
     by_queue: dict[str, Policy] = {route.queue: route_policy(settings, route, of_queue=True) for route in ROUTES}
@@ -68,8 +72,7 @@ def site_policy(settings: Settings, route: Route | None = None) -> DelayQueues:
         retry_max=settings.retry_max if retry_max is None else retry_max,
         exchange=SITE,
         queue_type=settings.queue_type,
-        delivery_limit=settings.delivery_limit,
-        jitter=settings.retry_jitter,
+        delivery_limit=DELIVERY_LIMIT,
     )
 
 
@@ -77,10 +80,10 @@ def subscriber_policy(queue: str, settings: Settings) -> XDeath:
     """Return the policy of an event subscriber's queue."""
     return XDeath(
         queue,
-        retry_after_ms=settings.event_retry_ms,
+        retry_after_ms=settings.retry_timeout_ms,
         retry_max=settings.retry_max,
         queue_type=settings.queue_type,
-        delivery_limit=settings.delivery_limit,
+        delivery_limit=DELIVERY_LIMIT,
     )
 
 
@@ -100,7 +103,6 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
         ttl_ms=settings.art_retry_ms,
         retry_max=settings.art_retry_max,
         postpone_type=settings.queue_type,
-        delivery_limit=settings.delivery_limit,
-        shards_dead_set=settings.art_dead_shards,
+        delivery_limit=DELIVERY_LIMIT,
         fatal=frozenset({InvalidJob.reason, ImageInUse.reason}),
     )

@@ -33,8 +33,8 @@ def test_every_process_works_under_the_account_of_its_kind(
     settings: Settings, environment: dict[str, str], tmp_path: Path
 ) -> None:
     pages = {"/": page("Home", "Welcome", links=["/oak", "/elm"]), "/oak": page("Oak", "All about acorns", links=[])}
-    ours = {**environment, "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1", "REPLICAS": "1", "EVENT_RETRY_MS": "200"}
-    changed = settings.model_copy(update={"retry_timeout_ms": 100, "retry_max": 1, "event_retry_ms": 200})
+    ours = {**environment, "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1", "REPLICAS": "1"}
+    changed = settings.model_copy(update={"retry_timeout_ms": 100, "retry_max": 1})
     with ExitStack() as stack:
         site = stack.enter_context(Site({**pages, "/elm": failure(500)}))
         accounts = stack.enter_context(accounts_of(changed, tmp_path / "accounts"))

@@ -160,20 +160,19 @@ for call in (
 
 
 def test_a_call_from_python_posts_the_plain_message_and_a_bad_one_is_refused(art: ArtSystem, gid: str) -> None:
-    environment = {**art.environment, "COVER_ART_EXCHANGE": "music-art"}
     other = str(uuid.uuid4())
     command = [sys.executable, "-c", CALLS, gid, other]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, env=art.environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     ident, *refusals = done.stdout.splitlines()
     assert refusals == [
         "gid 'x': expected a UUID",
         "index(gid): missing a required argument: 'gid'",
         "move(id, old_gid, new_gid, suffix='jpg'): too many positional arguments",
-        "archive 'nowhere' is not served here; served: music-art, event-art-archive",
+        "archive 'nowhere' is not served here; served: cover-art-archive, event-art-archive",
         "coverart.index: a plain message cannot carry countdown",
     ]
-    sent = {kind: art.broker.take(f"music-art.{kind}") for kind in ("index", "move", "delete")}
+    sent = {kind: art.broker.take(f"cover-art-archive.{kind}") for kind in ("index", "move", "delete")}
     bodies = {kind: [bytes(each.body) for each in messages] for kind, messages in sent.items()}
     assert bodies == {
         "index": [gid.encode(), gid.encode(), other.encode()],

@@ -209,6 +209,3 @@ def test_tidy_exports_and_drops_what_the_settings_do_not_keep(
     tidied = json.loads(perennial({**environment, "DEAD_MAX_LETTERS": "2"}, "tidy", "--json"))
     assert (len(tidied["dropped"]), broker.depth(DEAD_SET)) == (1, 2)
     assert perennial(environment, "restore", tidied["file"]) == "1 restored\n"
-    old = {**environment, "DEAD_MAX_AGE": "3600"}
-    assert "3 dropped" in perennial(old, "tidy")
-    assert broker.depth(DEAD_SET) == 0

@@ -177,7 +177,7 @@ def test_the_orchestrator_refuses_a_pool_that_does_not_share_its_state(environme
 def test_an_event_is_retried_dead_lettered_with_its_reply_address_and_never_replied_to(
     environment: dict[str, str], broker_url: str, tmp_path: Path
 ) -> None:
-    quick = {**environment, "EVENT_RETRY_MS": "200", "RETRY_MAX": "2"}
+    quick = {**environment, "RETRY_TIMEOUT_MS": "200", "RETRY_MAX": "2"}
     with worker(quick, tmp_path / "client.log", queues=(ORCHESTRATOR,), options=SOLO):
         broker = Broker(broker_url)
         broker.bind_new("replies")

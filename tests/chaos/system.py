@@ -55,7 +55,6 @@ SETTINGS = {
     "timer_timeout": "2",
     "retry_timeout_ms": "300",
     "retry_max": "5",
-    "event_retry_ms": "500",
     "heartbeat": "0.5",
     "replicas": "1",
     "worker_concurrency": "2",

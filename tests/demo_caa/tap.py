@@ -35,7 +35,7 @@ class MessageTap:
         self._tell = tell
         self._window_ms = round(settings.art_window * 1_000)
         self._stop = threading.Event()
-        self._connection = Connection(settings.broker, connect_timeout=settings.publish_timeout)
+        self._connection = Connection(settings.broker, connect_timeout=5)
         self._channel = self._connection.channel()
         declare_all(self._connection, settings)
         self.published = 0

@@ -20,7 +20,7 @@ from app.coverart.event_record import MAX_ATTEMPTS
 from app.coverart.event_state import ReaderStatus, event_queue_state
 from app.coverart.jobs import EVENT
 from app.doctor.checks import WITHOUT_BROKER, run_checks
-from app.errors import ArtNotServed, EventsInUse, NoSuchEvent
+from app.errors import ActRefused, ArtNotServed
 from app.messages.art_event_reader import EventReader
 from app.operations import art
 from app.operations.operations import Operations
@@ -129,7 +129,7 @@ def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(des
     broker = Broker(desk.ops.settings.broker)
     for event in (first, second, 99):
         broker.post(A.encode(), exchange="cover-art-archive.failed", key="index", headers={EVENT: event})
-    with pytest.raises(NoSuchEvent, match=f"event {queued} is queued, and not failed"):
+    with pytest.raises(ActRefused, match=f"event {queued} is queued, and not failed"):
         art.requeue(desk.ops, [first, queued])
     assert art.requeue(desk.ops, None, dry_run=True).ids == (first, second)
     assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
@@ -153,7 +153,7 @@ def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones
     twin = desk.add(C)
     desk.status.touch()
     assert art.hand_back(desk.ops, dry_run=True).ids == (fresh, tried, replaced)
-    with pytest.raises(EventsInUse, match="pause"):
+    with pytest.raises(ActRefused, match="pause"):
         art.hand_back(desk.ops)
     desk.status.pause()
     assert art.hand_back(desk.ops).replaced == {replaced: twin}
@@ -212,7 +212,7 @@ def test_events_are_listed_and_shown_with_their_reasons(desk: Desk) -> None:
     [listed] = art.list_events(desk.ops, "failed", limit=10)
     assert (listed.id, listed.reasons) == (event, ("ArchiveRefused: 400",))
     assert art.find_event(desk.ops, event) == listed
-    with pytest.raises(NoSuchEvent, match="event 1: the table does not have it"):
+    with pytest.raises(ActRefused, match="event 1: the table does not have it"):
         art.find_event(desk.ops, 1)
     without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
     with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):

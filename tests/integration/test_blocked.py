@@ -148,7 +148,7 @@ def test_threads_that_send_in_an_alarm_do_not_wait_for_each_other(exhausted: str
 
 
 def test_the_command_index_in_an_alarm_is_an_error_that_gives_the_reason(exhausted: str, tmp_path: Path) -> None:
-    given = {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": exhausted, "PUBLISH_TIMEOUT": "1"}
+    given = {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": exhausted}
     with as_process_with(given), pytest.raises(PublishFailed, match="low on memory or disk"):
         invoked("index", "https://site.example/")
     get_publisher(exhausted).close()

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from app.broker.dead_letters import DeadLetter, LetterFilter, Retention, operations, reading, shards
+from app.broker.dead_letters import DeadLetter, LetterFilter, operations, reading, shards
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import InvalidMessage
 from app.broker.headers import MOVED_FROM
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.publishing import Publisher
 from tests.support.broker import Broker
 from tests.support.dead import (
@@ -198,7 +197,7 @@ def test_a_shard_that_no_index_names_is_found_by_tidy(
     assert dead.drop(ids[:4], tmp_path / "dropped").complete
     remove_queue(broker_url, "post.dead.index")
     assert len(dead.letters()) == 3
-    assert dead.tidy(Retention(), tmp_path / "none")[0] == {"post.dead": 8}
+    assert dead.tidy(0, tmp_path / "none")[0] == {"post.dead": 8}
     assert sorted(letter.id for letter in dead.letters()) == sorted(ids[4:])
 
 
@@ -247,20 +246,17 @@ def test_a_long_replay_from_shards_is_done_in_passes(
     assert [int(message.body) for message in broker.take("mail")] == list(range(15))
 
 
-def test_letters_beyond_a_number_or_an_age_are_exported_and_dropped(
+def test_letters_beyond_a_number_are_exported_and_dropped(
     dead: DeadSets, broker: Broker, publisher: Publisher, tmp_path: Path
 ) -> None:
     ids = fill(publisher, 15)
-    assert dead.tidy(Retention(), tmp_path / "none")[1].done == []
-    moved, result = dead.tidy(Retention(max_letters=9), tmp_path / "dropped")
+    assert dead.tidy(0, tmp_path / "none")[1].done == []
+    moved, result = dead.tidy(9, tmp_path / "dropped")
     assert (moved, result.done, result.complete) == ({"post.dead": 6}, ids[:6], True)
     assert [letter.id for letter in read_export(tmp_path / "dropped")] == ids[:6]
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert [(line["act"], line["id"]) for line in lines] == [("drop", each) for each in ids[:6]]
     assert [letter.id for letter in dead.letters()] == ids[6:]
-    [recent] = dead_letter(publisher, [failed_delivery("new")], failure(at=4e9))
-    assert dead.tidy(Retention(max_age=3_600.0), tmp_path / "old")[1].done == ids[6:]
-    assert [letter.id for letter in dead.letters()] == [recent]
 
 
 def test_an_unsharded_dead_set_is_read_up_to_a_limit_and_tidied_as_a_whole(
@@ -275,20 +271,8 @@ def test_an_unsharded_dead_set_is_read_up_to_a_limit_and_tidied_as_a_whole(
     assert notes == ["art.failed: only the oldest 5 of 12 letters were read"]
     assert art.depth() == 12
     assert art.replay([ids[2]]).done == [ids[2]]
-    assert art.tidy(Retention(max_letters=3), tmp_path / "dropped")[1].done == [*ids[:2], *ids[3:9]]
+    assert art.tidy(3, tmp_path / "dropped")[1].done == [*ids[:2], *ids[3:9]]
     assert [letter.id for letter in art.letters()] == ids[9:]
-
-
-def test_with_its_setting_a_failed_queue_of_an_art_archive_is_sharded_too(
-    dead: DeadSets, broker: Broker, broker_url: str, publisher: Publisher
-) -> None:
-    policy = FixedTtl("art", {"art.index": "index"}, retry_max=0, postpone_type="classic", shards_dead_set=True)
-    art = DeadSets.of(policy, broker_url, publisher)
-    ids = dead_letter(publisher, [failed_delivery(number, "art.index") for number in range(12)])
-    assert [letter.id for letter in art.letters()] == ids
-    assert broker.depths(["art.failed", "art.failed.shard.1"]) == [4, 4]
-    assert art.replay().done == ids
-    assert [int(message.body) for message in broker.take("art.index")] == list(range(12))
 
 
 def test_what_a_move_duplicated_before_a_kill_is_removed_only_if_it_is_the_same_message(

@@ -89,13 +89,12 @@ def test_a_missing_management_api_is_one_problem_and_what_needs_none_is_checked(
     assert {each.status for each in found["waiting"]} == {"ok"}
 
 
-def test_classic_queues_and_unconfirmed_clients_are_warnings(settings: Settings, connection: Any) -> None:
-    classic = changed(settings, queue_type="classic", client_confirms=False)
+def test_classic_queues_are_a_warning(settings: Settings, connection: Any) -> None:
+    classic = changed(settings, queue_type="classic")
     assert not declare_all(connection, classic)
     found = results(classic)
     assert [result.status for result in found["at-least-once"]] == ["warning"]
     assert "lose a message if the broker dies" in found["at-least-once"][0].text
-    assert "CLIENT_CONFIRMS is off" in found["client confirms"][0].text
     assert [result.status for result in found["waiting"]] == ["ok"]
 
 

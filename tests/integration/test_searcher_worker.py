@@ -14,7 +14,7 @@ from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Load, ProblemReply, Registration, to_payload
 from app.cluster.searcher.reporter import Reporter
-from app.counts import PACKS_OPENED, SEARCHER_QUERIES, SEARCHER_SECONDS, read_counts
+from app.counts import SEARCHER_QUERIES, SEARCHER_SECONDS, read_counts
 from app.search.contract import SearchReply
 from app.storage.layout import manifest_key
 from app.storage.open import open_store
@@ -130,7 +130,6 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     expected = {("search", "ok"): 3, ("suggest", "ok"): 1, ("search", "not-here"): 1}
     assert {key: counted[SEARCHER_QUERIES][key] for key in expected} == expected
     assert counted[SEARCHER_SECONDS][("suggest",)] > 0
-    assert counted[PACKS_OPENED] == {(): 2}
     with pytest.raises(Unroutable):
         ear.search(me, DOMAIN, "alpha")
 

@@ -45,7 +45,7 @@ def test_index_without_a_broker_that_answers_is_an_error_and_nothing_is_posted(t
         if accepts:
             server.listen()
         url = f"amqp://guest:guest@127.0.0.1:{server.getsockname()[1]}//"
-        given = {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": url, "PUBLISH_TIMEOUT": "0.5"}
+        given = {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": url}
         refused = pytest.raises(BrokerUnreachable, match="refused" if not accepts else "no answer in time")
         with as_process_with(given), refused:
             invoked("index", "https://site.example/")

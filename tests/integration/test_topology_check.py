@@ -21,6 +21,7 @@ from app.celery import app
 from app.cli import topology as command
 from app.doctor.checks import run_checks
 from app.topology import migrate as migration
+from app.topology import retry_policies
 from app.topology.check import check_topology, management_api
 from app.topology.declare import declare_all
 from app.topology.management_api import REMEDY, ManagementApi
@@ -87,12 +88,12 @@ def test_without_a_management_api_the_error_names_the_remedy(settings: Settings)
 
 
 def test_other_arguments_are_found_and_refused_by_apply(declared: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = changed(declared, delivery_limit=7)
-    findings = check_topology(other).findings
+    monkeypatch.setattr(retry_policies, "DELIVERY_LIMIT", 7)
+    findings = check_topology(declared).findings
     names = [each.subject.removeprefix("queue site.") for each in findings]
     assert names == ["index", "crawl", "page", "timer", "pack"]
     assert all("x-delivery-limit" in each.found for each in findings)
-    refused = run(monkeypatch, other, "apply")
+    refused = run(monkeypatch, declared, "apply")
     assert refused.exit_code == 1
     assert "topology check" in str(refused.exception)
 
@@ -274,7 +275,7 @@ def take_all(settings: Settings, queue: str) -> list[tuple[bytes, dict[str, Any]
 
 
 def test_a_migrated_queue_has_new_arguments_and_its_messages_unchanged_in_order(
-    declared: Settings, connection: Any
+    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post(connection)
     as_posted = take_all(declared, "site.index")
@@ -283,18 +284,18 @@ def test_a_migrated_queue_has_new_arguments_and_its_messages_unchanged_in_order(
     with connection.channel() as channel:
         channel.queue_bind("site.index", "amq.topic", "tapped.#")
     lines: list[str] = []
-    other = changed(declared, delivery_limit=7)
-    assert migration.migrate("site.index", other, lines.append) == len(MESSAGES)
+    monkeypatch.setattr(retry_policies, "DELIVERY_LIMIT", 7)
+    assert migration.migrate("site.index", declared, lines.append) == len(MESSAGES)
     assert len(lines) == 3
     assert take_all(declared, "site.index") == as_posted
     found = broker_topology(declared, connection)
     assert found.queues["site.index"].arguments["x-delivery-limit"] == 7
     assert Binding("amq.topic", "site.index", "tapped.#") in found.bindings
     assert not [name for name in (*found.queues, *found.exchanges) if "aside" in name]
-    assert {each.subject for each in check_topology(other).errors} == {
+    assert {each.subject for each in check_topology(declared).errors} == {
         f"queue site.{name}" for name in ("crawl", "page", "timer", "pack")
     }
-    assert migration.migrate("site.index", other, lines.append) == 0
+    assert migration.migrate("site.index", declared, lines.append) == 0
 
 
 def test_messages_of_a_migrated_delay_queue_wait_again_and_return(declared: Settings, connection: Any) -> None:
@@ -308,7 +309,7 @@ def test_messages_of_a_migrated_delay_queue_wait_again_and_return(declared: Sett
 
 
 def test_a_used_or_unknown_queue_or_one_without_the_api_is_not_migrated(declared: Settings, connection: Any) -> None:
-    other, before = changed(declared, delivery_limit=7), broker_topology(declared, connection)
+    other, before = changed(declared, queue_type="classic"), broker_topology(declared, connection)
     with connection.channel() as channel:
         channel.basic_consume("site.index", callback=print)
         with pytest.raises(MigrationRefused, match=r"site\.index has 1 consumer"):
@@ -351,12 +352,13 @@ def test_a_migration_killed_before_any_operation_loses_nothing_and_the_next_run_
     limit, operation, ended = 7, 1 - step, False
     while not ended:
         operation += step
+        monkeypatch.setattr(retry_policies, "DELIVERY_LIMIT", limit)
         with monkeypatch.context() as patch:
             killed_before(patch, operation)
             with suppress(Killed):
-                migration.migrate("site.index", changed(declared, delivery_limit=limit), print)
+                migration.migrate("site.index", declared, print)
                 ended = True
-        migration.migrate("site.index", changed(declared, delivery_limit=limit), print)
+        migration.migrate("site.index", declared, print)
         left = take_all(declared, "site.index")
         assert {body for body, _, _ in left} == bodies, operation
         limit = 57 - limit

@@ -17,7 +17,7 @@ from typing import Any
 
 from amqp.abstract_channel import AbstractChannel
 
-from app.broker.dead_letters import OperationResult, Retention, exports
+from app.broker.dead_letters import OperationResult, exports
 from app.broker.dead_letters.letters import LetterFilter
 from app.broker.publishing import Publisher
 from tests.support.dead import dead_sets, notes_in, small_shards
@@ -51,7 +51,7 @@ def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
         acts: dict[str, Callable[[], OperationResult]] = {
             "replay": dead.replay,
             "drop": lambda: dead.drop(LetterFilter(), file),
-            "tidy": lambda: dead.tidy(Retention(), file)[1],
+            "tidy": lambda: dead.tidy(0, file)[1],
         }
         status = 0 if acts[act]().complete else 1
     except BaseException:  # noqa: BLE001 - The child must never return to the loop of its parent.

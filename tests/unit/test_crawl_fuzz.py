@@ -85,7 +85,7 @@ def check_response(status: int, body: bytes, label: str, fields: dict[str, str],
     assert len(links_of(result)) <= 5
     for link in links_of(result):
         assert SCOPE.contains(link.url)
-        target = parse_target({"url": link.url}, scope="exact")
+        target = parse_target({"url": link.url})
         assert (target.url, target.canonical_key) == (link.url, link.canonical_key)
     if isinstance(result, Indexed):
         assert json.loads(to_json(result.page))
@@ -103,11 +103,11 @@ def check_robots(text: str, tail: str) -> None:
 
 def check_message(message: dict[str, Any]) -> None:
     with suppress(ApplicationError):
-        target = parse_target(message, scope="suffix")
+        target = parse_target(message)
         assert Scope(target.domain, "suffix").contains(target.url)
         assert canonical_key(target.canonical_key) == target.canonical_key
         assert path_of(target.url).startswith("/")
-        assert parse_target({"url": target.url}, scope="exact").canonical_key == target.canonical_key
+        assert parse_target({"url": target.url}).canonical_key == target.canonical_key
 
 
 any_response = given(statuses, bodies, labels, headers, parsers)

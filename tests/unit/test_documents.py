@@ -140,7 +140,7 @@ def test_the_example_of_each_message_is_valid(row: list[str]) -> None:
     route = route_of(message)
     assert f"`{route.type}`" == row[0]
     if route.type in ("index+crawl", "index", "crawl"):
-        assert parse_target(message, scope="exact").domain == "site.gov"
+        assert parse_target(message).domain == "site.gov"
     elif route.type not in ("tick", "notify", "watch", "tidy"):
         assert parse_message_domain(message) == "site.gov"
     if route.type == "start_timer":

@@ -48,7 +48,7 @@ def plain(body: bytes, **properties: Any) -> Delivery:
 
 
 def target(**message: Any) -> Target:
-    return parse_target(message, scope="exact")
+    return parse_target(message)
 
 
 @pytest.mark.parametrize("kind", list(ROUTE_BY_TYPE))

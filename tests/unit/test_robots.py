@@ -79,7 +79,7 @@ def test_a_denial_names_the_line_that_decides(path: str, line: str) -> None:
     [("Crawl-delay: 600", 30.0), ("Crawl-delay: 0", None), ("Crawl-delay: soon", None), ("Request-rate: 1/5", 5.0)],
 )
 def test_a_crawl_delay_is_bounded(line: str, delay: float | None) -> None:
-    assert RobotsRules.parse(f"User-agent: *\n{line}", user_agent=AGENT, crawl_delay_max=30).crawl_delay == delay
+    assert RobotsRules.parse(f"User-agent: *\n{line}", user_agent=AGENT).crawl_delay == delay
 
 
 def test_the_product_token_is_the_name_before_the_version() -> None:

@@ -107,10 +107,10 @@ def test_an_invalid_search_setting_is_refused_by_field_and_reason(fields: dict[s
 
 
 def test_a_best_bet_outside_of_the_scope_is_refused() -> None:
-    site = Site.of("site.example", {"best_bets": [BEST_BET | {"url": "https://www.site.example/hours"}]})
-    site.check_scope("suffix")
+    fields = {"best_bets": [BEST_BET | {"url": "https://www.site.example/hours"}]}
+    assert Site.of("site.example", {**fields, "scope": "suffix"}).best_bets
     with pytest.raises(InvalidSite, match=r"best_bets: https://www\.site\.example/hours is not in the scope 'exact'"):
-        site.check_scope("exact")
+        Site.of("site.example", fields)
 
 
 def test_a_stored_site_keeps_its_search_settings_and_ignores_fields_of_later_releases() -> None:

@@ -83,7 +83,7 @@ def test_each_text_that_comes_close_to_a_value_is_valid_or_one_clear_error(varia
         ("PERENNIAL_DATA_DIR", "/etc/passwd/x", "PERENNIAL_DATA_DIR: not a folder that can be used: Not a directory"),
         ("TIMER_TIMEOUT", "inf", "TIMER_TIMEOUT: Input should be a finite number"),
         ("USER_AGENT", "me\nX-Other: 1", "USER_AGENT: expected visible ASCII characters"),
-        ("COVER_ART_EXCHANGE", "x" * 250, "COVER_ART_EXCHANGE: expected at most 200 bytes"),
+        ("EVENT_ART_EXCHANGE", "x" * 250, "EVENT_ART_EXCHANGE: expected at most 200 bytes"),
         ("ART_RETRY_MS", "5000000000", "ART_RETRY_MS: Input should be less than or equal to 2100000000"),
     ],
 )

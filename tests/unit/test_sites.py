@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> ObjectStore:
         ({"schedule": "0s"}, "schedule: '0s': an interval is 1 s at least"),
         ({"pages": 3}, "pages: unknown field; the fields are name, state"),
         ({"exclude": ["private"]}, "exclude.0: 'private': a pattern begins with '/'"),
-        ({"start_urls": ["https://other.example/"]}, "https://other.example/ is not in the domain site.example"),
+        ({"start_urls": ["https://other.example/"]}, "https://other.example/ is not in the scope 'exact'"),
         ({"start_urls": ["ftp://site.example/"]}, "start_urls.0: URL 'ftp://site.example/'"),
         ({"headers": {"Host": "name"}}, "headers: 'Host' is not a name"),
         ({"proxy": "socks5://h:1"}, "proxy: expected http:// or https://"),
@@ -284,9 +284,7 @@ def test_names_of_a_table_are_set_and_removed_one_by_one(run: Any, store: Object
     assert headers("headers=") == {}
 
 
-def test_start_urls_are_checked_by_the_scope_of_the_settings_where_the_site_has_none(
-    run: Any, store: ObjectStore, tmp_path: Path
-) -> None:
+def test_start_urls_outside_of_the_scope_are_refused(run: Any, store: ObjectStore, tmp_path: Path) -> None:
     url = "start_urls=https://en.a.example/"
     assert "not in the scope 'exact'" in run("add", "a.example", url, exit_code=1)
     run("add", "a.example", url, "scope=suffix")

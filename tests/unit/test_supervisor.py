@@ -54,8 +54,6 @@ def test_cover_art_event_art_and_the_event_reader_run_only_where_they_have_work(
     assert left_out(Settings(musicbrainz_url=DATABASE, event_art_exchange="")) == {"eventart", "eventreader"}
     assert left_out(Settings(musicbrainz_url=DATABASE)) == {"eventreader"}
     assert left_out(Settings(musicbrainz_url=DATABASE, event_queue_url=DATABASE)) == set()
-    only_events = Settings(musicbrainz_url=DATABASE, cover_art_exchange="")
-    assert left_out(only_events) == {"coverart", "eventreader"}
     assert left_out(Settings(event_queue_url=DATABASE)) == {"coverart", "eventart", "eventreader"}
 
 

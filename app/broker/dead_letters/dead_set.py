@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from kombu import Queue
@@ -44,32 +42,6 @@ def ignore_progress(_count: int) -> None:
 def log_note(text: str) -> None:
     """Log what the operator should know of a dead set."""
     logger.warning("%s", text)
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long letters are kept: `max_age` seconds after their failure, and at most `max_letters` of them in a set.
-
-    0 is no limit. A letter whose time of failure is unknown is not too old.
-    """
-
-    max_age: float = 0.0
-    max_letters: int = 0
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether any letter may be dropped."""
-        return bool(self.max_age or self.max_letters)
-
-    def surplus(self, letters: Iterable[LetterSummary], total: int) -> list[str]:
-        """Return the ids of the letters that are not kept; `letters` are the oldest of `total`, in their order."""
-        too_many = total - self.max_letters if self.max_letters else 0
-        oldest = time.time() - self.max_age if self.max_age else 0.0
-        return [
-            letter.id
-            for position, letter in enumerate(letters)
-            if position < too_many or (letter.failed_at is not None and letter.failed_at < oldest)
-        ]
 
 
 class _Forget(Operation):
@@ -197,14 +169,16 @@ class DeadSet:
         with self._opened() as dead_set:
             return carry_out_operation(dead_set, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
 
-    def tidy(self, retention: Retention, export: Path) -> tuple[int, OperationResult]:
-        """Move letters to shards, look for shards without an entry in the index, and drop what is not kept.
+    def tidy(self, max_letters: int, export: Path) -> tuple[int, OperationResult]:
+        """Move letters to shards, look for shards without an entry in the index, and drop the oldest letters beyond
+        `max_letters`; 0 is no limit.
 
         Return the number of letters in shards, and the result of the drop, which is as that of `drop`.
         """
         result = OperationResult()
         with self._opened(thorough=True) as dead_set:
-            while ids := retention.surplus(dead_set.summaries(), dead_set.total()):
+            while max_letters and (surplus := dead_set.total() - max_letters) > 0:
+                ids = [letter.id for letter in islice(dead_set.summaries(), surplus)]
                 operation = ExportAndDrop(export, self._audit)
                 part = carry_out_operation(dead_set, ids, operation, on_progress=ignore_progress)
                 result += part

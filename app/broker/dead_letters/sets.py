@@ -14,7 +14,7 @@ from ..headers import ReplayBudget
 from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
-from .dead_set import Condition, DeadSet, OnProgress, Retention, ignore_progress
+from .dead_set import Condition, DeadSet, OnProgress, ignore_progress
 from .letters import EVERYTHING, DeadLetter, LetterGroup, LetterSummary, group_letters
 from .operations import OperationResult
 from .replay import UNCHANGED, Halt, ReplayChanges, ReplayOptions, never_halt
@@ -162,7 +162,7 @@ class DeadSets:
         """Drop letters set by set into one export file, as `DeadSet.drop` does."""
         return self._in_each_set(partial(DeadSet.drop, export=export), chosen, limit, on_progress)
 
-    def tidy(self, retention: Retention, export: Path) -> tuple[dict[str, int], OperationResult]:
+    def tidy(self, max_letters: int, export: Path) -> tuple[dict[str, int], OperationResult]:
         """Tidy each set, as `DeadSet.tidy` does; return the letters in shards by set, and what was dropped.
 
         A set on which another process works is left out, and the result says so.
@@ -170,7 +170,7 @@ class DeadSets:
         moved, result = {}, OperationResult()
         for dead_set in self:
             try:
-                moved[dead_set.name], dropped = dead_set.tidy(retention, export)
+                moved[dead_set.name], dropped = dead_set.tidy(max_letters, export)
             except DeadSetBusy as busy:
                 dropped = OperationResult(stopped=str(busy))
             result += dropped

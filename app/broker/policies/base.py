@@ -85,7 +85,7 @@ class Policy(ABC):
     #: Whether it may decide Reject: its queues then need the dead-letter exchange of `work_arguments`.
     rejects: ClassVar[bool] = False
     #: Whether the oldest letters of a long dead set are moved to shards of it.
-    shards_dead_set: bool = True
+    shards_dead_set: ClassVar[bool] = True
     #: Whether a permanent failure is retried as any other.
     retries_permanent: ClassVar[bool] = False
     #: Workers that a message may crash.

@@ -37,8 +37,7 @@ class FixedTtl(Policy):
 
     Work queues are bound to the direct exchange `prefix` by `keys` (queue -> routing key). A failed message waits in
     `<prefix>.retry`, whose TTL returns it with its routing key, and ends in `<prefix>.failed`. Every argument is that
-    of the document, since a broker may have these queues already. Other programs may consume the failed messages, so
-    these are moved to shards only with `shards_dead_set`.
+    of the document, since a broker may have these queues already.
     """
 
     prefix: str
@@ -47,11 +46,12 @@ class FixedTtl(Policy):
     retry_max: int = 4
     postpone_type: QueueType = "quorum"
     delivery_limit: int = 50
-    shards_dead_set: bool = False
     #: Reasons of failures that are not retried.
     fatal: frozenset[str] = frozenset()
 
     name: ClassVar[str] = "fixed_ttl"
+    #: Other programs may consume the failed messages.
+    shards_dead_set: ClassVar[bool] = False
     retries_permanent: ClassVar[bool] = True
 
     @property

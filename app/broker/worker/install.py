@@ -10,6 +10,7 @@ from kombu import Queue
 from kombu.utils.imports import symbol_by_name
 
 from .. import amqp_internals
+from ..connection import BROKER_TIMEOUT
 from ..dead_letters import DeadSets
 from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
@@ -31,7 +32,7 @@ class Retries:
     """
 
     policies: RetryPolicies
-    publish_timeout: float = 5.0
+    publish_timeout: float = BROKER_TIMEOUT
     confirm: bool = True
     on_return: OnReturn | None = None
     on_outcome: OnOutcome | None = None
@@ -45,7 +46,7 @@ def install(
     app: Any,
     policies: RetryPolicies | Policy,
     *,
-    publish_timeout: float = 5.0,
+    publish_timeout: float = BROKER_TIMEOUT,
     confirm: bool = True,
     on_return: OnReturn | None = None,
     on_outcome: OnOutcome | None = None,

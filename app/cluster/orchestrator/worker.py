@@ -133,6 +133,6 @@ def build(
         max_deleted_share=settings.max_deleted_share,
         store=store,
         respond=partial(Responder, settings.broker),
-        publish=get_publisher(settings.broker, timeout=settings.publish_timeout).publish,
+        publish=get_publisher(settings.broker).publish,
         every=every,
     )

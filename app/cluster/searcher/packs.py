@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.cluster.protocol import PackVersion
-from app.counts import PACKS_OPENED
 from app.errors import NotHere
 from app.search.pack_searcher import PackSearcher
 from app.search.site_settings import NO_SETTINGS, SearchSettings
@@ -81,7 +80,6 @@ class OpenPacks:
                     self._used_mb += version.size_mb
                     self._changes += 1
                     unused = self._retire(previous) if previous else None
-        PACKS_OPENED.add()
         self._discard(unused)
 
     def apply(self, domain: str, settings: SearchSettings) -> None:

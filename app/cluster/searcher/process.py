@@ -14,6 +14,7 @@ from typing import Any, Final
 from kombu import Queue
 
 from app import counts
+from app.broker.connection import BROKER_TIMEOUT
 from app.broker.publishing import Publisher
 from app.broker.rpc.queue_consumer import QueueConsumer
 from app.broker.rpc.responder import Responder
@@ -120,8 +121,8 @@ def build(
     loader = Loader(jobs)
     query_handler = QueryHandler(packs, pool, request_check=loader.submit)
     reporter = Reporter(
-        events=Publisher(settings.broker, timeout=settings.publish_timeout),
-        heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
+        events=Publisher(settings.broker),
+        heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, BROKER_TIMEOUT)),
         published=directory.touch,
         every=settings.heartbeat,
         heartbeat=partial(loader.heartbeat, searcher_id),

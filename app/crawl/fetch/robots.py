@@ -21,6 +21,8 @@ from app.http.response import Response
 MAX_BYTES = 500 * 1024
 #: Redirects followed to a robots.txt; RFC 9309 section 2.3.1.2 recommends at least five.
 MAX_REDIRECTS = 5
+#: Seconds: a longer Crawl-delay is cut to this, for its site would never be done.
+MAX_CRAWL_DELAY = 30.0
 #: Sitemaps of a robots.txt that are read.
 MAX_SITEMAPS = 500
 
@@ -100,8 +102,8 @@ class RobotsRules:
     _bounded: str
 
     @classmethod
-    def parse(cls, text: str, *, user_agent: str, crawl_delay_max: float = 30.0) -> RobotsRules:
-        """Parse a robots.txt for the robot of this User-Agent; `crawl_delay` is at most `crawl_delay_max` seconds.
+    def parse(cls, text: str, *, user_agent: str) -> RobotsRules:
+        """Parse a robots.txt for the robot of this User-Agent; `crawl_delay` is at most MAX_CRAWL_DELAY.
 
         Never raises: invalid lines are ignored. After 5,000 wildcards, a Disallow holds for all that begins as it does
         before its first wildcard. An Allow with a wildcard is then ignored.
@@ -114,7 +116,7 @@ class RobotsRules:
         by_rate = rate.seconds / rate.requests if rate and rate.requests else 0.0
         requested = max(rules.crawl_delay(token) or 0.0, by_rate)
         sitemaps = tuple(dict.fromkeys(rules.sitemaps))[:MAX_SITEMAPS]
-        return cls(min(requested, crawl_delay_max) or None, requested, sitemaps, lines, rules, token, bounded)
+        return cls(min(requested, MAX_CRAWL_DELAY) or None, requested, sitemaps, lines, rules, token, bounded)
 
     def allows(self, url: str) -> bool:
         """Return whether the robot may fetch this absolute URL."""

@@ -50,13 +50,11 @@ class RobotsCache:
         rate_limiter: HostRateLimiter,
         *,
         user_agent: str,
-        max_crawl_delay: float,
         ports: Collection[int] = (),
     ) -> None:
         self._redis = redis
         self._rate_limiter = rate_limiter
         self._user_agent = user_agent
-        self._max_crawl_delay = max_crawl_delay
         self._ports = ports
         self._parsed = ParsedFiles()
         self._keep = load_script(redis, Path(__file__).parent / "keep_robots.lua")
@@ -78,7 +76,7 @@ class RobotsCache:
         return rules
 
     def _parse(self, text: str) -> RobotsRules:
-        return RobotsRules.parse(text, user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
+        return RobotsRules.parse(text, user_agent=self._user_agent)
 
     def _lines_in(self, kept: object) -> str | None:
         """Return the lines of a robots.txt that Redis keeps, None if it keeps none for the robot of this name."""
@@ -119,7 +117,7 @@ class RobotsCache:
         rules = self._parse(text)
         if rules.crawl_delay and rules.requested_delay > rules.crawl_delay:
             log.warning(
-                "%s asks for %g s between requests; CRAWL_DELAY_MAX cuts this to %g s",
+                "%s asks for %g s between requests; it waits %g s at most",
                 robots_txt, rules.requested_delay, rules.crawl_delay,
             )  # fmt: skip
         return rules.lines

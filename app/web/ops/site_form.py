@@ -55,7 +55,7 @@ def form_fields(texts: Mapping[str, str], faults: Mapping[str, str]) -> list[For
                 default=text_of(_default(name)) or "empty",
                 value="" if hidden else texts.get(name, ""),
                 fault=faults.get(name, "") + (" What was entered is not shown: it may be a secret." if hidden else ""),
-                choices=("", "exact", "suffix") if name == "scope" else (),
+                choices=("exact", "suffix") if name == "scope" else (),
             )
         )
     return found

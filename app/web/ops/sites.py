@@ -11,6 +11,7 @@ from app.operations import crawls, sites
 from app.operations.site_list import PER_PAGE, list_page
 from app.web.ops import site_page, site_removal, site_urls
 from app.web.ops.site_page import routes_of, site_path
+from app.web.ops.site_urls import PageNumber
 from app.web.ops.visits import Acting, Reading, Visit
 
 router = APIRouter()
@@ -19,7 +20,7 @@ for _module in (site_page, site_removal, site_urls):
 
 
 @router.get("/sites", response_class=HTMLResponse)
-def list_sites(visit: Reading, q: str = "", page: int = 1) -> HTMLResponse:
+def list_sites(visit: Reading, q: str = "", page: PageNumber = 1) -> HTMLResponse:
     """Show a page of the sites whose domain contains `q`."""
     return _list(visit, q=q, page=page)
 
@@ -59,7 +60,7 @@ def _list(
     status: int = 200,
 ) -> HTMLResponse:
     routes = routes_of(visit.request)
-    found = list_page(visit.ops, text=q, page=page, routes=routes)
+    found = list_page(visit.ops, text=q, offset=(page - 1) * PER_PAGE, routes=routes)
     nothing = {"domain": "", "schedule": "", "url": "", "how": "crawl"}
     return visit.page(
         "sites.html",
@@ -67,7 +68,7 @@ def _list(
         found=found,
         q=q,
         number=page,
-        pages=max(1, -(-found.matching // PER_PAGE)),
+        has_more=page * PER_PAGE < found.matching,
         is_known=routes is not None,
         given={**nothing, **(given or {})},
         faults={"add": "", "index": "", **(faults or {})},

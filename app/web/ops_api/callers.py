@@ -14,7 +14,6 @@ from starlette.concurrency import run_in_threadpool
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage, Overloaded
 from app.errors import (
     BodyRefused,
-    CrawlNotFound,
     OperatorRequired,
     ResourceNotFound,
     RoleRequired,
@@ -32,7 +31,7 @@ from app.web.ops.visits import OpsState
 NO_STORE = {"Cache-Control": "no-store"}
 #: What any of these addresses may answer besides its result.
 OPS_ERRORS = describe_errors(
-    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, RoleRequired, ResourceNotFound, CrawlNotFound),
+    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, RoleRequired, ResourceNotFound),
     *(TooManySearches, ApplicationError, Overloaded, DeadSetBusy, SearchUnavailable, BrokerUnreachable, StoreError),
 )
 

@@ -13,7 +13,7 @@ from app.broker.errors import InvalidMessage
 from app.crawl.reports.explanation import PastEntry
 from app.crawl.urls import parse_domain
 from app.operations import crawls, removal, sites
-from app.operations.site_list import MAX_PER_PAGE, PER_PAGE, SitesPage, list_page
+from app.operations.site_list import PER_PAGE, SitesPage, list_page
 from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, SiteSearches, searches, site_view
 from app.sites.removal import Holdings
 from app.sites.site import Site
@@ -37,9 +37,9 @@ _OfSite = Annotated[str, Field(max_length=MAX_DOMAIN, description="The site, if 
 class ListParameters(StrictParameters):
     """Query parameters of the list of sites."""
 
-    filter: str = Field("", max_length=MAX_DOMAIN, description="Only domains that contain this.")
-    page: int = Field(1, ge=1, le=1_000_000, description="The page of the list.")
-    per_page: int = Field(PER_PAGE, ge=1, le=MAX_PER_PAGE, description="Sites of a page.")
+    text: str = Field("", max_length=MAX_DOMAIN, description="Only domains that contain this.")
+    offset: int = Field(0, ge=0, le=100_000_000, description="Sites to leave out at the beginning.")
+    limit: int = Field(PER_PAGE, ge=1, le=100, description="Sites to answer with, at most.")
 
 
 class HistoryParameters(StrictParameters):
@@ -146,8 +146,7 @@ router = APIRouter()
 @router.get("/sites", response_model=SitesPage, operation_id="list_sites")
 def list_sites(request: Request, ops: Calling, parameters: Annotated[ListParameters, Query()]) -> Response:
     """List the sites that are declared, crawled or packed; those in trouble first."""
-    page, per_page = parameters.page, parameters.per_page
-    return answer(list_page(ops, text=parameters.filter, page=page, per_page=per_page, routes=routes_of(request)))
+    return answer(list_page(ops, routes=routes_of(request), **parameters.model_dump()))
 
 
 @router.post("/sites", response_model=ChangedAnswer, operation_id="add_site")
