@@ -122,14 +122,14 @@ def http_page(text: str) -> str:
             if path.startswith(_FOR_OPERATORS):
                 query = "&".join(f"{each['name']}=" for each in found)
                 address = f"`{method.upper()} {path.removeprefix(_FOR_OPERATORS)}{query and '?'}{query}`"
-                operations.append((address, operation["description"].splitlines()[0]))
+                operations.append((address,))
                 continue
             for each in found:
                 parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
                 rows.setdefault(parameter, []).append(f"`{path.removeprefix('/api/v1/')}`")
     parameters = ((name, ", ".join(addresses), *others) for (name, *others), addresses in rows.items())
     text = _with_table(text, "## Parameters", ("Parameter", "Of", "Type and limits", "Meaning"), parameters)
-    text = _with_table(text, "### Addresses for operators", ("Address", "What it does"), operations)
+    text = _with_table(text, "### Addresses for operators", ("Address",), operations)
     problems = {
         (f"`{name}`", status, title)
         for item in paths.values()
