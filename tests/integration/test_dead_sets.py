@@ -564,12 +564,11 @@ def test_a_letter_that_is_twice_in_a_file_is_restored_once(
 @pytest.mark.parametrize(
     ("act", "step"),
     [
-        ("replay", 2),
-        ("drop", 2),
-        ("replay in shards", 29),
-        ("tidy in shards", 11),
-        *(pytest.param(act, 1, marks=pytest.mark.long) for act in ("replay", "drop")),
-        *(pytest.param(f"{act} in shards", 5, marks=pytest.mark.long) for act in ("replay", "drop", "tidy")),
+        ("replay", 1),
+        ("drop", 1),
+        ("replay in shards", 8),
+        ("tidy in shards", 5),
+        *(pytest.param(f"{act} in shards", 1, marks=pytest.mark.long) for act in ("replay", "drop", "tidy")),
     ],
 )
 @pytest.mark.timeout(400)
@@ -603,7 +602,7 @@ def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is
             killed += 1
         operators.stdin.close()
     publisher.close()
-    assert killed > 30 // step
+    assert killed > 20 // step
     # Of a letter in two queues of the dead set, only one is shown. One that was safe elsewhere at the kill, and not yet
     # removed, is in both places; with large steps, no kill need meet such a moment.
     if "tidy" in act:
