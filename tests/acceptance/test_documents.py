@@ -146,9 +146,9 @@ class Reader:
         return printed
 
     def _ran(self, line: str) -> subprocess.CompletedProcess[str]:
-        """Run a line in `sh`; a command that is repeated until its output is right is run without one."""
-        words = shlex.split(line)
-        if line.startswith(REPEATED) and words[0] == "perennial" and not {"|", ">"} & set(words):
+        """Run a line in `sh`, or without one where it is one command of `perennial` alone."""
+        words = shlex.split(line, comments=True)
+        if words[0] == "perennial" and not set("|<>&;$`*") & set(line):
             return perennial(self._environment, *words[1:], folder=self._folder)
         command = ["sh", "-c", line]
         return subprocess.run(command, cwd=self._folder, env=self._environment, capture_output=True, text=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import requests
 
 from app.private_services.procfile import formation, left_out, procfile
 from config.settings import ROOT, Settings
+from tests.support.command import perennial
 from tests.support.waiting import eventually
 from tests.support.web import free_port
 
@@ -32,10 +32,10 @@ def answers(url: str, **options: object) -> int:
 def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, str], tmp_path: Path) -> None:
     web, flower = free_port(), free_port()
     chosen = {**environment, "WEB_PORT": str(web), "FLOWER_PORT": str(flower), "FLOWER_BASIC_AUTH": "me:secret"}
-    command = [sys.executable, "-m", "app.cli.main"]
     log = tmp_path / "up.log"
     with log.open("wb") as output:
-        up = subprocess.Popen([*command, "up"], cwd=ROOT, env=chosen, stdout=output, stderr=output)
+        command = [sys.executable, "-m", "app.cli.main", "up"]
+        up = subprocess.Popen(command, cwd=ROOT, env=chosen, stdout=output, stderr=output)
     try:
         eventually(lambda: answers(f"http://127.0.0.1:{web}/healthz") == 200, "the search page answers", seconds=60)
         eventually(lambda: answers(f"http://127.0.0.1:{flower}/") == 401, "Flower asks for a password", seconds=60)
@@ -48,12 +48,11 @@ def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, 
         names = set(formation(procfile(), searchers=2))
         assert {name for name in names if f"{name} started" in log.read_text()} == names - left_out(Settings())
 
-        again = subprocess.run([*command, "up"], cwd=ROOT, env=chosen, capture_output=True, text=True, check=False)
+        again = perennial(chosen, "up")
         assert again.returncode == 1
         assert f"perennial up runs already, as process {up.pid}" in again.stderr
 
-        down = subprocess.run([*command, "down"], cwd=ROOT, env=chosen, capture_output=True, text=True, check=True)
-        assert "processes stopped" in down.stdout
+        assert "processes stopped" in perennial(chosen, "down").stdout
         assert up.wait(20) == 143
         assert not [process for process in processes if process.is_running()]
         # Worker, packer and orchestrator are Celery workers; searchers are not.
@@ -66,8 +65,5 @@ def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, 
 
 
 def test_down_without_up_is_no_error(environment: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "app.cli.main", "down"]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "services stopped\n"
+    done = perennial(environment, "down")
+    assert (done.returncode, done.stdout) == (0, "services stopped\n")

@@ -7,10 +7,9 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,7 +24,6 @@ from tests.support.command import perennial
 
 pytestmark = pytest.mark.integration
 
-COMMAND = [sys.executable, "-c", "from app.cli.main import main; main()", "services"]
 LOOPBACK, LOOPBACK_6 = "0100007F", "00000000000000000000000001000000"
 GIVEN = "amqp://someone:hidden@broker.example//"
 
@@ -195,12 +193,9 @@ def test_a_node_that_cannot_start_says_what_its_log_says(tmp_path: Path, request
 
 def test_two_ups_at_once_start_one_server(small: Settings) -> None:
     environment = {**os.environ, "PERENNIAL_DATA_DIR": str(small.data_dir), "BROKER_URL": GIVEN}
-    with ExitStack() as stack:
-        runs = [
-            stack.enter_context(subprocess.Popen([*COMMAND, "up", "--json"], env=environment, stdout=subprocess.PIPE))
-            for _ in range(3)
-        ]
-        answers = [json.loads(run.communicate(timeout=60)[0]) for run in runs]
+    with ThreadPoolExecutor(3) as pool:
+        runs = pool.map(lambda _: perennial(environment, "services", "up", "--json"), range(3))
+        answers = [json.loads(run.stdout) for run in runs]
     assert answers[0] == answers[1] == answers[2]
     assert processes_below(small.data_dir) == [pid(small, "redis")]
 

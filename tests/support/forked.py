@@ -1,4 +1,4 @@
-"""Run a program of the project as `python -m` does, in a fork of a process that has imported the libraries.
+"""Run a program of the project as `python -m` does, in a fork of a process that has imported its modules.
 
 Imports are most of what it costs to start a program. The tests of the demos, of `perennial up` and of the documents
 start the same programs as a user does.
@@ -6,6 +6,7 @@ start the same programs as a user does.
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import signal
@@ -16,15 +17,15 @@ from functools import cache
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from pkgutil import walk_packages
 
+import app
 from config.settings import ROOT
 
-#: None of these modules reads a setting when it is imported.
-_PRELOADED = (
-    *("celery.bin.celery", "celery.apps.worker", "celery.concurrency.prefork", "celery.worker.consumer"),
-    *("kombu.transport.pyamqp", "pydantic_settings", "redis", "requests", "typer.main", "urllib3"),
-    *("config.settings", "app.broker.worker.install"),
-)
+#: What Celery and kombu import when a worker starts.
+_CELERY = ("bin.celery", "apps.worker", "concurrency.prefork", "worker.consumer")
+#: Modules that are not imported before the first fork: this one reads the settings, and the others are run by `-m`.
+_NOT_PRELOADED = {"app.celery", "app.cli.main", "app.messages.art_event_reader"}
 
 
 class Forked:
@@ -69,12 +70,17 @@ class Forked:
 @cache
 def _context() -> ForkServerContext:
     context = get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
+    ours = (module.name for module in walk_packages(app.__path__, "app.") if not module.name.endswith(".__main__"))
+    context.set_forkserver_preload(
+        [*(f"celery.{name}" for name in _CELERY), "kombu.transport.pyamqp", *sorted({*ours} - _NOT_PRELOADED)]
+    )
     return context
 
 
 def _run(command: tuple[str, ...], environment: dict[str, str], stdout: str, stderr: str, folder: str) -> None:
     os.setsid()
+    # The collector would walk the imported objects again and again, and so copy their memory.
+    gc.freeze()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
