@@ -62,7 +62,7 @@ def chaos(
     faults: Annotated[str, typer.Option(help=f"Separated by commas: {', '.join(ROWS)}.")] = ",".join(ROWS),
     minutes: Annotated[float, typer.Option(help="No round begins after this time.")] = 20.0,
     sites: Annotated[int, typer.Option(min=1, help="Sites that are crawled at the same time.")] = Extent().sites,
-    pages: Annotated[int, typer.Option(min=20, help="Pages of a site.")] = Extent().pages,
+    pages: Annotated[int, typer.Option(min=20, help="Pages of a site with a delay.")] = Extent().pages,
 ) -> None:
     """Crawl generated sites while faults come over the system, and check that nothing is lost."""
     # A table that is written to a file needs more than a default width of 80.

@@ -15,7 +15,7 @@ from tests.chaos.faults import FAULTS, Moment
 from tests.chaos.ledger import Effect, Ledger, Remains, Violation, duplicates, violations
 from tests.chaos.records import AWAY, Observer, PackWatch, watched_packs
 from tests.chaos.schedule import PlannedFault, RoundPlan
-from tests.chaos.sites import Get, SitePlan, plan_site, served
+from tests.chaos.sites import Get, SitePlan, plan_sites, served
 from tests.chaos.system import System
 
 #: Seconds without any progress after which a round is over: a site that goes on later is late.
@@ -30,7 +30,7 @@ PAUSE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The size of a round."""
+    """The size of a round: its sites, and the pages of a site with a delay."""
 
     sites: int = 3
     pages: int = 40
@@ -56,7 +56,7 @@ def run_round(system: System, plan: RoundPlan, extent: Extent, folder: Path) -> 
     """Run a round and return its outcome. The sites' ports are new ones, so a round knows its own records."""
     began, journal = time.monotonic(), list[Get]()
     pages = max(extent.pages, *(FAULTS[each.name].pages for each in plan.faults))
-    plans = [plan_site(f"{plan.seed}:{number}", pages=pages) for number in range(extent.sites)]
+    plans = plan_sites(plan.seed, number=extent.sites, pages=pages)
     with (
         served(plans, journal, named=plan.store == "names") as sites,
         closing(Observer(system, sites)) as observer,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from tests.servers.site import Answer, Request, Site, Wire, failure, in_turn, page, redirect
+from tests.servers.site import Answer, Request, Site, Wire, failure, in_turn, page, redirect, robots
 
 #: `flaky` fails twice and then succeeds, `dead` always fails, `missing` is a 404.
 PageKind = Literal["plain", "flaky", "slow", "dead", "redirect", "missing"]
@@ -22,6 +22,10 @@ FLAKY_FAILURES = 2
 SLOW = 0.5
 #: Words of a page.
 WORDS = 30
+#: Seconds between two requests to a site, which its robots.txt asks for. Without one, its pages share messages.
+DELAY = 0.08
+#: A site without a delay has this many times the pages, so that its crawl does not end long before the others.
+MORE_PAGES = 4
 #: A page that only a redirect leads to.
 REDIRECT_TARGET = "/moved"
 
@@ -49,9 +53,10 @@ class PlannedPage:
 
 @dataclass(frozen=True, slots=True)
 class SitePlan:
-    """The pages of one site by path; the start page is `/`."""
+    """The pages of one site by path; the start page is `/`. `delay` is in seconds."""
 
     pages: dict[str, PlannedPage]
+    delay: float = DELAY
 
     def of_kind(self, *kinds: PageKind) -> frozenset[str]:
         """Return the paths of the pages of these kinds."""
@@ -71,6 +76,13 @@ class Get:
     path: str
     status: int
     at: float
+
+
+def plan_sites(seed: str, *, number: int, pages: int) -> list[SitePlan]:
+    """Return sites of `pages` pages. The first one has no delay, and more pages."""
+    first = plan_site(f"{seed}:0", pages=MORE_PAGES * pages)
+    others = [plan_site(f"{seed}:{each}", pages=pages) for each in range(1, number)]
+    return [replace(first, delay=0.0), *others]
 
 
 def plan_site(seed: str, *, pages: int) -> SitePlan:
@@ -117,6 +129,8 @@ def served(plans: list[SitePlan], journal: list[Get], *, named: bool = False) ->
         for plan in plans:
             site = _on_new_port(stack)
             domain = f"site{site.port}.test:{site.port}" if named else site.domain
+            if plan.delay:
+                site.set("/robots.txt", robots(f"User-agent: *\nCrawl-delay: {plan.delay:g}\n"))
             for planned in plan.pages.values():
                 site.set(planned.path, answer_of(planned, domain, journal.append))
             domains[domain] = plan

@@ -50,7 +50,7 @@ SMALL_DISK_MB = 16
 
 #: The retry budget outlasts every fault that spends it: 0.3 + 0.6 + 1.2 + 2.4 + 4.8 s.
 SETTINGS = {
-    "host_delay": "0.08",
+    "host_delay": "0",
     "allow_private_hosts": "127.0.0.0/8",
     "timer_timeout": "2",
     "retry_timeout_ms": "300",

@@ -18,7 +18,7 @@ from tests.chaos.ledger import RULES, Ledger, Letter, PackRecord, Remains, Viola
 from tests.chaos.leftovers import marked_processes, none_left
 from tests.chaos.rounds import RoundResult, recovery
 from tests.chaos.schedule import MIXED, mixable_pairs, plan_rounds
-from tests.chaos.sites import FLAKY_FAILURES, REDIRECT_TARGET, Get, plan_site, served
+from tests.chaos.sites import DELAY, FLAKY_FAILURES, MORE_PAGES, REDIRECT_TARGET, Get, plan_site, plan_sites, served
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -67,6 +67,12 @@ def test_every_page_of_a_generated_site_is_reachable_and_every_kind_is_there() -
     assert reached == site.pages.keys()
     assert {page.kind for page in site.pages.values()} == {"plain", "flaky", "slow", "dead", "redirect", "missing"}
     assert len({page.text for page in site.pages.values()}) == len(site.pages)
+
+
+def test_one_site_of_a_round_needs_no_delay_so_its_pages_share_messages() -> None:
+    first, *others = plan_sites("seed", number=3, pages=20)
+    assert (first.delay, len(first.pages)) == (0, MORE_PAGES * 20 + 1)
+    assert {(each.delay, len(each.pages)) for each in others} == {(DELAY, 21)}
 
 
 def test_answers_are_noted_with_their_status_and_a_flaky_page_succeeds_in_the_end() -> None:
