@@ -116,8 +116,8 @@ class Settings(BaseSettings):
     retry_timeout_ms: int = Field(
         5_000,
         ge=1,
-        description="First retry delay in ms; each further one is doubled, except that of an event. With RETRY_MAX, "
-        "it says how long an outage may last.",
+        description="First retry delay in ms; each further one is doubled. With RETRY_MAX, it says how long an outage "
+        "may last.",
     )
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
 

@@ -26,6 +26,8 @@ TICK_TTL_MS, REQUEST_TTL_MS = 1_000, 10_000
 
 #: Deliveries of a message to crashing workers before the broker dead-letters it: an argument of the queues.
 DELIVERY_LIMIT = 50
+#: Milliseconds that a failed event of the search cluster waits: the TTL of the retry queue of each subscriber.
+EVENT_RETRY_MS = 5_000
 
 
 def retry_policies(settings: Settings) -> RetryPolicies:
@@ -80,7 +82,7 @@ def subscriber_policy(queue: str, settings: Settings) -> XDeath:
     """Return the policy of an event subscriber's queue."""
     return XDeath(
         queue,
-        retry_after_ms=settings.retry_timeout_ms,
+        retry_after_ms=EVENT_RETRY_MS,
         retry_max=settings.retry_max,
         queue_type=settings.queue_type,
         delivery_limit=DELIVERY_LIMIT,

@@ -144,7 +144,7 @@ move.delay(1, gid, new_gid=other)
 delete.delay(gid)
 delete.apply_async((gid, 7), {"suffix": "png"}, confirm=True)
 index.s(gid).apply_async(task_id="mine")
-index.delay(other, archive="music-art")
+index.delay(other, archive="cover-art-archive")
 for call in (
     lambda: index.delay("x"),
     lambda: index.delay(),

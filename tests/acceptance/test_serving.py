@@ -177,7 +177,7 @@ def test_the_orchestrator_refuses_a_pool_that_does_not_share_its_state(environme
 def test_an_event_is_retried_dead_lettered_with_its_reply_address_and_never_replied_to(
     environment: dict[str, str], broker_url: str, tmp_path: Path
 ) -> None:
-    quick = {**environment, "RETRY_TIMEOUT_MS": "200", "RETRY_MAX": "2"}
+    quick = {**environment, "RETRY_MAX": "1"}
     with worker(quick, tmp_path / "client.log", queues=(ORCHESTRATOR,), options=SOLO):
         broker = Broker(broker_url)
         broker.bind_new("replies")
@@ -188,7 +188,7 @@ def test_an_event_is_retried_dead_lettered_with_its_reply_address_and_never_repl
         broker.post(understood, exchange="others.events", key="news", **address)
         broker.post(b'{"type": "novelty", "of": 1}', exchange="perennial.events", key="update", **address)
         broker.post(b'{"type": "novelty", "of": 2}', exchange="others.events", key="news", **address)
-        eventually(lambda: broker.depth("orchestrator.error") == 2, "both ended in the error queue")
+        eventually(lambda: broker.depth("orchestrator.error") == 2, "both ended in the error queue", seconds=60)
         buried = broker.take("orchestrator.error")
         assert sorted(message.body for message in buried) == [b'{"type": "novelty", "of": %d}' % of for of in (1, 2)]
         for message in buried:
