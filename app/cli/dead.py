@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,7 +98,7 @@ class DeadFilters:
 
     def condition(self) -> Callable[[LetterSummary], bool]:
         """Return the condition within the dead sets to read. Raises InvalidUrl."""
-        return replace(self.query(), set="").condition()
+        return self.query().model_copy(update={"set": ""}).condition()
 
     def chosen(self, ids: Sequence[str] | None, *, every: bool) -> Chosen:
         """Return the letters to act on. Raises a usage error unless exactly one of ids, a group or --all is given."""

@@ -103,16 +103,11 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Load:
+class Load(PackVersion):
     """`load`: fetch this version of a domain's pack from the store and serve it instead of any other version.
 
     If the store has a later version by then, the searcher loads that one, and `loaded` names it.
     """
-
-    domain: Text
-    sha256: Text
-    generation: int
-    size_mb: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -9,10 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.broker.dead_letters import EVERYTHING, DeadLetter, DeadSets, LetterGroup, LetterSummary
 from app.broker.errors import InvalidMessage
@@ -43,26 +45,29 @@ _VARIABLE: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetterQuery:
-    """Filters of dead letters as texts; empty ones match all. `text` is looked for in error, names, id and body.
+_Text = Annotated[str, Field(max_length=300)]
 
-    `group` is the key of a group, also as `cause_key` returns it. `after` and `before` are ages such as `2h`, or times
-    in ISO 8601, which are in UTC without an offset. `act` is the id of an act: its letters that died again.
+
+class LetterQuery(BaseModel):
+    """Filters of dead letters as texts. All that are given must match; empty ones match all.
+
+    A `group` is also a key as `cause_key` returns it. Times without an offset are in UTC.
     """
 
-    text: str = ""
-    set: str = ""
-    queue: str = ""
-    task: str = ""
-    domain: str = ""
-    worker: str = ""
-    reason: str = ""
-    exception: str = ""
-    group: str = ""
-    after: str = ""
-    before: str = ""
-    act: str = ""
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+    text: _Text = Field("", description="A part of the error, the names, the id or the body.")
+    set: _Text = Field("", description="The dead set.", examples=["site.dead"])
+    queue: _Text = Field("", description="The queue from which it was consumed.", examples=["site.index"])
+    task: _Text = Field("", description="The task.", examples=["site.index"])
+    domain: _Text = Field("", description="The site that it is about.")
+    worker: _Text = Field("", description="The worker of its last run.")
+    reason: _Text = Field("", description="The reason code.", examples=["server-error"])
+    exception: _Text = Field("", description="The exception's name.")
+    group: _Text = Field("", description="The key of a group.")
+    after: _Text = Field("", description="Dead for less than an age such as `2h`, or since a time (ISO 8601).")
+    before: _Text = Field("", description="Dead for longer than an age, or before a time.")
+    act: _Text = Field("", description="The id of an act: its letters that died again.")
 
     def __str__(self) -> str:
         """Name the given filters, for the audit."""
@@ -70,7 +75,7 @@ class LetterQuery:
 
     def given(self) -> dict[str, str]:
         """Return the filters that are not empty."""
-        return {name: value for name, value in asdict(self).items() if value}
+        return {name: value for name in LetterQuery.model_fields if (value := getattr(self, name))}
 
     def address(self, path: str, **others: Any) -> str:
         """Return a path with the filters as its query."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final, get_args
+from typing import Final, get_args
 from urllib.parse import parse_qsl
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from app.broker.dead_letters import DeadSets, LetterSummary
 from app.broker.errors import InvalidMessage
@@ -17,36 +17,12 @@ from app.operations.letter_queries import LetterQuery
 from app.operations.letters import IdsBySet, LetterOrder, Verb
 from app.operations.long_acts import LongActs
 from app.operations.operations import Operations
-from app.web.models import StrictParameters
 from app.web.ops.visits import Visit
 
 #: What names a letter: its dead set and its id.
 _REF: Final = re.compile(r"(?P<set>[^/]{1,255})/(?P<id>[0-9A-Za-z.-]{8,80})")
 #: Seconds to wait for the outcome of a canary, unless an operator chooses others.
 CANARY_SECONDS: Final = 60.0
-
-_Text = Annotated[str, Field(max_length=300)]
-
-
-class LetterParameters(StrictParameters):
-    """Query parameters that filter dead letters. All that are given must match."""
-
-    text: _Text = Field("", description="A part of the error, the names, the id or the body.")
-    set: _Text = Field("", description="The dead set.", examples=["site.dead"])
-    queue: _Text = Field("", description="The queue from which it was consumed.", examples=["site.index"])
-    task: _Text = Field("", description="The task.", examples=["site.index"])
-    domain: _Text = Field("", description="The site that it is about.")
-    worker: _Text = Field("", description="The worker of its last run.")
-    reason: _Text = Field("", description="The reason code.", examples=["server-error"])
-    exception: _Text = Field("", description="The exception's name.")
-    group: _Text = Field("", description="The key of a group.")
-    after: _Text = Field("", description="Dead for less than an age such as `2h`, or since a time (ISO 8601).")
-    before: _Text = Field("", description="Dead for longer than an age, or before a time.")
-    act: _Text = Field("", description="The id of an act: its letters that died again.")
-
-    def query(self) -> LetterQuery:
-        """Return the filters."""
-        return LetterQuery(**{name: getattr(self, name).strip() for name in LetterParameters.model_fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +81,7 @@ def chosen_by(visit: Visit) -> ChosenLetters:
     if scope == "all" or (scope == "marked-or-all" and "letter" not in visit.form):
         pairs = dict(parse_qsl(visit.value("query"), max_num_fields=50))
         try:
-            return ChosenLetters((), LetterParameters(**pairs).query())
+            return ChosenLetters((), LetterQuery(**pairs))
         except ValidationError as error:
             raise InvalidMessage(f"query: {error.errors()[0]['msg']}") from None
     refs = tuple(dict.fromkeys(visit.form.get("letter", ())))

@@ -15,12 +15,12 @@ from pydantic import Field
 from app.broker.dead_letters import LetterSummary
 from app.broker.errors import DeadSetBusy
 from app.broker.policies.registry import RetryPolicies
-from app.operations.letter_queries import survey
+from app.operations.letter_queries import LetterQuery, survey
 from app.operations.letters import LetterOrder, known_queues
 from app.operations.long_acts import LongActs
 from app.topology.retry_policies import retry_policies
 from app.web.middleware import OPS_PAGES
-from app.web.ops.letter_forms import ChosenLetters, LetterParameters, chosen_by, matching, order_by
+from app.web.ops.letter_forms import ChosenLetters, chosen_by, matching, order_by
 from app.web.ops.visits import Acting, Reading, Visit
 
 router = APIRouter()
@@ -44,17 +44,16 @@ _FIELDS: Final = (
 )
 
 
-class PagedLetters(LetterParameters):
+class PagedLetters(LetterQuery):
     """Query parameters of the list."""
 
     page: int = Field(1, ge=1, le=_LAST_PAGE, description="The page of the list.")
 
 
 @router.get("/dead", response_class=HTMLResponse)
-def list_letters(visit: Reading, parameters: Annotated[PagedLetters, Query()]) -> HTMLResponse:
+def list_letters(visit: Reading, query: Annotated[PagedLetters, Query()]) -> HTMLResponse:
     """Show the groups and the newest letters that match."""
-    query, page = parameters.query(), parameters.page
-    sets = visit.ops.dead_sets
+    sets, page = visit.ops.dead_sets, query.page
     acts = LongActs(visit.ops).recent(5)
     try:
         found = survey(matching(visit.ops, query), offset=(page - 1) * PER_PAGE, limit=PER_PAGE)

@@ -25,7 +25,7 @@ from app.operations.letters import (
 )
 from app.operations.long_acts import LongAct, LongActs, Steering
 from app.operations.operations import Operations
-from app.web.ops.letter_forms import ChosenLetters, LetterParameters, matching
+from app.web.ops.letter_forms import ChosenLetters, matching
 from app.web.ops_api.callers import ActBody, Calling, StrictBody, answer
 from config.settings import Settings
 
@@ -33,7 +33,7 @@ from config.settings import Settings
 _MAX_LIMIT = 1_000
 
 
-class LettersParameters(LetterParameters):
+class LettersParameters(LetterQuery):
     """Query parameters of a list of dead letters."""
 
     offset: int = Field(0, ge=0, le=1_000_000, description="Letters to leave out at the beginning.")
@@ -46,14 +46,14 @@ class LetterChoice(ActBody):
     ids: list[Annotated[str, Field(max_length=400)]] = Field(
         [], max_length=5_000, description="Dead set, slash and id of each.", examples=[["site.dead/1d6a0f0e"]]
     )
-    filters: LetterParameters | None = Field(None, description="Filters as in the list's parameters.")
+    filters: LetterQuery | None = Field(None, description="Filters as in the list's parameters.")
     dry_run: bool = Field(False, description="Only list the letters.")
 
     def chosen(self) -> ChosenLetters:
         """Return the letters; raises InvalidMessage unless exactly one of ids and filters is given."""
         if bool(self.ids) == (self.filters is not None):
             raise InvalidMessage("give `ids`, or `filters`; an empty object of filters matches all")
-        return ChosenLetters(tuple(self.ids), self.filters.query() if self.filters else LetterQuery())
+        return ChosenLetters(tuple(self.ids), self.filters or LetterQuery())
 
 
 class ReplayFields(StrictBody):
@@ -111,16 +111,16 @@ router = APIRouter()
 
 
 @router.get("/dead/groups", response_model=list[_Json], operation_id="dead_groups")
-def list_groups(ops: Calling, parameters: Annotated[LetterParameters, Query()]) -> Response:
+def list_groups(ops: Calling, parameters: Annotated[LetterQuery, Query()]) -> Response:
     """List the causes of dead letters, the newest first, each with a count by hour of the last day."""
-    found = survey(matching(ops, parameters.query()), offset=0, limit=0)
+    found = survey(matching(ops, parameters), offset=0, limit=0)
     return answer([group.as_json() for group in found.groups])
 
 
 @router.get("/dead/letters", response_model=_Json, operation_id="dead_letters")
 def list_letters(ops: Calling, parameters: Annotated[LettersParameters, Query()]) -> Response:
     """List dead letters, the newest first."""
-    found = survey(matching(ops, parameters.query()), offset=parameters.offset, limit=parameters.limit)
+    found = survey(matching(ops, parameters), offset=parameters.offset, limit=parameters.limit)
     return answer({"total": found.total, "letters": found.rows})
 
 

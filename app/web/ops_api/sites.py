@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -128,15 +128,10 @@ class RepairAnswer(BaseModel):
     actions: list[str]
 
 
-class RemovedAnswer(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedAnswer(Holdings):
     """What there was of a site that was removed."""
 
-    domain: str
-    has_settings: bool
-    pages: int
-    packs: int
-    crawls: int
-    messages: int
     removed_dead_letters: int
 
 
@@ -212,7 +207,7 @@ def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Response:
     if body.confirm != name:
         raise InvalidMessage(f"confirm: expected {name}, since all of it is deleted")
     [deleted], letters = removal.remove_sites(ops, [name], why=body.why, packer_wait=PACKER_WAIT)
-    return answer({**asdict(deleted), "removed_dead_letters": letters})
+    return answer(RemovedAnswer(**asdict(deleted), removed_dead_letters=letters))
 
 
 @router.get("/sites/{domain}/searches", response_model=SiteSearches, operation_id="site_searches")
