@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Route, expect
+from playwright.sync_api import Browser, Route, ViewportSize, expect
 
 from app.broker.errors import RequestTimedOut
 from app.search.contract import BestBet
@@ -368,7 +368,8 @@ def _inspect(tab: Tab) -> None:
 
     The style sheet's rules for dark windows set colours only, those for narrow ones the layout only.
     """
-    for viewport, scheme in ((DESKTOP, "light"), (PHONE, "dark")):
+    looks: tuple[tuple[ViewportSize, Literal["light", "dark"]], ...] = ((DESKTOP, "light"), (PHONE, "dark"))
+    for viewport, scheme in looks:
         tab.page.set_viewport_size(viewport)
         tab.page.emulate_media(color_scheme=scheme)
         assert tab.violations() == [], (viewport, scheme)
