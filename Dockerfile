@@ -9,8 +9,11 @@ WORKDIR /perennial
 # Dependencies first: a change of the code alone does not install them again. The development groups stay out, and so
 # does what no process uses: of boto's 28 MB all services but the store's and those that give out its credentials.
 COPY pyproject.toml constraints.txt ./
+# Extras of the package, with commas between them.
+ARG EXTRAS=""
 RUN python -m venv /venv \
-    && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+    && python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+print(*p['dependencies'], *(d for e in '$EXTRAS'.split(',') if e for d in p['optional-dependencies'][e]), sep='\n')" \
         > /tmp/requirements.txt \
     && /venv/bin/pip install --quiet --only-binary :all: --constraint constraints.txt --requirement /tmp/requirements.txt \
     && find /venv/lib/*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \

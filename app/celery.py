@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery, signals
 from celery.utils.text import str_to_list
 
-from app import counts, tracing
+from app import counts, error_reports, tracing
 from app.broker.connection import tls_options
 from app.broker.publishing import get_publisher
 from app.broker.worker.install import broker_url, install
@@ -75,6 +75,13 @@ def _begin_to_count(**_: Any) -> None:
 def _count_confirmed(seconds: float) -> None:
     counts.CONFIRM_WAITS.add()
     counts.CONFIRM_SECONDS.add(amount=seconds)
+
+
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]
+@signals.beat_init.connect  # type: ignore[untyped-decorator]
+def _begin_error_reports(sender: Any, **_: Any) -> None:
+    # Before the processes of the pool are forked, in which Sentry's integration is called.
+    error_reports.begin("worker" if isinstance(sender, str) else "beat", get_settings())
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]

@@ -63,7 +63,12 @@ class ScrubbingFormatter(logging.Formatter):
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._secrets.sub(_masked, super().format(record))
+        return scrub(super().format(record), self._secrets)
+
+
+def scrub(text: str, secrets: re.Pattern[str]) -> str:
+    """Return a text with a mask in place of each secret."""
+    return secrets.sub(_masked, text)
 
 
 def _masked(match: re.Match[str]) -> str:
@@ -74,7 +79,7 @@ class LineFormatter(ScrubbingFormatter):
     """One line for people, with the task's id, name, attempt, domain and crawl id in brackets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        about = {name: value for name, value in _about_task(record).items() if value and name != "url"}
+        about = {name: value for name, value in about_task(record).items() if value and name != "url"}
         words = [str(about.pop(name)) for name in ("task_id", "task") if name in about]
         words += [f"{name}={value}" for name, value in about.items()]
         record.about = f" [{' '.join(words)}]" if words else ""
@@ -92,16 +97,16 @@ class JsonFormatter(ScrubbingFormatter):
             "pid": record.process,
             "logger": record.name,
             "message": super().format(record),
-            **_about_task(record),
+            **about_task(record),
         }
         return json.dumps({name: self._scrubbed(value) for name, value in fields.items() if value}, ensure_ascii=False)
 
     def _scrubbed(self, value: Any) -> Any:
         """Return a number as it is, and all else as text without secrets."""
-        return value if isinstance(value, int) else self._secrets.sub(_masked, str(value))
+        return value if isinstance(value, int) else scrub(str(value), self._secrets)
 
 
-def _about_task(record: logging.LogRecord) -> dict[str, Any]:
+def about_task(record: logging.LogRecord | None) -> dict[str, Any]:
     """Return the task that runs or that a record names, its attempt, and what its message says of the site and crawl.
 
     A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, perhaps with `task`,

@@ -350,6 +350,11 @@ class Settings(BaseSettings):
         description="URL of an OpenTelemetry collector (OTLP over HTTP), for traces with `perennial[traces]`. The SDK "
         "reads other variables `OTEL_…` itself. Empty: no traces.",
     )
+    sentry_dsn: Annotated[SecretStr, AfterValidator(checks.url_of("http", "https"))] = Field(
+        SecretStr(""),
+        description="DSN of a Sentry project, for errors with `perennial[sentry]`. The SDK reads other variables "
+        "`SENTRY_…` itself. Empty: no reports.",
+    )
 
     @model_validator(mode="before")
     @classmethod

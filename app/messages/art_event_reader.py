@@ -14,6 +14,7 @@ from functools import partial
 import psycopg
 from redis import RedisError
 
+from app import error_reports
 from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
 from app.broker.outgoing import Outgoing
@@ -163,6 +164,7 @@ class EventReader:
 def main() -> int:
     """Return 0 after a signal, and 1 for settings without events to read."""
     configure()
+    error_reports.begin("eventreader", get_settings())
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from app import tracing
+from app import error_reports, tracing
 from app.cluster.client.cluster import ClusterSearchClient
 from app.crawl.reports.first_crawls import CrawlsInRedis
 from app.sites.names import site_names
@@ -23,6 +23,7 @@ def main() -> None:
     settings = get_settings()
     configure()
     tracing.begin("web", settings.otel_exporter_otlp_endpoint)
+    error_reports.begin("web", settings)
     client = ClusterSearchClient.of(settings)
     names = site_names(settings)
     counter = search_counter(settings, names.counted)

@@ -61,6 +61,7 @@ NEEDS = {
     "EVENT_ARCHIVE_SECRET_KEY": {"eventart", "operator"},
     "MUSICBRAINZ_URL": {*ART, "eventreader", "accounts", "operator"},
     "EVENT_QUEUE_URL": {*ART, "eventreader", "operator"},
+    "SENTRY_DSN": set(OURS),
     **{key: {"worker", "accounts", "operator"} for key in ("WEBHOOK_URL", "WEBHOOK_SECRET", "SMTP_URL")},
 }
 

@@ -130,6 +130,8 @@ class FailureHandler:
                 logger.warning("Retry %s of %s in %g s: %s", retries, subject, delay_ms / 1_000, failure, extra=context)
             case Dead():
                 trace = f"\n{failure.traceback}" if failure.traceback and not is_logged else ""
+                # For tools such as Sentry that have seen the failure in the process of the run.
+                context["is_announced"] = is_logged
                 logger.error("Dead-lettered %s (%s): %s%s", subject, failure.reason, failure, trace, extra=context)
             case _:
                 logger.warning("Dropped %s: %s", subject, failure, extra=context)

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 
-from app import tracing
+from app import error_reports, tracing
 from app.broker.errors import ApplicationError
 from app.cluster.searcher.process import run
 from config.logs import configure
@@ -21,6 +21,7 @@ def main() -> int:
     settings = get_settings()
     configure()
     tracing.begin("searcher", settings.otel_exporter_otlp_endpoint)
+    error_reports.begin("searcher", settings)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
