@@ -70,7 +70,10 @@ def management_api(settings: Settings, connection: Any, *, quick: bool = False) 
     api = ManagementApi(settings.broker_api, connection.virtual_host, client=QUICK if quick else UNHURRIED)
     expected, answering = str(server_properties(connection).get("cluster_name", "")), api.cluster_name()
     if expected and expected != answering:
-        raise ManagementFailed(f"BROKER_API_URL is of another broker ({answering}) than BROKER_URL ({expected})")
+        raise ManagementFailed(
+            f"BROKER_API_URL is of another broker ({answering}) than BROKER_URL ({expected}), or of another node of a "
+            "cluster without a name: rabbitmqctl set_cluster_name"
+        )
     return api
 
 

@@ -1,4 +1,4 @@
-"""Three broker nodes, of which the dead set's or a majority is killed: all waits, no process ends, and work goes on.
+"""Three broker nodes, of which one or a majority is killed: what cannot go on waits, and no process ends.
 
 `cluster-node` of `make chaos` kills any one node in mid-crawl.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,14 @@ from amqp.exceptions import MessageNacked
 from app.broker.errors import PublishFailed
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
+from app.celery import app
+from app.doctor.checks import run_checks
 from config.settings import Settings
 from tests.servers.site import Answer, Request, Site, Wire, in_letters, page
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, settings_for
 from tests.support.fleet import Fleet, fleet, ready
+from tests.support.proxy import LoadBalancer
 from tests.support.rabbit_cluster import RabbitCluster, rabbit_cluster
 from tests.support.system import System, beat
 from tests.support.waiting import eventually
@@ -138,6 +141,33 @@ def test_a_message_waits_in_delay_queues_until_the_node_of_its_dead_set_is_back(
         cluster.start(0)
         eventually(lambda: crew.system.broker.depth("site.dead") == count, "all are dead letters", seconds=180)
         assert crew.ended() == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_behind_a_load_balancer_a_crawl_goes_on_when_a_node_is_killed(
+    cluster: RabbitCluster, redis_url: str, tmp_path: Path
+) -> None:
+    cluster.give_name("perennial")
+    nodes, apis = (LoadBalancer(urls.split(";")) for urls in (cluster.broker_url, cluster.broker_api_url))
+    settings = settings_for(tmp_path, nodes.url, redis_url, apis.url)
+    with (
+        closing(nodes),
+        closing(apis),
+        crew_of(settings, tmp_path / "crew") as crew,
+        ring() as site,
+        explained(crew, cluster),
+    ):
+        crawl_and_kill(crew, cluster, 1, site)
+        before = len(site.requests)
+        assert before < PAGES, "the crawl was over before"
+        eventually(lambda: len(site.requests) > before + BEFORE, "pages are fetched meanwhile", seconds=DEADLINE)
+        texts = {each.text for each in run_checks(settings, app.conf) if each.status == "problem"}
+        assert f"1 of 3 nodes are down: {cluster.node_name(1)}; start them again" in texts
+        cluster.start(1)
+        assert crew.system.packed(site.domain, seconds=300).pages == PAGES + 1
+        assert crew.ended() == []
+        assert crew.system.broker.depth("site.dead") == 0
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -119,8 +120,10 @@ def test_redis_with_tls_and_a_user_of_few_permissions_is_enough(
 def test_rabbitmq_with_a_certificate_of_an_own_authority_is_used(
     plain: Settings, broker: RabbitVariants, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encrypted = changed(plain, broker_url=broker.tls(plain.broker))
+    encrypted = changed(plain, broker_url=broker.tls(plain.broker), broker_api_url=broker.tls_api())
     assert "certificate verify failed" in problems(encrypted)
+    untrusted_api = changed(plain, broker_api_url=broker.tls_api())
+    assert re.search("management API.*certificate verify failed", problems(untrusted_api))
     monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))
     assert_works(encrypted, tmp_path)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -79,7 +80,7 @@ class Proxy:
                 client.close()
                 continue
             try:
-                broker = socket.create_connection(self._broker)
+                broker = self._connect()
             except OSError:  # The broker is away: its clients are refused until it is back.
                 client.close()
                 continue
@@ -88,6 +89,9 @@ class Proxy:
             threading.Thread(target=self._pump, args=(client, broker, None, bytes), daemon=True).start()
             arguments = (broker, client, self._answers, self._filter())
             threading.Thread(target=self._pump, args=arguments, daemon=True).start()
+
+    def _connect(self) -> socket.socket:
+        return socket.create_connection(self._broker)
 
     def _filter(self) -> Callable[[bytes], bytes]:
         """Return what a new connection forwards of the broker's bytes: all."""
@@ -111,6 +115,23 @@ class Proxy:
                 target.sendall(data)
         if not self._halves & {source, target}:
             _end(source, target)
+
+
+class LoadBalancer(Proxy):
+    """Forwards each connection to the next server that accepts one, as a balancer that checks its servers."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Forward to the servers at `urls`, whose login is that of the first."""
+        parts = [urlsplit(url) for url in urls]
+        self._servers = [(each.hostname, each.port) for each in parts]
+        self._next = itertools.cycle(range(len(parts)))
+        super().__init__(urls[0])
+
+    def _connect(self) -> socket.socket:
+        for _ in self._servers:
+            with suppress(OSError):
+                return socket.create_connection(self._servers[next(self._next)])
+        raise ConnectionRefusedError("no server accepts connections")
 
 
 def _end(*sockets: socket.socket) -> None:

@@ -86,6 +86,11 @@ class RabbitCluster:
             list(pool.map(lambda node: node.start(), self._nodes))
         eventually(lambda: len(self.running()) == len(self._nodes), "the nodes are one cluster", seconds=60)
 
+    def give_name(self, name: str) -> None:
+        """Set the name of the cluster, without which each node says its own."""
+        url = f"{self._states[0].broker_api_url}cluster-name"
+        requests.put(url, json={"name": name}, timeout=5).raise_for_status()
+
     def running(self) -> list[str]:
         """Return the names of the nodes that a running node says are running."""
         for each in self._states:

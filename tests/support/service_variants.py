@@ -46,15 +46,20 @@ def certificates(folder: Path) -> Certificates:
 
 @dataclass(frozen=True, slots=True)
 class RabbitVariants:
-    """The URLs of one RabbitMQ: `plain` on 127.0.0.1 with the management API, `tls` there, `ipv6` on ::1 alone."""
+    """The URLs of one RabbitMQ: `plain` on 127.0.0.1, `tls` there, both with the management API, `ipv6` on ::1."""
 
     plain: Urls
     tls_port: int
+    tls_api_port: int
     ipv6_port: int
 
     def tls(self, url: str) -> str:
         """Return a URL of the broker for its TLS port."""
         return self._at(url, "amqps", f"127.0.0.1:{self.tls_port}")
+
+    def tls_api(self) -> str:
+        """Return the URL of the management API with TLS."""
+        return self._at(self.plain.broker_api_url, "https", f"127.0.0.1:{self.tls_api_port}")
 
     def ipv6(self, url: str) -> str:
         """Return a URL of the broker for its port on ::1."""
@@ -70,18 +75,18 @@ class RabbitVariants:
 def rabbitmq(folder: Path, files: Certificates) -> Iterator[RabbitVariants]:
     """Run a private RabbitMQ, which listens with TLS and on ::1 too, and a plain Redis beside it."""
     settings = Settings(data_dir=folder)
-    chosen = ports.choose(("tls", "ipv6"))
+    chosen = ports.choose(("tls", "api", "ipv6"))
     more = settings.services_file.parent / "rabbitmq" / "conf.d"
     more.mkdir(parents=True)
+    with_tls = {"cacertfile": files.authority, "certfile": files.certificate, "keyfile": files.key}
     (more / "variants.conf").write_text(
         f"listeners.tcp.2 = ::1:{chosen['ipv6']}\n"
         f"listeners.ssl.1 = 127.0.0.1:{chosen['tls']}\n"
-        f"ssl_options.cacertfile = {files.authority}\n"
-        f"ssl_options.certfile = {files.certificate}\n"
-        f"ssl_options.keyfile = {files.key}\n"
+        f"management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {chosen['api']}\n"
+        + "".join(f"ssl_options.{key} = {file}\nmanagement.ssl.{key} = {file}\n" for key, file in with_tls.items())
     )
     try:
-        yield RabbitVariants(private_services.up(settings), chosen["tls"], chosen["ipv6"])
+        yield RabbitVariants(private_services.up(settings), chosen["tls"], chosen["api"], chosen["ipv6"])
     finally:
         private_services.down(settings)
 
