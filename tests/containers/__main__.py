@@ -1,4 +1,7 @@
-"""`make test-containers`: build the image, start docker-compose.yml, use it, break it, upgrade it. Needs root."""
+"""`make test-containers`: the image, its programs as units of systemd, and docker-compose.yml. Needs root.
+
+The containers are started, used, broken and upgraded.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from tests.chaos.records import AWAY, Observer, PackWatch, watched_packs
 from tests.chaos.rounds import at_rest
 from tests.chaos.sites import plan_site
 from tests.containers.engine import FOLDER, RUN, Engine, compose_program, named_images, refusal, stand_ins
+from tests.containers.machine import check_units, machine
 from tests.containers.stack import CHECKOUT, IMAGE, Stack, clean_checkout, stack
 from tests.support.waiting import eventually
 
@@ -194,6 +198,8 @@ def test(engine: Engine) -> None:
     program = compose_program(engine)
     build(engine)
     check_image(engine)
+    with machine(engine) as made:
+        say(f"systemd has run {len(check_units(made))} units of the image's programs through a crawl and a kill")
     began = time.monotonic()
     clean_checkout()
     with engine.serving(), stack(engine, program) as containers:
