@@ -104,11 +104,6 @@ def close_after_fork(pools: Iterable[Any]) -> None:
         pool._closed = True
 
 
-def replace_acknowledgements(channel: Any, *, ack: Callable[..., None], reject: Callable[..., None]) -> None:
-    """Let the kombu messages of one channel call these functions: `Message.ack` looks the method up at each call."""
-    channel.basic_ack, channel.basic_reject = ack, reject
-
-
 class PrefetchingConsumer(Consumer):  # type: ignore[misc]
     """A kombu consumer whose tags are the names of its queues, and which prefetches more messages from some of them.
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from redis import Redis
 from redis.backoff import ExponentialBackoff
-from redis.commands.core import Script as RegisteredScript
 from redis.connection import AbstractConnection, parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
-
-from app.broker.combining import Combiner
 
 #: Every Redis key of Perennial begins with this.
 PREFIX = "perennial:"
@@ -119,42 +116,5 @@ def _client(url: str, *, decode_responses: bool) -> Redis:
 
 @functools.cache
 def load_script(redis: Redis, *paths: Path) -> Script:
-    """Return the Lua script of these files together, sent to Redis once and then called by its hash.
-
-    Scripts that several threads call while one waits are sent together, and wait for one round trip.
-    """
-    script = redis.register_script("\n".join(path.read_text() for path in paths))
-    call_combined = _combined_scripts(redis)
-
-    def call(keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
-        return call_combined((script, keys, args))
-
-    return call
-
-
-_ScriptCall = tuple[RegisteredScript, Sequence[Any], Sequence[Any]]
-
-
-@functools.cache
-def _combined_scripts(redis: Redis) -> Combiner[_ScriptCall, Any]:
-    def call_alone(call: _ScriptCall) -> Any:
-        script, keys, args = call
-        try:
-            return script(keys=keys, args=args)
-        except RedisError as error:
-            return error
-
-    def call_all(calls: Sequence[_ScriptCall]) -> list[Any]:
-        if len(calls) == 1:
-            return [call_alone(calls[0])]
-        pipe = redis.pipeline(transaction=False)
-        for script, keys, args in calls:
-            pipe.evalsha(script.sha, len(keys), *keys, *args)
-        replies = pipe.execute(raise_on_error=False)
-        # A new Redis does not have the scripts: the first call alone loads one.
-        return [
-            call_alone(call) if isinstance(reply, NoScriptError) else reply
-            for call, reply in zip(calls, replies, strict=True)
-        ]
-
-    return Combiner(call_all)
+    """Return the Lua script of these files together, sent to Redis once and then called by its hash."""
+    return redis.register_script("\n".join(path.read_text() for path in paths))

@@ -1,4 +1,4 @@
-"""Workers on a real broker: acknowledgements in groups, tasks that kill their processes, and a name that is taken."""
+"""Workers on a real broker: acknowledgements, tasks that kill their processes, and a name that is taken."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from app.crawl.frontier.single_flight import SingleFlight
 from app.crawl.frontier.values import (
     Admitted,
     Completed,
+    Completion,
     Crawl,
     Entered,
     FetchedPage,
@@ -126,6 +127,19 @@ def test_active_crawls_share_the_pages_that_may_be_admitted(redis_url: str) -> N
         completed = complete_one(frontier, crawl_id, "page", f"start-{crawl_id}", host=wide, links=links, max_pages=99)
         # All for the first one; the second one is not counted as active before its first completion.
         assert len(completed.admitted.messages) == {"c": 4, "d": 4, "e": 2}[crawl_id]
+
+
+def test_a_message_has_one_page_beside_a_crawl_that_has_just_begun(frontier: Frontier) -> None:
+    def admitted(crawl_id: str, *keys: str, links: int = 0) -> tuple[int, int]:
+        found = [link(f"{crawl_id}{number}") for number in range(links)]
+        ends = [Completion(canonical_key=key, links=found) for key in keys]
+        done = frontier.complete(crawl_id, ends, host=HOST, max_pages=99, batch=4).admitted
+        return len(done.messages), done.batch
+
+    assert admitted("c", "start", links=30) == (8, 4)
+    frontier.begin(Crawl("d", "b.gov", "https://b.gov/", datetime.now(UTC), recorded=True))
+    assert admitted("c", *(f"c{number}" for number in range(8))) == (2, 1)
+    assert admitted("d", "start", links=30) == (8, 4)
 
 
 def test_a_page_is_worked_on_by_one_message_and_a_redelivered_one_takes_over(frontier: Frontier) -> None:

@@ -80,8 +80,6 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (Consumer.on_send_event_buffered, "self"),
     (Consumer.create_task_handler, "self, promise"),
     (Consumer.call_soon_ack, "self, p, args, kwargs"),
-    (Channel.basic_ack, "self, delivery_tag, multiple, argsig"),
-    (Channel.basic_reject, "self, delivery_tag, requeue, argsig"),
 ]
 
 
@@ -99,8 +97,6 @@ SOURCES: list[tuple[Any, str]] = [
     (Channel.basic_publish_confirm, "confirm_timeout"),
     (KombuConsumer._basic_consume, "tag = self._add_tag(queue, consumer_tag)"),
     (Message, "self._decoded_cache"),
-    (Message.ack, "self.channel.basic_ack(self.delivery_tag, multiple=multiple)"),
-    (Message.reject, "self.channel.basic_reject(self.delivery_tag, requeue=requeue)"),
     (Hub.create_loop, "for tick_callback in copy(self.on_tick):\n                tick_callback()\n"),
     (Consumer.create_task_handler, "(message.ack_log_error,)"),
     (WorkController.on_stopped, "self.consumer.shutdown()"),

@@ -37,7 +37,6 @@ from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
 from ..policies.registry import RetryPolicies
 from ..publishing import get_publisher
-from .acknowledgements import Acknowledgements
 from .carry_out import Disposition, return_time
 from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, at_end_of_turn, guard_start, on_readable
 from .dispatcher import Dispatcher, prefetch_counts
@@ -54,9 +53,6 @@ _EVENT_DELAY = 0.25
 
 #: Seconds after which a broker has certainly given up a broken connection: three heartbeats of its default, 60 s.
 BROKER_PATIENCE = 180.0
-
-#: The share of the prefetched messages, as 1 / n, that may wait completed for their acknowledgement.
-_ACK_SHARE = 4
 
 #: Seconds between two checks that the queues exist to which the broker sends rejected messages.
 _CHECK_RETRY_QUEUES = 60.0
@@ -92,9 +88,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self.refused = RefusedQueues(self.timer, self._consume_again)
         self.app.amqp.refused = self.refused.names
         self._flush_pending = False
-        self._acknowledgements: Acknowledgements | None = None
         self._loop_thread: int | None = None
-        self._stopping = False
         guard_start(self.controller, self._cannot_run)
         self._hand_over: Handler = self.on_task_request
         #: Where a pool of processes has an event loop.
@@ -116,7 +110,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._isolation.connection_lost()
         if self._dispatcher:
             self._dispatcher.connection_lost()
-        self._acknowledgements = None
         connection = super().connect()
         try:
             self._wait_for_mailbox(connection)
@@ -181,11 +174,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Wrap Celery's handler: note the queue, translate plain messages, and survive malformed ones."""
         run_task: Handler = super().create_task_handler(*args, **kwargs)
         if self.hub is not None:
-            # A task that runs in this process would hold up the acknowledgements of those before it.
-            group = self.initial_prefetch_count // _ACK_SHARE if isinstance(self.pool, TaskPool) else 1
-            self._acknowledgements = Acknowledgements(self.task_consumer.channel, self.timer, group=max(1, group))
             self._loop_thread = self._failures.loop_thread = threading.get_ident()
-            at_end_of_turn(self.hub, self._end_turn)
+            at_end_of_turn(self.hub, self._failures.flush)
             if isinstance(self.pool, TaskPool):
                 self._prefetch_for_groups()
 
@@ -227,39 +217,27 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self.task_consumer.prefetch = prefetch_counts(self.app, self.pool.num_processes)
 
     def call_soon_ack(self, p: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
-        """Note an acknowledgement at once, or send a rejection: Celery would do it in the next turn of the event loop.
+        """Answer a message at once: Celery would do it in the next turn of the event loop, which may have ended.
 
         A pool of threads calls this from another thread.
         """
         if threading.get_ident() != self._loop_thread:
             return super().call_soon_ack(p, *args, **kwargs)
         p(*args, **kwargs)
-        if self._stopping and self._acknowledgements:
-            # The event loop has ended, and the last task may run for hours.
-            self._acknowledgements.send_all()
         return p
 
     def stop(self) -> None:
         """Stop consuming. What has ended by now is answered at once, and what ends later, then."""
-        self._stopping, self._failures.loop_thread = True, None
+        self._failures.loop_thread = None
         if self._dispatcher:
             self._dispatcher.read_early_results()
         self._failures.flush()
-        if self._acknowledgements:
-            self._acknowledgements.send_all()
         super().stop()
 
     def shutdown(self) -> None:
-        """Close the connection, after the acknowledgements that the threads of a pool have left to the event loop."""
-        if self._acknowledgements:
-            self._acknowledgements.send_all()
+        """Close the connection, after hooks that wait were called once more."""
         self._failures.hooks.close()
         super().shutdown()
-
-    def _end_turn(self) -> None:
-        self._failures.flush()
-        if self._acknowledgements:
-            self._acknowledgements.end_turn()
 
     def on_send_event_buffered(self) -> None:
         """Publish task events a few times a second, instead of at every turn of the event loop."""

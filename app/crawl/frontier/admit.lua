@@ -24,7 +24,8 @@ end
 
 -- Admit pages of a crawl from its backlog into its admission window. Return their items, and how many share a message.
 -- `total` is the number of pages that all active crawls may have admitted together. A host with a delay gets one page a
--- message; any other as many as fit into BATCH_SECONDS, and fewer at the end of a backlog and beside other crawls.
+-- message; any other as many as fit into BATCH_SECONDS, fewer at the end of a backlog and beside other crawls, and one
+-- beside a crawl that has just begun: all processes are busy while its first pages wait.
 local function admit(info, pages, admitted, backlog, active, total)
     local fields = redis.call('HMGET', info, 'state', 'window', 'probe', 'batch')
     if (fields[1] and fields[1] ~= 'running') or total <= 0 then
@@ -34,7 +35,8 @@ local function admit(info, pages, admitted, backlog, active, total)
     local window = window_of(info, pages, fields[2], fields[3])
     local waiting = redis.call('LLEN', backlog)
     local batch = math.min(tonumber(fields[4]) or 1, math.ceil(waiting / window), math.floor(share / window))
-    batch = window > 1 and math.max(1, batch) or 1
+    local is_beside_new = (redis.call('GET', active .. ':new') or info) ~= info
+    batch = window > 1 and not is_beside_new and math.max(1, batch) or 1
     local open = redis.call('HLEN', admitted)
     -- Of the open messages, at most `window` get their requests. One that was completed makes room for one.
     local most = batch * math.max(1, window - open)

@@ -18,6 +18,7 @@ from app.crawl.frontier.values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
     LEASE,
+    NEW_CRAWL,
     RESTORED_CRAWLS,
     Completed,
     Completion,
@@ -62,6 +63,9 @@ _BUSY = 5.0
 
 #: Seconds that a crawl may need to begin: the time limit of its message.
 _BEGINNING = 120
+
+#: Seconds for which messages of other crawls have one page each, so that the first pages of a new crawl do not wait.
+_NEW = 3
 
 #: Seconds after which the end of a crawl is published again: if a process died while it published the end, and after it
 #: was published. The latter is more than all retries of the message take by default.
@@ -134,6 +138,7 @@ class Frontier(CrawlView):
         for name, value in fields.items():
             pipe.hsetnx(key, name, value)
         pipe.expire(key, self._ttl)
+        pipe.set(NEW_CRAWL, key, ex=_NEW)
         pipe.set(latest_key(crawl.domain), crawl.id, ex=self._ttl)
         pipe.sadd(crawls_key(crawl.domain), crawl.id)
         pipe.expire(crawls_key(crawl.domain), self._ttl)

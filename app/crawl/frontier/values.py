@@ -22,8 +22,9 @@ from app.storage.layout import page_id
 ACTIVE_CRAWLS = f"{PREFIX}crawls:active"
 #: The crawls that were restored from their records and wait for a sweep.
 RESTORED_CRAWLS = f"{PREFIX}crawls:restored"
+#: The crawl that began last, for a few seconds; see admit.lua.
+NEW_CRAWL = f"{ACTIVE_CRAWLS}:new"
 HOST_PREFIX = f"{PREFIX}host:"
-
 
 #: Seconds after which a request that has not ended counts as lost. Then another message of its page may be fetched.
 LEASE = 150.0
