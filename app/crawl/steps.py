@@ -54,7 +54,7 @@ from app.storage.layout import page_id
 from config.settings import Settings
 
 #: Pages that a message may have at most, and seconds after which no further one of them is begun.
-MOST_PAGES, BATCH_SECONDS = 16, 0.5
+MOST_PAGES, BATCH_SECONDS = 16, 0.2
 
 #: Seconds that a message waits whose crawl Redis lost while it was restored.
 _LOST_AGAIN = 1.0
