@@ -22,6 +22,9 @@ SCHEMA_VERSION: Final = 1
 #: Bytes of terms that FTS5 collects before it writes a segment. 64 MB halve the time of a load against its own 1 MB.
 FTS_HASH_SIZE: Final = 64 * 2**20
 
+#: Bytes of a database up to which it matters little that rows are not beside each other.
+SMALL: Final = 2**20
+
 #: The file is private and deleted after any failure, so it needs no journal, no fsync and no sharing.
 LOAD_PRAGMAS: Final = """
 PRAGMA journal_mode = OFF;
@@ -50,10 +53,18 @@ _PLAIN_TABLE: Final = re.compile(r"CREATE TABLE '?[a-z_]+'?\([\w ,]*\)( WITHOUT 
 @contextmanager
 def create(path: Path) -> Iterator[sqlite3.Connection]:
     """Create an empty database with this release's schema, open for a load; raises PackError when SQLite fails."""
+    path.write_bytes(_empty_database())
     with _open(path) as database:
+        yield database
+
+
+@cache
+def _empty_database() -> bytes:
+    """Return the bytes of a database without rows: to run its schema takes longer than to load a few pages."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.executescript(SCHEMA)
         database.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('hashsize', ?)", (FTS_HASH_SIZE,))
-        yield database
+        return database.serialize()
 
 
 @contextmanager
@@ -82,14 +93,18 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
     database.execute("COMMIT")
 
 
-def write_compact(database: sqlite3.Connection, target: Path) -> None:
-    """Write a compact, checked copy to `target`.
+def write_compact(database: sqlite3.Connection, target: Path) -> Path:
+    """Write a compact copy to `target`, unless the database is small and has no free space. Check and return the file.
 
-    Raises PackCorrupt for a copy that fails the check, which only a failing disk explains.
+    Raises PackCorrupt for a file that fails the check, which only a failing disk explains.
     """
-    # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
-    database.execute("VACUUM INTO ?", (str(target),))
-    check(target)
+    compact = Path(database.execute("PRAGMA database_list").fetchone()[2])
+    if _pragma(database, "freelist_count") or compact.stat().st_size > SMALL:
+        # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
+        database.execute("VACUUM INTO ?", (str(target),))
+        compact = target
+    check(compact)
+    return compact
 
 
 # Check
@@ -101,7 +116,7 @@ def check(path: Path, *, is_intact: bool = False) -> None:
     With `is_intact`, only its schema is checked: its checksum says that it is as a packer wrote it.
     """
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        with _reading(path) as database:
             database.execute("PRAGMA trusted_schema = OFF")
             application = _pragma(database, "application_id")
             if application != APPLICATION_ID:
@@ -122,6 +137,11 @@ def check(path: Path, *, is_intact: bool = False) -> None:
                 check_properties(database, path.name)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes invalid texts of the schema in its errors.
         raise PackCorrupt(f"{path.name}: {error}") from error
+
+
+def _reading(path: Path) -> closing[sqlite3.Connection]:
+    """Open a database that does not change meanwhile, although its packer may have locked it."""
+    return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True))
 
 
 @cache
@@ -156,7 +176,7 @@ def _differing_objects(database: sqlite3.Connection) -> list[str]:
 def read_meta(path: Path) -> tuple[dict[str, str], int]:
     """Return a database's `meta` entries and its number of pages; raises PackCorrupt for one without these tables."""
     try:
-        with closing(sqlite3.connect(path)) as database:
+        with _reading(path) as database:
             return dict(database.execute("SELECT key, value FROM meta")), rows.count(database)
     except sqlite3.Error as error:
         raise PackCorrupt(f"{path.name}: {error}") from error

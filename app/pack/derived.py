@@ -9,7 +9,7 @@ from typing import Any, Final
 from app.pack import anchors, groups, repeated
 from app.text.languages import LANGUAGE_SAMPLE, algorithm_of, detect_language
 from app.text.lines import lines_in, without_ends
-from app.text.variants import VariantsByAlgorithm
+from app.text.variants import VariantsByAlgorithm, remembered_variants
 
 _ALL_NAMES: Final = f"""
 SELECT id, object, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, {LANGUAGE_SAMPLE}) FROM pages
@@ -31,7 +31,7 @@ def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeate
 
     A page that declares no language gets the one of its text.
     """
-    variants = VariantsByAlgorithm()
+    variants = remembered_variants()
     for page_id in page_ids:
         for lang, title, description, body in database.execute(_TEXT, (page_id,)).fetchall():
             lines = lines_in(body)
@@ -60,7 +60,7 @@ def join_changed(database: sqlite3.Connection, linked: Iterable[str]) -> None:
 def _join(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
     """Write what differs."""
     joiner = anchors.Joiner(database)
-    variants = VariantsByAlgorithm()
+    variants = remembered_variants()
     changes = []
     for page, page_id, lang, title, headings, *old, sample in rows:
         texts, inlinks = joiner.joined(page_id)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from app.text.languages import LANGUAGE_SAMPLE, algorithm_of
 from app.text.titles import without_site_name
-from app.text.variants import VariantsByAlgorithm
+from app.text.variants import remembered_variants
 
 #: Words in the vocabulary of a pack, the most frequent ones, and characters of its longest word.
 MAX_WORDS: Final = 100_000
@@ -123,7 +123,7 @@ class IndexWriter:
         self._database = database
         self._site = site
         self._stemmers = stemmers
-        self._variants = VariantsByAlgorithm()
+        self._variants = remembered_variants()
 
     def fill(self) -> None:
         """Fill `names`, `name_stems` and `passages` from all pages that are not hidden."""

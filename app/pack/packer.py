@@ -123,10 +123,9 @@ class PackRun:
         complete.note_meta(database, meta)
 
     def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> Manifest:
-        """Publish a compact copy of the database in place of `previous`. Return the manifest of the new pack."""
+        """Publish the database, compact, in place of `previous`. Return the manifest of the new pack."""
         self.describe(database, previous, crawl_id=crawl_id)
-        db.write_compact(database, self._compact)
-        return publish(self.store, self.domain, self._compact, previous)
+        return publish(self.store, self.domain, db.write_compact(database, self._compact), previous)
 
     def result(self, manifest: Manifest, counts: rows.RowCounts, *, written: bool = True) -> PackResult:
         """Return the result for the pack that the manifest describes."""

@@ -6,6 +6,7 @@ A pack indexes the forms that a page's words have besides those that it contains
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
@@ -38,6 +39,8 @@ _LONGEST: Final = 40
 _SHORTEST: Final = 2
 #: Words that are remembered of one language.
 _MEMORY: Final = 200_000
+#: Words that a thread remembers from one pack to the next.
+_MEMORY_BETWEEN_PACKS: Final = 20_000
 #: Pairs of characters of one word of a query.
 _MAX_PAIRS: Final = 16
 
@@ -53,6 +56,11 @@ class Variants:
         #: By word as it is written: what stands for it in an index of stems.
         self._stems: dict[str, tuple[str, ...]] = {}
         self._stop_words = STOP_WORDS_BY_ALGORITHM.get(algorithm, frozenset())
+
+    @property
+    def remembered(self) -> int:
+        """Number of words, those of names, texts and stems each for itself."""
+        return len(self._memory) + len(self._stems)
 
     def of(self, text: str) -> str:
         """Return the forms of a text's words that are not themselves words of the text, each once."""
@@ -104,6 +112,21 @@ class VariantsByAlgorithm(dict[str, Variants]):
     def __missing__(self, algorithm: str) -> Variants:
         self[algorithm] = Variants(algorithm)
         return self[algorithm]
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.variants = VariantsByAlgorithm()
+
+
+_of_thread: Final = _OfThread()
+
+
+def remembered_variants() -> VariantsByAlgorithm:
+    """Return what this thread has used before: most words of a small site are in others. Many words are forgotten."""
+    if sum(each.remembered for each in _of_thread.variants.values()) > _MEMORY_BETWEEN_PACKS:
+        _of_thread.variants = VariantsByAlgorithm()
+    return _of_thread.variants
 
 
 def _written_words(text: str) -> list[str]:
