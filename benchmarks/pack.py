@@ -10,7 +10,9 @@ The two loops use the packer's schema, pragmas, statements and index settings:
 finished database, and writes pack and manifest. Each figure is the median of three runs, in documents per second of
 wall time; the runs take turns.
 
-`pack_incremental` follows after one page has changed, and after 1 % of them: CPU time as a share of a full pack's.
+`pack_incremental` follows after one page has changed, and after 1 % of them: CPU time as a share of a full pack's. The
+bytes are counted that the packer writes and fetches, pages left out, and that a searcher with the former version
+fetches.
 """
 
 from __future__ import annotations
@@ -21,17 +23,19 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from app.pack import database as db
+from app.pack.fetch import fetch_pack_to
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
 from app.pack.rows import INSERT, section
 from app.storage.folder import FolderStore
-from app.storage.layout import Page, content_key, content_prefix, manifest_key, page_id, to_json
+from app.storage.layout import CONTENT_PREFIX, Page, content_key, content_prefix, manifest_key, page_id, to_json
+from app.storage.store import StoredObject
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, verdict, verdict_below
 
@@ -41,12 +45,53 @@ RUNS = 3
 AIM = 0.7
 #: Aims: CPU time of an incremental pack by its changed pages, as a share of that of a full pack.
 SHARE_AIMS = {"1 page": 0.02, "1 % of the pages": 0.05}
+#: Aims: MB that the packer writes for one changed page, and that a searcher fetches.
+WRITTEN_AIM, FETCHED_AIM = 10.0, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalFigures:
+    """Medians after one change: CPU time as a share of that of a full pack; bytes written and fetched by the packer,
+    and fetched by a searcher."""
+
+    share: float
+    written: float
+    packer_fetched: float
+    searcher_fetched: float
+
+
+class _CountingStore(FolderStore):
+    """A folder store that counts the bytes of all objects but pages that are written and fetched."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.written = self.fetched = 0
+
+    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        self.written += 0 if key.startswith(CONTENT_PREFIX) else len(data)
+        return super().put(key, data, if_match=if_match, if_absent=if_absent)
+
+    def get(self, key: str) -> StoredObject:
+        stored = super().get(key)
+        self.fetched += 0 if key.startswith(CONTENT_PREFIX) else len(stored.data)
+        return stored
+
+    def get_part(self, key: str, start: int, size: int) -> bytes:
+        data = super().get_part(key, start, size)
+        self.fetched += len(data)
+        return data
+
+    def counted(self, call: Callable[[], object]) -> tuple[int, int]:
+        """Return the bytes that a call writes and fetches."""
+        before = self.written, self.fetched
+        call()
+        return self.written - before[0], self.fetched - before[1]
 
 
 def run(documents: int = 3_000) -> MeasuredRow:
     """Measure on `documents` pages of at most 7 kB."""
     with tempfile.TemporaryDirectory(prefix="perennial-bench-") as folder:
-        store = FolderStore(Path(folder, "store"))
+        store = _CountingStore(Path(folder, "store"))
         store.create()
         pages = list(corpus(documents))
         for page in pages:
@@ -61,22 +106,40 @@ def run(documents: int = 3_000) -> MeasuredRow:
                 "in memory": lambda: _bare_loop(rows),
             },
         )
-        shares = _shares(store, pages)
-    return shown(documents, rates, shares)
+        incremental = _incremental(store, pages, Path(folder))
+    return shown(documents, rates, incremental)
 
 
-def shown(documents: int, rates: Mapping[str, float], shares: Mapping[str, float]) -> MeasuredRow:
-    """Return table and aims: documents per second of each contestant, and shares of a full pack by what has changed."""
+def shown(documents: int, rates: Mapping[str, float], incremental: Mapping[str, IncrementalFigures]) -> MeasuredRow:
+    """Return tables and aims: documents per second of each contestant, and incremental packs by what has changed."""
     ratios = {name: rates["pack_full"] / rates[name] for name in ("from files", "in memory")}
     figure, reached = "`pack_full` documents a second, times a bare loop of inserts", ratios["in memory"]
     rows = [(name, f"{rate:.0f}", f"{ratios[name]:.2f}" if name in ratios else "") for name, rate in rates.items()]
     header = ("contestant", "documents/s", "pack_full is times this")
     table = FigureTable(f"Packing {documents} documents, median of {RUNS}", header, tuple(rows))
-    aims = []
-    for changed, share in shares.items():
+    aims = [(figure, f"{AIM:g}", f"{reached:.2f}", verdict(reached, AIM))]
+    for changed, figures in incremental.items():
         name, aim = f"`pack_incremental` of {changed}, CPU time, times that of `pack_full`", SHARE_AIMS[changed]
-        aims.append((name, f"<= {aim:g}", f"{share:.3f}", verdict_below(share, aim)))
-    return MeasuredRow(((figure, f"{AIM:g}", f"{reached:.2f}", verdict(reached, AIM)), *aims), (table,))
+        aims.append((name, f"<= {aim:g}", f"{figures.share:.3f}", verdict_below(figures.share, aim)))
+    one = incremental["1 page"]
+    for name, count, aim in (
+        ("written by the packer", one.written, WRITTEN_AIM),
+        ("fetched by a searcher", one.searcher_fetched, FETCHED_AIM),
+    ):
+        megabytes = count / 1e6
+        named = f"`pack_incremental` of 1 page, MB {name}"
+        aims.append((named, f"<= {aim:g}", f"{megabytes:.2f}", verdict_below(megabytes, aim)))
+    return MeasuredRow(tuple(aims), (table, _bytes_table(incremental)))
+
+
+def _bytes_table(incremental: Mapping[str, IncrementalFigures]) -> FigureTable:
+    every = incremental.values()
+    rows = {
+        "kB written by the packer": [f"{each.written / 1e3:.0f}" for each in every],
+        "kB fetched by the packer": [f"{each.packer_fetched / 1e3:.0f}" for each in every],
+        "kB fetched by a searcher": [f"{each.searcher_fetched / 1e3:.0f}" for each in every],
+    }
+    return FigureTable.of_figures("An incremental pack by what has changed", incremental, rows)
 
 
 def corpus(documents: int) -> Iterator[Page]:
@@ -111,18 +174,30 @@ def _pack(store: FolderStore) -> None:
         raise BenchmarkError(f"pack_full wrote no pack: {result}")
 
 
-def _shares(store: FolderStore, pages: Sequence[Page]) -> dict[str, float]:
-    """Return the CPU time of an incremental pack after each of several changes, as a share of that of a full pack."""
+def _incremental(store: _CountingStore, pages: Sequence[Page], folder: Path) -> dict[str, IncrementalFigures]:
+    """Return the medians of an incremental pack after each of several changes."""
     full = statistics.median(_cpu_seconds(lambda: _pack(store)) for _ in range(RUNS))
+    work, held, fetched = folder / "work", folder / "held.sqlite", folder / "fetched.sqlite"
+    pack_incremental(store, DOMAIN, work=work)
+    fetch_pack_to(store, DOMAIN, held)
     changes = dict(zip(SHARE_AIMS, (1, len(pages) // 100), strict=True))
-    seconds: dict[str, list[float]] = {name: [] for name in changes}
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in changes}
+
+    def pack() -> None:
+        pack_incremental(store, DOMAIN, work=work)
+
     for run in range(RUNS):
         for name, number in changes.items():
             for page in pages[run :: len(pages) // number][:number]:
                 changed = replace(page, body=f"{page.body} changed {name} {run}")
                 store.put(content_key(DOMAIN, page_id(page.canonical_key)), to_json(changed))
-            seconds[name].append(_cpu_seconds(lambda: pack_incremental(store, DOMAIN)))
-    return {name: statistics.median(taken) / full for name, taken in seconds.items()}
+            started = time.process_time()
+            written, packer_fetched = store.counted(pack)
+            share = (time.process_time() - started) / full
+            _, searcher_fetched = store.counted(lambda: fetch_pack_to(store, DOMAIN, fetched, former=held))
+            fetched.replace(held)
+            found[name].append((share, written, packer_fetched, searcher_fetched))
+    return {name: IncrementalFigures(*map(statistics.median, zip(*each, strict=True))) for name, each in found.items()}
 
 
 def _cpu_seconds(call: Callable[[], object]) -> float:
