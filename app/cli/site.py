@@ -55,8 +55,8 @@ def index(
 @cli.command()
 def pack(
     domain: Annotated[str, typer.Argument(help="The site's domain.")],
-    full: Annotated[bool, typer.Option("--full", help="Rebuild it from every stored page.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the pack even by a much smaller one.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Pack every stored page.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Build all of it again, even if much smaller.")] = False,
     why: Why = "",
     as_json: AsJson = False,
 ) -> None:

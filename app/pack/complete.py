@@ -1,7 +1,8 @@
 """Complete a database: derive from the rows of pages what depends on several of them, its indexes and `meta`.
 
-A full pack derives everything. An incremental one derives what depends on changed rows: its work is in proportion to
-the change. Both write the same, but for what all pages determine together, which follows later: see `site_values`.
+A new database gets everything. In one that is updated, what depends on changed rows is derived: that work is in
+proportion to the change. Both write the same, but for what all pages determine together, which follows later: see
+`site_values`.
 """
 
 from __future__ import annotations
@@ -95,6 +96,16 @@ def is_scattered(database: sqlite3.Connection) -> bool:
     (pages,), (free,) = (database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
     updated = int(read_meta(database)["updated"])
     return bool(updated > COMPACTED_CHANGES * rows.count(database) or free > COMPACTED_SPACE * pages)
+
+
+def is_worn(database: sqlite3.Connection, changes: int) -> bool:
+    """Return whether a full pack is to be built from all pages, given the number of pages that have changed.
+
+    Too many rows would be indexed again, or have ids that are not in order of quality.
+    """
+    meta = read_meta(database)
+    ((later,),) = database.execute("SELECT count(*) FROM pages WHERE id > ?", (int(meta["ordered"]),))
+    return bool(max(int(meta["updated"]) + changes, later) > COMPACTED_CHANGES * rows.count(database))
 
 
 def gather(database: sqlite3.Connection) -> None:

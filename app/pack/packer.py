@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from app.broker.errors import InvalidMessage
-from app.errors import DiskFull, PackError, PackRefused
+from app.errors import DiskFull, PackRefused
 from app.pack import complete, rows
 from app.pack import database as db
 from app.pack.fetch import require_space
 from app.pack.kept_databases import KeptDatabases
-from app.pack.manifest import Manifest, read_manifest
+from app.pack.manifest import Manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish
@@ -122,10 +122,14 @@ class PackRun:
         }
         complete.note_meta(database, meta)
 
-    def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> Manifest:
-        """Publish the database, compact, in place of `previous`. Return the manifest of the new pack."""
+    def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str, is_new: bool) -> Manifest:
+        """Publish the database in place of `previous`, a new or scattered one as one piece. Return its manifest."""
+        is_scattered = not is_new and complete.is_scattered(database)
+        if is_scattered:
+            complete.gather(database)
         self.describe(database, previous, crawl_id=crawl_id)
-        return publish(self.store, self.domain, db.write_compact(database, self._compact), previous)
+        path = db.write_compact(database, self._compact) if is_new or is_scattered else self._former
+        return publish(self.store, self.domain, path, previous)
 
     def result(self, manifest: Manifest, counts: rows.RowCounts, *, written: bool = True) -> PackResult:
         """Return the result for the pack that the manifest describes."""
@@ -175,8 +179,11 @@ def pack_full(
 
     A page that `met_since` returns does not count as vanished: it was fetched after the plan's ids were read. Without
     tombstones the next incremental pack would restore vanished pages. Those that were read, of earlier packs, are
-    deleted in the end. Nothing is written if the present pack has exactly the pages of the crawl already, unless
-    `force` is set. `work` is a folder for temporary files, and for `kept_bytes` of databases that later packs use.
+    deleted in the end.
+
+    Rows of pages that have not changed are those of the present pack. Nothing is written if it has exactly the pages of
+    the crawl already. With `force`, neither is so. `work` is a folder for temporary files, and for `kept_bytes` of
+    databases that later packs use.
 
     Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
     the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
@@ -185,25 +192,26 @@ def pack_full(
     if plan.began is not None and plan.began.tzinfo is None:
         raise InvalidMessage(f"began {plan.began}: has no time zone")
     with _start(store, domain, "full", work, kept_bytes) as run:
-        previous = find_previous(store, domain)
+        previous = find_previous(store, domain) if force else run.download_previous()
         listed = list_pages(store, domain)
         wanted = listed.keys() if plan.page_ids is None else frozenset(plan.page_ids)
         packed = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
         unmet = {page_id: stat for page_id, stat in listed.items() if page_id not in packed}
         vanished, tombstones = find_vanished(store, unmet, began=plan.began) if plan.began else ([], [])
-        if plan.crawl_id and not force and not vanished and (present := _equal_pack(run, packed)):
-            delete_tombstones(store, domain, {each.page_id: each.etag for each in tombstones})
-            return run.result(present, rows.RowCounts(0, 0, 0), written=False)
-        with _new_database(run, packed) as database:
+        with _full_database(run, previous, packed) as (database, counts):
+            if counts is not None and not counts and plan.crawl_id and not vanished and previous.manifest is not None:
+                delete_tombstones(store, domain, {each.page_id: each.etag for each in tombstones})
+                return run.result(previous.manifest, counts, written=False)
             pages = rows.count(database)
             _refuse_empty(domain, pages, previous)
             if 2 * pages < previous.pages and not force:
                 raise PackRefused(
                     f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
                 )
+            rows.forget_tombstones(database, listed)
             rows.note_tombstones(database, tombstones)
             noted = rows.noted_tombstones(database)
-            manifest = run.publish(database, previous, crawl_id=plan.crawl_id)
+            manifest = run.publish(database, previous, crawl_id=plan.crawl_id, is_new=counts is None)
         delete_tombstones(store, domain, noted)
         removed = write_tombstones(
             store, vanished, still_valid=lambda: is_present(store, manifest), met_since=met_since
@@ -236,7 +244,7 @@ def pack_incremental(
                 seconds = time.monotonic() - run.started
                 return PackResult(domain=domain, kind=run.kind, written=False, pages=0, seconds=seconds)
             _refuse_empty(domain, pages, previous)
-            manifest = run.publish(database, previous, crawl_id=previous.crawl_id)
+            manifest = run.publish(database, previous, crawl_id=previous.crawl_id, is_new=True)
         return run.result(manifest, rows.RowCounts(pages, 0, 0))
 
 
@@ -254,42 +262,59 @@ def _update(
     Return None, with nothing published, where pages that came and went have used up the row ids.
     """
     with db.open_for_update(path) as database:
-        changed, deleted = rows.difference(database, listed)
-        changed_bytes = sum(stat.size for stat in changed)
-        run.require_space(SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
-        with db.transaction(database):
-            counts = rows.apply(database, read_pages(run.store, changed), deleted, deletions=deletions)
-            if counts and are_ids_spent(database):
-                return None
-            if counts:
-                complete.derive_changed(database, lambda ids: _read_again(run.store, listed, ids), counts.total)
+        counts = _apply(run, database, present, listed, deletions=deletions)
+        if counts is None:
+            return None
         if not counts:
             return run.result(present, counts, written=False)
         _refuse_empty(run.domain, rows.count(database), previous)
-        if complete.is_scattered(database):
-            complete.gather(database)
-            return run.result(run.publish(database, previous, crawl_id=previous.crawl_id), counts)
-        run.describe(database, previous, crawl_id=previous.crawl_id)
-    # The database is closed, so that others can read it.
-    return run.result(publish(run.store, run.domain, path, previous), counts)
+        return run.result(run.publish(database, previous, crawl_id=previous.crawl_id, is_new=False), counts)
 
 
-def _equal_pack(run: PackRun, packed: Mapping[str, Stat]) -> Manifest | None:
-    """Return the manifest of the present pack if it is intact and has the rows of exactly this stored content."""
-    try:
-        manifest = read_manifest(run.store, run.domain)
-    except PackError:
+def _apply(
+    run: PackRun,
+    database: sqlite3.Connection,
+    present: Manifest,
+    listed: Mapping[str, Stat],
+    *,
+    deletions: bool = True,
+    worn: bool = True,
+) -> rows.RowCounts | None:
+    """Apply what changed since the pack that `present` describes, and return the numbers of rows that differ.
+
+    Return None for a database that must be built again. Pages that came and went have used up the row ids, or the
+    database is worn, which only `worn` allows.
+    """
+    changed, deleted = rows.difference(database, listed)
+    if not worn and complete.is_worn(database, len(changed) + len(deleted)):
         return None
-    # Without a download: what was written after the pack cannot be in it. Its time is in whole seconds.
-    latest = datetime.fromisoformat(manifest.built_at) + timedelta(seconds=1)
-    if any(stat.modified > latest for stat in packed.values()):
-        return None
-    previous = run.download_previous()
-    if previous.path is None:
-        return None
-    with db.open_for_update(previous.path) as database:
-        changed, deleted = rows.difference(database, packed)
-    return None if changed or deleted else previous.manifest
+    changed_bytes = sum(stat.size for stat in changed)
+    run.require_space(SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
+    with db.transaction(database):
+        counts = rows.apply(database, read_pages(run.store, changed), deleted, deletions=deletions)
+        if counts and are_ids_spent(database):
+            return None
+        if counts:
+            complete.derive_changed(database, lambda ids: _read_again(run.store, listed, ids), counts.total)
+    return counts
+
+
+@contextmanager
+def _full_database(
+    run: PackRun, previous: PreviousPack, packed: Mapping[str, Stat]
+) -> Iterator[tuple[sqlite3.Connection, rows.RowCounts | None]]:
+    """Open a database with the rows of exactly these pages, and what differs from `previous`; None for a new one.
+
+    Where few rows differ, it is the previous database: its other rows are as a new one would have them.
+    """
+    if previous.path is not None and previous.manifest is not None:
+        with db.open_for_update(previous.path) as database:
+            counts = _apply(run, database, previous.manifest, packed, worn=False)
+            if counts is not None:
+                yield database, counts
+                return
+    with _new_database(run, packed) as database:
+        yield database, None
 
 
 def _read_again(store: ObjectStore, listed: Mapping[str, Stat], page_ids: Iterable[str]) -> Iterator[StoredContent]:

@@ -87,6 +87,12 @@ def noted_tombstones(database: sqlite3.Connection) -> dict[str, str]:
     return dict(database.execute("SELECT object, etag FROM gone"))
 
 
+def forget_tombstones(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> None:
+    """Remove the recorded tombstones that the store does not have any more."""
+    absent = noted_tombstones(database).keys() - listed.keys()
+    database.executemany("DELETE FROM gone WHERE object = ?", [(page_id,) for page_id in absent])
+
+
 def difference(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> tuple[list[Stat], list[str]]:
     """Compare a listing with the rows and the recorded tombstones, by ETag.
 

@@ -50,7 +50,7 @@ def test_an_incremental_pack_has_the_anchor_texts_of_a_full_one(tmp_path: Path) 
     pack_incremental(store, DOMAIN, work=tmp_path)
     updated = packed_anchors(store, tmp_path)
     assert updated == {"/a": ("Omega", 1), "/b": ("second", 1), "/d": ("later", 1)}
-    pack_full(store, DOMAIN, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path, force=True)
     assert packed_anchors(store, tmp_path) == updated
 
 

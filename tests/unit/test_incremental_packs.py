@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from hypothesis import strategies as st
 
 from app.pack import database
 from app.pack.fetch import fetch_pack
+from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
-from app.storage.layout import Page, content_key, page_id
+from app.pack.plan import FullPackPlan
+from app.storage.folder import FolderStore
+from app.storage.layout import CONTENT_PREFIX, Page, content_key, id_in_key, list_pages, page_id
 from app.storage.page_parts import Block, PageLink, Term, body_of
-from app.storage.store import ObjectStore
+from app.storage.store import ObjectStore, StoredObject
 from tests.packs import check_index, gone, page, put
 from tests.support.stores import folder_store
 
@@ -120,7 +124,7 @@ def test_an_incremental_pack_equals_a_full_one_row_by_row(
             pack_incremental(store, DOMAIN, deletions=kind == "all", work=folder)
     pack_incremental(store, DOMAIN, work=folder)
     updated = packed(store, folder)
-    pack_full(store, DOMAIN, work=folder)
+    pack_full(store, DOMAIN, work=folder, force=True)
     assert updated == packed(store, folder)
 
 
@@ -135,8 +139,51 @@ def test_a_page_that_comes_as_the_last_one_goes_has_a_row_of_its_own(tmp_path: P
     pack_incremental(store, DOMAIN, work=tmp_path)
     updated = packed(store, tmp_path)
     assert updated["pages"][page_id(link.url)]["inlinks"] == len(others)
-    pack_full(store, DOMAIN, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path, force=True)
     assert updated == packed(store, tmp_path)
+
+
+class ReadPages(FolderStore):
+    """A folder store that notes the pages that are read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.read: set[str] = set()
+
+    def get(self, key: str) -> StoredObject:
+        if key.startswith(CONTENT_PREFIX):
+            self.read.add(id_in_key(key))
+        return super().get(key)
+
+
+def test_a_full_pack_reads_only_pages_that_changed_or_vanished_and_equals_one_of_all_pages(tmp_path: Path) -> None:
+    store = ReadPages(folder_store(tmp_path / "store").root)
+    put(store, *(long(number, "words") for number in range(40)))
+    pack_full(store, DOMAIN, FullPackPlan(crawl_id="first"), work=tmp_path)
+    put(store, long(0, "other words"), long(40, "new words"))
+    changed, vanished, new = (page_id(f"https://{DOMAIN}/{number}") for number in (0, 39, 40))
+    crawled = [each for each in list_pages(store, DOMAIN) if each != vanished]
+    plan = FullPackPlan(crawl_id="second", page_ids=crawled, began=datetime.now(UTC) + timedelta(hours=1))
+    store.read.clear()
+    assert pack_full(store, DOMAIN, plan, work=tmp_path).removed == 1
+    assert store.read == {changed, vanished, new}
+    found, manifest = packed(store, tmp_path), read_manifest(store, DOMAIN)
+    assert (manifest.kind, manifest.crawl_id, manifest.pages) == ("full", "second", 40)
+    assert not pack_full(store, DOMAIN, plan, work=tmp_path).written
+    assert pack_full(store, DOMAIN, plan, work=tmp_path, force=True).written
+    assert found == packed(store, tmp_path)
+
+
+def test_a_full_pack_reads_all_pages_when_many_have_changed_since_it_last_did(tmp_path: Path) -> None:
+    store = ReadPages(folder_store(tmp_path / "store").root)
+    put(store, *(long(number, "words") for number in range(40)))
+    read = []
+    for crawl in range(6):
+        put(store, *(long(number, f"words of {crawl}") for number in range(3 * crawl, 3 * crawl + 3)))
+        store.read.clear()
+        pack_full(store, DOMAIN, FullPackPlan(crawl_id=str(crawl)), work=tmp_path)
+        read.append(len(store.read))
+    assert read == [40, 3, 3, 3, 40, 3]
 
 
 def long(number: int, text: str) -> Page:
@@ -173,5 +220,5 @@ def test_what_all_pages_determine_is_determined_again_when_a_share_of_them_has_c
     pack_incremental(store, DOMAIN, work=tmp_path)
     updated = packed(store, tmp_path)
     assert updated["meta"]["site_name"] == "New"
-    pack_full(store, DOMAIN, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path, force=True)
     assert updated == packed(store, tmp_path)

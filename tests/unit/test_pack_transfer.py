@@ -280,7 +280,7 @@ def test_a_searcher_whose_frames_are_deleted_while_it_reads_them_fetches_the_nex
         def get_part(self, key: str, start: int, size: int) -> bytes:
             if packers:
                 put(site, long(1, f"changed {len(packers)}"))
-                packers.pop()(site, DOMAIN)
+                packers.pop()(site, DOMAIN, force=True)
             return super().get_part(key, start, size)
 
     former = fetch_pack(site, DOMAIN, tmp_path / "former")

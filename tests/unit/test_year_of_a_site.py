@@ -102,7 +102,7 @@ def test_a_pack_that_was_updated_for_a_year_scores_as_a_new_one_and_is_hardly_la
         if number % 50 == 7 or number == packs:
             former, kept = kept, tmp_path / f"{number}"
             updated = fetch_pack_to(store, DOMAIN, kept, former=former)
-    pack_full(store, DOMAIN, work=tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path, force=True)
     fresh = fetch_pack_to(store, DOMAIN, new)
     assert updated.pages == fresh.pages
     assert scores(kept) == scores(new)
