@@ -44,6 +44,9 @@ PAGES = [
 BATCH = 50
 PATHS = ("/", "/api/v1/search", "/suggest")
 
+#: Phases whose requests are as many as the examples; those of its phase `coverage` are thousands.
+SAMPLED = "examples,fuzzing,stateful"
+
 #: A JSON Schema cannot say whether a name is a host or whether words can be searched for. So the answer 400 to values
 #: that the schema allows is right. A URL that is too long may be refused by the length of the address. All other checks
 #: have their defaults.
@@ -82,8 +85,10 @@ def client(
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("examples", [3, pytest.param(50, marks=pytest.mark.long)])
-def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path, examples: int) -> None:
+@pytest.mark.parametrize(
+    ("phases", "examples"), [(SAMPLED, 5), pytest.param(f"coverage,{SAMPLED}", 50, marks=pytest.mark.long)]
+)
+def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path, phases: str, examples: int) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
     done = subprocess.run(
@@ -91,7 +96,17 @@ def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path, exampl
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", str(config)),
             *("run", str(client.base_url.join("/api/v1/openapi.json"))),
-            *("--max-examples", str(examples), "--seed", "1", "--no-color", "--generation-database", "none"),
+            *(
+                "--phases",
+                phases,
+                "--max-examples",
+                str(examples),
+                "--seed",
+                "1",
+                "--no-color",
+                "--generation-database",
+                "none",
+            ),
             *("--header", "Authorization: Bearer correct-horse-battery"),
         ],
         cwd=tmp_path,
