@@ -247,7 +247,7 @@ def crawl_that_sets_redis_back(world: World, web: Site) -> None:
     world.work()
 
 
-@pytest.mark.parametrize("step", [11, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 @pytest.mark.parametrize(
     ("story", "process"),
     [
