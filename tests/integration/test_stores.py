@@ -116,32 +116,27 @@ class TestEveryStore:
             store.delete("a/b", if_match=present)
         assert keys(store) == []
 
-    @pytest.mark.parametrize(
-        "key",
-        [
+    def test_unusual_keys_are_listed_unchanged(self, store: ObjectStore) -> None:
+        for key in (
             "content/127.0.0.1:8080/x.json",
             "content/[::1]/x.json",
             "content/bücher.example/日本語 🎵.json",
             "a b/c+d%20e&f=g?h#i'\"\\.json",
             "x/...",
             "s" * 255 + "/" + "t" * 255,
-        ],
-    )
-    def test_unusual_keys_are_listed_unchanged(self, store: ObjectStore, key: str) -> None:
-        etag = store.put(key, key.encode())
-        assert store.get(key).data == key.encode()
-        assert [(stat.key, stat.etag) for stat in store.list(key[:4])] == [(key, etag)]
-        store.delete(key)
-        assert keys(store) == []
+        ):
+            etag = store.put(key, key.encode())
+            assert store.get(key).data == key.encode()
+            assert [(stat.key, stat.etag) for stat in store.list(key[:4])] == [(key, etag)]
+            store.delete(key)
+            assert keys(store) == []
 
-    @pytest.mark.parametrize(
-        "key",
-        ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.", "nul\0", "line\n", "\ud800", "s" * 256, "ab/" * 350 + "c"],
-    )
-    def test_an_invalid_key_is_refused(self, store: ObjectStore, key: str) -> None:
-        for operation in (store.get, store.stat, store.delete, lambda key: store.put(key, b"")):
-            with pytest.raises(InvalidKey, match="key"):
-                operation(key)
+    def test_an_invalid_key_is_refused(self, store: ObjectStore) -> None:
+        short = ("", "/a", "a/", "a//b", "../a", "a/../b", "a/.", "nul\0", "line\n", "\ud800")
+        for key in (*short, "s" * 256, "ab/" * 350 + "c"):
+            for operation in (store.get, store.stat, store.delete, lambda key: store.put(key, b"")):
+                with pytest.raises(InvalidKey, match="key"):
+                    operation(key)
         assert keys(store) == []
 
     def test_a_listing_is_in_key_order_for_any_prefix(self, store: ObjectStore) -> None:
@@ -160,10 +155,13 @@ class TestEveryStore:
         assert list(store.list_folders("crawls/a/")) == ["10", "2"]
         assert list(store.list_folders("none/")) == list(store.list_folders("crawls/a/2/")) == []
 
-    def test_more_than_a_thousand_objects_are_listed(self, store: ObjectStore) -> None:
-        names = [f"content/site.gov/{number:04}.json" for number in range(1_003)]
-        with ThreadPoolExecutor(8) as pool:
-            etags = list(pool.map(lambda name: store.put(name, name.encode()), names))
+    def test_more_objects_are_listed_than_an_answer_has(self, store: ObjectStore) -> None:
+        names = [f"content/site.gov/{number:04}.json" for number in range(11)]
+        etags = [store.put(name, name.encode()) for name in names]
+        if isinstance(store, S3Store):
+            # An answer has 1,000 by default; writing that number of objects took nine seconds.
+            few: Callable[..., None] = lambda params, **_: params.update(MaxKeys=3)  # noqa: E731 - It has a type.
+            store._client().meta.events.register("before-parameter-build.s3.ListObjectsV2", few)
         assert [(stat.key, stat.etag) for stat in store.list("content/site.gov/")] == list(
             zip(names, etags, strict=True)
         )
