@@ -104,19 +104,18 @@ def test_a_client_may_publish_work_and_nothing_else(settings: Settings, environm
     assert Broker(settings.broker).depth("site.index") == 1
 
 
-@pytest.mark.parametrize("name", [account.name for account in accounts(Settings())])
-def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(
-    environments: Environments, name: str
-) -> None:
-    url = environments[name]["BROKER_URL"]
-    may_control = not refused(url, lambda channel: publish(channel, "celery.pidbox", ""))
-    assert may_control == (name == "flower")
-    # The replies of these two go to queues by the default exchange, which reaches every queue.
-    reaches_mailbox = not refused(url, lambda channel: publish(channel, "", MAILBOX))
-    assert reaches_mailbox == (name in ("orchestrator", "searcher"))
-    for queue in QUEUES:
-        assert refused(url, lambda channel, queue=queue: channel.queue_delete(queue)), queue
-    assert refused(url, lambda channel: channel.queue_purge("site.dead"))
+def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(environments: Environments) -> None:
+    assert environments.keys() == {account.name for account in accounts(Settings())}
+    for name, environment in environments.items():
+        url = environment["BROKER_URL"]
+        may_control = not refused(url, lambda channel: publish(channel, "celery.pidbox", ""))
+        assert may_control == (name == "flower"), name
+        # The replies of these two go to queues by the default exchange, which reaches every queue.
+        reaches_mailbox = not refused(url, lambda channel: publish(channel, "", MAILBOX))
+        assert reaches_mailbox == (name in ("orchestrator", "searcher")), name
+        for queue in QUEUES:
+            assert refused(url, lambda channel, queue=queue: channel.queue_delete(queue)), (name, queue)
+        assert refused(url, lambda channel: channel.queue_purge("site.dead")), name
 
 
 def test_each_account_publishes_its_own_events_only(environments: Environments) -> None:
@@ -150,26 +149,26 @@ def test_a_worker_declares_delay_queues_and_finds_the_dead_set_that_it_may_not_d
     assert Broker(settings.broker).depths([policy.dead.name, policy.delay_queue(60_000).name]) == [2, 1]
 
 
-@pytest.mark.parametrize("name", ["worker", "packer", "orchestrator", "coverart"])
 def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
-    settings: Settings, environments: Environments, caplog: pytest.LogCaptureFixture, name: str
+    settings: Settings, environments: Environments, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publisher, policies = Publisher(environments[name]["BROKER_URL"]), retry_policies(settings)
-    handler = FailureHandler(policies=policies, publisher=publisher, timer=HandTimer(), worker=name)
-    with closing(publisher), connected(settings.broker) as operator:
-        canary = Canary(operator, wait=20)
-        replayed = {REPLAY: "keep", REPLAY_HISTORY: ["1d6a"]}
-        for headers in (
-            # Of a client, and of replays whose operator has gone or whose queue is another's.
-            {OUTCOME_TO: canary.queue},
-            {**replayed, OUTCOME_TO: "amq.gen-gone"},
-            {**replayed, OUTCOME_TO: "site.index"},
-            {**replayed, OUTCOME_TO: MAILBOX},
-            {**replayed, OUTCOME_TO: canary.queue},
-        ):
-            handler.report_outcome(replace(delivery("site.page"), headers=headers), "lived")
-        canary.expect(["1d6a"])
-        assert canary.wait_all(20)
+    for name in ("worker", "packer", "orchestrator", "coverart"):
+        publisher, policies = Publisher(environments[name]["BROKER_URL"]), retry_policies(settings)
+        handler = FailureHandler(policies=policies, publisher=publisher, timer=HandTimer(), worker=name)
+        with closing(publisher), connected(settings.broker) as operator:
+            canary = Canary(operator, wait=20)
+            replayed = {REPLAY: "keep", REPLAY_HISTORY: ["1d6a"]}
+            for headers in (
+                # Of a client, and of replays whose operator has gone or whose queue is another's.
+                {OUTCOME_TO: canary.queue},
+                {**replayed, OUTCOME_TO: "amq.gen-gone"},
+                {**replayed, OUTCOME_TO: "site.index"},
+                {**replayed, OUTCOME_TO: MAILBOX},
+                {**replayed, OUTCOME_TO: canary.queue},
+            ):
+                handler.report_outcome(replace(delivery("site.page"), headers=headers), "lived")
+            canary.expect(["1d6a"])
+            assert canary.wait_all(20), name
     assert caplog.messages == []
     assert Broker(settings.broker).depths(["site.index", MAILBOX, "site.dead"]) == [0, 0, 0]
 
