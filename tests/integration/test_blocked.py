@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from app.broker.worker.producer import NotConfirmed
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.command import as_process_with, invoked
+from tests.support.corner import own_vhost
 from tests.support.rabbitmqctl import rabbitmqctl
 from tests.support.sender import TIMEOUT, application
 from tests.support.waiting import eventually
@@ -32,49 +33,39 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
-#: A limit that no node stays below, and one that it does.
-_LOW, _ENOUGH = "1MB", "1GB"
-
-
 class AlarmedBroker:
-    """A running node at `url`, in its alarm from the beginning."""
+    """A running node, in its alarm from the beginning, with a vhost at `url`."""
 
     def __init__(self, settings: Settings, url: str) -> None:
         self.url = url
         self._settings = settings
 
     def raise_alarm(self) -> None:
-        """Let the node take no more messages."""
-        self._set_limit(_LOW)
+        """Let the node take no more messages: no node stays below this limit of memory."""
+        self._set_limit("1MB")
 
     def end_alarm(self) -> None:
         """Let the node take messages again."""
-        self._set_limit(_ENOUGH)
+        self._set_limit("512MB")
 
     def _set_limit(self, limit: str) -> None:
         rabbitmqctl(self._settings, "set_vm_memory_high_watermark", "absolute", limit)
 
 
-@contextmanager
-def alarmed_broker(data_dir: Path) -> Iterator[AlarmedBroker]:
-    """Run a node whose memory limit is one megabyte."""
-    settings = Settings(data_dir=data_dir)
-    more = settings.services_file.parent / "rabbitmq" / "conf.d"
-    more.mkdir(parents=True)
-    (more / "memory.conf").write_text(f"vm_memory_high_watermark.absolute = {_LOW}\n")
-    try:
-        urls = services.up(settings)
-        alarms = f"{urls.broker_api_url}health/checks/local-alarms"
-        eventually(lambda: requests.get(alarms, timeout=10).status_code == HTTPStatus.SERVICE_UNAVAILABLE, "its alarm")
-        yield AlarmedBroker(settings, urls.broker_url)
-    finally:
-        services.down(settings)
-
-
 @pytest.fixture(scope="module")
-def alarmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AlarmedBroker]:
-    with alarmed_broker(tmp_path_factory.mktemp("alarmed")) as broker:
-        yield broker
+def alarmed(private_services: Settings) -> Iterator[AlarmedBroker]:
+    urls = services.up(private_services)
+    with own_vhost(urls) as url:
+        broker = AlarmedBroker(private_services, url)
+        try:
+            broker.raise_alarm()
+            alarms = f"{urls.broker_api_url}health/checks/local-alarms"
+            eventually(
+                lambda: requests.get(alarms, timeout=10).status_code == HTTPStatus.SERVICE_UNAVAILABLE, "its alarm"
+            )
+            yield broker
+        finally:
+            broker.end_alarm()
 
 
 @pytest.fixture
