@@ -1,4 +1,4 @@
-"""A queue of 50,000 events on a real PostgreSQL: what the reader visits of it, and which events come first."""
+"""A queue of 200,000 events on a real PostgreSQL: what the reader visits of it, and which events come first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.servers.musicbrainz import changes, database
 
 pytestmark = pytest.mark.integration
 
-QUEUED, COMPLETED, FAILED = 50_000, 100_000, 5_000
+QUEUED, COMPLETED, FAILED = 200_000, 500_000, 20_000
 
 #: Rows of the table that a look may visit: it reads a page of 100, or a few of them.
 MOST_ROWS = 3_000
