@@ -61,6 +61,7 @@ ROBOTS_REQUESTS: Final = WorkerCounter("perennial_robots_requests", "Requests fo
 HOST_WAIT_SECONDS: Final = WorkerCounter("perennial_host_wait_seconds", "Seconds that runs wait for a host.")
 PACKS_BUILT: Final = WorkerCounter("perennial_packs_built", "Packs that were written.", ("kind",))
 PACK_SECONDS: Final = WorkerCounter("perennial_pack_build_seconds", "Seconds of building them.", ("kind",))
+PACK_BYTES: Final = WorkerCounter("perennial_pack_built_bytes", "Bytes of their frames.", ("kind",))
 CONFIRM_WAITS: Final = WorkerCounter("perennial_confirm_waits", "Waits for confirms, each of one or more messages.")
 CONFIRM_SECONDS: Final = WorkerCounter("perennial_confirm_wait_seconds", "Seconds of these waits.")
 ART_JOBS: Final = WorkerCounter("perennial_art_jobs", "Runs of cover art jobs.", ("kind", "outcome"))
@@ -70,7 +71,7 @@ SEARCHER_SECONDS: Final = WorkerCounter("perennial_searcher_query_seconds", "Sec
 
 COUNTERS: Final = (
     *(TASK_RUNS, CRAWLED_URLS, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWL_BYTES, ROBOTS_REQUESTS, HOST_WAIT_SECONDS),
-    *(PACKS_BUILT, PACK_SECONDS, CONFIRM_WAITS, CONFIRM_SECONDS, ART_JOBS, ARCHIVE_ANSWERS),
+    *(PACKS_BUILT, PACK_SECONDS, PACK_BYTES, CONFIRM_WAITS, CONFIRM_SECONDS, ART_JOBS, ARCHIVE_ANSWERS),
     *(SEARCHER_QUERIES, SEARCHER_SECONDS),
 )
 

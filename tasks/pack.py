@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
-from app.counts import PACK_SECONDS, PACKS_BUILT
+from app.counts import PACK_BYTES, PACK_SECONDS, PACKS_BUILT
 from app.crawl.crawl_records import RecordedCrawl
 from app.crawl.left_out import find_left_out
 from app.crawl.record.crawls import list_crawls, update_crawl
@@ -115,6 +115,7 @@ def _announce(result: PackResult) -> None:
     if result.written:
         PACKS_BUILT.add(result.kind)
         PACK_SECONDS.add(result.kind, amount=result.seconds)
+        PACK_BYTES.add(result.kind, amount=result.size)
     process = context()
     if result.generation and not is_announced(process.store, result.domain, result.sha256):
         process.publisher.publish([event_message("update", result.as_event())])
