@@ -17,6 +17,8 @@ import requests
 
 from config.settings import ROOT
 from tests.servers.site import Site, page
+from tests.support.generated import commands, options
+from tests.support.manual import manual
 from tests.support.waiting import eventually
 from tests.support.web import free_port
 
@@ -45,6 +47,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, folder)
+    (folder / "man").mkdir()
+    (folder / "man" / "perennial.1").write_text(manual())
     options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
     run(sys.executable, "-m", "pip", "wheel", *options, ".", folder=folder)
     [built] = folder.glob("perennial-*.whl")
@@ -79,6 +83,14 @@ def test_the_wheel_holds_every_file_of_its_packages(installed: Path) -> None:
     assert modules.is_relative_to(installed.parent)
     missing = [name for name in listed if not (modules / name).is_file()]
     assert missing == ["app/broker/pyproject.toml"], "all but that of a distribution of its own"
+
+
+def test_the_wheel_of_a_release_holds_a_man_page_with_every_command_and_option(installed: Path) -> None:
+    page = (installed.parent / "share" / "man" / "man1" / "perennial.1").read_text().replace("\\-", "-")
+    for name, command in commands().items():
+        section = page.partition(f'.SS "{name} ')[2].partition("\n.SS ")[0]
+        assert section, name
+        assert not [each for each in options(command) if each.startswith("-") and each not in section], name
 
 
 def test_an_installed_wheel_has_its_data_in_the_users_folder(installed: Path, tmp_path: Path) -> None:
