@@ -206,12 +206,13 @@ def _start_unless_running(crawl: DueCrawl, now: datetime) -> None:
 def _sweep_what_was_lost() -> None:
     """Publish what a Redis that was started again or emptied may lack, and sweeps of crawls that were restored.
 
-    Redis may come back without its last writes: a page that was completed in them is open again, without a message.
+    A Redis that was started again may lack its last writes: a page that was completed in them is open again, without a
+    message.
     """
     process = context()
-    if process.epoch.is_new():
+    if change := process.epoch.change():
         logger.warning("Redis is new or was started again: crawls, packs and timers are compared with the store")
-        for each in process.frontier.active():
+        for each in process.frontier.active() if change == "restarted" else ():
             messages = process.frontier.readmit(each.id)
             with trace_of(each.id):
                 process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages)))

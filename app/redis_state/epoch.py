@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Literal
 
 from redis import Redis
 
@@ -23,16 +24,20 @@ class Epoch:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    def is_new(self) -> bool:
-        """Return whether a new epoch has begun, and `note` was not called since.
+    def change(self) -> Literal["", "emptied", "restarted"]:
+        """Return how a new epoch has begun, unless `note` was called since. A repeated call takes it for a restart.
 
-        Workers see the new epoch before anything is published again: they forget what the former one knew.
+        A Redis that was empty has lost no part of what is written since. One that was started again, or replaced by its
+        replica, may lack its last writes. Workers see the new epoch before anything is published again: they forget
+        what the former one knew.
         """
         run_id = str(self._redis.info("server")["run_id"])
         epoch, compared = self._redis.mget(EPOCH, _COMPARED)
         if epoch != run_id:
             self._redis.set(EPOCH, run_id)
-        return compared != run_id
+        if compared == run_id:
+            return ""
+        return "restarted" if epoch else "emptied"
 
     def note(self) -> None:
         """Note that what the present epoch may lack is published again."""

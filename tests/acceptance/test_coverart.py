@@ -62,6 +62,62 @@ def user_of(art: ArtSystem) -> str:
     return urlsplit(art.environment["BROKER_URL"]).username or "guest"
 
 
+# From Python. It comes before the worker of the other tests, which would take the messages.
+
+CALLS = """
+import sys
+from app.errors import InvalidJob
+from tasks.coverart import delete, index, move
+
+gid, other = sys.argv[1:]
+print(index.delay(gid.upper()).id)
+move.delay(1, gid, new_gid=other)
+delete.delay(gid)
+delete.apply_async((gid, 7), {"suffix": "png"}, confirm=True)
+index.s(gid).apply_async(task_id="mine")
+index.delay(other, archive="cover-art-archive")
+for call in (
+    lambda: index.delay("x"),
+    lambda: index.delay(),
+    lambda: move.delay(1, gid, gid, "jpg", 5),
+    lambda: index.delay(gid, archive="nowhere"),
+    lambda: index.apply_async((gid,), countdown=3),
+):
+    try:
+        call()
+    except InvalidJob as error:
+        print(error)
+"""
+
+
+def test_a_call_from_python_posts_the_plain_message_and_a_bad_one_is_refused(art: ArtSystem, gid: str) -> None:
+    other = str(uuid.uuid4())
+    command = [sys.executable, "-c", CALLS, gid, other]
+    done = subprocess.run(command, cwd=ROOT, env=art.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    ident, *refusals = done.stdout.splitlines()
+    assert refusals == [
+        "gid 'x': expected a UUID",
+        "index(gid): missing a required argument: 'gid'",
+        "move(id, old_gid, new_gid, suffix='jpg'): too many positional arguments",
+        "archive 'nowhere' is not served here; served: cover-art-archive, event-art-archive",
+        "coverart.index: a plain message cannot carry countdown",
+    ]
+    sent = {kind: art.broker.take(f"cover-art-archive.{kind}") for kind in ("index", "move", "delete")}
+    bodies = {kind: [bytes(each.body) for each in messages] for kind, messages in sent.items()}
+    assert bodies == {
+        "index": [gid.encode(), gid.encode(), other.encode()],
+        "move": [f"1\n{gid}\n{other}\njpg\n".encode()],
+        "delete": [f"index.json\n{gid}".encode(), f"7\n{gid}\npng".encode()],
+    }
+    for each in (each for messages in sent.values() for each in messages):
+        assert not each.headers
+        assert set(each.properties) - {"application_headers"} == {"delivery_mode", "message_id"}
+        assert each.properties["delivery_mode"] == 2
+        assert each.content_type is None
+    assert [each.properties["message_id"] for each in sent["index"]][:2] == [ident, "mine"]
+
+
 # What may come
 
 X_DEATH = {
@@ -129,62 +185,6 @@ def test_a_failed_message_is_listed_and_replayed_with_a_fresh_budget(art: ArtSys
     # The first run of its new life is refused as well, and is retried: it has its five runs again.
     eventually(lambda: art.archive.hits(listing_of(gid)) == 7, "it succeeded")
     assert art.broker.depth(FAILED) == 0
-
-
-# From Python
-
-CALLS = """
-import sys
-from app.errors import InvalidJob
-from tasks.coverart import delete, index, move
-
-gid, other = sys.argv[1:]
-print(index.delay(gid.upper()).id)
-move.delay(1, gid, new_gid=other)
-delete.delay(gid)
-delete.apply_async((gid, 7), {"suffix": "png"}, confirm=True)
-index.s(gid).apply_async(task_id="mine")
-index.delay(other, archive="cover-art-archive")
-for call in (
-    lambda: index.delay("x"),
-    lambda: index.delay(),
-    lambda: move.delay(1, gid, gid, "jpg", 5),
-    lambda: index.delay(gid, archive="nowhere"),
-    lambda: index.apply_async((gid,), countdown=3),
-):
-    try:
-        call()
-    except InvalidJob as error:
-        print(error)
-"""
-
-
-def test_a_call_from_python_posts_the_plain_message_and_a_bad_one_is_refused(art: ArtSystem, gid: str) -> None:
-    other = str(uuid.uuid4())
-    command = [sys.executable, "-c", CALLS, gid, other]
-    done = subprocess.run(command, cwd=ROOT, env=art.environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    ident, *refusals = done.stdout.splitlines()
-    assert refusals == [
-        "gid 'x': expected a UUID",
-        "index(gid): missing a required argument: 'gid'",
-        "move(id, old_gid, new_gid, suffix='jpg'): too many positional arguments",
-        "archive 'nowhere' is not served here; served: cover-art-archive, event-art-archive",
-        "coverart.index: a plain message cannot carry countdown",
-    ]
-    sent = {kind: art.broker.take(f"cover-art-archive.{kind}") for kind in ("index", "move", "delete")}
-    bodies = {kind: [bytes(each.body) for each in messages] for kind, messages in sent.items()}
-    assert bodies == {
-        "index": [gid.encode(), gid.encode(), other.encode()],
-        "move": [f"1\n{gid}\n{other}\njpg\n".encode()],
-        "delete": [f"index.json\n{gid}".encode(), f"7\n{gid}\npng".encode()],
-    }
-    for each in (each for messages in sent.values() for each in messages):
-        assert not each.headers
-        assert set(each.properties) - {"application_headers"} == {"delivery_mode", "message_id"}
-        assert each.properties["delivery_mode"] == 2
-        assert each.content_type is None
-    assert [each.properties["message_id"] for each in sent["index"]][:2] == [ident, "mine"]
 
 
 # The topology

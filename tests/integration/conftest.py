@@ -45,7 +45,7 @@ def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest
     """Return the context of this process as in a worker, with the settings of the test."""
     monkeypatch.setattr("tasks.timers.STALLED", 1)
     with task_context(environment, settings, monkeypatch) as context:
-        assert context.epoch.is_new()
+        assert context.epoch.change()
         context.epoch.note()
         yield context
 

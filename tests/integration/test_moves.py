@@ -38,7 +38,7 @@ pytestmark = pytest.mark.integration
 def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Return the context of this process. No timer fires during a test."""
     with task_context({**environment, "TIMER_TIMEOUT": "600"}, settings, monkeypatch) as context:
-        assert context.epoch.is_new()
+        assert context.epoch.change()
         context.epoch.note()
         yield context
 

@@ -125,8 +125,8 @@ def test_attempts_to_guess_the_token_are_limited_and_it_is_not_logged(
 @pytest.mark.parametrize(
     ("path", "named", "status", "kind"),
     [
-        ("/api/v1/ops/urls", {"domain": "b.gov"}, 404, "never-indexed"),
-        ("/api/v1/ops/broken-links", {"domain": "b.gov"}, 404, "never-indexed"),
+        ("/api/v1/ops/urls", {"domain": "b.gov"}, 404, "not-found"),
+        ("/api/v1/ops/broken-links", {"domain": "b.gov"}, 404, "not-found"),
         ("/api/v1/ops/urls", {"domain": DOMAIN, "reason": "unheard-of"}, 400, "invalid"),
         ("/api/v1/ops/urls", {"domain": DOMAIN, "format": "xml"}, 400, "invalid"),
         ("/api/v1/ops/status", {"domain": "no host"}, 400, "invalid"),

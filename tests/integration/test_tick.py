@@ -18,6 +18,7 @@ from app.celery import app
 from app.crawl.frontier.values import Crawl, FoundPage, Host, MessageKind
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.entries import UrlEntry
+from app.redis_state.epoch import EPOCH
 from app.storage.folder import FolderStore
 from app.storage.layout import page_id
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
@@ -236,10 +237,18 @@ def test_a_lost_redis_is_noticed_once_and_everything_is_compared_with_the_store(
     tick()
     assert broker.depth("site.pack") == 0
     process.redis.flushdb()
+    # What is written after a loss of all keys is complete: its pages are not published twice.
+    process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
+    process.frontier.note_published("c", [FoundPage("https://a.gov/", "https://a.gov/", 0)])
     tick()
     tick()
     [message] = broker.take("site.pack")
     assert json.loads(message.body) == {"type": "sweep"}
+    assert broker.depth("site.index") == 0
+    process.redis.set(EPOCH, "of another server")
+    process.redis.delete(f"{EPOCH}:compared")
+    tick()
+    assert broker.depth("site.index") == 1
 
 
 def test_a_tick_of_beat_names_no_time_by_which_a_worker_with_another_clock_would_discard_it(
