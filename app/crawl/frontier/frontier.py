@@ -14,6 +14,7 @@ from redis import Redis
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.cache import CrawlCache
 from app.crawl.frontier.host_limits import host_is_busy
+from app.crawl.frontier.script_values import MAX_ERROR, FoundLinks, entered_of
 from app.crawl.frontier.values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
@@ -73,12 +74,6 @@ _END_PUBLISHING, END_AGAIN = 10, 300
 
 #: Pages of the former crawl that one command gives to Redis.
 _BATCH = 1_000
-
-#: Begins the names by which a process caches excluded pages, so that a link that is followed still counts as new.
-_EXCLUDED = "excluded "
-
-#: Characters of an error that are kept of a page's last failure.
-_MAX_ERROR = 300
 
 
 class Frontier(CrawlView):
@@ -185,7 +180,7 @@ class Frontier(CrawlView):
             case "unknown":
                 return [Entered(fetch=False, crawl_found=False)] * len(links)
         soft_404, former_known, rows = values
-        return [_entered(row, soft_404=str(soft_404), former_known=bool(former_known)) for row in rows]
+        return [entered_of(row, soft_404=str(soft_404), former_known=bool(former_known)) for row in rows]
 
     def complete(
         self,
@@ -212,9 +207,9 @@ class Frontier(CrawlView):
             *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission, ttl),
             *(max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, batch or "", self._ttl),
         ]
-        pages, reply = [_FoundLinks(each) for each in completions], list[Any]()
+        pages, reply = [FoundLinks(each) for each in completions], list[Any]()
         while not reply:
-            unseen, cached = self._cache.unseen(crawl_id, chain.from_iterable(map(_FoundLinks.names, pages)))
+            unseen, cached = self._cache.unseen(crawl_id, chain.from_iterable(map(FoundLinks.names, pages)))
             fresh, noted, arguments = [], list[str](), list[object]()
             for page in pages:
                 names, excluded, fields = page.taken(unseen)
@@ -250,7 +245,7 @@ class Frontier(CrawlView):
         key = crawl_key(crawl_id)
         self._release(
             keys=[*parts_of(key, "admitted", "retrying"), host_keys(host.name)[1], f"{key}:failures"],
-            args=[message_name(kind, canonical_key), int(failed), error[:_MAX_ERROR], self._ttl],
+            args=[message_name(kind, canonical_key), int(failed), error[:MAX_ERROR], self._ttl],
         )
 
     def refill(self, *, stalled: float) -> Iterator[Refill]:
@@ -457,46 +452,5 @@ class Frontier(CrawlView):
         return Former.from_text(str(found or ""))
 
 
-class _FoundLinks:
-    """The links and the excluded links of a completion by the names by which a process caches them."""
-
-    def __init__(self, page: Completion) -> None:
-        self._page = page
-        self._links = {link.name: link for link in page.links}
-        # A menu repeats excluded URLs on each page of a site. Of two reasons, the first one counts.
-        self._excluded = {f"{_EXCLUDED}{link.name}": (reason, link) for reason, link in reversed(list(page.excluded))}
-
-    def names(self) -> Iterator[str]:
-        return chain(self._links, self._excluded)
-
-    def taken(self, unseen: set[str]) -> tuple[list[str], list[str], list[object]]:
-        """Take the unseen names of the page; return those of links and excluded links, and the page for the script."""
-        fresh = [each for each in self._links if each in unseen]
-        noted = [each for each in reversed(self._excluded) if each in unseen]
-        unseen.difference_update(fresh, noted)
-        page = self._page
-        fields: list[object] = [page.name, page.state, int(page.indexed), page.error[:_MAX_ERROR] or page.line]
-        fields += [page.text, len(page.canonical_key), len(fresh), len(noted)]
-        for each in fresh:
-            fields += (each, to_entry(self._links[each]))
-        for reason, link in map(self._excluded.__getitem__, noted):
-            fields += (reason, link.name, to_entry(link))
-        return fresh, noted, fields
-
-
 def _was_read(entry: UrlEntry) -> bool:
     return entry.reason == Reason.SITEMAP
-
-
-def _entered(row: Sequence[object], *, soft_404: str, former_known: bool) -> Entered:
-    """Return the begin of a page's run as the script says it: an action and its values."""
-    action, *values = map(str, row)
-    match action:
-        case "spent":
-            return Entered(fetch=False, spent=values[0])
-        case "not-due":
-            return Entered(fetch=False, former=Former.from_text(values[0]), not_due=True)
-        case "fetch":
-            former = Former.from_text(values[0]) if values[0] else None
-            return Entered(fetch=True, former=former, soft_404=soft_404, former_known=former_known)
-    return Entered(fetch=False, handover=admitted_of(values, 0.0))
