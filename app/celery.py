@@ -78,10 +78,9 @@ def _count_confirmed(seconds: float) -> None:
 
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]
-@signals.beat_init.connect  # type: ignore[untyped-decorator]
-def _begin_error_reports(sender: Any, **_: Any) -> None:
+def _begin_error_reports(**_: Any) -> None:
     # Before the processes of the pool are forked, in which Sentry's integration is called.
-    error_reports.begin("worker" if isinstance(sender, str) else "beat", get_settings())
+    error_reports.begin("worker", get_settings())
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
@@ -99,6 +98,7 @@ def _end_of_process(**_: Any) -> None:
 @signals.beat_init.connect  # type: ignore[untyped-decorator]
 def _begin_beat(**_: Any) -> None:
     tracing.begin("beat", get_settings().otel_exporter_otlp_endpoint)
+    error_reports.begin("beat", get_settings())
 
 
 @signals.heartbeat_sent.connect  # type: ignore[untyped-decorator]

@@ -63,7 +63,7 @@ def before_send(settings: Settings) -> Filter:
             return None
         about = about_task(record)
         event["extra"] = {**event.get("extra", {}), "url": about.pop("url", "")}
-        event["tags"] = {**event.get("tags", {}), **{name: value for name, value in about.items() if value}}
+        event["tags"] = {**event.get("tags", {}), **about}
         return dict(scrubbed(event))
 
     return prepared

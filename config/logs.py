@@ -79,7 +79,8 @@ class LineFormatter(ScrubbingFormatter):
     """One line for people, with the task's id, name, attempt, domain and crawl id in brackets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        about = {name: value for name, value in about_task(record).items() if value and name != "url"}
+        about = about_task(record)
+        about.pop("url", None)
         words = [str(about.pop(name)) for name in ("task_id", "task") if name in about]
         words += [f"{name}={value}" for name, value in about.items()]
         record.about = f" [{' '.join(words)}]" if words else ""
@@ -110,7 +111,7 @@ def about_task(record: logging.LogRecord | None) -> dict[str, Any]:
     """Return the task that runs or that a record names, its attempt, and what its message says of the site and crawl.
 
     A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, perhaps with `task`,
-    `attempt` and `task_kwargs`, or as Celery does, by an `id` in `extra={"data": ...}`. Values of others are empty.
+    `attempt` and `task_kwargs`, or as Celery does, by an `id` in `extra={"data": ...}`. Only what is given is returned.
     """
     task = current_task
     if task and task.request:
@@ -132,7 +133,7 @@ def about_task(record: logging.LogRecord | None) -> dict[str, Any]:
             about["domain"] = urlsplit(str(about["url"])).netloc.rpartition("@")[2].lower()
     if name in BEGINS_CRAWL:
         about.setdefault("crawl_id", ident)
-    return about
+    return {name: value for name, value in about.items() if value}
 
 
 def configure(level: int | str | None = None, file: str | None = None) -> None:

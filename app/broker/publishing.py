@@ -71,7 +71,7 @@ class Publisher:
         self._once = once
         self._timeout = timeout
         self._confirm_limit = confirm_limit
-        #: Called with the number of messages that the broker confirmed, and the seconds of the send and the wait.
+        #: Called when the broker has confirmed messages, with the seconds of the send and the wait.
         self.on_confirmed: Callable[[float], None] | None = None
         self._lock = threading.Lock()
         self._connection: Connection | None = None

@@ -1,7 +1,7 @@
 -- Begin the work on the pages of a message, in one round trip. Returns an action and its values:
--- 'pages', the hash of the text of its site's error page, 1 if Redis has what the former crawl knew, and a row for each page; 'unknown' for a crawl that Redis does not have, of which no
--- trace is left here; 'wait' and seconds; 'busy' and the number of a page while another message of it is worked on;
--- 'foreign' and the domain of the crawl.
+-- 'pages', the hash of the text of its site's error page, 1 if Redis has what the former crawl knew, and a row for each page;
+-- 'unknown' for a crawl that Redis does not have, of which no trace is left here; 'wait' and seconds; 'busy' and the number of
+-- a page while another message of it is worked on; 'foreign' and the domain of the crawl.
 -- The row of a page: 'fetch' and what the former crawl knew of it; 'done' and the items that it handed over, to be published
 -- again; 'held' and 'cancelled': nothing is to do; 'not-due' and what the former crawl knew of it; 'spent' and a reason code
 -- where pages like this one became a trap meanwhile.
