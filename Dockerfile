@@ -7,7 +7,8 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
 WORKDIR /perennial
 
 # Dependencies first: a change of the code alone does not install them again. The development groups stay out, and so
-# does what no process uses: of boto's 28 MB all services but the store's and those that give out its credentials.
+# does what no process uses: of boto's 28 MB all services but the store's and those that give out its credentials, and
+# zstandard's second library of 12 MB, which is for PyPy.
 COPY pyproject.toml constraints.txt ./
 # Extras of the package, with commas between them.
 ARG EXTRAS=""
@@ -17,7 +18,8 @@ print(*p['dependencies'], *(d for e in '$EXTRAS'.split(',') if e for d in p['opt
         > /tmp/requirements.txt \
     && /venv/bin/pip install --quiet --only-binary :all: --constraint constraints.txt --requirement /tmp/requirements.txt \
     && find /venv/lib/*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
-        ! -name s3 ! -name sts ! -name signin ! -name 'sso*' -exec rm -r {} +
+        ! -name s3 ! -name sts ! -name signin ! -name 'sso*' -exec rm -r {} + \
+    && rm /venv/lib/*/site-packages/zstandard/_cffi*
 
 COPY Procfile ./
 COPY config config

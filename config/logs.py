@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import logging.config
+import logging.handlers
 import re
+import sys
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import structlog
 from celery import current_task
 from pydantic import SecretStr
+from structlog.typing import EventDict, Processor
 
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
@@ -20,9 +21,6 @@ from config.settings import Settings, get_settings
 #: Loggers of Celery that write a line for each message or tick ("received", "succeeded", "ignored", "Discarding revoked
 #: task"). These lines are for debugging; Flower shows the same. Warnings of these loggers are logged.
 CHATTY = ("celery.worker.strategy", "celery.worker.request", "celery.app.trace", "celery.beat")
-
-#: A line for people.
-TEXT = "%(asctime)s %(levelname)-7s %(processName)s %(name)s%(about)s %(message)s"
 
 #: Written in place of a secret.
 MASK = "********"
@@ -54,18 +52,6 @@ def secrets_in(settings: Settings) -> re.Pattern[str]:
     return re.compile("|".join([r"://[^\s/?#]*@", *map(re.escape, longest_first)]))
 
 
-class ScrubbingFormatter(logging.Formatter):
-    """Format a record without secrets."""
-
-    def __init__(self, fmt: str, *, secrets: re.Pattern[str]) -> None:
-        """Format by `fmt`, without what `secrets` matches."""
-        super().__init__(fmt)
-        self._secrets = secrets
-
-    def format(self, record: logging.LogRecord) -> str:
-        return scrub(super().format(record), self._secrets)
-
-
 def scrub(text: str, secrets: re.Pattern[str]) -> str:
     """Return a text with a mask in place of each secret."""
     return secrets.sub(_masked, text)
@@ -75,36 +61,44 @@ def _masked(match: re.Match[str]) -> str:
     return f"://{MASK}@" if match[0].startswith("://") else MASK
 
 
-class LineFormatter(ScrubbingFormatter):
-    """One line for people, with the task's id, name, attempt, domain and crawl id in brackets."""
+def formatter(settings: Settings, *, as_json: bool, colors: bool = False) -> structlog.stdlib.ProcessorFormatter:
+    """Return what makes a line of a record, without secrets: a JSON object, or text for people, without the URL.
 
-    def format(self, record: logging.LogRecord) -> str:
-        about = about_task(record)
-        about.pop("url", None)
-        words = [str(about.pop(name)) for name in ("task_id", "task") if name in about]
-        words += [f"{name}={value}" for name, value in about.items()]
-        record.about = f" [{' '.join(words)}]" if words else ""
-        return super().format(record)
+    A traceback is the field `exception` of the object, and lines below the text.
+    """
+    secrets = secrets_in(settings)
+
+    def hide_secrets(_logger: Any, _method: str, fields: EventDict) -> EventDict:
+        return {name: each if isinstance(each, int) else scrub(str(each), secrets) for name, each in fields.items()}
+
+    processors: list[Processor] = [
+        structlog.processors.TimeStamper(fmt="iso", key="time"),
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        _add_context,
+        structlog.processors.format_exc_info,
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        hide_secrets,
+    ]
+    if as_json:
+        renamed = structlog.processors.EventRenamer("message")
+        processors += [renamed, structlog.processors.JSONRenderer(ensure_ascii=False)]
+    else:
+        processors += [
+            _leave_out_url,
+            structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="time", sort_keys=False),
+        ]
+    return structlog.stdlib.ProcessorFormatter(processors=processors)
 
 
-class JsonFormatter(ScrubbingFormatter):
-    """One JSON object a line; a traceback is part of `message`."""
+def _add_context(_logger: Any, _method: str, fields: EventDict) -> EventDict:
+    record = fields["_record"]
+    return {**fields, "process": record.processName, "pid": record.process, **about_task(record)}
 
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "process": record.processName,
-            "pid": record.process,
-            "logger": record.name,
-            "message": super().format(record),
-            **about_task(record),
-        }
-        return json.dumps({name: self._scrubbed(value) for name, value in fields.items() if value}, ensure_ascii=False)
 
-    def _scrubbed(self, value: Any) -> Any:
-        """Return a number as it is, and all else as text without secrets."""
-        return value if isinstance(value, int) else scrub(str(value), self._secrets)
+def _leave_out_url(_logger: Any, _method: str, fields: EventDict) -> EventDict:
+    fields.pop("url", None)
+    return fields
 
 
 def about_task(record: logging.LogRecord | None) -> dict[str, Any]:
@@ -139,27 +133,14 @@ def about_task(record: logging.LogRecord | None) -> dict[str, Any]:
 def configure(level: int | str | None = None, file: str | None = None) -> None:
     """Set up logging of this process to standard error or a file, at `level` or the setting LOG_LEVEL."""
     settings = get_settings()
-    chosen = level or settings.log_level
-    as_json = settings.log_format == "json"
-    to = {"class": "logging.StreamHandler"}
+    handler: logging.Handler = logging.StreamHandler()
     if file:
         # It opens the file again after a rotation.
-        to = {"class": "logging.handlers.WatchedFileHandler", "filename": file, "encoding": "utf-8"}
-    logging.config.dictConfig(
-        {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "formatters": {
-                "line": {
-                    "()": JsonFormatter if as_json else LineFormatter,
-                    "fmt": "%(message)s" if as_json else TEXT,
-                    "secrets": secrets_in(settings),
-                }
-            },
-            "handlers": {"output": {**to, "formatter": "line"}},
-            "root": {"level": chosen, "handlers": ["output"]},
-        }
+        handler = logging.handlers.WatchedFileHandler(file, encoding="utf-8")
+    handler.setFormatter(
+        formatter(settings, as_json=settings.log_format == "json", colors=not file and sys.stderr.isatty())
     )
+    logging.basicConfig(level=level or settings.log_level, handlers=[handler], force=True)
     if logging.getLogger().level > logging.DEBUG:
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.WARNING)

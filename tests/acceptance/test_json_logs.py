@@ -54,7 +54,7 @@ def test_a_crawl_is_followed_by_its_id_and_its_page_through_three_retries(
     first = 1 if alone == crawl[1:-2] else 2
     assert [line["attempt"] for line in about if line["logger"].endswith("failures")] == [*range(first, 5)]
     # Celery's own line of the last run is one of the pool's process.
-    [traceback] = [line for line in about if "Traceback" in line["message"]]
+    [traceback] = [line for line in about if "exception" in line]
     assert (traceback["attempt"], traceback["task"]) == (4, "site.page")
     # A line for each page, or each second, would be here more often.
     assert max(Counter(_shape(line) for line in lines).values()) < 10

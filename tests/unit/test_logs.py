@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from typing import Any
 
 import pytest
 from celery import Celery
 from pydantic import SecretStr
 
-from config.logs import MASK, TEXT, JsonFormatter, LineFormatter, ScrubbingFormatter, secrets_in
+from config.logs import MASK, formatter
 from config.settings import Settings
 
 pytestmark = pytest.mark.unit
@@ -24,16 +25,21 @@ SETTINGS = Settings(
 )
 
 
-def formatted(formatter: type[ScrubbingFormatter], message: str, *arguments: object, **extra: Any) -> str:
+TEXT, JSON = formatter(SETTINGS, as_json=False), formatter(SETTINGS, as_json=True)
+
+
+def formatted(
+    form: logging.Formatter, message: str, *arguments: object, exc_info: BaseException | None = None, **extra: Any
+) -> str:
     """Return the line of a record."""
-    fmt = TEXT if formatter is LineFormatter else "%(message)s"
+    exception = (type(exc_info), exc_info, exc_info.__traceback__) if exc_info else None
     record = logging.getLogger("app.crawl").makeRecord(
-        "app.crawl", logging.WARNING, "page.py", 1, message, arguments, None, extra=extra
+        "app.crawl", logging.WARNING, "page.py", 1, message, arguments, exception, extra=extra
     )
-    return formatter(fmt, secrets=secrets_in(SETTINGS)).format(record)
+    return form.format(record)
 
 
-@pytest.mark.parametrize("formatter", [LineFormatter, JsonFormatter])
+@pytest.mark.parametrize("form", [TEXT, JSON], ids=["text", "json"])
 @pytest.mark.parametrize(
     ("said", "written"),
     [
@@ -43,41 +49,45 @@ def formatted(formatter: type[ScrubbingFormatter], message: str, *arguments: obj
         ("other4711 archive4711 worker4711 web4711 site4711", " ".join([MASK] * 5)),
     ],
 )
-def test_no_line_shows_a_secret(formatter: type[ScrubbingFormatter], said: str, written: str) -> None:
-    line = formatted(formatter, "%s", said)
-    assert (json.loads(line)["message"] if formatter is JsonFormatter else line.split("app.crawl ")[1]) == written
+def test_no_line_shows_a_secret(form: logging.Formatter, said: str, written: str) -> None:
+    line = formatted(form, "%s", said)
+    assert json.loads(line)["message"] == written if form is JSON else f"] {written} " in line
 
 
 def test_a_line_of_the_main_process_names_the_message_that_it_is_about() -> None:
-    assert "app.crawl [abc] retry [] of it" in formatted(LineFormatter, "retry [] of it", task_id="abc")
-    assert "app.crawl retry" in formatted(LineFormatter, "retry")
-    line = json.loads(formatted(JsonFormatter, "retry", data={"id": "abc"}))
-    assert (line["task_id"], line["level"], line["logger"]) == ("abc", "WARNING", "app.crawl")
+    text = formatted(TEXT, "retry [] of it", task_id="abc")
+    assert "[warning  ] retry [] of it" in text
+    assert re.search(r"\[app\.crawl\] process=MainProcess pid=\d+ task_id=abc$", text)
+    assert re.search(r"pid=\d+$", formatted(TEXT, "retry"))
+    line = json.loads(formatted(JSON, "retry", data={"id": "abc"}))
+    assert (line["task_id"], line["level"], line["logger"]) == ("abc", "warning", "app.crawl")
     assert {"time", "process", "pid"} <= set(line)
-    assert "task_id" not in json.loads(formatted(JsonFormatter, "retry"))
-    begins = {"task": "site.index_and_crawl", "task_id": "c1", "attempt": 2}
-    line = json.loads(formatted(JsonFormatter, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"}))
+    assert "task_id" not in json.loads(formatted(JSON, "retry"))
+    begins: dict[str, Any] = {"task": "site.index_and_crawl", "task_id": "c1", "attempt": 2}
+    line = json.loads(formatted(JSON, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"}))
     assert line | begins | {"crawl_id": "c1", "domain": "site.example"} == line
     assert line["url"] == f"https://{MASK}@Site.example/"
-    text = formatted(LineFormatter, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"})
-    assert "app.crawl [c1 site.index_and_crawl attempt=2 domain=site.example crawl_id=c1] retry" in text
+    text = formatted(TEXT, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"})
+    assert text.endswith("task_id=c1 task=site.index_and_crawl attempt=2 domain=site.example crawl_id=c1")
 
 
-def test_a_line_of_a_task_names_its_site_and_crawl_and_json_is_one_line() -> None:
+def test_a_line_of_a_task_names_its_site_and_crawl_and_json_is_one_line_with_its_traceback() -> None:
     app = Celery("lines", set_as_current=False)
     lines: list[str] = []
 
     @app.task(name="site.page")  # type: ignore[untyped-decorator]
     def page(**_message: Any) -> None:
-        lines.extend(formatted(formatter, "first\nsecond") for formatter in (LineFormatter, JsonFormatter))
+        lines.extend(formatted(form, "first\nsecond", exc_info=ValueError("site4711")) for form in (TEXT, JSON))
 
     url = "https://kim:secret@site.example/a"
     page.apply(kwargs={"url": url, "domain": "site.example", "crawl_id": "c1", "depth": 1}, task_id="abc")
     [text, line] = lines
-    assert "app.crawl [abc site.page attempt=1 domain=site.example crawl_id=c1] first\nsecond" in text
+    assert "task_id=abc task=site.page attempt=1 domain=site.example crawl_id=c1\n" in text
+    assert text.endswith(f"ValueError: {MASK}")
     assert "\n" not in line
     entry = json.loads(line)
     assert entry["message"] == "first\nsecond"
+    assert entry["exception"].endswith(f"ValueError: {MASK}")
     assert {name: entry[name] for name in ("task_id", "task", "attempt", "url", "domain", "crawl_id")} == {
         "task_id": "abc",
         "task": "site.page",
