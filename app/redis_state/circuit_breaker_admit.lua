@@ -1,4 +1,5 @@
--- Admits a job while some circuit breakers are closed. When a pause is over, admits one job of all workers as the probe.
+-- Admits a job while some circuit breakers are closed. When a pause is over, admits one job of all workers as the
+-- probe.
 -- KEYS: until, count, items, probe, others of each circuit breaker.
 -- ARGV: token, ms of a probe's lease, ms to wait for it, items of the job.
 -- Returns for each circuit breaker, up to one that the job waits for: the ms that it has to wait, 1 if it is the probe,

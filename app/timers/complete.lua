@@ -1,6 +1,7 @@
 -- Complete claims, each unless its timer was started or reset since: delete the timer, or put it off by some seconds.
 -- Returns 1 for each that was, else 0; a timer that is deleted already counts as deleted by a former call.
--- KEYS: deadlines, then the timer of each domain. ARGV: of each, its domain, version at the claim, seconds or '' to delete.
+-- KEYS: deadlines, then the timer of each domain. ARGV: of each, its domain, version at the claim, seconds or '' to
+-- delete.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local completed = {}

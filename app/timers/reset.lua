@@ -1,5 +1,6 @@
 -- Set a domain's timer back to its stored timeout and keep its callback; without a timer, start one.
--- KEYS: deadlines, timer of the domain, number of starts and resets of all timers. ARGV: domain, then for a new timer: timeout (s), queue, message, strength.
+-- KEYS: deadlines, timer of the domain, number of starts and resets of all timers. ARGV: domain, then for a new timer:
+-- timeout (s), queue, message, strength.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local timeout = redis.call('HGET', KEYS[2], 'timeout')

@@ -1,5 +1,6 @@
 -- Start a domain's timer, or start it again. The stronger callback wins in any order of arrival.
--- KEYS: deadlines, timer of the domain, number of starts and resets of all timers. ARGV: domain, timeout (s), queue, message, strength.
+-- KEYS: deadlines, timer of the domain, number of starts and resets of all timers. ARGV: domain, timeout (s), queue,
+-- message, strength.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local stored = tonumber(redis.call('HGET', KEYS[2], 'strength') or -1)

@@ -105,7 +105,8 @@ local function seconds()
     return clock[1] + clock[2] / 1000000
 end
 
--- Note that a page failed: it leaves the admission window until its retry. Its failures are counted: 'number time error'.
+-- Note that a page failed: it leaves the admission window until its retry. Its failures are counted: 'number time
+-- error'.
 local function note_failed(admitted, retrying, failures, name, error, ttl)
     local entry = redis.call('HGET', admitted, name)
     if entry then

@@ -1,5 +1,5 @@
--- Close a crawl: it is no longer active, and the hashes of its texts are not needed. A crawl whose pages or lines of the
--- record wait again stays active. Another end may be published at once. Returns 1 if the crawl is closed.
+-- Close a crawl: it is no longer active, and the hashes of its texts are not needed. A crawl whose pages or lines of
+-- the record wait again stays active. Another end may be published at once. Returns 1 if the crawl is closed.
 -- KEYS: the crawl, admitted, retrying, backlog, record, active crawls. ARGV: the crawl's id.
 redis.call('DEL', KEYS[1] .. ':ending')
 local open = redis.call('HLEN', KEYS[2]) + redis.call('HLEN', KEYS[3]) + redis.call('LLEN', KEYS[4])

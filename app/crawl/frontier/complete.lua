@@ -1,21 +1,24 @@
--- Complete pages of a message, or another message of a crawl, add their links to the backlog, and admit the next pages, in one
--- round trip. A completed message that is completed again admits nothing more: the pages that it admitted are returned again
--- while they are open and their publication is not noted.
--- A caller leaves out links that it has cached as seen. If another crawl, or another Redis, has seen them, nothing is done.
--- Returns: what tells this crawl and this Redis from former ones, then nothing more if the caller's is another one. Else:
+-- Complete pages of a message, or another message of a crawl, add their links to the backlog, and admit the next pages,
+-- in one round trip. A completed message that is completed again admits nothing more: the pages that it admitted are
+-- returned again while they are open and their publication is not noted.
+-- A caller leaves out links that it has cached as seen. If another crawl, or another Redis, has seen them, nothing is
+-- done.
+-- Returns: what tells this crawl and this Redis from former ones, then nothing more if the caller's is another one.
+-- Else:
 -- 1 if the crawl has nothing left, 1 if the caller is to write a segment of the record, seconds until the next
--- request to the host, pages that share a message, for each page its links up to the first one that the limit leaves out,
--- and the items of the pages admitted now.
--- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its hold,
--- active crawls, the epoch.
--- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have admitted,
--- ttl (s) or 0 to leave it, pages that the crawl may have, the crawl's id, names of messages whose handover is published with
--- commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in a row, pages that a
--- message may have or '', ttl of failures (s), what tells the crawl that has seen the links left out from others, or ''.
+-- request to the host, pages that share a message, for each page its links up to the first one that the limit leaves
+-- out, and the items of the pages admitted now.
+-- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its
+-- hold, active crawls, the epoch.
+-- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have
+-- admitted, ttl (s) or 0 to leave it, pages that the crawl may have, the crawl's id, names of messages whose handover
+-- is published with commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in
+-- a row, pages that a message may have or '', ttl of failures (s), what tells the crawl that has seen the links left
+-- out from others, or ''.
 -- Then for each page: its message's name, 'd' (done), 'x' (dead) or 'f' (failed),
--- 1 if it belongs in the crawl's pack, line of the record or '', or the error of a failed one, hash of its text or '', length
--- of its canonical key, number of links, number of excluded links, a name and an entry for each link, and a reason, a name
--- and an entry for each excluded link.
+-- 1 if it belongs in the crawl's pack, line of the record or '', or the error of a failed one, hash of its text or '',
+-- length of its canonical key, number of links, number of excluded links, a name and an entry for each link, and a
+-- reason, a name and an entry for each excluded link.
 -- Sitemaps of a crawl; names that one command looks up.
 local SITEMAPS, MOST = 1000, 1000
 local crawl, pages, admitted, retrying = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -90,13 +93,15 @@ for index, each in ipairs(ended) do
             count[each.state] = count[each.state] + 1
             count.x = count.x - (former[number] == 'x' and 1 or 0)
             count.indexed = count.indexed + (each.indexed and 1 or 0)
-            if each.text ~= '' and count_text(budgets, texts, each.text, each.length, charges_of(entries[number] or '')) then
+            if each.text ~= ''
+                and count_text(budgets, texts, each.text, each.length, charges_of(entries[number] or '')) then
                 -- This may be a trap: few pages are to be in work when its budget is spent.
                 size = '1'
             end
         end
         if #each.name > NAME then
-            -- One of the two messages of a page. When both are completed, no message asks for its fetch result any more.
+            -- One of the two messages of a page. When both are completed, no message asks for its fetch result any
+            -- more.
             local page, twin = string.sub(each.name, 2), string.sub(each.name, 1, 1) == 'i' and 'c' or 'i'
             local other = redis.call('HGET', pages, twin .. page)
             if other == 'd' or other == 'x' then

@@ -1,5 +1,6 @@
 -- Note the `index` and `crawl` messages of pages as open, unless they were completed before this note.
--- KEYS: the crawl, its pages, admitted, active crawls. ARGV: ttl (s), the crawl's id, then a name and an entry for each.
+-- KEYS: the crawl, its pages, admitted, active crawls. ARGV: ttl (s), the crawl's id, then a name and an entry for
+-- each.
 for at = 3, #ARGV - 1, 2 do
     local name, entry = ARGV[at], ARGV[at + 1]
     if redis.call('HSETNX', KEYS[2], name, 'l') == 1 then

@@ -11,7 +11,8 @@ local function push_lines(crawl, record, lines)
     redis.call('HINCRBY', crawl, 'record_bytes', #table.concat(lines))
 end
 
--- Return 1 if the caller is to write a segment: enough waits, and no other one does it. A repeated call returns the same.
+-- Return 1 if the caller is to write a segment: enough waits, and no other one does it. A repeated call returns the
+-- same.
 local function must_write(crawl, record, caller)
     local bytes = tonumber(redis.call('HGET', crawl, 'record_bytes') or 0)
     if bytes < SEGMENT_BYTES and redis.call('LLEN', record) < SEGMENT_LINES then
@@ -24,8 +25,8 @@ local function must_write(crawl, record, caller)
     return 0
 end
 
--- Return the line with the URLs of these entries among its links; without a change, if it has no links. Then its page is
--- stored with them, or has none.
+-- Return the line with the URLs of these entries among its links; without a change, if it has no links. Then its page
+-- is stored with them, or has none.
 local function with_links(line, entries)
     local urls = {}
     for _, entry in ipairs(string.sub(line, -2) == ']}' and entries or {}) do

@@ -1,6 +1,7 @@
 -- Admit pages of all active crawls that have room in their admission windows: a page that failed left room, a host's
 -- hold has ended, or a crawl was resumed. Returns a row for each crawl that needs something: its id, its domain,
--- 1 if nothing is left of it and its end is not published, seconds since its last progress, seconds until the next request to its host, pages that share a message, and items.
+-- 1 if nothing is left of it and its end is not published, seconds since its last progress, seconds until the next
+-- request to its host, pages that share a message, and items.
 -- Pages of an earlier call are returned again until their publication is noted.
 -- KEYS: active crawls. ARGV: prefix of crawls' keys, prefix of hosts' keys, pages that all crawls may have admitted,
 -- seconds without progress after which a crawl is returned.

@@ -1,5 +1,6 @@
--- Begin work on a page, in one round trip: 'done' for a completed message or a cancelled crawl, 'visit' with the shared result, 'fetch'
--- with the lease taken, 'busy' while another worker holds it, or 'foreign' with the crawl's domain if that is another.
+-- Begin work on a page, in one round trip: 'done' for a completed message or a cancelled crawl, 'visit' with the shared
+-- result, 'fetch' with the lease taken, 'busy' while another worker holds it, or 'foreign' with the crawl's domain if
+-- that is another.
 -- KEYS: pages of the crawl, result, lease, the crawl. ARGV: message, token, lease (ms), the page's domain or ''.
 local crawl = redis.call('HMGET', KEYS[4], 'domain', 'state')
 local domain = crawl[1]

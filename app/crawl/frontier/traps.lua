@@ -34,8 +34,8 @@ local function is_repeated(budgets, charges, limit)
 end
 
 -- Return the reason code of the budget that is spent for a URL with these charges, or nil.
--- `limits`: URLs of a pattern, URLs of a path with several parameters, identical texts in a row; `repeated`, whether there
--- are as many below a pattern, while no text is counted.
+-- `limits`: URLs of a pattern, URLs of a path with several parameters, identical texts in a row; `repeated`, whether
+-- there are as many below a pattern, while no text is counted.
 local function spent(budgets, charges, limits)
     local pattern = string.sub(charges, 2, CHARGE)
     if limits.repeated[pattern] == nil then
@@ -77,8 +77,9 @@ local function charge(budgets, charges)
 end
 
 -- Count the text of a page. A text that was met before below the pattern of a shorter URL is identical: the shorter
--- one of two URLs is the page. A new text ends the row. `texts` has the length and the pattern of the shortest URL of each
--- text, and a field for the first copy below each other pattern: a translated site has each missing page once a language.
+-- one of two URLs is the page. A new text ends the row. `texts` has the length and the pattern of the shortest URL of
+-- each text, and a field for the first copy below each other pattern: a translated site has each missing page once a
+-- language.
 -- Return whether the text is identical.
 local function count_text(budgets, texts, text, length, charges)
     local former, source = string.match(redis.call('HGET', texts, text) or '', '^(%d+) (.*)$')
