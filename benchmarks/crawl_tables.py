@@ -14,7 +14,7 @@ Crawls = Mapping[str, Sequence[CrawlRun]]
 Profiles = Mapping[str, Sequence[Share]]
 
 #: Aims by site: pages per second, as a multiple of Scrapy's, and CPU ms a page.
-CRAWL_AIMS = {"postgresql-doc-15": 2.0, "python3.11-doc": 10.0}
+CRAWL_AIMS = {"postgresql-doc-15": 3.0, "python3.11-doc": 10.0}
 CPU_AIMS = {"postgresql-doc-15": 4.0, "python3.11-doc": 7.0}
 PEER = "Scrapy"
 

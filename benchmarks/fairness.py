@@ -19,8 +19,10 @@ SIZES, SMALL_SIZES = (1_000, 10_000, 100_000), (1_000, 5_000)
 DELAYS = (0.0, 1.0)
 #: Links of a page at most, as the crawler follows.
 LINKS = 5_000
-#: Pages of the new site, and seconds after its first linked page in which the share of both sites is counted.
-NEW_PAGES, SHARE_SECONDS = 500, 5.0
+#: Pages of the new site.
+NEW_PAGES = 500
+#: Seconds after its first linked page in which the share of both sites is counted, and as many delays more.
+SHARE_SECONDS, SHARE_DELAYS = 1.0, 4
 #: Seconds until the backlog is filled, and until the new site's pages are requested, before the benchmark fails.
 FILL_TIMEOUT, FIRST_TIMEOUT = 120.0, 120.0
 #: Aim: seconds until the first page, beside 10,000 or 100,000 waiting pages.
@@ -31,7 +33,7 @@ METHOD = bullets(
     Then the message `index+crawl` of a second site is posted. *First page* is the time until its start page
     is requested. *First linked page* is the time until the first page that it links to is requested. A
     host's `robots.txt` is requested before both: with a delay of 1 s they cannot come before 1 s and 2 s.
-    The share counts the requests to both sites in the next {SHARE_SECONDS:g} s. `MAX_PAGES` is 300,000."""
+    The share counts the requests to both sites in the next {SHARE_SECONDS:g} s and {SHARE_DELAYS} delays. `MAX_PAGES` is 300,000."""
 )
 
 
@@ -69,7 +71,7 @@ def _measured(system: BenchSystem, size: int, delay: float) -> FairnessRun:
         waiting, before, posted = crawler.progress(old.domain).waiting, crawler.usage(), time.monotonic()
         crawler.post(new.url)
         crawler.wait(lambda: len(new.first) > 1, FIRST_TIMEOUT, "a linked page of the new site is requested")
-        share, after = _share(old, new), crawler.usage()
+        share, after = _share(old, new, SHARE_SECONDS + SHARE_DELAYS * delay), crawler.usage()
         _require_backlog(crawler, old)
     times = sorted(new.first.values())
     return FairnessRun(
@@ -83,10 +85,10 @@ def _measured(system: BenchSystem, size: int, delay: float) -> FairnessRun:
     )
 
 
-def _share(old: GeneratedSite, new: GeneratedSite) -> float:
+def _share(old: GeneratedSite, new: GeneratedSite, seconds: float) -> float:
     """Return the new site's share of the requests of the next seconds."""
     before = old.requests, new.requests
-    time.sleep(SHARE_SECONDS)
+    time.sleep(seconds)
     old_requests, new_requests = old.requests - before[0], new.requests - before[1]
     return new_requests / max(1, old_requests + new_requests)
 
