@@ -33,7 +33,8 @@ METHOD = bullets(
     Then the message `index+crawl` of a second site is posted. *First page* is the time until its start page
     is requested. *First linked page* is the time until the first page that it links to is requested. A
     host's `robots.txt` is requested before both: with a delay of 1 s they cannot come before 1 s and 2 s.
-    The share counts the requests to both sites in the next {SHARE_SECONDS:g} s and {SHARE_DELAYS} delays. `MAX_PAGES` is 300,000."""
+    The share counts the requests to both sites in the next {SHARE_SECONDS:g} s and {SHARE_DELAYS} delays.
+    `MAX_PAGES` is 300,000."""
 )
 
 
