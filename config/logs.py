@@ -22,6 +22,9 @@ from config.settings import Settings, get_settings
 #: task"). These lines are for debugging; Flower shows the same. Warnings of these loggers are logged.
 CHATTY = ("celery.worker.strategy", "celery.worker.request", "celery.app.trace", "celery.beat")
 
+#: Fields that only JSON has: they make a line of text long.
+ONLY_JSON = frozenset({"pid", "url"})
+
 #: Written in place of a secret.
 MASK = "********"
 
@@ -62,7 +65,7 @@ def _masked(match: re.Match[str]) -> str:
 
 
 def formatter(settings: Settings, *, as_json: bool, colors: bool = False) -> structlog.stdlib.ProcessorFormatter:
-    """Return what makes a line of a record, without secrets: a JSON object, or text for people, without the URL.
+    """Return what makes a line of a record, without secrets: a JSON object, or text for people.
 
     A traceback is the field `exception` of the object, and lines below the text.
     """
@@ -85,7 +88,7 @@ def formatter(settings: Settings, *, as_json: bool, colors: bool = False) -> str
         processors += [renamed, structlog.processors.JSONRenderer(ensure_ascii=False)]
     else:
         processors += [
-            _leave_out_url,
+            _for_people,
             structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="time", sort_keys=False),
         ]
     return structlog.stdlib.ProcessorFormatter(processors=processors)
@@ -96,9 +99,8 @@ def _add_context(_logger: Any, _method: str, fields: EventDict) -> EventDict:
     return {**fields, "process": record.processName, "pid": record.process, **about_task(record)}
 
 
-def _leave_out_url(_logger: Any, _method: str, fields: EventDict) -> EventDict:
-    fields.pop("url", None)
-    return fields
+def _for_people(_logger: Any, _method: str, fields: EventDict) -> EventDict:
+    return {name: each for name, each in fields.items() if name not in ONLY_JSON}
 
 
 def about_task(record: logging.LogRecord | None) -> dict[str, Any]:
