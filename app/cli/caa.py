@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.arguments import AsJson, Why
+from app.cli.arguments import AsJson, DryRun, Why
 from app.cli.caa_audit import AuditReport, Comparison, in_order
-from app.cli.caa_events import DryRun, print_requeued
 from app.cli.caa_events import cli as events
+from app.cli.caa_events import print_requeued
 from app.cli.caa_jobs import GidRun
 from app.cli.context import operations
 from app.cli.printing import confirm, print_result

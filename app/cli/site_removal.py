@@ -1,4 +1,4 @@
-"""`perennial site remove`, `block` and `unblock`: take a site, or one page of it, out of store, packs and searchers."""
+"""`perennial site remove`, `block`, `unblock` and `rollback`: take a site, a page or a pack out of what is searched."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from app.cli.arguments import AsJson, Domain, Why, Yes
+from app.cli.arguments import AsJson, Domain, DryRun, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_result
 from app.crawl.urls import parse_domain
 from app.operations import removal
+from app.pack.rollback import plan_rollback
 
 OfSite = Annotated[str, typer.Option("--site", metavar="DOMAIN", help="The site, if it is not the host of the URL.")]
 Url = Annotated[str, typer.Argument(help="A page.")]
@@ -43,3 +44,21 @@ def unblock(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False)
     """Allow a blocked page again. The next crawl, or `perennial index --now`, indexes it."""
     page = removal.unblock(operations(), url, site=site, why=why)
     print_result(asdict(page), f"{page.url} is no longer blocked", as_json=as_json)
+
+
+def rollback(domain: Domain, dry_run: DryRun = False, yes: Yes = False, why: Why = "", as_json: AsJson = False) -> None:
+    """Serve the pack again that a site had before its last crawl."""
+    ops, name = operations(), parse_domain(domain)
+    plan = plan_rollback(ops.store, name)
+    counts = {"serves": plan.former.generation, "replaces": plan.present.generation, "fetched": plan.fetched}
+    if dry_run:
+        print_result({"domain": name, **counts}, f"{name}: would serve {plan}", as_json=as_json)
+        return
+    if not yes:
+        confirm(f"{name}: serve {plan}?", without_terminal="without a terminal, add --yes")
+    generation = removal.roll_back(ops, plan, why=why).generation
+    text = (
+        f"{name}: serves {plan}; searchers follow\n"
+        "The next pack has the stored pages as they are: pause the site until its settings are right, or block pages"
+    )
+    print_result({"domain": name, "generation": generation, **counts}, text, as_json=as_json)

@@ -26,6 +26,7 @@ cli = typer.Typer(no_args_is_help=True, help="Sites: start URLs, schedule, limit
 cli.command()(site_removal.remove)
 cli.command()(site_removal.block)
 cli.command()(site_removal.unblock)
+cli.command()(site_removal.rollback)
 
 Values = Annotated[
     list[str] | None,

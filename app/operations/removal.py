@@ -1,4 +1,4 @@
-"""Take a site, or one page of it, out of store, packs and searchers."""
+"""Take a site, one page of it, or the pack of a bad crawl out of what is searched."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from app.errors import InvalidSite, SiteBusy
 from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
 from app.operations.operations import Operations
+from app.pack.manifest import Manifest, note_announced
+from app.pack.rollback import Rollback
 from app.redis_state.lease import lease
 from app.sites.removal import Holdings, SiteRemoval
 from app.sites.site import Site
@@ -88,6 +90,22 @@ def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> Bloc
     with ops.act("unblock", page.url, why=why, domain=page.domain):
         _set_blocked(ops, page, blocked=False)
     return BlockedPage(url=page.url, domain=page.domain, blocked=False, stored=None)
+
+
+def roll_back(ops: Operations, rollback: Rollback, *, why: str = "") -> Manifest:
+    """Serve a site's former pack again, and return its new manifest. Stored pages stay as they are.
+
+    Raises PreconditionFailed, with nothing changed, when another pack was written since the rollback was planned.
+    """
+    domain = rollback.present.domain
+    with ops.act("site rollback", domain, why=why) as act:
+        publisher = ops.client_publisher()
+        manifest = rollback.apply(ops.store)
+        # The orchestrator's next scan finds the pack of a command that is killed here.
+        publisher.publish([event_message("update", {"domain": domain})])
+        note_announced(ops.store, domain, manifest.sha256)
+        act.result = f"serves {rollback}"
+    return manifest
 
 
 def _remove(ops: Operations, domains: Collection[str], packer_wait: float) -> tuple[list[Holdings], int]:

@@ -6,7 +6,7 @@ import json
 import logging
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypedDict
 
 from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
@@ -16,6 +16,19 @@ from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
+#: The `kind` of a generation that a rollback made of a former one.
+ROLLBACK: Final = "rollback"
+
+
+class TablePlace(TypedDict):
+    """The entries of a manifest about the table of frames. See `Manifest`."""
+
+    sha256: str
+    size: int
+    own_object: str
+    table_start: int
+    table_size: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -24,8 +37,8 @@ class Manifest:
     `own_object` is the name of the object that this generation added, in which the table of all frames has `table_size`
     bytes from `table_start` on. `sha256` is that of the table, and identifies the version: the table has the hashes of
     all frames. `size` is that of the frames, `uncompressed_size` that of the database (bytes). `generation` counts the
-    packs of a domain from 1, `kind` is `full` or `incremental`, `built_at` is UTC in ISO 8601. `crawl_id` is that of
-    the last full pack, or empty.
+    packs of a domain from 1, `kind` is `full`, `incremental` or `rollback`, `built_at` is UTC in ISO 8601. `crawl_id`
+    is that of the last full pack, or empty. `former` is the generation to which a rollback leads; it has none itself.
     """
 
     domain: str
@@ -41,6 +54,7 @@ class Manifest:
     own_object: str
     table_start: int
     table_size: int
+    former: Manifest | None = None
 
     def to_json(self) -> bytes:
         """Serialise with sorted keys."""
@@ -51,19 +65,22 @@ class Manifest:
         """Read the output of `to_json`, ignoring fields of later releases; raises PackCorrupt for any other bytes."""
         try:
             loaded: dict[str, Any] = json.loads(data)
-            values = {field.name: loaded[field.name] for field in fields(cls)}
-        except (ValueError, TypeError, KeyError) as error:
+            former = loaded.get("former")
+            return cls(**_values_of(loaded), former=cls(**_values_of(former)) if former else None)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise PackCorrupt(f"not a pack manifest: {error!r}: {data[:80]!r}") from error
-        for field in fields(cls):
-            if type(values[field.name]).__name__ != field.type:
-                raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]!r}, not of type {field.type}")
-        return cls(**values)
 
 
-def describe_pack(
-    path: Path, *, sha256: str, size: int, own_object: str, table_start: int, table_size: int
-) -> Manifest:
-    """Return the manifest of the database at `path`. The other values are those of the manifest.
+def _values_of(loaded: dict[str, Any]) -> dict[str, Any]:
+    values = {field.name: loaded[field.name] for field in fields(Manifest) if field.name != "former"}
+    for field in fields(Manifest):
+        if field.name in values and type(values[field.name]).__name__ != field.type:
+            raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]!r}, not of type {field.type}")
+    return values
+
+
+def describe_pack(path: Path, place: TablePlace) -> Manifest:
+    """Return the manifest of the database at `path`, whose table of frames is at `place`.
 
     Raises PackCorrupt for a database whose `meta` table is missing or incomplete.
     """
@@ -71,8 +88,6 @@ def describe_pack(
         meta, pages = read_meta(path)
         return Manifest(
             domain=meta["domain"],
-            sha256=sha256,
-            size=size,
             uncompressed_size=path.stat().st_size,
             pages=pages,
             schema_version=SCHEMA_VERSION,
@@ -80,9 +95,7 @@ def describe_pack(
             kind=meta["kind"],
             built_at=meta["built_at"],
             crawl_id=meta["crawl_id"],
-            own_object=own_object,
-            table_start=table_start,
-            table_size=table_size,
+            **place,
         )
     except (KeyError, ValueError) as error:
         raise PackCorrupt(f"{path.name}: invalid meta table: {error!r}") from error

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from app.errors import ObjectNotFound, PackCorrupt, PackError, StoreError
+from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, StoreError
 from app.pack import database
 from app.pack.complete import writer
 from app.pack.fetch import read_table, write_database
 from app.pack.frames import Frame, FrameTable, compressed, hashes_of, sha256
-from app.pack.manifest import Manifest, check_domain, describe_pack, read_manifest
+from app.pack.manifest import ROLLBACK, Manifest, TablePlace, check_domain, describe_pack, read_manifest
 from app.storage.layout import frames_key, frames_prefix, manifest_key
-from app.storage.store import ObjectStore
+from app.storage.store import ObjectStore, Stat
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 #: into a new object.
 MAX_OBJECTS: Final = 64
 MIN_USED: Final = 0.5
-#: How long an object stays that the present pack does not use. Searchers may still read it, and another packer may be
-#: about to write its manifest.
+#: How long an object stays that no kept generation uses. Searchers may still read it, and another packer may be about
+#: to write its manifest.
 RETENTION: Final = timedelta(hours=1)
 
 
@@ -38,8 +38,8 @@ RETENTION: Final = timedelta(hours=1)
 class PreviousPack:
     """The pack that a new one replaces, on condition that the ETag of its manifest is still `etag` (None: no manifest).
 
-    `path` is its database, `table` lists its frames, and `manifest` describes it. An unreadable pack has none of them.
-    One of which only the numbers were needed has a manifest only.
+    `path` is its database, `table` lists its frames, and `manifest` describes it; None if it is unreadable. A pack that
+    cannot be updated has neither path nor table. Nor has one of which only the numbers were needed.
     """
 
     etag: str | None
@@ -89,7 +89,7 @@ def download_previous(store: ObjectStore, domain: str, target: Path) -> Previous
     except (PackCorrupt, ObjectNotFound) as error:
         log.warning("%s: rebuilding the pack from all stored pages: %s", domain, error)
         target.unlink(missing_ok=True)
-        return replace(previous, manifest=None)
+        return previous
     return replace(previous, path=target, table=table)
 
 
@@ -110,24 +110,41 @@ def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack)
 
     Raises PreconditionFailed when the manifest in the store is no longer that of `previous`.
     """
-    name = f"{previous.generation + 1}-{secrets.token_hex(8)}"
-    table, frames = new_frames(path, name, previous.table)
-    table_data = table.to_bytes()
-    store.put(frames_key(domain, name), b"".join([*frames, table_data]), if_absent=True)
-    manifest = describe_pack(
-        path,
-        sha256=sha256(table_data),
-        size=table.size,
-        own_object=name,
-        table_start=sum(map(len, frames)),
-        table_size=len(table_data),
-    )
+    table, frames = new_frames(path, new_object(previous.generation + 1), previous.table)
+    manifest = describe_pack(path, write_table(store, domain, table, frames))
+    manifest = replace(manifest, former=_kept(previous.manifest, manifest.crawl_id))
     store.put(manifest_key(domain), manifest.to_json(), if_match=previous.etag, if_absent=previous.etag is None)
     try:
-        _collect(store, domain, table, datetime.now(UTC) - RETENTION)
+        listed = store.list(frames_prefix(domain))
+        for stat in unused_frames(store, domain, listed, datetime.now(UTC) - RETENTION):
+            store.delete(stat.key)
     except StoreError as error:
         log.warning("%s: frames that are not used any more stay until the next pack: %s", domain, error)
     return manifest
+
+
+def new_object(generation: int) -> str:
+    """Return the name of the object that a generation adds."""
+    return f"{generation}-{secrets.token_hex(8)}"
+
+
+def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: Sequence[bytes] = ()) -> TablePlace:
+    """Write new frames and the table that lists them into its first object. Return where the table is."""
+    data, (name, size) = table.to_bytes(), table.objects[0]
+    store.put(frames_key(domain, name), b"".join([*frames, data]), if_absent=True)
+    return TablePlace(sha256=sha256(data), size=table.size, own_object=name, table_start=size, table_size=len(data))
+
+
+def _kept(previous: Manifest | None, crawl_id: str) -> Manifest | None:
+    """Return the generation that is kept beside a new one of this crawl: the last one before the crawl's packs.
+
+    A pack after a rollback may bring back the fault, so what the rollback served is kept.
+    """
+    if previous is None:
+        return None
+    if previous.kind == ROLLBACK or crawl_id not in ("", previous.crawl_id):
+        return replace(previous, former=None)
+    return previous.former
 
 
 def new_frames(path: Path, name: str, former: FrameTable | None) -> tuple[FrameTable, Sequence[bytes]]:
@@ -159,12 +176,24 @@ def _used(former: FrameTable, hashes: Sequence[str]) -> Mapping[str, Frame]:
     return used if is_dense and len(numbers) < MAX_OBJECTS else {}
 
 
-def _collect(store: ObjectStore, domain: str, table: FrameTable, oldest: datetime) -> None:
-    """Delete the objects of frames that the present pack does not use and that were written before `oldest`."""
-    used = {frames_key(domain, name) for name, _ in table.objects}
-    for stat in list(store.list(frames_prefix(domain))):
-        if stat.key not in used and stat.modified < oldest:
-            store.delete(stat.key)
+def unused_frames(store: ObjectStore, domain: str, listed: Iterable[Stat], oldest: datetime) -> list[Stat]:
+    """Return the listed objects of frames that were written before `oldest`, and that no kept generation uses.
+
+    The manifest is read after the listing. Later generations use no other old objects than the ones that it leads to.
+    Nothing is returned where a table cannot be read.
+    """
+    old = {stat.key: stat for stat in listed if stat.modified < oldest}
+    try:
+        manifest = read_manifest(store, domain) if old else None
+        for kept in (manifest, manifest and manifest.former):
+            for name, _ in read_table(store, kept).objects if kept else ():
+                old.pop(frames_key(domain, name), None)
+    except PackNotFound:
+        pass
+    except (PackCorrupt, ObjectNotFound) as error:
+        log.warning("%s: no frames are collected: %s", domain, error)
+        return []
+    return list(old.values())
 
 
 def is_present(store: ObjectStore, manifest: Manifest) -> bool:

@@ -11,12 +11,16 @@ from typing import Any, NoReturn
 import pytest
 
 from app.broker.publishing import Publisher
-from app.pack.manifest import read_manifest
+from app.operations.audit import AuditLog
+from app.pack import packer
+from app.pack.manifest import is_announced, read_manifest
+from app.pack.plan import FullPackPlan
 from app.storage.layout import Page, content_key, page_id, to_json
 from config.settings import Settings
 from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tests.support.broker import Broker
+from tests.support.command import invoked
 from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.integration
@@ -80,3 +84,19 @@ def test_each_version_is_announced_and_an_unchanged_one_only_once(process: Conte
         for _ in range(3):
             pack_incremental(domain=DOMAIN)
     assert [event["generation"] for event in announced(settings)] == [1, 2]
+
+
+def test_a_rollback_is_announced_once_and_a_dry_run_changes_nothing(process: Context, settings: Settings) -> None:
+    for crawl in ("good", "bad"):
+        store_page(process, crawl)
+        packer.pack_full(process.store, DOMAIN, FullPackPlan(crawl_id=crawl))
+    present = read_manifest(process.store, DOMAIN)
+    assert "would serve generation 1 of" in invoked("site", "rollback", DOMAIN, "--dry-run")
+    invoked("site", "rollback", DOMAIN, exit_code=2)
+    assert (read_manifest(process.store, DOMAIN), announced(settings)) == (present, [])
+    printed = json.loads(invoked("site", "rollback", DOMAIN, "--yes", "--json", "--why", "test"))
+    manifest = read_manifest(process.store, DOMAIN)
+    assert (printed["generation"], printed["serves"], printed["replaces"]) == (manifest.generation, 1, 2) == (3, 1, 2)
+    assert [event["domain"] for event in announced(settings)] == [DOMAIN]
+    assert is_announced(process.store, DOMAIN, manifest.sha256)
+    assert [entry.act for entry in AuditLog(process.store).entries()] == ["site rollback"]

@@ -14,9 +14,12 @@ from tests.support.documents import Block, blocks, commands, matches, read
 class Guide:
     """The console blocks of a page, each followed once, in their order."""
 
-    def __init__(self, page: str, names: Mapping[str, str]) -> None:
-        """`names` are texts of the page and what stands for each of them in this test."""
-        self._blocks: Iterator[Block] = iter(blocks(read(page), "console"))
+    def __init__(self, page: str, names: Mapping[str, str], *, only: str = "") -> None:
+        """`names` are texts of the page and what stands for each of them in this test.
+
+        With `only`, the blocks that contain this text are followed.
+        """
+        self._blocks: Iterator[Block] = iter(block for block in blocks(read(page), "console") if only in block.text)
         self._names = names
 
     def follow(self, *, exit_codes: Mapping[str, int] = {}) -> None:

@@ -4,11 +4,59 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from app.storage.folder import FolderStore
+from app.storage.store import StoredObject
+
+
+class Killed(BaseException):
+    """Stands for the death of a process."""
+
+
+def die() -> None:
+    """End this process, as far as a test is concerned."""
+    raise Killed
+
+
+class InterruptedStore(FolderStore):
+    """A folder store that calls `act` before its request number `left`, or after it with `after`.
+
+    By default, its process is killed then.
+    """
+
+    def __init__(self, root: Path, left: int, *, after: bool = False, act: Callable[[], object] = die) -> None:
+        super().__init__(root)
+        self.left, self.after, self.act = left, after, act
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            self.act()
+        yield
+        if self.left == 0 and self.after:
+            self.act()
+
+    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        with self._step():
+            return super().put(key, data, if_match=if_match, if_absent=if_absent)
+
+    def get(self, key: str) -> StoredObject:
+        with self._step():
+            return super().get(key)
+
+    def get_part(self, key: str, start: int, size: int) -> bytes:
+        with self._step():
+            return super().get_part(key, start, size)
+
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        with self._step():
+            super().delete(key, if_match=if_match)
 
 
 def folder_store(root: Path) -> FolderStore:

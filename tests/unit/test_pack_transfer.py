@@ -23,7 +23,7 @@ from app.storage.folder import FolderStore
 from app.storage.layout import Page, frames_key, frames_prefix
 from app.storage.store import ObjectStore, StoredObject
 from tests.packs import check_index, page, publish, put
-from tests.support.stores import folder_store
+from tests.support.stores import InterruptedStore, Killed, folder_store
 
 pytestmark = pytest.mark.unit
 
@@ -58,43 +58,6 @@ class CountingStore(FolderStore):
         written, read, counts = self.written, self.read, list[int]()
         yield counts
         counts += [self.written - written, self.read - read]
-
-
-class Killed(BaseException):
-    """Stands for the death of a process."""
-
-
-class KillingStore(FolderStore):
-    """A folder store whose process is killed before its request number `left`, or after it with `after`."""
-
-    def __init__(self, root: Path, left: int, *, after: bool) -> None:
-        super().__init__(root)
-        self.left, self.after = left, after
-
-    @contextmanager
-    def _step(self) -> Iterator[None]:
-        self.left -= 1
-        if self.left == 0 and not self.after:
-            raise Killed
-        yield
-        if self.left == 0:
-            raise Killed
-
-    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        with self._step():
-            return super().put(key, data, if_match=if_match, if_absent=if_absent)
-
-    def get(self, key: str) -> StoredObject:
-        with self._step():
-            return super().get(key)
-
-    def get_part(self, key: str, start: int, size: int) -> bytes:
-        with self._step():
-            return super().get_part(key, start, size)
-
-    def delete(self, key: str, *, if_match: str | None = None) -> None:
-        with self._step():
-            super().delete(key, if_match=if_match)
 
 
 def long(number: int, text: str = "") -> Page:
@@ -309,7 +272,7 @@ def test_a_packer_that_is_killed_at_any_request_leaves_the_former_or_the_new_pac
         generation = read_manifest(store, DOMAIN).generation
         put(store, long(1, f"changed {step}"))
         try:
-            pack_incremental(KillingStore(store.root, step, after=after), DOMAIN, work=work)
+            pack_incremental(InterruptedStore(store.root, step, after=after), DOMAIN, work=work)
         except Killed:
             killed = True
         is_new = read_manifest(store, DOMAIN).generation > generation
@@ -339,7 +302,7 @@ def test_a_searcher_that_is_killed_at_any_request_keeps_its_former_version(
         with suppress(FileNotFoundError):
             (tmp_path / "new").unlink()
         try:
-            fetched(KillingStore(site.root, step, after=after), tmp_path / "new", former=former)
+            fetched(InterruptedStore(site.root, step, after=after), tmp_path / "new", former=former)
         except Killed:
             killed = True
         assert former.read_bytes() == before

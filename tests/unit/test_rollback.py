@@ -1,0 +1,274 @@
+"""A rollback serves the pack before the last crawl again: what is kept for it, kills, and packers at the same time."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from app.errors import ActRefused, PreconditionFailed
+from app.pack import database, fetch, frames
+from app.pack.fetch import fetch_pack, fetch_pack_to, read_table, write_database
+from app.pack.manifest import Manifest, read_manifest
+from app.pack.packer import pack_full, pack_incremental
+from app.pack.plan import FullPackPlan
+from app.pack.publish import unused_frames
+from app.pack.rollback import plan_rollback
+from app.storage.folder import FolderStore
+from app.storage.layout import Page, frames_key, frames_prefix, manifest_key
+from app.storage.store import ObjectStore
+from tests.packs import page, put
+from tests.support.stores import InterruptedStore, Killed, folder_store
+
+pytestmark = pytest.mark.unit
+
+DOMAIN = "site.example"
+
+
+def text(number: int, version: str) -> Page:
+    """Return a page of many words."""
+    words = random.Random(f"{number} {version}").choices([f"word{each}" for each in range(5_000)], k=300)
+    return page(f"/{number}", f"Page {number} {version}", " ".join(words))
+
+
+def crawl(store: ObjectStore, version: str, pages: int = 10) -> None:
+    """Store pages as a crawl does that has the version as its id, and pack them."""
+    put(store, *(text(number, version) for number in range(pages)))
+    pack_full(store, DOMAIN, FullPackPlan(crawl_id=version))
+
+
+def update(store: ObjectStore, version: str) -> None:
+    """Store one page again, and pack it."""
+    put(store, text(1, version))
+    pack_incremental(store, DOMAIN)
+
+
+def roll_back(store: ObjectStore) -> Manifest:
+    return plan_rollback(store, DOMAIN).apply(store)
+
+
+def collect(store: ObjectStore) -> None:
+    """Delete the frames that no kept generation uses and that are older than an hour."""
+    oldest = datetime.now(UTC) - timedelta(hours=1)
+    for stat in unused_frames(store, DOMAIN, list(store.list(frames_prefix(DOMAIN))), oldest):
+        store.delete(stat.key)
+
+
+def whole(store: ObjectStore, folder: Path) -> bytes:
+    """Return the present pack, as a searcher without a former version fetches it."""
+    return fetch_pack(store, DOMAIN, folder / "whole").read_bytes()
+
+
+def objects(store: ObjectStore) -> set[str]:
+    return {stat.key for stat in store.list(frames_prefix(DOMAIN))}
+
+
+def used(store: ObjectStore) -> set[str]:
+    """Return the objects of the present and of the former generation."""
+    present = read_manifest(store, DOMAIN)
+    tables = [read_table(store, each) for each in (present, present.former) if each]
+    return {frames_key(DOMAIN, name) for table in tables for name, _ in table.objects}
+
+
+def age(store: FolderStore) -> None:
+    """Let all frames be two hours old."""
+    for key in objects(store):
+        os.utime(store.root / key, (time.time() - 7_200,) * 2)
+
+
+def check_kept(store: ObjectStore, folder: Path) -> None:
+    """Fail unless all frames of the present and of the former generation are there."""
+    present = read_manifest(store, DOMAIN)
+    for manifest in filter(None, (present, present.former)):
+        target = folder / "kept.sqlite"
+        write_database(store, manifest, read_table(store, manifest), target)
+        database.check(target)
+
+
+def packed_titles(store: ObjectStore, folder: Path) -> list[str]:
+    with closing(sqlite3.connect(fetch_pack(store, DOMAIN, folder / "whole"))) as pack:
+        return sorted(title for (title,) in pack.execute("SELECT title FROM pages"))
+
+
+@pytest.fixture(autouse=True)
+def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a small pack have many frames, so that generations share them."""
+    for module in (frames, fetch):
+        monkeypatch.setattr(module, "FRAME_SIZE", 2_048)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    """Return the store of a site whose second crawl was bad, and an update after each crawl."""
+    store = folder_store(tmp_path / "store")
+    for version in ("good", "bad"):
+        crawl(store, version)
+        update(store, f"{version} update")
+    return store
+
+
+def test_a_rollback_serves_the_pack_before_the_last_crawl_and_can_be_taken_back(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    crawl(store, "good")
+    update(store, "good update")
+    good = whole(store, tmp_path)
+    crawl(store, "bad", pages=9)
+    update(store, "bad update")
+    bad, searcher = whole(store, tmp_path), fetch_pack(store, DOMAIN, tmp_path / "searcher")
+    assert bad != good
+
+    plan = plan_rollback(store, DOMAIN)
+    assert str(plan).startswith("generation 2 of ")
+    assert "(10 pages) in place of generation 4 (10); a searcher reads " in str(plan)
+    before = datetime.now(UTC).replace(microsecond=0)
+    manifest = plan.apply(store)
+    fetch_pack_to(store, DOMAIN, tmp_path / "next", former=searcher)
+    assert (tmp_path / "next").read_bytes() == whole(store, tmp_path) == good
+    # It counts as the pack of the bad crawl, made now: a sweep does not find that crawl unpacked.
+    assert (manifest.generation, manifest.crawl_id, manifest.pages) == (5, "bad", 10)
+    assert datetime.fromisoformat(manifest.built_at) >= before
+    assert roll_back(store).generation == 6
+    assert whole(store, tmp_path) == bad
+
+
+def test_the_next_pack_has_the_stored_pages_and_keeps_what_the_rollback_served(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    roll_back(store)
+    good = whole(store, tmp_path)
+    result = pack_incremental(store, DOMAIN)
+    assert (result.written, result.generation, result.changed) == (True, 6, 10)
+    assert whole(store, tmp_path) != good
+    update(store, "bad again")
+    roll_back(store)
+    assert whole(store, tmp_path) == good
+    # A crawl without the fault: the rollback is what it replaced.
+    crawl(store, "repaired")
+    roll_back(store)
+    assert whole(store, tmp_path) == good
+
+
+def test_only_the_present_and_the_former_generation_are_kept(store: FolderStore) -> None:
+    store.put(frames_key(DOMAIN, "7-of-a-killed-packer"), b"frames")
+    for act in (lambda: crawl(store, "third"), lambda: update(store, "x"), lambda: roll_back(store)):
+        age(store)
+        act()
+        age(store)
+        update(store, str(act))
+        assert objects(store) == used(store)
+
+
+def without_former(store: FolderStore) -> None:
+    """Leave the manifest of a release that kept no former generation."""
+    manifest = replace(read_manifest(store, DOMAIN), former=None)
+    store.put(manifest_key(DOMAIN), manifest.to_json().replace(b"former", b"x"))
+
+
+def of_another_schema(store: FolderStore) -> None:
+    manifest = read_manifest(store, DOMAIN)
+    assert manifest.former is not None
+    store.put(manifest_key(DOMAIN), replace(manifest, former=replace(manifest.former, schema_version=0)).to_json())
+
+
+def without_an_object(store: FolderStore) -> None:
+    roll_back(store)
+    former = roll_back(store).former
+    assert former is not None
+    store.delete(frames_key(DOMAIN, read_table(store, former).objects[1][0]))
+
+
+def without_any_object(store: FolderStore) -> None:
+    for key in objects(store):
+        store.delete(key)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (without_former, "no former generation is kept"),
+        (of_another_schema, "generation 2 cannot be served: .* another schema"),
+        (without_an_object, "generation 5 cannot be served: without frames/site.example/2-"),
+        (without_any_object, "generation 2 cannot be served: frames/site.example/2-.* no such object"),
+    ],
+)
+def test_a_rollback_is_refused_if_the_former_generation_cannot_be_served(
+    store: FolderStore, damage: Callable[[FolderStore], None], reason: str
+) -> None:
+    damage(store)
+    before = store.get(manifest_key(DOMAIN)).data, objects(store)
+    with pytest.raises(ActRefused, match=reason):
+        plan_rollback(store, DOMAIN)
+    assert (store.get(manifest_key(DOMAIN)).data, objects(store)) == before
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_rollback_that_is_killed_at_any_request_leaves_one_of_both_versions(
+    store: FolderStore, tmp_path: Path, after: bool
+) -> None:
+    bad, step, killed = whole(store, tmp_path), 0, True
+    good = (roll_back(store), whole(store, tmp_path))[1]
+    roll_back(store)
+    while killed:
+        step, killed = step + 1, False
+        try:
+            roll_back(InterruptedStore(store.root, step, after=after))
+        except Killed:
+            killed = True
+        is_good = read_manifest(store, DOMAIN).generation % 2 == 1
+        assert whole(store, tmp_path) == (good if is_good else bad)
+        if is_good:
+            roll_back(store)
+            assert whole(store, tmp_path) == bad
+    assert step > 4
+    age(store)
+    update(store, "later")
+    assert objects(store) == used(store)
+
+
+#: What may happen at once. A packer finds a page that has changed.
+ACTS: dict[str, Callable[[ObjectStore], object]] = {
+    "packer": lambda store: pack_incremental(store, DOMAIN),
+    "crawl's packer": lambda store: pack_full(store, DOMAIN, FullPackPlan(crawl_id=str(random.random()))),
+    "rollback": roll_back,
+    "collector": collect,
+}
+
+
+@pytest.mark.parametrize("interrupted", ACTS)
+def test_packers_rollbacks_and_collectors_at_once_lose_no_page_and_no_frame_in_use(
+    store: FolderStore, tmp_path: Path, interrupted: str
+) -> None:
+    numbers = random.Random(interrupted)
+    step, most, reached = 0, 0, True
+    while reached:
+        step, reached = step + 1, False
+        age(store)
+        put(store, text(1, f"step {step}"))
+
+        def meanwhile() -> None:
+            nonlocal reached
+            reached = True
+            for other in numbers.sample(sorted(ACTS), k=2):
+                ACTS[other](store)
+
+        before = read_manifest(store, DOMAIN).generation
+        with suppress(PreconditionFailed):
+            ACTS[interrupted](InterruptedStore(store.root, step, act=meanwhile))
+        check_kept(store, tmp_path)
+        assert read_manifest(store, DOMAIN).generation >= before
+        # The message comes back.
+        pack_incremental(store, DOMAIN)
+        titles = [text(number, "bad").title for number in (0, *range(2, 10))] + [text(1, f"step {step}").title]
+        assert sorted(titles) == packed_titles(store, tmp_path)
+        check_kept(store, tmp_path)
+        most = max(most, len(used(store)))
+    assert step > 3
+    assert most > 3, "generations share objects"
