@@ -1,4 +1,4 @@
-"""`perennial store`: make the object store, copy it, and prove that its conditional writes hold."""
+"""`perennial store`: make the object store, copy it, tidy it, and prove that its conditional writes hold."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.arguments import AsJson
-from app.cli.printing import print_result
+from app.cli.arguments import AsJson, DryRun, Why
+from app.cli.context import operations
+from app.cli.printing import print_json, print_lines, print_result
+from app.operations.collection import collect as collect_unused
 from app.storage.copying import copy_store
 from app.storage.open import check_conditional_writes, create_store, open_store, store_of
 from app.storage.store import ObjectStore
@@ -48,6 +50,21 @@ def copy(
     result = copy_store(*opened, create=create)
     text = f"{result.copied:,} copied, {result.unchanged:,} unchanged: {source_url} to {target_url}"
     print_result({"from": source_url, "to": target_url, **asdict(result)}, text, as_json=as_json)
+
+
+@cli.command()
+def collect(
+    days: Annotated[int, typer.Option("--days", min=1, help="Only what was written before these days.")] = 90,
+    dry_run: DryRun = False,
+    why: Why = "",
+    as_json: AsJson = False,
+) -> None:
+    """Delete what nothing uses any more: frames, tombstones, and what crawls and removed sites left."""
+    collected = collect_unused(operations(), days=days, dry_run=dry_run, why=why)
+    if as_json:
+        print_json(asdict(each) for each in collected)
+    elif not print_lines([f"{'would delete' if dry_run else 'deleted'} {each}"] for each in collected):
+        typer.echo(f"nothing that is older than {days} days is unused")
 
 
 def _check(store: ObjectStore, *, made: bool, as_json: bool) -> None:

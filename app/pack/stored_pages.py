@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,6 +26,7 @@ from app.storage.layout import (
 )
 from app.storage.reading import read_objects
 from app.storage.store import ObjectStore, Stat
+from app.storage.updating import delete_unchanged
 
 log = logging.getLogger(__name__)
 
@@ -145,11 +145,4 @@ def delete_tombstones(store: ObjectStore, domain: str, etags: Mapping[str, str])
 
     A pack that was built without their pages is published. So nothing needs them any more.
     """
-
-    def delete(page_id: str) -> None:
-        with suppress(PreconditionFailed):
-            store.delete(content_key(domain, page_id), if_match=etags[page_id])
-
-    with ThreadPoolExecutor(getattr(store, "parallel_reads", 1)) as pool:
-        for _ in pool.map(delete, etags):
-            pass
+    delete_unchanged(store, {content_key(domain, page_id): etag for page_id, etag in etags.items()})

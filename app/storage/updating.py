@@ -1,8 +1,9 @@
-"""Change an object that other processes may change at the same time."""
+"""Change or delete objects that other processes may change at the same time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -33,3 +34,16 @@ def update_object(store: ObjectStore, key: str, change: Callable[[StoredObject |
             store.put(key, data, if_match=stored.etag if stored else None, if_absent=stored is None)
             return value
     raise PreconditionFailed(f"{key}: other writers changed it during {ATTEMPTS} attempts to write it")
+
+
+def delete_unchanged(store: ObjectStore, etags: Mapping[str, str]) -> Collection[str]:
+    """Delete objects by key, unless they were replaced since they had these ETags. Return the deleted keys."""
+
+    def delete(key: str) -> bool:
+        with suppress(PreconditionFailed):
+            store.delete(key, if_match=etags[key])
+            return True
+        return False
+
+    with ThreadPoolExecutor(getattr(store, "parallel_reads", 1)) as pool:
+        return {key for key, deleted in zip(etags, pool.map(delete, etags), strict=True) if deleted}

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from app.operations.collection import collect_until
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
-from app.storage.layout import Page, content_key, from_json, page_id
+from app.pack.rollback import plan_rollback
+from app.storage.layout import Page, Tombstone, content_key, from_json, page_id, to_json
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.text.lines import without_ends
@@ -66,3 +68,25 @@ def test_packs_follow_the_stored_pages(store: ObjectStore, tmp_path: Path) -> No
     assert [(manifest.domain, manifest.generation, manifest.pages) for manifest in list_manifests(store)] == [
         (DOMAIN, 3, 30)
     ]
+
+
+def test_a_rollback_and_a_collection_find_their_objects(store: ObjectStore, tmp_path: Path) -> None:
+    for crawl in ("good", "bad"):
+        put(store, *(page(number, crawl) for number in range(3)))
+        pack_full(store, DOMAIN, FullPackPlan(crawl_id=crawl), force=True)
+    store.put(f"frames/{DOMAIN}/9-of-a-killed-packer", b"frames")
+    url = page(0).url
+    store.put(
+        content_key(DOMAIN, page_id(url)), to_json(Tombstone(canonical_key=url, url=url, domain=DOMAIN, why="410"))
+    )
+    assert rows(store, tmp_path)["/0"] == "bad"
+    plan_rollback(store, DOMAIN).apply(store)
+    assert rows(store, tmp_path)["/0"] == "good"
+    collected = collect_until(store, datetime.now(UTC) + timedelta(days=1))
+    assert [each.kind for each in collected] == ["frames of no kept generation", "tombstones"]
+    # The rollback's table, and the frames of both crawls.
+    assert len(list(store.list(f"frames/{DOMAIN}/"))) == 3
+    assert not list(store.list(content_key(DOMAIN, page_id(url))))
+    assert rows(store, tmp_path)["/0"] == "good"
+    plan_rollback(store, DOMAIN).apply(store)
+    assert rows(store, tmp_path)["/0"] == "bad"
