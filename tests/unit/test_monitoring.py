@@ -71,6 +71,7 @@ WRONG: list[tuple[dict[str, int | str | None], str]] = [
         "PerennialQueueWithoutConsumer PerennialBreakerOpen",
     ),
     ({"perennial_event_reader_silent_seconds": 80}, "PerennialEventReaderSilent"),
+    ({"perennial_event_reader_silent_seconds": None}, "PerennialEventReaderSilent"),
     ({"perennial_events_known": 0}, "PerennialEventReaderSilent"),
     ({'perennial_oldest_event_seconds{type="release"}': 4_000}, "PerennialEventsWait"),
     ({'perennial_events_failed{type="release", reason="timeout"}': 1}, "PerennialEventsFailed"),
