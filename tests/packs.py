@@ -107,6 +107,7 @@ def publish(
     generation: int = 1,
     pages: int = 1,
     former: FrameTable | None = None,
+    built_at: str = BUILT_AT,
 ) -> Manifest:
     """Put a pack and its manifest into the store; return the manifest."""
     name = f"{generation}-{0:016}"
@@ -122,7 +123,7 @@ def publish(
         schema_version=SCHEMA_VERSION,
         generation=generation,
         kind="full",
-        built_at=BUILT_AT,
+        built_at=built_at,
         crawl_id="crawl",
         own_object=name,
         table_start=sum(map(len, frames)),

@@ -10,12 +10,13 @@ from pathlib import Path
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Routes
 from app.messages.envelopes import event_message
+from app.pack.manifest import Manifest
 from app.storage.layout import Page, manifest_key
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from config.routes import ORCHESTRATOR
 from config.settings import Settings
-from tests.packs import publish, write_pack
+from tests.packs import BUILT_AT, publish, write_pack
 from tests.support.waiting import eventually
 from tests.support.worker import Worker, start, start_module
 
@@ -89,14 +90,15 @@ class Packs:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def publish(self, domain: str, version: int) -> None:
-        """Put a version into the store."""
+    def publish(self, domain: str, version: int, *, built_at: str = BUILT_AT) -> Manifest:
+        """Put a version into the store; return its manifest."""
         title = title_of(domain, version)
         pages = [_page(domain, number, title) for number in range(pages_of(version))]
         path = self._folder / f"{domain}.{version}.sqlite"
         write_pack(path, pages, domain=domain, generation=version)
-        publish(self._store, path, domain=domain, generation=version, pages=len(pages))
+        manifest = publish(self._store, path, domain=domain, generation=version, pages=len(pages), built_at=built_at)
         path.unlink()
+        return manifest
 
     def announce(self, domain: str) -> None:
         """Announce the newest version, as a packer does."""
