@@ -25,6 +25,12 @@ SITES: Final = {
     "gimp-help-fr": DebianSite("gimp-help-fr", "usr/share/gimp/2.0/help/fr"),
     "debian-reference-ja": DebianSite("debian-reference-ja", "usr/share/debian-reference"),
     **{name: each.site for name, each in indexes.SITES.items()},
+    "borgbackup-doc": DebianSite("borgbackup-doc", "usr/share/doc/borgbackup/html"),
+    "debian-handbook": DebianSite("debian-handbook", "usr/share/doc/debian-handbook/html/en-US"),
+    "libvirt-doc": DebianSite("libvirt-doc", "usr/share/doc/libvirt-doc/html"),
+    "octave-doc": DebianSite("octave-doc", "usr/share/doc/octave/octave.html"),
+    "postfix-doc": DebianSite("postfix-doc", "usr/share/doc/postfix/html"),
+    "varnish-doc": DebianSite("varnish-doc", "usr/share/doc/varnish/html"),
 }
 #: Sources whose change makes extracted pages stale.
 _SOURCES: Final = (
