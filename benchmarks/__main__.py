@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from benchmarks.names import run as names
 from benchmarks.names import tables as names_tables
 from benchmarks.plots import write_plots
 from benchmarks.profile import Share, summary
-from benchmarks.relevance import corpus
+from benchmarks.relevance import corpus, questions
 from benchmarks.relevance import run as relevance
 from benchmarks.relevance import tables as relevance_tables
 from benchmarks.runs import CrawlRun
@@ -177,8 +178,10 @@ def _searched(folder: Path) -> Measured:
 
 def _judged(folder: Path, *, unseen: bool) -> Measured:
     parts = relevance.run(folder, unseen=unseen)
-    names = sorted({query.site for part in parts for query in part.queries})
-    return relevance_tables.shown(parts), _packages(names, folder, corpus.SITES)
+    names = sorted({query.site for part in parts for query in part.queries} | questions.sites(unseen=unseen))
+    shown = relevance_tables.shown(parts)
+    tables = (*shown.tables, questions.run(folder, unseen=unseen))
+    return replace(shown, tables=tables), _packages(names, folder, corpus.SITES)
 
 
 def _named(folder: Path) -> Measured:

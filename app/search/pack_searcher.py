@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
-from app.search import pack_tables, passages, ranking, spelling, suggest, title_match, visible
+from app.search import meaning, pack_tables, passages, ranking, spelling, suggest, title_match, visible
 from app.search.connections import ConnectionPool
 from app.search.contract import (
     MAX_HITS,
@@ -134,6 +134,9 @@ class PackSearcher:
         """
         settings, shown = self._applied
         query = settings.synonyms.expanded(query).with_forms(self._stemmers)
+        by_meaning = settings.meaning and query.is_sentence
+        if by_meaning:
+            meaning.load()  # Before the time limit of the first question begins.
         properties = self._properties
         # Filters and dates apply to every match, not to the best ones only.
         choice = None
@@ -148,6 +151,8 @@ class PackSearcher:
             defined = definitions_of(connection, query, hidden=shown.hidden)
             defined = self._versions.definitions(defined, languages)[:_MAX_DEFINITIONS]
             ranked, all_scores, bound = self._scored(connection, query, defined, scope, factors=settings.factors)
+            if by_meaning:
+                all_scores = meaning.ordered(connection, query.text, all_scores, bound=bound)
             counted = shown.shown(ranked.counted)
             scores = all_scores
             if shown.shown_as:

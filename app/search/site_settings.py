@@ -1,4 +1,4 @@
-"""What an operator sets for searches of one site: synonyms, best bets, hidden paths and weights of fields."""
+"""What an operator sets for searches of one site: synonyms, best bets, hidden paths, weights of fields, and meaning."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ class BestBetRule:
 class SearchSettings:
     """The settings of one site. `hides` returns whether pages with a path are never shown; None hides none.
 
-    `factors` multiply the weights of fields.
+    `factors` multiply the weights of fields. With `meaning`, questions are ranked by it, too.
     """
 
     synonyms: Synonyms = NO_SYNONYMS
     best_bets: tuple[BestBetRule, ...] = ()
     hides: Callable[[str], bool] | None = None
     factors: Mapping[str, float] = field(default_factory=dict)
+    meaning: bool = False
 
     def best_bets_for(self, text: str) -> tuple[BestBet, ...]:
         """Return the first best bets for a query."""

@@ -145,6 +145,7 @@ class Site(BaseModel):
     best_bets: BestBets = Field((), description="Pages to show above the results of some queries.")
     hidden_paths: _Patterns = Field((), description="Paths of pages that are crawled and never shown.")
     field_weights: FieldWeights = Field({}, description="Weights of fields, 0.1 to 10; only their ratios count.")
+    meaning: bool = Field(False, description="Whether questions are ranked by meaning, too: `perennial[meaning]`.")
     search_report: bool = Field(False, description="Whether searches without results and clicks are counted.")
     blocked: tuple[str, ...] = Field(
         (), max_length=MAX_BLOCKED, description="URLs that are never requested or found: `perennial site block`."

@@ -9,11 +9,18 @@ from pathlib import Path
 from benchmarks.errors import BenchmarkError
 
 FOLDER = Path(__file__).parent.parent / "judged"
+#: More natural questions, on other sites, too.
+QUESTIONS = FOLDER / "questions"
 
 #: Sites on which rankings are developed.
 TUNING = ("python3.11-doc", "git-doc", "cmake-doc", "gimp-help-de", "debian-reference-ja")
 #: Sites whose queries are not read while a ranking is developed.
 UNSEEN = ("postgresql-doc-15", "gimp-help-fr")
+#: The same of `QUESTIONS`.
+QUESTIONS_TUNING = ("python3.11-doc", "git-doc", "cmake-doc", "python-django-doc", "sqlite3-doc")
+QUESTIONS_UNSEEN = (
+    "postgresql-doc-15", "varnish-doc", "postfix-doc", "libvirt-doc", "debian-handbook", "octave-doc", "borgbackup-doc",
+)  # fmt: skip
 
 KINDS = (
     "keyword", "phrase", "version number", "inflection", "two concepts", "CamelCase", "snake_case", "--option",
@@ -33,15 +40,16 @@ class JudgedQuery:
     grades: Mapping[str, int]
 
 
-def load(sites: Collection[str], *, unseen: bool = False) -> list[JudgedQuery]:
-    """Return the queries of the sites. Raises BenchmarkError for an unseen site, except with `unseen`.
+def load(sites: Collection[str], *, unseen: bool = False, folder: Path = FOLDER) -> list[JudgedQuery]:
+    """Return the queries of the sites, from files in a folder.
 
-    Only the benchmark's own option `--unseen` sets it: a ranking tuned on these queries would not be measured by them.
+    Raises BenchmarkError for an unseen site, except with `unseen`. Only the benchmark's own option `--unseen` sets it:
+    a ranking tuned on these queries would not be measured by them.
     """
-    held_out = sorted(set(sites) & set(UNSEEN))
+    held_out = sorted(set(sites) & {*UNSEEN, *QUESTIONS_UNSEEN})
     if held_out and not unseen:
         raise BenchmarkError(f"{', '.join(held_out)}: held out; only `python -m benchmarks --unseen` reads the queries")
-    return [query for site in sites for query in _read(site)]
+    return [query for site in sites for query in _read(folder, site)]
 
 
 def paths(site: str) -> frozenset[str]:
@@ -49,8 +57,8 @@ def paths(site: str) -> frozenset[str]:
     return frozenset((FOLDER / "paths" / f"{site}.txt").read_text().splitlines())
 
 
-def _read(site: str) -> list[JudgedQuery]:
-    lines = (FOLDER / f"{site}.tsv").read_text().splitlines()
+def _read(folder: Path, site: str) -> list[JudgedQuery]:
+    lines = (folder / f"{site}.tsv").read_text().splitlines()
     return [_query(site, *line.split("\t")) for line in lines]
 
 

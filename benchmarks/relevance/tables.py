@@ -25,6 +25,8 @@ METHOD = """\
   out of the queries.
 - *All sites at once*: the query is searched on all sites of its part, those of the unseen part with the tuning sites.
   Pages of other sites count as wrong.
+- *Natural questions*: more of them, on other sites, too. They are searched as typed, by words, and with the site's
+  setting `meaning`. The CPU time is the median.
 - A difference is the mean over the queries, with the 95 % interval of a paired bootstrap (2,000 resamples).
 """
 

@@ -14,6 +14,7 @@ from benchmarks.relevance.measures import difference, mean, scores
 
 pytestmark = pytest.mark.unit
 
+MORE = judged.load((*judged.QUESTIONS_TUNING, *judged.QUESTIONS_UNSEEN), unseen=True, folder=judged.QUESTIONS)
 ALL = judged.load((*judged.TUNING, *judged.UNSEEN), unseen=True)
 
 
@@ -26,13 +27,14 @@ def test_every_judged_page_exists_in_its_package() -> None:
 def test_every_query_is_of_a_known_kind_and_has_a_best_page() -> None:
     assert len(ALL) >= 300
     assert {query.kind for query in ALL} == set(judged.KINDS)
-    for query in ALL:
+    assert {query.kind for query in MORE} == {"natural question"}
+    for query in (*ALL, *MORE):
         assert judged.BEST in query.grades.values(), query
         assert set(query.grades.values()) <= {1, 2, 3}, query
-    assert max(Counter((query.site, query.q) for query in ALL).values()) == 1
+    assert max(Counter((query.site, query.q) for query in (*ALL, *MORE)).values()) == 1
 
 
-@pytest.mark.parametrize("site", judged.UNSEEN)
+@pytest.mark.parametrize("site", sorted({*judged.UNSEEN, *judged.QUESTIONS_UNSEEN}))
 def test_the_queries_of_an_unseen_site_are_not_read_by_accident(site: str) -> None:
     with pytest.raises(BenchmarkError, match="held out"):
         judged.load([*judged.TUNING, site])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -408,3 +409,29 @@ def test_a_searcher_reads_changed_settings_and_applies_them_to_present_and_later
     store.delete("sites/site.example.json")
     reader.read()
     assert totals() == (0, 2)
+
+
+def test_a_question_is_ranked_by_meaning_too_where_its_site_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("wordllama", reason="no wheel for this machine")
+    question = "how do I get my lost files back?"
+    words_only = page("/tale", "A tale", "Two files of soldiers lost the king's horse and came back.")
+    answer = page("/restore", "Restore", "Recover deleted documents from a backup: restore lost files from an archive.")
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [words_only, answer, *PAGES]))) as searcher:
+        plain = found(searcher, question).hits
+        assert [hit.path for hit in plain] == ["/tale", "/restore"]
+        apply(searcher, meaning=True)
+        ordered = found(searcher, question).hits
+        assert [hit.path for hit in ordered] == ["/restore", "/tale"]
+        # The scores stay, so that those of several sites can be compared.
+        assert [hit.score for hit in ordered] == [hit.score for hit in plain]
+        assert found(searcher, "lost files back").hits[0].path == "/tale"
+
+
+def test_a_searcher_without_the_package_ranks_by_words_and_warns(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.delitem(sys.modules, "wordllama", raising=False)
+    monkeypatch.setattr("sys.path_importer_cache", {})
+    assert not settings_of(Site.of("site.example", {"meaning": True})).meaning
+    assert "install perennial[meaning]" in caplog.text

@@ -10,6 +10,7 @@ from app.broker.errors import ApplicationError
 from app.cluster.searcher.packs import OpenPacks
 from app.crawl.path_rules import PathRules
 from app.errors import StoreError
+from app.search import meaning
 from app.search.site_settings import NO_SETTINGS, SearchSettings, factors_of
 from app.search.synonyms import Synonyms, read_rule
 from app.sites.site import Site
@@ -94,7 +95,7 @@ class SearchSettingsReader:
     def _keep(self, key: str, site: Site | None) -> None:
         """Keep a site that has search settings for the next process. Without it, that one waits for the store."""
         try:
-            if site and (site.synonyms or site.best_bets or site.hidden_paths or site.field_weights):
+            if site and (site.synonyms or site.best_bets or site.hidden_paths or site.field_weights or site.meaning):
                 self._kept.put(key, site.to_json())
             else:
                 self._kept.delete(key)
@@ -121,11 +122,14 @@ class SearchSettingsReader:
 
 def settings_of(site: Site) -> SearchSettings:
     """Return the settings with which searchers search the pack of a site."""
+    if site.meaning and not meaning.is_installed():
+        log.warning("%s: questions are ranked by words alone: install perennial[meaning]", site.domain)
     return SearchSettings(
         synonyms=Synonyms.of(map(read_rule, site.synonyms)),
         best_bets=tuple(best_bet.rule() for best_bet in site.best_bets),
         hides=PathRules((), site.hidden_paths).excludes if site.hidden_paths else None,
         factors=factors_of(site.field_weights),
+        meaning=site.meaning and meaning.is_installed(),
     )
 
 
