@@ -99,7 +99,8 @@ def page(sections: Sequence[Section]) -> str:
 
 def _parts(each: Section) -> list[str]:
     facts = [f"- {name}: {value}" for name, value in {"date": each.date, **each.machine}.items()]
-    facts.append("- versions: " + ", ".join(f"`{name} {value}`" for name, value in each.versions.items()))
+    # One span of code: a row with many sites would be too long a sentence.
+    facts.append(f"- versions: `{', '.join(f'{name} {value}' for name, value in each.versions.items())}`")
     pictures = [f"![{plot.title}]({PLOTS}/{plot.name}.svg)" for plot in each.plots]
     tables = [table.markdown() for table in each.tables]
     return [f"## Row {each.row}", "\n".join(facts), *each.warnings, *tables, *pictures]
