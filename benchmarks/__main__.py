@@ -21,6 +21,7 @@ from benchmarks import (
     crawl,
     crawl_tables,
     enqueue,
+    events,
     extract,
     fairness,
     growth,
@@ -57,12 +58,13 @@ from demo.supervisor import exit_on_signal
 Measured = tuple[MeasuredRow, dict[str, str]]
 
 RESULTS, STORED = Path(__file__).parent / "RESULTS.md", Path(__file__).parent / "results"
-#: Rows of crawls of generated sites.
+#: Rows of what is generated, which have small sizes, too.
 GENERATED: Mapping[str, Callable[..., MeasuredRow]] = {
     "polite": polite.run,
     "fairness": fairness.run,
     "latency": latency.run,
     "growth": growth.run,
+    "events": events.run,
 }
 ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance", "names", "extract", "placement")
 #: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import (
     crawl_tables,
     enqueue,
+    events,
     extract,
     fairness,
     growth,
@@ -39,6 +40,7 @@ METHOD = (
     + fairness.METHOD
     + latency.METHOD
     + growth.METHOD
+    + events.METHOD
     + search_tables.METHOD
     + relevance_tables.METHOD
     + names_tables.METHOD

@@ -20,6 +20,7 @@ from app.crawl.traps import charges, text_hash
 from benchmarks import (
     crawl_tables,
     enqueue,
+    events,
     extract,
     fairness,
     growth,
@@ -32,6 +33,7 @@ from benchmarks import (
 from benchmarks.crawl_tables import best, cpu_ratio, crawl_ratio
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
+from benchmarks.events import EventsRun
 from benchmarks.extract import OURS, PEER, Quality, quality
 from benchmarks.fairness import FairnessRun
 from benchmarks.figures import MeasuredRow, Spread, ratios, verdict
@@ -346,6 +348,12 @@ def test_the_bytes_that_place_a_pack_do_not_depend_on_the_number_of_packs() -> N
         "reached",
         "not reached: 1.50 times it",
     ]
+
+
+def test_events_sums_the_cpu_time_without_that_of_the_stand_ins_and_judges_each_poll() -> None:
+    row = events.shown(EventsRun(80.0, {"worker: pool": 3.0, "stand-ins": 1.0, "PostgreSQL": 2.0}, {1_000: 6.0}, 0.1))
+    assert [verdict for *_, verdict in row.aims] == ["not reached: 80% of it", "not reached: 1.20 times it"]
+    assert row.tables[0].rows[-1] == ("CPU ms an event, all but the stand-ins", "5.00")
 
 
 def test_growth_compares_with_the_smallest_site_and_judges_the_largest() -> None:
