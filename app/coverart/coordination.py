@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from redis import Redis
+from redis.exceptions import LockNotOwnedError
 from redis.lock import Lock
 
 from app.broker.errors import Postpone
@@ -125,8 +126,8 @@ class ItemLocks:
         """
         with ExitStack() as stack:
             held = self._acquire(stack, gids)
-            yield lambda: self._check(held)
-            self._check(held)
+            yield lambda: self._require(Lock.owned, held)
+            self._require(_released, held)
 
     @contextmanager
     def hold_entity(
@@ -151,7 +152,7 @@ class ItemLocks:
                 held += self._acquire(stack, [entity.gid])
                 locked.append(entity.gid)
             yield "covered" if is_covered else entity
-            self._check(held)
+            self._require(_released, held)
 
     def _acquire(self, stack: ExitStack, gids: Iterable[str]) -> list[Lock]:
         # Sorted: of two jobs that need the same gids, one gets the first lock and then the others.
@@ -161,9 +162,18 @@ class ItemLocks:
             for name in names
         ]
 
-    def _check(self, held: Iterable[Lock]) -> None:
-        for each in held:
-            if not each.owned():
+    def _require(self, is_held: Callable[[Lock], bool], locks: Iterable[Lock]) -> None:
+        for each in locks:
+            if not is_held(each):
                 raise Postpone(
                     self.retry_after, f"lost {each.name} while the job ran; another job may have run", code="lease-lost"
                 )
+
+
+def _released(lock: Lock) -> bool:
+    """Release a lock; return whether it was held until now."""
+    try:
+        lock.release()
+    except LockNotOwnedError:
+        return False
+    return True

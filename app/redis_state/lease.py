@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from redis import Redis
 from redis.exceptions import LockError, RedisError
@@ -16,19 +19,19 @@ from app.redis_state.client import PREFIX
 
 
 class Renewer:
-    """Renews leases every `seconds` / 3 until their release; one thread serves all of them."""
+    """Renews leases every `seconds` / 3 until they are removed; one thread serves all of them."""
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
         self._renewals: dict[str, Callable[[], object]] = {}
-        self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, key: str, renew: Callable[[], object]) -> None:
-        """Call `renew` regularly from now on; the first call of this method starts the thread."""
+        """Call `renew` regularly from now on, within `seconds` / 3; the first call of this method starts the thread."""
 
         def renew_all() -> None:
-            while not self._closed.wait(self._seconds / 3):
+            while True:
+                time.sleep(self._seconds / 3)
                 for renewal in list(self._renewals.values()):
                     # An unreachable Redis is tried again in the next round; a lost lease stays lost.
                     with suppress(RedisError):
@@ -36,18 +39,13 @@ class Renewer:
 
         self._renewals[key] = renew
         if self._thread is None:
-            self._thread = threading.Thread(target=renew_all, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=renew_all, daemon=True)
+            thread.start()
+            self._thread = thread
 
     def remove(self, key: str) -> None:
         """Stop renewing a lease."""
         self._renewals.pop(key, None)
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join()
 
 
 @contextmanager
@@ -64,11 +62,18 @@ def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float 
         if redis.get(lock.name) not in (token, token.encode()):
             raise Postpone(retry_after, f"{name} is held by another worker", code="lease-held")
         lock.local.token = token.encode()
-    with closing(Renewer(seconds=seconds)) as renewer:
-        renewer.add(name, lock.reacquire)
-        try:
-            yield lock
-        finally:
-            renewer.remove(name)
-            with suppress(LockError):  # Lost meanwhile: the present holder keeps it.
-                lock.release()
+    renewer = _renewer(os.getpid(), seconds)
+    try:
+        renewer.add(token, lock.reacquire)
+        yield lock
+    finally:
+        renewer.remove(token)
+        # Lost meanwhile: the present holder keeps it. The block may have released it.
+        with suppress(LockError):
+            lock.release()
+
+
+@functools.cache
+def _renewer(_process: int, seconds: float) -> Renewer:
+    """Return the renewer of a process, whose thread a forked child does not have."""
+    return Renewer(seconds=seconds)
