@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.broker.worker.task import Task
 from app.celery import app
@@ -14,6 +16,9 @@ from app.errors import InvalidJob
 from app.topology.queues import art_queues
 from config.routes import COVER_ART_EXCHANGE, art_routes
 from tasks.base import context
+
+if TYPE_CHECKING:
+    from app.coverart.indexer import Indexer
 
 
 class ArtTask(Task):
@@ -50,10 +55,9 @@ class ArtTask(Task):
         """Run the job of a call, or raise Postpone until it may run."""
         # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
         from app.coverart.event_record import EventRecord, run_event
-        from app.coverart.indexer import Indexer
 
         job, exchange = self.job((), call)
-        indexer = Indexer.of(exchange, context().settings, context().redis)
+        indexer = _indexer(os.getpid(), exchange)
         message_id, headers = str(self.request.id), self.request.headers or {}
         if event := call.get("event"):
             run_event(EventRecord.of(event, context().settings), indexer, job, message_id, headers)
@@ -65,6 +69,14 @@ class ArtTask(Task):
         arguments = {name: value for name, value in kwargs.items() if name != "event"}
         exchange = arguments.pop("archive", None) or COVER_ART_EXCHANGE
         return job_of(str(self.name).removeprefix("coverart."), args, arguments), str(exchange)
+
+
+@functools.cache
+def _indexer(_process: int, exchange: str) -> Indexer:
+    """Return the indexer of a process for the archive of an exchange; raises InvalidJob."""
+    from app.coverart.indexer import Indexer
+
+    return Indexer.of(exchange, context().settings, context().redis)
 
 
 _ROUTES = {route.type: route for route in art_routes("")}

@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -127,7 +126,7 @@ def message_of(event: Event, exchange: str) -> Outgoing:
     headers: dict[str, Any] = {EVENT: event.id, RETRIES: max(0, MAX_ATTEMPTS - 1 - event.failed_runs)}
     if event.failed_runs:
         headers[ATTEMPTS] = event.failed_runs
-    return replace(jobs.message(job, exchange, str(uuid.uuid4())), headers=headers)
+    return jobs.message(job, exchange, str(uuid.uuid4()), headers=headers)
 
 
 class EventPublisher:

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg import conninfo
-from psycopg.sql import SQL, Composed, Identifier
+from psycopg.sql import SQL, Identifier
 
 from app.coverart.project import Entity, Image, Merge, Project
 from app.errors import DatabaseFailed, DatabaseUnavailable
@@ -193,11 +193,11 @@ def entities(connection: Connection, project: Project, gids: Collection[str]) ->
     found: dict[str, Entity] = {}
     for wanted, group in groupby(rows, key=itemgetter(0)):
         images = list(group)
-        _, gid, changed, merged, ages, *_ = images[0]
+        _, gid, changed, merged, *_ = images[0]
         found[given[wanted]] = Entity(
             gid=gid,
-            images=tuple(Image(*[*row[5:-1], tuple(row[-1])]) for row in images if row[5] is not None),
-            merged=tuple(Merge(old, age) for old, age in zip(merged, ages, strict=True)),
+            images=tuple(Image(*[*row[4:-1], tuple(row[-1])]) for row in images if row[4] is not None),
+            merged=tuple(Merge(old, float(age)) for old, age in merged),
             changed=changed,
         )
     return found
@@ -228,23 +228,22 @@ def homes(connection: Connection, project: Project, images: Collection[int]) -> 
 
 
 def _read(connection: Connection, project: Project, query: str, **values: object) -> list[tuple[Any, ...]]:
-    """Return the rows of a query of queries.sql, which takes at most READ_SECONDS, or COUNT_SECONDS if it counts."""
-    seconds = COUNT_SECONDS if query == "counts" else READ_SECONDS
-    statements = SQL("{}; {}").format(_READ_ONLY.format(round(seconds * 1_000)), _query(query, project))
+    """Return the rows of a query of queries.sql."""
     # One round trip: the server takes statements that come together for one transaction.
-    cursor = psycopg.ClientCursor(connection).execute(statements, values)
+    cursor = psycopg.ClientCursor(connection).execute(_query(query, project), values)
     while cursor.nextset():
         pass
     return cursor.fetchall()
 
 
 @cache
-def _query(name: str, project: Project) -> Composed:
-    """Return a query of queries.sql for the tables of a project."""
+def _query(name: str, project: Project) -> bytes:
+    """Return a query of queries.sql for the tables of a project, with its time limit."""
     text = Path(__file__).with_name("queries.sql").read_text()
     _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     queries: Mapping[str, LiteralString] = dict(zip(parts[::2], parts[1::2], strict=True))
-    return SQL(queries[name]).format(
+    seconds = COUNT_SECONDS if name == "counts" else READ_SECONDS
+    query = SQL(queries[name]).format(
         schema=Identifier(project.schema),
         table=Identifier(project.table),
         types_table=Identifier(f"{project.table}_type"),
@@ -253,8 +252,10 @@ def _query(name: str, project: Project) -> Composed:
         is_back=SQL("listing.is_back") if project.has_back else SQL("FALSE"),
         changed=SQL(_CHANGED[project.has_artists]),
     )
+    return SQL("{}; {}").format(_READ_ONLY.format(round(seconds * 1_000)), query).as_bytes()
 
 
+@cache
 def _parameters(url: str, variable: str) -> dict[str, Any]:
     if not url.startswith(("postgresql://", "postgres://")):
         raise DatabaseUnavailable(f"{variable} is not postgresql://user:password@host/database")

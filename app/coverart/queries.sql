@@ -9,11 +9,7 @@ SELECT
     wanted.gid::text,
     entity.gid::text,
     extract(EPOCH FROM entity.changed)::double precision,
-    ARRAY(SELECT gid::text FROM musicbrainz.{redirect} WHERE new_id = entity.id ORDER BY gid) AS merged,
-    ARRAY(
-        SELECT coalesce(extract(EPOCH FROM clock_timestamp() - created), 'infinity')::double precision
-        FROM musicbrainz.{redirect} WHERE new_id = entity.id ORDER BY gid
-    ) AS merged_ago,
+    entity.merged,
     art.id,
     art.suffix,
     art.comment,
@@ -24,7 +20,14 @@ SELECT
     art.types
 FROM unnest(%(gids)s::uuid[]) AS wanted (gid)
 CROSS JOIN LATERAL (
-    SELECT found.id, found.gid, coalesce({changed}, to_timestamp(0)) AS changed
+    SELECT
+        found.id,
+        found.gid,
+        coalesce({changed}, to_timestamp(0)) AS changed,
+        ARRAY(
+            SELECT (gid::text, coalesce(extract(EPOCH FROM clock_timestamp() - created), 'infinity')::double precision)
+            FROM musicbrainz.{redirect} WHERE new_id = found.id ORDER BY gid
+        ) AS merged
     FROM musicbrainz.{entity} AS found
     WHERE found.id = coalesce(
         (SELECT id FROM musicbrainz.{entity} WHERE gid = wanted.gid),
