@@ -29,21 +29,18 @@ CREATE TABLE {schema}.{types_table} (
 );
 
 -- The first image of a type, by ordering, stands for its entity.
-CREATE FUNCTION {schema}.first_of_type(of_entity integer, of_type integer) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT art.id
-    FROM {schema}.{table} AS art JOIN {schema}.{types_table} AS typed USING (id)
-    WHERE art.{entity} = of_entity AND typed.type_id = of_type
-    ORDER BY art.ordering, art.id
-    LIMIT 1
-$$;
-
 CREATE VIEW {schema}.index_listing AS
 SELECT
     art.*,
     edit.close_time IS NOT NULL AS approved,
-    art.id IS NOT DISTINCT FROM {schema}.first_of_type(art.{entity}, 1) AS is_front,
-    art.id IS NOT DISTINCT FROM {schema}.first_of_type(art.{entity}, 2) AS is_back,
+    art.id IS NOT DISTINCT FROM (
+        SELECT front.id FROM {schema}.{table} AS front JOIN {schema}.{types_table} AS typed USING (id)
+        WHERE front.{entity} = art.{entity} AND typed.type_id = 1 ORDER BY front.ordering, front.id LIMIT 1
+    ) AS is_front,
+    art.id IS NOT DISTINCT FROM (
+        SELECT back.id FROM {schema}.{table} AS back JOIN {schema}.{types_table} AS typed USING (id)
+        WHERE back.{entity} = art.{entity} AND typed.type_id = 2 ORDER BY back.ordering, back.id LIMIT 1
+    ) AS is_back,
     ARRAY(
         SELECT art_type.name
         FROM {schema}.{types_table} AS typed JOIN {schema}.art_type ON art_type.id = typed.type_id
