@@ -6,7 +6,7 @@ import functools
 import os
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.broker.worker.task import Task
 from app.celery import app
@@ -16,9 +16,6 @@ from app.errors import InvalidJob
 from app.topology.queues import art_queues
 from config.routes import COVER_ART_EXCHANGE, art_routes
 from tasks.base import context
-
-if TYPE_CHECKING:
-    from app.coverart.indexer import Indexer
 
 
 class ArtTask(Task):
@@ -72,7 +69,7 @@ class ArtTask(Task):
 
 
 @functools.cache
-def _indexer(_process: int, exchange: str) -> Indexer:
+def _indexer(_process: int, exchange: str) -> Any:
     """Return the indexer of a process for the archive of an exchange; raises InvalidJob."""
     from app.coverart.indexer import Indexer
 

@@ -34,13 +34,6 @@ LONGEST_MESSAGE = 10_000
 # It is read as text, since psycopg would raise an error for a number or a nesting that Python cannot read.
 MESSAGE = SQL("left(message::text, {length})").format(length=LONGEST_MESSAGE)
 
-# A burst of events is there before the statistics that describe it. By these the planner would sort the whole queue for
-# each page, or read the whole table for some ids.
-_BY_INDEX = SQL(
-    "SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),"
-    " set_config('jit', 'off', true)"
-)
-
 _IN_FLIGHT = SQL(
     "SELECT id, {message} FROM artwork_indexer.event_queue WHERE state = 'running' AND entity_type::text = %(entity)s"
     " AND last_updated > now() - make_interval(mins => %(minutes)s)"
@@ -132,8 +125,7 @@ class EventChoice:
         self._positions: dict[Direction, tuple[Any, int]] = {}
 
     def choose(self, connection: Connection) -> list[Event]:
-        """Return the events to publish, one of each item at a time; runs in a transaction."""
-        connection.execute(_BY_INDEX)
+        """Return the events to publish, one of each item at a time; in a transaction whose plans use indexes."""
         running = {id: items_of(decoded(about)) for id, about in connection.execute(_IN_FLIGHT, self._values)}
         places = self._places(set(running))
         self.unfinished = False

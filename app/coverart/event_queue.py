@@ -68,12 +68,15 @@ _TAKE_CHOSEN = SQL(
     """
 )
 
-# The number is that of this program and purpose; it stands for nothing.
-_TAKE_TURN = SQL("SELECT pg_try_advisory_xact_lock(20261122, hashtext(%(entity)s))")
-
-_LIMITS = SQL(
-    "SELECT set_config('idle_in_transaction_session_timeout', %(idle)s, true),"
-    " set_config('statement_timeout', %(statement)s, true)"
+# A burst of events is there before the statistics that describe it. By these the planner would sort the whole queue for
+# each page, or read the whole table for some ids. The lock's number is that of this program; it stands for nothing.
+_BEGIN_TURN = SQL(
+    """
+    SELECT set_config('idle_in_transaction_session_timeout', %(idle)s, true),
+        set_config('statement_timeout', %(statement)s, true), set_config('enable_sort', 'off', true),
+        set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+        pg_try_advisory_xact_lock(20261122, hashtext(%(entity)s))
+    """
 )
 
 # The row is updated whenever a run begins.
@@ -154,13 +157,12 @@ class EventPublisher:
         """
         published = 0
         for exchange, choice in self._choices.items():
-            with _limited(connection):
-                # Until the transaction ends, no other reader publishes events of the archive.
-                [taken] = connection.execute(_TAKE_TURN, {"entity": choice.entity}).fetchone() or (False,)
+            with _turn(connection, choice.entity) as taken:
                 chosen = choice.choose(connection) if taken else []
-                ids = {id for (id,) in connection.execute(_TAKE_CHOSEN, {"ids": [each.id for each in chosen]})}
-                self._publish_events(connection, [event for event in chosen if event.id in ids], exchange)
-            published += len(ids)
+                if chosen:
+                    ids = {id for (id,) in connection.execute(_TAKE_CHOSEN, {"ids": [each.id for each in chosen]})}
+                    self._publish_events(connection, [event for event in chosen if event.id in ids], exchange)
+                    published += len(ids)
         return published
 
     def publish_lost(
@@ -171,9 +173,11 @@ class EventPublisher:
         `idle` returns whether a work queue is empty. While it is not, its messages may just be waiting.
         """
         actions = [action for action, (kind, _) in _JOBS.items() if idle(f"{exchange}.{kind}")]
-        values = {"entity": self._choices[exchange].entity, "actions": actions, "rows": _LOST_EVENTS}
-        with _limited(connection):
-            lost = [Event.of(*row) for row in connection.execute(_TAKE_LOST, {**values, "seconds": seconds})]
+        entity = self._choices[exchange].entity
+        values = {"entity": entity, "actions": actions, "rows": _LOST_EVENTS, "seconds": seconds}
+        with _turn(connection, entity) as taken:
+            rows = connection.execute(_TAKE_LOST, values) if taken else ()
+            lost = [Event.of(*row) for row in rows]
             self._publish_events(connection, sorted(lost, key=attrgetter("created", "id")), exchange)
         return len(lost)
 
@@ -204,11 +208,15 @@ def forget_completed(connection: Connection) -> int:
 
 
 @contextmanager
-def _limited(connection: Connection) -> Iterator[None]:
-    """Run the block in a transaction whose statements and pauses are limited: it is on MusicBrainz's primary."""
+def _turn(connection: Connection, entity: str) -> Iterator[bool]:
+    """Run the block in a transaction; yield whether no other reader publishes events of these entities until it ends.
+
+    Its statements and pauses are limited: it is on MusicBrainz's primary.
+    """
+    values = {"idle": f"{_IDLE_SECONDS}s", "statement": f"{_STATEMENT_SECONDS}s", "entity": entity}
     with connection.transaction():
-        connection.execute(_LIMITS, {"idle": f"{_IDLE_SECONDS}s", "statement": f"{_STATEMENT_SECONDS}s"})
-        yield
+        *_, taken = connection.execute(_BEGIN_TURN, values).fetchone() or (False,)
+        yield taken
 
 
 def _end_noop(record: EventRecord, message: Any) -> None:
