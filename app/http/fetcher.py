@@ -89,8 +89,8 @@ class Fetcher:
         """GET an absolute http(s) URL and return the response of whatever status.
 
         A body over `max_bytes`, by default `max_body_bytes`, received or decompressed, is cut and marked `truncated`.
-        Repeated headers are joined by ", ", repeated X-Robots-Tag headers by a line feed, since each may address its
-        own robot.
+        Repeated Link headers are joined by ", ", repeated X-Robots-Tag headers by a line feed, since each may address
+        its own robot. Of another repeated header the last one counts.
         Raises ForbiddenAddress before anything is sent, ConnectionFailed, and ResponseTimeout when the whole response
         took longer than `response_timeout` seconds; FetchError for a response that is invalid or incomplete.
         """
@@ -123,8 +123,9 @@ class Fetcher:
         except (HTTPError, http.client.HTTPException, OSError, zlib.error) as error:
             raise fetch_error(f"GET {url}", error) from error
         received = {name.lower(): value for name, value in raw.headers.items()}
-        if "x-robots-tag" in received:
-            received["x-robots-tag"] = "\n".join(raw.headers.getlist("x-robots-tag"))
+        for name, separator in (("link", ", "), ("x-robots-tag", "\n")):
+            if name in received:
+                received[name] = separator.join(raw.headers.getlist(name))
         return Response(url=url, status=raw.status, headers=received, body=body, truncated=truncated)
 
     def close(self) -> None:

@@ -72,6 +72,7 @@ def test_one_connection_serves_many_requests(site: Site, fetcher: Fetcher) -> No
         (redirect("/b"), 302, "location", "/b"),
         # Each X-Robots-Tag of a response is a line.
         (page("T", headers={"X-Robots-Tag": "a: b\r\nX-Robots-Tag: c"}), 200, "x-robots-tag", "a: b\nc"),
+        (page("T", headers={"Link": "<a>\r\nLink: <b>"}), 200, "link", "<a>, <b>"),
     ],
 )
 def test_any_status_is_a_response_and_no_redirect_is_followed(
