@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,24 +27,23 @@ class Renewer:
 
     def add(self, key: str, renew: Callable[[], object]) -> None:
         """Call `renew` regularly from now on, within `seconds` / 3; the first call of this method starts the thread."""
-
-        def renew_all() -> None:
-            while True:
-                time.sleep(self._seconds / 3)
-                for renewal in list(self._renewals.values()):
-                    # An unreachable Redis is tried again in the next round; a lost lease stays lost.
-                    with suppress(RedisError):
-                        renewal()
-
         self._renewals[key] = renew
         if self._thread is None:
-            thread = threading.Thread(target=renew_all, daemon=True)
+            thread = threading.Thread(target=self._renew_all, daemon=True)
             thread.start()
             self._thread = thread
 
     def remove(self, key: str) -> None:
         """Stop renewing a lease."""
         self._renewals.pop(key, None)
+
+    def _renew_all(self) -> None:
+        never = threading.Event()
+        while not never.wait(self._seconds / 3):
+            for renewal in list(self._renewals.values()):
+                # An unreachable Redis is tried again in the next round; a lost lease stays lost.
+                with suppress(RedisError):
+                    renewal()
 
 
 @contextmanager
