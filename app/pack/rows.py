@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -63,18 +63,11 @@ def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> Non
 
     Bodies are not finished: they have all lines of their page.
     """
-    tombstones: list[StoredContent] = []
-
-    def rows() -> Iterator[tuple[str, ...]]:
-        for stored in contents:
-            if isinstance(stored.content, Tombstone):
-                tombstones.append(stored)
-            else:
-                _note_parts(database, stored.page_id, stored.content)
-                yield _row(stored, stored.content)
-
-    database.executemany(INSERT, rows())
-    note_tombstones(database, tombstones)
+    for stored in contents:
+        if isinstance(stored.content, Tombstone):
+            note_tombstones(database, [stored])
+        else:
+            _write(database, INSERT, stored, stored.content)
 
 
 def note_tombstones(database: sqlite3.Connection, tombstones: Iterable[StoredContent]) -> None:
@@ -115,7 +108,7 @@ def apply(
     for stored in contents:
         has_row = bool(database.execute("SELECT 1 FROM pages WHERE object = ?", (stored.page_id,)).fetchone())
         if isinstance(stored.content, Page):
-            _write(database, stored, stored.content)
+            _write(database, UPSERT, stored, stored.content)
             database.execute("DELETE FROM gone WHERE object = ?", (stored.page_id,))
             added, changed = added + (not has_row), changed + has_row
         elif deletions or not has_row:
@@ -130,7 +123,7 @@ def write_again(database: sqlite3.Connection, contents: Iterable[StoredContent])
     """Write the rows of pages whose lines are repeated in another way than before. Their bodies are not finished."""
     for stored in contents:
         if isinstance(stored.content, Page):
-            _write(database, stored, stored.content)
+            _write(database, UPSERT, stored, stored.content)
 
 
 def section(path: str) -> str:
@@ -168,25 +161,17 @@ def subsections(page: Page) -> str:
     return "\n".join(f"{fragment}\t{text}" for fragment, text in named.items() if text)
 
 
-def _write(database: sqlite3.Connection, stored: StoredContent, page: Page) -> None:
-    database.execute(UPSERT, _row(stored, page))
-    _note_parts(database, stored.page_id, page)
+def _write(database: sqlite3.Connection, statement: str, stored: StoredContent, page: Page) -> None:
+    lines = [_storable(line) for line in lines_of(page)]
+    database.execute(statement, _row(stored, page, "".join(lines)))
+    note_links(database, stored.page_id, page)
+    note_lines(database, stored.page_id, lines)
 
 
-def _note_parts(database: sqlite3.Connection, page_id: str, page: Page) -> None:
-    note_links(database, page_id, page)
-    note_lines(database, page_id, _body_lines(page))
-
-
-def _body_lines(page: Page) -> list[str]:
-    return [_storable(line) for line in lines_of(page)]
-
-
-def _row(stored: StoredContent, page: Page) -> tuple[str, ...]:
+def _row(stored: StoredContent, page: Page, body: str) -> tuple[str, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
     kinds = (page.content_type, page.canonical, "\n".join(page.alternates))
     texts = (page.title, page.description, "\n".join(page.headings), subsections(page))
-    body = "".join(_body_lines(page))
     return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts), body)
 
 

@@ -16,7 +16,6 @@ HEADING: Final = "\x1d"
 OTHER: Final = "\x1e"
 END: Final = re.compile(r"[\n\x1d\x1e]")
 
-_SPACES: Final = str.maketrans(dict.fromkeys(f"{SENTENCE}{HEADING}{OTHER}", " "))
 _STOP: Final = re.compile(r"""[.!?…。！？]['"”’»)\]）」』]*$""")
 _PLAIN: Final = re.compile(r"(?<!\S)[\"'“‘«(]?[^\W\d_]+[\"'”’»)]?[,.;:]?(?!\S)")
 #: Plain words of a line that ends as a sentence does, and of one that does not; characters where words have no spaces.
@@ -28,7 +27,7 @@ _LEAST_UNSPACED: Final = 12
 def ended(line: str, *, may_be_sentence: bool, is_heading: bool = False) -> str:
     """Return the line with the character that ends it."""
     end = HEADING if is_heading else SENTENCE if may_be_sentence and _is_sentence(line) else OTHER
-    return line.translate(_SPACES) + end
+    return _without(line) + end
 
 
 def lines_in(text: str) -> list[str]:
@@ -39,7 +38,12 @@ def lines_in(text: str) -> list[str]:
 
 def without_ends(text: str) -> str:
     """Return the text of lines with spaces between them."""
-    return text.translate(_SPACES).rstrip(" ")
+    return _without(text).rstrip(" ")
+
+
+def _without(text: str) -> str:
+    """Return the text with a space for each end. `str.translate` takes far longer for a text that is not ASCII."""
+    return text.replace(SENTENCE, " ").replace(HEADING, " ").replace(OTHER, " ")
 
 
 def _is_sentence(line: str) -> bool:
