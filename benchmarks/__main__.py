@@ -28,9 +28,7 @@ from benchmarks import (
     latency,
     machine,
     pack,
-    parked,
     peer,
-    placement,
     polite,
     report,
     search,
@@ -63,10 +61,12 @@ GENERATED: Mapping[str, Callable[..., MeasuredRow]] = {
     "polite": polite.run,
     "fairness": fairness.run,
     "latency": latency.run,
-    "growth": growth.run,
     "events": events.run,
 }
-ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance", "names", "extract", "placement")
+#: Rows that take long, which run only where they are named.
+LONG = ("growth-long", "pack-long")
+ROWS = ("crawl", *GENERATED, "growth", "pack", "enqueue", "search", "relevance", "names", "extract")
+SMALL = (*GENERATED, "growth")
 #: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.
 QUIET_TIMEOUT = 10.0
 #: Attempts of a disturbed run.
@@ -76,7 +76,7 @@ console = Console()
 
 
 def bench(
-    rows: Annotated[str, typer.Option(help=f"Rows, separated by commas: {', '.join(ROWS)}.")] = ",".join(ROWS),
+    rows: Annotated[str, typer.Option(help=f"Rows, separated by commas: {', '.join(ROWS + LONG)}.")] = ",".join(ROWS),
     site: Annotated[str, typer.Option("--sites", help="Sites to crawl, separated by commas.")] = ",".join(sites.SITES),
     runs: Annotated[int, typer.Option(min=1, help="Rounds of crawl; enqueue has ten times as many.")] = 3,
     concurrency: Annotated[str, typer.Option(help="Sizes of the worker's pool, separated by commas.")] = "2,4",
@@ -85,7 +85,7 @@ def bench(
         bool, typer.Option("--unseen", help="Row relevance: measure on the sites held out, too.")
     ] = False,
     small: Annotated[
-        bool, typer.Option("--small", help=f"Try {', '.join(GENERATED)} with small sizes. Nothing of them is stored.")
+        bool, typer.Option("--small", help=f"Try {', '.join(SMALL)} with small sizes. Nothing of them is stored.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -93,30 +93,31 @@ def bench(
     ] = None,
 ) -> None:
     """Measure side by side with comparable programs and write the results."""
-    wanted = _chosen(rows, ROWS, kind="row")
+    wanted = _chosen(rows, ROWS + LONG, kind="row")
     chosen = _chosen(site, list(sites.SITES), kind="site")
     pools = [int(size) for size in concurrency.split(",")]
     folder = ROOT / ".perennial" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     measure: dict[str, Callable[[], Measured]] = {
         "crawl": lambda: _crawls(chosen, folder, runs=runs, pools=pools, profile=profile),
-        "pack": lambda: (pack.run(), {}),
+        "growth": lambda: _grown(folder, growth.SMALL if small else growth.SIZES),
+        "growth-long": lambda: _grown(folder, growth.LONG),
+        "pack": lambda: _packed(folder, pack.SHORT),
+        "pack-long": lambda: _packed(folder, pack.LONG),
         "enqueue": lambda: _enqueued(folder, runs=runs),
-        "parked": lambda: _parked(folder),
         "search": lambda: _searched(folder),
         "relevance": lambda: _judged(folder, unseen=unseen),
         "names": lambda: _named(folder),
         "extract": lambda: (extract.run(folder), extract.versions()),
-        "placement": lambda: (placement.run(), {}),
         **{row: partial(_generated, row, folder, small=small) for row in GENERATED},
     }
     complete = {
         "crawl": set(chosen) == set(sites.SITES) and profile,
         "relevance": unseen,
-        **dict.fromkeys(GENERATED, not small),
+        **dict.fromkeys(SMALL, not small),
     }
     sections = []
-    for row in (row for row in ROWS if row in wanted):
+    for row in (row for row in ROWS + LONG if row in wanted):
         sections.append(_section(row, measure[row]))
         # Stored at once: a later row that fails does not lose it.
         if not output and complete.get(row, True):
@@ -143,7 +144,7 @@ def _section(row: str, measure: Callable[[], Measured]) -> Section:
 def _store(section: Section) -> None:
     """Store the results of a complete row, and write the page of all stored rows."""
     store_section(STORED, section)
-    _write_page(RESULTS, load_sections(STORED, ROWS))
+    _write_page(RESULTS, load_sections(STORED, ROWS + LONG))
 
 
 def _write_page(path: Path, sections: Sequence[Section]) -> None:
@@ -163,13 +164,14 @@ def _enqueued(folder: Path, *, runs: int) -> Measured:
         return enqueue.shown(enqueue.run(system, rounds=10 * runs)), machine.broker_version(system.settings)
 
 
-def _parked(folder: Path) -> Measured:
-    figures, versions = [], {}
-    for queue_type in parked.QUEUE_TYPES:
-        with start_system(folder) as system:
-            figures.append(parked.run(system, queue_type))
-            versions = machine.broker_version(system.settings)
-    return parked.shown(figures), versions
+def _grown(folder: Path, sizes: growth.GrowthSizes) -> Measured:
+    measured = growth.run(folder, sizes)
+    with start_system(folder) as system:
+        return measured, machine.services_versions(system.settings)
+
+
+def _packed(folder: Path, form: pack.PackForm) -> Measured:
+    return pack.run(folder, form), _packages(pack.SITES, folder, pack.SITES)
 
 
 def _searched(folder: Path) -> Measured:

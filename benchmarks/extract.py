@@ -22,7 +22,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from app.celery import GARBAGE_THRESHOLD
 from app.crawl.read.extract.extractors import extractor
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import FigureTable, MeasuredRow, bullets, ratios, verdict, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, at_most, bullets, ratios, verdict
 
 #: Pages on which the rules were tuned, and pages that were only measured.
 TUNING = (
@@ -138,7 +138,7 @@ def shown(found: Mapping[str, Mapping[str, Quality]], cpu: Mapping[str, Sequence
     aims = (
         ("F1 of the text of articles, held out", f"{F1_AIM:.2f}", f"{own.f1:.3f}", verdict(own.f1, F1_AIM)),
         ("recall of the same", f"{RECALL_AIM:.2f}", f"{own.recall:.3f}", verdict(own.recall, RECALL_AIM)),
-        ("CPU ms a page of the same", f"<= {CPU_AIM:g}", f"{fastest:.1f}", verdict_below(fastest, CPU_AIM)),
+        at_most("CPU ms a page of the same", CPU_AIM, fastest, digits=1),
     )
     rows = [
         (

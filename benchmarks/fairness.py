@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, at_most, bullets
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
 from benchmarks.plots import Plot
 from benchmarks.system import BenchSystem, RunningCrawler, machine_share_of_others, running_crawler
@@ -102,11 +102,11 @@ def _require_backlog(crawler: RunningCrawler, site: GeneratedSite) -> None:
 def shown(runs: Sequence[FairnessRun]) -> MeasuredRow:
     """Return tables, aims and plot of the runs."""
     aims = tuple(
-        (
+        at_most(
             f"first page of a new site beside {run.size:,} waiting, {_delay_text(run.delay)}, s",
-            f"<= {AIM:g}",
-            f"{run.first_page:.2f}",
-            verdict_below(run.first_page, AIM),
+            AIM,
+            run.first_page,
+            digits=2,
         )
         for run in runs
         if run.size >= AIM_FROM

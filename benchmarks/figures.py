@@ -53,6 +53,11 @@ def verdict_below(reached: float, aim: float) -> str:
     return "reached" if reached <= aim else f"not reached: {reached / aim:.2f} times it"
 
 
+def at_most(figure: str, aim: float, reached: float, *, digits: int) -> Aim:
+    """Return the aim of a figure that must not exceed it; `digits` are decimal places of what it reached."""
+    return figure, f"<= {aim:g}", f"{reached:.{digits}f}", verdict_below(reached, aim)
+
+
 @dataclass(frozen=True, slots=True)
 class FigureTable:
     """Rows of text below a header, the first column aligned left and the others right."""

@@ -1,67 +1,84 @@
-"""Build a full pack, beside bare loops that fill the same database.
+"""Build a pack of real documentation, beside the floor of the same output; update it; and watch the packer's memory.
 
-The two loops use the packer's schema, pragmas, statements and index settings:
+The floor writes the tables and indexes of the finished pack again, from rows that were read before. It has the packer's
+schema and pragmas, a compact copy, its check, and the compression of its frames. `pack_full` also lists and reads the
+store, and derives all of it from the pages. Each figure is the median of the rounds, in CPU time; the contestants take
+turns. Peak memory is that of a process which does nothing else.
 
-- *in memory*: decoded pages, `executemany` into `pages`, FTS5 'rebuild' and 'optimize', VACUUM. Without store, JSON and
-  compression this is the cost of SQLite alone.
-- *from files*: the same, after opening each JSON file of the store's folder by its path, and `json.loads`.
-
-`pack_full` also lists the store, compares ETags, checks every page, compresses and hashes the pack. It checks the
-finished database, and writes pack and manifest. Each figure is the median of three runs, in documents per second of
-wall time; the runs take turns.
-
-`pack_incremental` follows after one page has changed, and after 1 % of them: CPU time as a share of a full pack's. The
-bytes are counted that the packer writes and fetches, pages left out, and that a searcher with the former version
-fetches.
+`pack_incremental` follows after one page has changed, and after 1 % of them. Its CPU time is a share of a full pack's.
+The bytes are counted that the packer writes, and those of frames that a searcher with the former version fetches.
 """
 
 from __future__ import annotations
 
-import json
+import gc
+import random
 import statistics
-import sysconfig
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, cast
 
-from app.pack import database as db
-from app.pack.fetch import fetch_pack_to
+from app.pack.fetch import fetch_pack, fetch_pack_to
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
-from app.pack.rows import INSERT, section
 from app.storage.folder import FolderStore
-from app.storage.layout import CONTENT_PREFIX, Page, content_key, content_prefix, manifest_key, page_id, to_json
-from app.storage.store import StoredObject
+from app.storage.layout import (
+    CONTENT_PREFIX,
+    Page,
+    content_key,
+    content_prefix,
+    from_json,
+    manifest_key,
+    page_id,
+    to_json,
+)
+from benchmarks import pack_floor, packs, sites
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import FigureTable, MeasuredRow, verdict, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, at_most, ratios
+from config.settings import ROOT
 
 DOMAIN = "bench.example"
-RUNS = 3
-#: Aim: documents per second, as a multiple of a bare loop of inserts into the same schema.
-AIM = 0.7
-#: Aims: CPU time of an incremental pack by its changed pages, as a share of that of a full pack.
-SHARE_AIMS = {"1 page": 0.02, "1 % of the pages": 0.05}
+SITES = {**sites.SITES, "boost": sites.DebianSite("libboost1.81-doc", "usr/share/doc/libboost1.81-doc")}
+FIRST, CHANGED, FLOOR = "first", "5 % changed", "floor"
+#: Aims: CPU time of a full pack, times the floor.
+FLOOR_AIMS = {FIRST: 2.5, CHANGED: 1.5}
+#: Changes that are measured, each so often.
+ONE, SOME, RUNS = "1 page", "1 % of the pages", 3
 #: Aims: MB that the packer writes for one changed page, and that a searcher fetches.
 WRITTEN_AIM, FETCHED_AIM = 10.0, 2.0
 
+#: CPU seconds of each round by contestant.
+Seconds: TypeAlias = Mapping[str, Sequence[float]]
+#: Medians by change: CPU time as a share of that of a full pack, bytes written, and fetched by a searcher.
+Incremental: TypeAlias = Mapping[str, tuple[float, ...]]
 
-@dataclass(frozen=True, slots=True)
-class IncrementalFigures:
-    """Medians after one change: CPU time as a share of that of a full pack; bytes written and fetched by the packer,
-    and fetched by a searcher."""
 
-    share: float
-    written: float
-    packer_fetched: float
-    searcher_fetched: float
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackForm:
+    """A form of the row. `share_aims` are CPU times of an incremental pack by its changes, as shares of a full one's.
+
+    `memory_aim` is the peak in MB of a packer with `memory_pages`.
+    """
+
+    pages: int
+    rounds: int
+    share_aims: Mapping[str, float]
+    memory_pages: int
+    memory_aim: float
+
+
+SHORT = PackForm(pages=5_000, rounds=3, share_aims={ONE: 0.02, SOME: 0.05}, memory_pages=1_000, memory_aim=90)
+LONG = PackForm(pages=50_000, rounds=1, share_aims={ONE: 0.005, SOME: 0.05}, memory_pages=50_000, memory_aim=200)
 
 
 class _CountingStore(FolderStore):
-    """A folder store that counts the bytes of all objects but pages that are written and fetched."""
+    """A folder store that counts the bytes of packs that are written and fetched."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -71,166 +88,142 @@ class _CountingStore(FolderStore):
         self.written += 0 if key.startswith(CONTENT_PREFIX) else len(data)
         return super().put(key, data, if_match=if_match, if_absent=if_absent)
 
-    def get(self, key: str) -> StoredObject:
-        stored = super().get(key)
-        self.fetched += 0 if key.startswith(CONTENT_PREFIX) else len(stored.data)
-        return stored
-
     def get_part(self, key: str, start: int, size: int) -> bytes:
         data = super().get_part(key, start, size)
         self.fetched += len(data)
         return data
 
-    def counted(self, call: Callable[[], object]) -> tuple[int, int]:
-        """Return the bytes that a call writes and fetches."""
-        before = self.written, self.fetched
-        call()
-        return self.written - before[0], self.fetched - before[1]
 
-
-def run(documents: int = 3_000) -> MeasuredRow:
-    """Measure on `documents` pages of at most 7 kB."""
-    with tempfile.TemporaryDirectory(prefix="perennial-bench-") as folder:
-        store = _CountingStore(Path(folder, "store"))
+def run(folder: Path, form: PackForm = SHORT) -> MeasuredRow:
+    """Measure a form. Packages are downloaded to `folder`."""
+    with tempfile.TemporaryDirectory(prefix="pack-", dir=folder) as name:
+        home = Path(name)
+        store = _CountingStore(home / "store")
         store.create()
-        pages = list(corpus(documents))
-        for page in pages:
-            store.put(content_key(DOMAIN, page_id(page.canonical_key)), to_json(page))
-        files = [store.root / stat.key for stat in store.list(content_prefix(DOMAIN))]
-        rows = [_row(json.loads(path.read_bytes()), path.stem) for path in files]
-        rates = _medians(
-            documents,
-            {
-                "pack_full": lambda: _pack(store),
-                "from files": lambda: _bare_loop(_row(json.loads(path.read_bytes()), path.stem) for path in files),
-                "in memory": lambda: _bare_loop(rows),
-            },
-        )
-        incremental = _incremental(store, pages, Path(folder))
-    return shown(documents, rates, incremental)
+        pages = corpus(folder / "sites")
+        _put(store, islice(pages, form.memory_pages))
+        command = [sys.executable, "-m", "benchmarks.memory", str(store.root), DOMAIN]
+        peak = int(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
+        _put(store, islice(pages, form.pages - form.memory_pages))
+        keys = [stat.key for stat in store.list(content_prefix(DOMAIN))]
+        seconds = _full(store, keys, home, form.rounds)
+        incremental = _incremental(store, keys, home, full=statistics.median(seconds[FIRST]))
+    return shown(form, seconds, incremental, peak)
 
 
-def shown(documents: int, rates: Mapping[str, float], incremental: Mapping[str, IncrementalFigures]) -> MeasuredRow:
-    """Return tables and aims: documents per second of each contestant, and incremental packs by what has changed."""
-    ratios = {name: rates["pack_full"] / rates[name] for name in ("from files", "in memory")}
-    figure, reached = "`pack_full` documents a second, times a bare loop of inserts", ratios["in memory"]
-    rows = [(name, f"{rate:.0f}", f"{ratios[name]:.2f}" if name in ratios else "") for name, rate in rates.items()]
-    header = ("contestant", "documents/s", "pack_full is times this")
-    table = FigureTable(f"Packing {documents} documents, median of {RUNS}", header, tuple(rows))
-    aims = [(figure, f"{AIM:g}", f"{reached:.2f}", verdict(reached, AIM))]
-    for changed, figures in incremental.items():
-        name, aim = f"`pack_incremental` of {changed}, CPU time, times that of `pack_full`", SHARE_AIMS[changed]
-        aims.append((name, f"<= {aim:g}", f"{figures.share:.3f}", verdict_below(figures.share, aim)))
-    one = incremental["1 page"]
-    for name, count, aim in (
-        ("written by the packer", one.written, WRITTEN_AIM),
-        ("fetched by a searcher", one.searcher_fetched, FETCHED_AIM),
-    ):
-        megabytes = count / 1e6
-        named = f"`pack_incremental` of 1 page, MB {name}"
-        aims.append((named, f"<= {aim:g}", f"{megabytes:.2f}", verdict_below(megabytes, aim)))
-    return MeasuredRow(tuple(aims), (table, _bytes_table(incremental)))
+def shown(form: PackForm, seconds: Seconds, incremental: Incremental, peak: int) -> MeasuredRow:
+    """Return a table of full packs, and aims; `peak` is bytes of memory."""
+    times = {name: ratios(each, seconds[FLOOR]) for name, each in seconds.items()}
+    size, (_, written, fetched) = f"{form.pages:,} pages", incremental[ONE]
+    aims = [
+        at_most(f"`pack_full` of {size}, {name}, CPU time, times the floor", aim, times[name].median, digits=2)
+        for name, aim in FLOOR_AIMS.items()
+    ]
+    aims += [
+        at_most(f"`pack_incremental` of {name} of {size}, times `pack_full`", aim, incremental[name][0], digits=4)
+        for name, aim in form.share_aims.items()
+    ]
+    aims += [
+        at_most(f"MB written for {ONE} of {size}", WRITTEN_AIM, written / 1e6, digits=2),
+        at_most(f"MB fetched by a searcher for {ONE} of {size}", FETCHED_AIM, fetched / 1e6, digits=2),
+        at_most(f"`pack_full` of {form.memory_pages:,} pages, MB at most", form.memory_aim, peak / 1e6, digits=0),
+    ]
+    rows = [
+        (name, f"{1_000 * statistics.median(each) / form.pages:.2f}", times[name].text(2))
+        for name, each in seconds.items()
+    ]
+    header = ("`pack_full`", "CPU ms a page", "times the floor")
+    return MeasuredRow(tuple(aims), (FigureTable(f"Packing {size}", header, tuple(rows)),))
 
 
-def _bytes_table(incremental: Mapping[str, IncrementalFigures]) -> FigureTable:
-    every = incremental.values()
-    rows = {
-        "kB written by the packer": [f"{each.written / 1e3:.0f}" for each in every],
-        "kB fetched by the packer": [f"{each.packer_fetched / 1e3:.0f}" for each in every],
-        "kB fetched by a searcher": [f"{each.searcher_fetched / 1e3:.0f}" for each in every],
-    }
-    return FigureTable.of_figures("An incremental pack by what has changed", incremental, rows)
+def corpus(downloads: Path) -> Iterator[Page]:
+    """Yield pages of real documentation in random order, then copies of them under other addresses, without end."""
+    originals = [
+        (name, to_json(page))
+        for name, site in SITES.items()
+        for page in packs.pages(DOMAIN, sites.unpack(site, downloads))
+    ]
+    random.Random(0).shuffle(originals)
+    # Copies have paths of another length: else they were beside each other in a pack, and compressed well.
+    for number in count():
+        yield from (_moved(_page(data), name + "copy" * number) for name, data in originals)
 
 
-def corpus(documents: int) -> Iterator[Page]:
-    """Yield `documents` pages of at most 7,000 characters from the standard library, repeated if it is too short."""
-    pieces = cycle(_pieces(Path(sysconfig.get_path("stdlib")), 7_000))
-    for number, text in enumerate(islice(pieces, documents)):
-        path = f"/section-{number % 17}/page-{number}"
-        yield Page(
-            canonical_key=f"https://{DOMAIN}{path}",
-            url=f"https://{DOMAIN}{path}",
-            domain=DOMAIN,
-            path=path,
-            title=text[:50],
-            description=text[50:200],
-            headings=(text[200:230], text[230:260]),
-            body=text[260:],
-            lang="en",
-        )
+def _page(data: bytes) -> Page:
+    return cast(Page, from_json(data))
 
 
-def _pieces(folder: Path, size: int) -> Iterator[str]:
-    for path in sorted(folder.rglob("*.py")):
-        if "site-packages" not in path.parts:
-            text = " ".join(path.read_text(errors="replace").split())
-            yield from (text[at : at + size] for at in range(0, len(text), size))
+def _moved(page: Page, folder: str) -> Page:
+    """Return the page under a folder, which is a line of its text, with links to the pages under it."""
+
+    def moved(url: str) -> str:
+        return url.replace(f"{DOMAIN}/", f"{DOMAIN}/{folder}/", 1)
+
+    return replace(
+        page,
+        canonical_key=moved(page.canonical_key),
+        url=moved(page.url),
+        path=f"/{folder}{page.path}",
+        body=f"{page.body} {folder}",
+        canonical=moved(page.canonical),
+        links=tuple(link._replace(url=moved(link.url)) for link in page.links),
+    )
 
 
-def _pack(store: FolderStore) -> None:
-    store.delete(manifest_key(DOMAIN))  # A pack that is up to date is not built again.
-    result = pack_full(store, DOMAIN, FullPackPlan(crawl_id="bench"))
+def _put(store: FolderStore, pages: Iterable[Page]) -> None:
+    for page in pages:
+        store.put(content_key(DOMAIN, page_id(page.canonical_key)), to_json(page))
+
+
+def _change(store: FolderStore, keys: Iterable[str], text: str) -> None:
+    """Add a text to stored pages."""
+    pages = (_page(store.get(key).data) for key in keys)
+    _put(store, (replace(page, body=f"{page.body} changed {text}") for page in pages))
+
+
+def _full(store: FolderStore, keys: Sequence[str], home: Path, rounds: int) -> Seconds:
+    """Return the CPU seconds of full packs and of the floor in each round."""
+    seconds: dict[str, list[float]] = {FIRST: [], CHANGED: [], FLOOR: []}
+    work = home / "work"
+    _pack(store, work)
+    rows = pack_floor.read_rows(fetch_pack(store, DOMAIN, home))
+    # The collector would look through these rows while the packer runs.
+    gc.freeze()
+    for number in range(rounds):
+        store.delete(manifest_key(DOMAIN))  # Without a former pack, the next one is built from all pages.
+        seconds[FIRST].append(_cpu_seconds(lambda: _pack(store, work)))
+        _change(store, keys[number::20], f"in round {number}")
+        seconds[CHANGED].append(_cpu_seconds(lambda: _pack(store, work)))
+        seconds[FLOOR].append(_cpu_seconds(lambda: pack_floor.write(rows, home)))
+        (home / "compact.sqlite").unlink()
+    return seconds
+
+
+def _pack(store: FolderStore, work: Path) -> None:
+    result = pack_full(store, DOMAIN, FullPackPlan(crawl_id="bench"), work=work)
     if not result.written:
         raise BenchmarkError(f"pack_full wrote no pack: {result}")
 
 
-def _incremental(store: _CountingStore, pages: Sequence[Page], folder: Path) -> dict[str, IncrementalFigures]:
-    """Return the medians of an incremental pack after each of several changes."""
-    full = statistics.median(_cpu_seconds(lambda: _pack(store)) for _ in range(RUNS))
-    work, held, fetched = folder / "work", folder / "held.sqlite", folder / "fetched.sqlite"
-    pack_incremental(store, DOMAIN, work=work)
+def _incremental(store: _CountingStore, keys: Sequence[str], home: Path, *, full: float) -> Incremental:
+    """Return the medians of an incremental pack after each of several changes; `full` is CPU seconds of a full pack."""
+    work, held, fetched = home / "work", home / "held.sqlite", home / "fetched.sqlite"
     fetch_pack_to(store, DOMAIN, held)
-    changes = dict(zip(SHARE_AIMS, (1, len(pages) // 100), strict=True))
+    changes = {ONE: 1, SOME: len(keys) // 100}
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in changes}
-
-    def pack() -> None:
-        pack_incremental(store, DOMAIN, work=work)
-
     for run in range(RUNS):
         for name, number in changes.items():
-            for page in pages[run :: len(pages) // number][:number]:
-                changed = replace(page, body=f"{page.body} changed {name} {run}")
-                store.put(content_key(DOMAIN, page_id(page.canonical_key)), to_json(changed))
-            started = time.process_time()
-            written, packer_fetched = store.counted(pack)
-            share = (time.process_time() - started) / full
-            _, searcher_fetched = store.counted(lambda: fetch_pack_to(store, DOMAIN, fetched, former=held))
+            _change(store, keys[run :: len(keys) // number][:number], f"{name} {run}")
+            store.written = store.fetched = 0
+            share = _cpu_seconds(lambda: pack_incremental(store, DOMAIN, work=work)) / full
+            written, store.fetched = store.written, 0
+            fetch_pack_to(store, DOMAIN, fetched, former=held)
             fetched.replace(held)
-            found[name].append((share, written, packer_fetched, searcher_fetched))
-    return {name: IncrementalFigures(*map(statistics.median, zip(*each, strict=True))) for name, each in found.items()}
+            found[name].append((share, written, store.fetched))
+    return {name: tuple(map(statistics.median, zip(*each, strict=True))) for name, each in found.items()}
 
 
 def _cpu_seconds(call: Callable[[], object]) -> float:
     started = time.process_time()
     call()
     return time.process_time() - started
-
-
-def _bare_loop(rows: Iterable[tuple[str, ...]]) -> None:
-    with tempfile.TemporaryDirectory(prefix="perennial-bench-") as name:
-        folder = Path(name)
-        with db.create(folder / "raw.sqlite") as database:
-            database.execute("BEGIN")
-            database.executemany(INSERT, rows)
-            database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('rebuild')")
-            database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
-            database.execute("COMMIT")
-            database.execute("VACUUM INTO ?", (str(folder / "dense.sqlite"),))
-
-
-def _row(page: dict[str, Any], name: str) -> tuple[str, ...]:
-    return (
-        *(name, "etag", page["key"], page["url"], page["path"], section(page["path"])),
-        *(page["lang"], page["modified"], page["content_type"], page["canonical"], "\n".join(page["alternates"])),
-        *(page["title"], page["description"], "\n".join(page["headings"]), "", page["body"]),
-    )
-
-
-def _medians(documents: int, contestants: dict[str, Callable[[], None]]) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(RUNS):
-        for name, contestant in contestants.items():
-            started = time.perf_counter()
-            contestant()
-            seconds[name].append(time.perf_counter() - started)
-    return {name: documents / statistics.median(taken) for name, taken in seconds.items()}

@@ -1,7 +1,8 @@
-"""Park 100,000 failed messages in delay queues at once: their cost in the broker, and whether all come back."""
+"""Park failed messages in delay queues at once: what they cost the broker, and whether all come back."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -22,27 +23,30 @@ from app.broker.worker.carry_out import replacement
 from app.broker.worker.failures import failure_of
 from app.errors import FetchError
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import Aim, FigureTable, MeasuredRow
-from benchmarks.system import BenchSystem
-from benchmarks.usage import others_since, own_usage
+from benchmarks.figures import Aim, FigureTable, at_most
+from benchmarks.memory import peak_memory
+from benchmarks.system import BenchSystem, machine_share_of_others
+from benchmarks.usage import usage
 
-COUNT = 100_000
-#: Delays in ms, taken in turn, each one that the policy does not round. All messages must be waiting before the first
-#: delay ends.
-DELAYS_MS = (100_000, 130_000, 160_000)
+#: Delays in ms, taken in turn, each times the number of messages. The policy rounds none of them. All messages must be
+#: waiting before the first delay ends.
+DELAYS_MS = (1.0, 1.3, 1.6)
 #: Messages that are published before their confirms are awaited.
 BATCH = 500
 #: Seconds after the longest delay within which the last message must be back.
-RETURN_TIMEOUT = 120.0
+RETURN_TIMEOUT = 600.0
 
-QUEUE_TYPES: tuple[QueueType, ...] = ("quorum", "classic")
+#: Aim: MB of memory of a broker in which a million messages or fewer wait.
+MEMORY_AIM = 2_000.0
 
 METHOD = """\
-- Parked: 100,000 messages pass the policy `delay_queues` as after their first failure. The workers' publisher sends
-  them, in batches of 500, to three delay queues (90, 100 and 110 s). All wait at once before the first is due.
-- Memory in that row is the resident memory of RabbitMQ's processes: before, with all messages waiting, and after the
-  last one is consumed. A message's delay counts from the moment before its batch was published. It is late by the time
-  from the end of that delay until a consumer of the work queue receives it.
+- Parked messages pass the policy `delay_queues` as after their first failure. The workers' publisher sends them, in
+  batches of 500, to three delay queues (1, 1.3 and 1.6 ms for each message of all). All wait at once before the first
+  is due.
+- Their memory is the resident memory of RabbitMQ's processes: before, with all messages waiting, and after the last
+  one is consumed. Their CPU time is that of these processes until then. A message's delay counts from the moment before
+  its batch was published. It is late by the time from the end of that delay until a consumer of the work queue receives
+  it.
 """
 
 
@@ -50,15 +54,18 @@ METHOD = """\
 class ParkedFigures:
     """Figures of one queue type: seconds, and the broker's resident memory in bytes.
 
-    `memory` is measured before the first message, with all waiting, and after the last is consumed. `late` is the time
-    beyond the delay since a message was given to the publisher: median and maximum. `twice` counts messages that came
-    back again. `others` is the share of the machine, 0 to 1, that other programs took.
+    `cpu` are the broker's seconds. `memory` is measured before the first message, with all waiting, and after the last
+    is consumed; `peak` is the most. `late` is the time beyond the delay since a message was given to the publisher:
+    median and maximum. `twice` counts messages that came back again. `others` is the share of the machine, 0 to 1,
+    that other programs took.
     """
 
     queue_type: QueueType
     count: int
     parking: float
+    cpu: float
     memory: tuple[int, int, int]
+    peak: int
     late: tuple[float, float]
     twice: int
     others: float
@@ -69,10 +76,9 @@ class ParkedFigures:
         return (self.memory[1] - self.memory[0]) / self.count
 
 
-def run(
-    system: BenchSystem, queue_type: QueueType, *, count: int = COUNT, delays_ms: Sequence[int] = DELAYS_MS
-) -> ParkedFigures:
+def run(system: BenchSystem, queue_type: QueueType, count: int) -> ParkedFigures:
     """Park `count` messages through the policy, and wait for all of them in their work queue."""
+    delays_ms = [round(each * count) for each in DELAYS_MS]
     policy = DelayQueues(f"parked-{queue_type}", queue_type=queue_type)
     work = policy.namespace + ".work"
     publisher = Publisher(system.settings.broker, timeout=60)
@@ -80,24 +86,28 @@ def run(
     with Connection(system.settings.broker) as connection:
         for queue in queues:
             queue(connection.default_channel).declare()
-        before, began, start = _memory(system), time.monotonic(), own_usage()
+        watched = {"own": os.getpid(), "RabbitMQ": system.pids["RabbitMQ"]}
+        before, began, start = _memory(system), time.monotonic(), usage(watched)
         due = _park(publisher, policy, work, count=count, delays_ms=delays_ms)
         parking, parked = time.monotonic() - began, _memory(system)
         if time.time() > min(due):
             raise BenchmarkError(f"parking took {parking:.0f} s: the first messages came back before the last was sent")
-        came, others = _back(connection, work, due), others_since(start)
+        came, end = _back(connection, work, due), usage(watched)
         publisher.close()
         for queue in queues:
             connection.default_channel.queue_delete(queue.name)
+    spent = end.since(start)
     late = [first - then for first, then in zip((min(times) for times in came), due, strict=True)]
     return ParkedFigures(
         queue_type=queue_type,
         count=count,
         parking=parking,
+        cpu=sum(spent[name] for name in ("RabbitMQ", "RabbitMQ children")),
         memory=(before, parked, _memory(system)),
+        peak=peak_memory(system.pids["RabbitMQ"]),
         late=(statistics.median(late), max(late)),
         twice=sum(len(times) for times in came) - count,
-        others=others,
+        others=machine_share_of_others(end, start),
     )
 
 
@@ -171,13 +181,14 @@ def _memory(system: BenchSystem) -> int:
     return sum(each.memory_info().rss for each in (root, *root.children(recursive=True)))
 
 
-def shown(runs: Sequence[ParkedFigures]) -> MeasuredRow:
-    """Return table and aims of the cost of waiting messages, by queue type."""
+def table(runs: Sequence[ParkedFigures]) -> FigureTable:
+    """Return the cost of waiting messages."""
     rows = {
         "seconds to park them": [f"{each.parking:.1f}" for each in runs],
         "messages parked a second": [f"{each.count / each.parking:,.0f}" for each in runs],
         "MB of memory before": [f"{each.memory[0] / 1e6:.0f}" for each in runs],
         "MB with all parked": [f"{each.memory[1] / 1e6:.0f}" for each in runs],
+        "MB at most": [f"{each.peak / 1e6:.0f}" for each in runs],
         "MB after": [f"{each.memory[2] / 1e6:.0f}" for each in runs],
         "bytes of memory a message": [f"{each.bytes_each:,.0f}" for each in runs],
         "come back": [f"{each.count:,}" for each in runs],
@@ -185,11 +196,14 @@ def shown(runs: Sequence[ParkedFigures]) -> MeasuredRow:
         "seconds late, median": [f"{each.late[0]:.1f}" for each in runs],
         "seconds late, the last one": [f"{each.late[1]:.1f}" for each in runs],
     }
-    title = f"{runs[0].count:,} messages in delay queues at once"
-    table = FigureTable.of_figures(title, (each.queue_type for each in runs), rows)
-    return MeasuredRow(tuple(map(_aim, runs)), (table,), others=max(run.others for run in runs))
+    return FigureTable.of_figures(
+        "Messages in delay queues at once", (f"{each.count:,}, {each.queue_type}" for each in runs), rows
+    )
 
 
-def _aim(parked: ParkedFigures) -> Aim:
+def aims(parked: ParkedFigures) -> tuple[Aim, Aim]:
+    """Return the aims that all come back, and that they fit into the broker's memory."""
+    kind = f"parked in {parked.queue_type} queues"
     back = f"{parked.count:,}" + (f", {parked.twice} of them twice" if parked.twice else "")
-    return f"parked in {parked.queue_type} queues and come back", f"{parked.count:,}", back, "reached"
+    memory = at_most(f"MB of the broker's memory with {parked.count:,} {kind}", MEMORY_AIM, parked.peak / 1e6, digits=0)
+    return (f"{kind} and come back", f"{parked.count:,}", back, "reached"), memory

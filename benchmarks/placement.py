@@ -1,4 +1,4 @@
-"""Row `placement`: what it costs the orchestrator to place the packs of many sites, and to place one update."""
+"""What it costs the orchestrator to place the packs of many sites, and to place one update: a part of row `growth`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
 from app.cluster.protocol import Outcome, PackVersion, Registration, SearcherReport, read, to_json, to_payload
-from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict_below
-from benchmarks.usage import others_since, own_usage
+from benchmarks.figures import Aim, FigureTable, at_most, bullets
 
-#: Packs, and searchers. Each pack has one copy.
-SIZES, SEARCHERS = (250, 1_000, 2_000, 10_000), 2
+#: Searchers. Each pack has one copy.
+SEARCHERS = 2
 #: Seconds between two decisions, on the orchestrator's clock.
 STEP = 0.05
 #: Aims for the largest size: MB of outcomes, seconds of CPU, and ms of a decision after one update.
@@ -66,16 +65,14 @@ class _Searcher:
         return json.dumps({"type": "loaded", **to_payload(outcome)}).encode()
 
 
-def run(sizes: Sequence[int] = SIZES) -> MeasuredRow:
+def run(sizes: Sequence[int]) -> list[PlacementRun]:
     """Measure each size."""
-    began = own_usage()
     log = logging.getLogger("app.cluster")
     level, log.level = log.level, logging.ERROR
     try:
-        runs = [measured(size) for size in sizes]
+        return [measured(size) for size in sizes]
     finally:
         log.setLevel(level)
-    return shown(runs, others=others_since(began))
 
 
 def measured(size: int) -> PlacementRun:
@@ -107,23 +104,22 @@ def measured(size: int) -> PlacementRun:
     return PlacementRun(size, sent, cpu, update, len(to_json(routes)), len(to_json(changes)))
 
 
-def shown(runs: Sequence[PlacementRun], *, others: float) -> MeasuredRow:
-    """Return a table and aims of the runs."""
-    largest = runs[-1]
-    aims = tuple(
-        (f"{figure}, {largest.packs:,} packs", f"<= {aim:g}", f"{reached:.1f}", verdict_below(reached, aim))
-        for figure, reached, aim in (
-            ("MB of outcomes", largest.sent / 1e6, MB_AIM),
-            ("CPU s to place all", largest.cpu, CPU_AIM),
-            ("CPU ms of one update", largest.update, UPDATE_AIM),
-        )
+def aims(largest: PlacementRun) -> tuple[Aim, ...]:
+    """Return the aims of the largest size."""
+    packs = f"{largest.packs:,} packs"
+    return (
+        at_most(f"MB of outcomes, {packs}", MB_AIM, largest.sent / 1e6, digits=1),
+        at_most(f"CPU s to place all, {packs}", CPU_AIM, largest.cpu, digits=1),
+        at_most(f"CPU ms of one update, {packs}", UPDATE_AIM, largest.update, digits=1),
     )
+
+
+def table(runs: Sequence[PlacementRun]) -> FigureTable:
+    """Return what each size costs."""
     rows = {
         "bytes of outcomes a pack": [f"{run.sent / run.packs:.0f}" for run in runs],
-        "CPU ms a pack, to place all": [f"{run.cpu * 1_000 / run.packs:.2f}" for run in runs],
         "CPU ms of one update": [f"{run.update:.1f}" for run in runs],
         "kB of `get_routes`": [f"{run.routes / 1_000:.0f}" for run in runs],
         "the same, changes by one update": [f"{run.changes / 1_000:.1f}" for run in runs],
     }
-    table = FigureTable.of_figures("Placing the packs of many sites", (f"{run.packs:,} packs" for run in runs), rows)
-    return MeasuredRow(aims, (table,), (), others)
+    return FigureTable.of_figures("Placing the packs of many sites", (f"{run.packs:,} packs" for run in runs), rows)

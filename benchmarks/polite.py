@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.private_services.service import wait_until
-from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, at_most, bullets, verdict
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
 from benchmarks.plots import Plot
 from benchmarks.system import (
@@ -114,12 +114,7 @@ def _requests(sites: Sequence[GeneratedSite]) -> int:
 def shown(runs: Sequence[PoliteRun]) -> MeasuredRow:
     """Return tables, aims and plots of the runs."""
     aims = [
-        (
-            f"hops of a page, {HOSTS} hosts x {run.size:,} pages",
-            f"<= {aim:g}",
-            f"{run.hops:.2f}",
-            verdict_below(run.hops, aim),
-        )
+        at_most(f"hops of a page, {HOSTS} hosts x {run.size:,} pages", aim, run.hops, digits=2)
         for run in runs
         if (aim := HOP_AIMS.get(run.size))
     ]

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks import (
-    crawl_tables,
-    enqueue,
-    events,
-    extract,
-    fairness,
-    growth,
-    latency,
-    parked,
-    placement,
-    polite,
-    search_tables,
-)
+from benchmarks import crawl_tables, enqueue, events, extract, fairness, growth, latency, polite, search_tables
 from benchmarks.figures import FigureTable, MeasuredRow, bullets
 from benchmarks.names import tables as names_tables
 from benchmarks.relevance import tables as relevance_tables
@@ -30,7 +18,6 @@ DISTURBED = 0.15
 METHOD = (
     crawl_tables.METHOD
     + enqueue.METHOD
-    + parked.METHOD
     + bullets(
         """The rows polite, fairness, latency and growth run `worker`, `packer` and `beat` of the
         Procfile, RabbitMQ and Redis. Settings that are not named have their defaults. One thread of the
@@ -45,7 +32,6 @@ METHOD = (
     + relevance_tables.METHOD
     + names_tables.METHOD
     + extract.METHOD
-    + placement.METHOD
 )
 
 CAVEATS = """\

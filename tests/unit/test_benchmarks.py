@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -25,6 +27,7 @@ from benchmarks import (
     fairness,
     growth,
     latency,
+    pack_floor,
     parked,
     placement,
     polite,
@@ -38,7 +41,7 @@ from benchmarks.extract import OURS, PEER, Quality, quality
 from benchmarks.fairness import FairnessRun
 from benchmarks.figures import MeasuredRow, Spread, ratios, verdict
 from benchmarks.generated_sites import SiteForm, number_of, path_of, serve_generated
-from benchmarks.growth import GrowthRun
+from benchmarks.growth import Growth, GrowthRun, TimersRun
 from benchmarks.latency import LatencyRun
 from benchmarks.modes import AWAKE, MODES, kept_awake
 from benchmarks.parked import DELAYS_MS, ParkedFigures
@@ -139,7 +142,7 @@ ENQUEUED = EnqueueFigures(
     others=0.5,
 )
 PARKED = ParkedFigures(
-    "quorum", 1_000, parking=2.0, memory=(10_000, 1_010_000, 20_000), late=(0.5, 3.0), twice=0, others=0.0
+    *("quorum", 1_000, 2.0, 4.0, (10_000, 1_010_000, 20_000)), peak=3 * 10**9, late=(0.5, 3.0), twice=0, others=0.0
 )
 
 
@@ -152,13 +155,14 @@ def test_the_ratio_of_enqueueing_is_taken_within_a_round() -> None:
 
 def test_the_memory_of_a_parked_message_is_an_equal_share() -> None:
     assert PARKED.bytes_each == 1_000
-    text = page([shown("parked", parked.shown([PARKED]))])
-    assert "| bytes of memory a message | 1,000 |" in text
-    assert "| messages parked a second | 500 |" in text
+    rows = {name: cell for name, cell, *_ in parked.table([PARKED]).rows}
+    assert (rows["bytes of memory a message"], rows["messages parked a second"]) == ("1,000", "500")
+    assert [verdict for *_, verdict in parked.aims(PARKED)] == ["reached", "not reached: 1.50 times it"]
 
 
 def test_the_delays_of_parked_messages_are_delays_of_the_policy() -> None:
-    assert [DelayQueues("parked").delay_ms(delay_ms, 0) for delay_ms in DELAYS_MS] == list(DELAYS_MS)
+    for delay_ms in (round(each * count) for each in DELAYS_MS for count in (1_000, 10_000, 100_000, 1_000_000)):
+        assert DelayQueues("parked").delay_ms(delay_ms, 0) == delay_ms
 
 
 def test_a_run_of_some_rows_keeps_the_results_of_the_others(tmp_path: Path) -> None:
@@ -166,10 +170,10 @@ def test_a_run_of_some_rows_keeps_the_results_of_the_others(tmp_path: Path) -> N
         store_section(tmp_path / "results", shown(row, enqueue.shown(ENQUEUED), date))
 
     measured("enqueue", "Monday")
-    measured("parked", "Tuesday")
+    measured("search", "Tuesday")
     measured("enqueue", "Wednesday")
-    sections = load_sections(tmp_path / "results", ["crawl", "parked", "enqueue"])
-    assert [(each.row, each.date) for each in sections] == [("parked", "Tuesday"), ("enqueue", "Wednesday")]
+    sections = load_sections(tmp_path / "results", ["crawl", "search", "enqueue"])
+    assert [(each.row, each.date) for each in sections] == [("search", "Tuesday"), ("enqueue", "Wednesday")]
     assert sections[1] == shown("enqueue", enqueue.shown(ENQUEUED), "Wednesday")
     text = page(sections)
     assert "Tuesday" in text
@@ -263,6 +267,8 @@ def test_the_queries_are_the_same_in_every_run(tmp_path: Path) -> None:
 
 
 CPU = dict.fromkeys(GROUPS, 2.0)
+#: Indexes of a pack without the texts.
+CONTENTLESS = ("name_stems", "passages")
 PLOT = Plot("hops", "Hops & pages", "pages", "hops a page", {"hops": [(100, 1.0), (10_000, 1.5)]}, aim=2.0)
 
 
@@ -342,8 +348,8 @@ def test_slow_hosts_have_an_aim_for_their_share_of_the_possible_rate() -> None:
 def test_the_bytes_that_place_a_pack_do_not_depend_on_the_number_of_packs() -> None:
     few, many = placement.measured(100), placement.measured(400)
     assert many.sent / many.packs == pytest.approx(few.sent / few.packs, rel=0.02)
-    row = placement.shown([few, PlacementRun(10_000, sent=10**7, cpu=4.0, update=3.0, routes=1, changes=1)], others=0.0)
-    assert [verdict for *_, verdict in row.aims] == [
+    largest = PlacementRun(10_000, sent=10**7, cpu=4.0, update=3.0, routes=1, changes=1)
+    assert [verdict for *_, verdict in placement.aims(largest)] == [
         "not reached: 2.00 times it",
         "reached",
         "not reached: 1.50 times it",
@@ -356,12 +362,43 @@ def test_events_sums_the_cpu_time_without_that_of_the_stand_ins_and_judges_each_
     assert row.tables[0].rows[-1] == ("CPU ms an event, all but the stand-ins", "5.00")
 
 
-def test_growth_compares_with_the_smallest_site_and_judges_the_largest() -> None:
-    small = GrowthRun(200, 2.0, CPU, during=900, after=500, others=0.0)
-    large = GrowthRun(20_000, 200.0, {**CPU, "Redis": 8.0}, during=250, after=150, others=0.0)
-    row = growth.shown([small, large])
-    assert aims(row) == [("<= 300", "250", "reached"), ("<= 100", "150", "not reached: 1.50 times it")]
-    assert ("the same, times that of the smallest site", "1.00", "1.50") in row.tables[0].rows
+def test_growth_has_the_exponent_of_a_units_cost_and_judges_the_largest_size() -> None:
+    pages = [
+        GrowthRun(200, 2.0, CPU, during=900, after=500, others=0.0),
+        GrowthRun(20_000, 200.0, {**CPU, "Redis": 10 * 12 - 10.0}, during=250, after=150, others=0.4),
+    ]
+    packs = [PlacementRun(size, sent=size, cpu=size / 1_000, update=1.0, routes=1, changes=1) for size in (10, 1_000)]
+    fired = [TimersRun(size, seconds=size / 1_000, cpu=100 / size) for size in (100, 10_000)]
+    row = growth.shown(Growth(pages, packs, fired, [replace(PARKED, count=100), PARKED], PARKED))
+    assert aims(row)[:2] == [("<= 300", "250", "reached"), ("<= 100", "150", "not reached: 1.50 times it")]
+    assert ("<= 5", "10.0", "not reached: 2.00 times it") in aims(row)
+    cost = {name.partition(",")[0]: cells for name, *cells in row.tables[0].rows}
+    assert cost["page crawled"] == ["12.00", "120.00", "+0.50"]
+    assert cost["pack placed"][-1] == "+0.00"
+    assert cost["timer fired"][-1] == "-1.00"
+    assert row.plots[0].lines["timer fired"] == [(1, 1.0), (100, 0.01)]
+    assert row.others == 0.4
+
+
+def test_the_floor_of_a_pack_has_its_rows_and_its_indexes(tmp_path: Path) -> None:
+    pages = [
+        stored_page(f"/{n}", f"Page of {n} rivers", f"The river number {n} runs.", headings="One\nTwo") for n in (1, 2)
+    ]
+    pack = write_pack(tmp_path / "pack.sqlite", pages)
+    floor = pack_floor.write(pack_floor.read_rows(pack), tmp_path)
+
+    def content(path: Path) -> list[object]:
+        with closing(sqlite3.connect(path)) as database:
+            tables = [name for _, name, kind, *_ in database.execute("PRAGMA main.table_list") if kind != "shadow"]
+            found: list[object] = []
+            for name in sorted(set(tables) - {"sqlite_sequence"}):
+                found += database.execute(f"SELECT * FROM {name}").fetchall() if name not in CONTENTLESS else ()
+            for index in (*CONTENTLESS, "names", "pages_fts"):
+                database.execute(f"CREATE VIRTUAL TABLE temp.of_{index} USING fts5vocab (main, {index}, instance)")
+                found += database.execute(f"SELECT * FROM temp.of_{index}").fetchall()
+            return found
+
+    assert content(floor) == content(pack)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Floor of the row `pack`: the tables and indexes of a finished pack, written again from precomputed rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import TypeAlias
+
+from app.pack import database as db
+from app.pack.indexes import fill_texts, optimize
+from app.pack.publish import new_frames
+
+#: Rows by the statement that inserts them.
+Rows: TypeAlias = Mapping[str, list[tuple[object, ...]]]
+
+_NAMES = ("title", "headings", "anchors")
+
+
+def read_rows(pack: Path) -> Rows:
+    """Return the rows of all tables of a decompressed pack, and the texts of its three small indexes."""
+    with closing(sqlite3.connect(pack)) as database:
+        tables = [name for _, name, kind, *_ in database.execute("PRAGMA main.table_list") if kind == "table"]
+        rows = {name: database.execute(f"SELECT * FROM {name}").fetchall() for name in tables if "sqlite" not in name}
+        found = {
+            f"INSERT INTO {name} VALUES ({', '.join('?' * len(each[0]))})": each for name, each in rows.items() if each
+        }
+        names = database.execute(f"SELECT rowid, {', '.join(_NAMES)} FROM names").fetchall()
+        stems, passages = _tokens(database, "name_stems", _NAMES), _tokens(database, "passages", ("text",))
+        found[f"INSERT INTO names (rowid, {', '.join(_NAMES)}) VALUES (?, ?, ?, ?)"] = names
+        found[f"INSERT INTO name_stems (rowid, {', '.join(_NAMES)}) VALUES (?, ?, ?, ?)"] = [*stems]
+        found["INSERT INTO passages (rowid, text) VALUES (?, ?)"] = [*passages]
+    return found
+
+
+def write(rows: Rows, folder: Path) -> Path:
+    """Write the rows into a new database in `folder`, and what follows in `pack_full`: index, copy, check and compress.
+
+    Return the path of the compact copy.
+    """
+    with db.create(folder / "new.sqlite") as database:
+        with db.transaction(database):
+            for insert, each in rows.items():
+                database.executemany(insert, each)
+            fill_texts(database)
+            optimize(database, "names", "name_stems", "passages")
+        path = db.write_compact(database, folder / "compact.sqlite")
+    new_frames(path, "floor", None)
+    return path
+
+
+def _tokens(database: sqlite3.Connection, index: str, columns: tuple[str, ...]) -> Iterator[tuple[object, ...]]:
+    """Yield rowid and texts of each row of a contentless index: its tokens, which are tokens again."""
+    database.execute(f"CREATE VIRTUAL TABLE temp.tokens_of_{index} USING fts5vocab (main, {index}, instance)")
+    tokens = database.execute(f"SELECT doc, col, term FROM temp.tokens_of_{index} ORDER BY doc, offset")
+    for doc, of_row in groupby(tokens, key=itemgetter(0)):
+        texts: dict[str, list[str]] = {column: [] for column in columns}
+        for _, column, term in of_row:
+            texts[column].append(term)
+        yield (doc, *map(" ".join, texts.values()))
