@@ -17,6 +17,8 @@ from app.private_services.state import USER, ServicesState, make_directory, writ
 
 PORTS = ("amqp", "management", "dist")
 
+#: RabbitMQ keeps in memory what quorum queues log, up to the size of a log file. Its default of 512 MiB is enough for
+#: the memory alarm, which blocks all publishers.
 _CONF = """\
 listeners.tcp.1 = 127.0.0.1:{amqp}
 management.tcp.ip = 127.0.0.1
@@ -24,6 +26,7 @@ management.tcp.port = {management}
 default_user = {user}
 default_pass = {password}
 vm_memory_high_watermark.absolute = 512MB
+raft.wal_max_size_bytes = 64000000
 disk_free_limit.absolute = 200MB
 log.console = false
 """

@@ -21,6 +21,7 @@ from app.errors import ServicesError
 from app.private_services import ServiceStatus, down, service, status, up
 from config.settings import Settings
 from tests.support.command import perennial
+from tests.support.rabbitmqctl import rabbitmqctl
 
 pytestmark = pytest.mark.integration
 
@@ -272,3 +273,8 @@ def test_the_command_says_what_is_down_by_its_exit_code(small: Settings) -> None
     assert "hidden" not in run("status").stdout
     assert run("down").returncode == 0
     assert run("status").returncode == 1
+
+
+def test_the_log_of_quorum_queues_is_far_below_the_memory_alarm(checkout: Settings) -> None:
+    size, limit = "application:get_env(ra, wal_max_size_bytes)", "vm_memory_monitor:get_memory_limit()"
+    rabbitmqctl(checkout, "eval", f"{{ok, Size}} = {size}, true = 4 * Size =< {limit}.")
