@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from io import BytesIO
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TypeAlias
 
 from app.pack import database as db
 from app.pack.indexes import fill_texts, optimize
-from app.pack.publish import new_frames
+from app.pack.publish import write_frames
 
 #: Rows by the statement that inserts them.
 Rows: TypeAlias = Mapping[str, list[tuple[object, ...]]]
@@ -48,7 +49,7 @@ def write(rows: Rows, folder: Path) -> Path:
             fill_texts(database)
             optimize(database, "names", "name_stems", "passages")
         path = db.write_compact(database, folder / "compact.sqlite")
-    new_frames(path, "floor", None)
+    write_frames(BytesIO(), path, "floor", None)
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,10 @@ def publish(
 ) -> Manifest:
     """Put a pack and its manifest into the store; return the manifest."""
     name = f"{generation}-{0:016}"
-    table, frames = publishing.new_frames(pack, name, former)
+    frames = BytesIO()
+    table = publishing.write_frames(frames, pack, name, former)
     table_data = table.to_bytes()
-    store.put(frames_key(domain, name), b"".join([*frames, table_data]))
+    store.put(frames_key(domain, name), frames.getvalue() + table_data)
     manifest = Manifest(
         domain=domain,
         sha256=sha256(table_data),
@@ -126,7 +128,7 @@ def publish(
         built_at=built_at,
         crawl_id="crawl",
         own_object=name,
-        table_start=sum(map(len, frames)),
+        table_start=len(frames.getvalue()),
         table_size=len(table_data),
     )
     store.put(manifest_key(domain), manifest.to_json())

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, StoreError
 from app.pack import database
@@ -110,7 +111,8 @@ def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack)
 
     Raises PreconditionFailed when the manifest in the store is no longer that of `previous`.
     """
-    table, frames = new_frames(path, new_object(previous.generation + 1), previous.table)
+    frames = BytesIO()
+    table = write_frames(frames, path, new_object(previous.generation + 1), previous.table)
     manifest = describe_pack(path, write_table(store, domain, table, frames))
     manifest = replace(manifest, former=_kept(previous.manifest, manifest.crawl_id))
     store.put(manifest_key(domain), manifest.to_json(), if_match=previous.etag, if_absent=previous.etag is None)
@@ -128,10 +130,13 @@ def new_object(generation: int) -> str:
     return f"{generation}-{secrets.token_hex(8)}"
 
 
-def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: Sequence[bytes] = ()) -> TablePlace:
+def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: BytesIO | None = None) -> TablePlace:
     """Write new frames and the table that lists them into its first object. Return where the table is."""
     data, (name, size) = table.to_bytes(), table.objects[0]
-    store.put(frames_key(domain, name), b"".join([*frames, data]), if_absent=True)
+    # Unlike a join, it does not hold the frames twice.
+    content = frames or BytesIO()
+    content.write(data)
+    store.put(frames_key(domain, name), content.getvalue(), if_absent=True)
     return TablePlace(sha256=sha256(data), size=table.size, own_object=name, table_start=size, table_size=len(data))
 
 
@@ -147,23 +152,22 @@ def _kept(previous: Manifest | None, crawl_id: str) -> Manifest | None:
     return previous.former
 
 
-def new_frames(path: Path, name: str, former: FrameTable | None) -> tuple[FrameTable, Sequence[bytes]]:
-    """Return the table of a database, and those of its frames that object `name` is to have."""
+def write_frames(content: IO[bytes], path: Path, name: str, former: FrameTable | None) -> FrameTable:
+    """Write those frames of a database that object `name` is to have; return the table of all of them."""
     hashes = list(hashes_of(path))
     used = _used(former, hashes) if former else {}
     first = {hashed: number for number, hashed in reversed([*enumerate(hashes)]) if hashed not in used}
     numbers = sorted(first.values())
-    frames = list(compressed(path, numbers))
-    own, start = {}, 0
-    for number, frame in zip(numbers, frames, strict=True):
-        own[hashes[number]] = Frame(hashes[number], 0, start, len(frame))
-        start += len(frame)
+    own = {}
+    for number, frame in zip(numbers, compressed(path, numbers), strict=True):
+        own[hashes[number]] = Frame(hashes[number], 0, content.tell(), len(frame))
+        content.write(frame)
     # Objects are numbered again: some of the former ones are not used any more.
     kept = sorted({frame.number for frame in used.values()})
     renumbered = {number: position for position, number in enumerate(kept, 1)}
     places = own | {hashed: replace(frame, number=renumbered[frame.number]) for hashed, frame in used.items()}
-    objects = ((name, start), *(former.objects[number] for number in kept)) if former else ((name, start),)
-    return FrameTable(objects, tuple(places[hashed] for hashed in hashes)), frames
+    objects = ((name, content.tell()), *(former.objects[number] for number in kept if former))
+    return FrameTable(objects, tuple(places[hashed] for hashed in hashes))
 
 
 def _used(former: FrameTable, hashes: Sequence[str]) -> Mapping[str, Frame]:
