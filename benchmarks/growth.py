@@ -226,7 +226,7 @@ def _cost_table(cost: Mapping[str, Sequence[tuple[int, float]]]) -> FigureTable:
             *([math.log(each) for each in axis] for axis in zip(*points, strict=True))
         )
         sizes = " / ".join(f"{number:,}" for number, _ in points)
-        rows.append((f"{unit}, of {sizes}", *(f"{ms:.2f}" for _, ms in points), f"{slope:+.2f}"))
+        rows.append((f"{unit}, of {sizes}", *(f"{ms:.3f}" for _, ms in points), f"{slope:+.2f}"))
     return FigureTable("Growth", ("CPU ms of a", *("1x", "10x", "100x")[: len(points)], "exponent"), tuple(rows))
 
 

@@ -373,7 +373,7 @@ def test_growth_has_the_exponent_of_a_units_cost_and_judges_the_largest_size() -
     assert aims(row)[:2] == [("<= 300", "250", "reached"), ("<= 100", "150", "not reached: 1.50 times it")]
     assert ("<= 5", "10.0", "not reached: 2.00 times it") in aims(row)
     cost = {name.partition(",")[0]: cells for name, *cells in row.tables[0].rows}
-    assert cost["page crawled"] == ["12.00", "120.00", "+0.50"]
+    assert cost["page crawled"] == ["12.000", "120.000", "+0.50"]
     assert cost["pack placed"][-1] == "+0.00"
     assert cost["timer fired"][-1] == "-1.00"
     assert row.plots[0].lines["timer fired"] == [(1, 1.0), (100, 0.01)]
