@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks import crawl_tables, enqueue, events, extract, fairness, growth, latency, polite, search_tables
+from benchmarks import crawl_tables, enqueue, events, extract, fairness, growth, latency, pack, polite, search_tables
 from benchmarks.figures import FigureTable, MeasuredRow, bullets
 from benchmarks.names import tables as names_tables
 from benchmarks.relevance import tables as relevance_tables
@@ -28,6 +28,7 @@ METHOD = (
     + latency.METHOD
     + growth.METHOD
     + events.METHOD
+    + pack.METHOD
     + search_tables.METHOD
     + relevance_tables.METHOD
     + names_tables.METHOD
