@@ -83,11 +83,14 @@ class System:
 
 @contextmanager
 def running_system(
-    environment: Mapping[str, str], settings: Settings, folder: Path, *, concurrency: int = 2
+    environment: Mapping[str, str], settings: Settings, folder: Path, *, concurrency: int = 2, app: str = "app"
 ) -> Iterator[System]:
-    """Run a worker on all queues, and beat, for the block."""
+    """Run a worker of an application on all queues, and beat, for the block."""
     log = folder / "worker.log"
-    with beat(environment, folder / "beat.log"), worker(environment, log, concurrency=concurrency) as running:
+    with (
+        beat(environment, folder / "beat.log"),
+        worker(environment, log, concurrency=concurrency, app=app) as running,
+    ):
         yield System(settings, environment, Broker(settings.broker), running, folder / "packs")
 
 
