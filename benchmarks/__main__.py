@@ -34,6 +34,7 @@ from benchmarks import (
     search,
     search_tables,
     sites,
+    small_sites,
 )
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import MeasuredRow
@@ -61,6 +62,7 @@ GENERATED: Mapping[str, Callable[..., MeasuredRow]] = {
     "polite": polite.run,
     "fairness": fairness.run,
     "latency": latency.run,
+    "small-sites": small_sites.run,
     "events": events.run,
 }
 #: Rows that take long, which run only where they are named.

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks import crawl_tables, enqueue, events, extract, fairness, growth, latency, pack, polite, search_tables
+from benchmarks import (
+    crawl_tables,
+    enqueue,
+    events,
+    extract,
+    fairness,
+    growth,
+    latency,
+    pack,
+    polite,
+    search_tables,
+    small_sites,
+)
 from benchmarks.figures import FigureTable, MeasuredRow, bullets
 from benchmarks.names import tables as names_tables
 from benchmarks.relevance import tables as relevance_tables
@@ -19,14 +31,15 @@ METHOD = (
     crawl_tables.METHOD
     + enqueue.METHOD
     + bullets(
-        """The rows polite, fairness, latency and growth run `worker`, `packer` and `beat` of the
-        Procfile, RabbitMQ and Redis. Settings that are not named have their defaults. One thread of the
+        """The rows polite, fairness, latency, growth and small-sites run `worker`, `packer` and `beat`
+        of the Procfile, RabbitMQ and Redis. Settings that are not named have their defaults. One thread of the
         benchmark serves the sites; its CPU time counts for none of these processes."""
     )
     + polite.METHOD
     + fairness.METHOD
     + latency.METHOD
     + growth.METHOD
+    + small_sites.METHOD
     + events.METHOD
     + pack.METHOD
     + search_tables.METHOD

@@ -35,6 +35,8 @@ from config.settings import Settings
 
 #: The processes of a crawl, and what the log of each contains when it is ready.
 PROCESSES = {"worker": " ready.", "packer": " ready.", "beat": "LocalTime"}
+#: The processes of a site from its crawl to its searches.
+WITH_SEARCH = {**PROCESSES, "orchestrator": " ready.", "searcher": " ready."}
 #: Titles of the groups of processes whose CPU time tables show.
 GROUPS = {
     "worker: parent": ("worker",),
@@ -44,6 +46,8 @@ GROUPS = {
     "RabbitMQ": ("RabbitMQ", "RabbitMQ children"),
     "Redis": ("Redis", "Redis children"),
 }
+#: The same with those of the search cluster.
+ALL_GROUPS = {**GROUPS, "orchestrator": ("orchestrator",), "searcher": ("searcher", "searcher children")}
 #: Seconds after which the broker has emitted the statistics of what happened before.
 STATISTICS_LAG = 6.0
 
@@ -160,10 +164,13 @@ def has_ended(progress: Progress) -> bool:
 
 
 @contextmanager
-def running_crawler(system: BenchSystem, **settings: object) -> Iterator[RunningCrawler]:
-    """Run worker, packer and beat during the block, with an empty store, empty queues and an empty Redis.
+def running_crawler(
+    system: BenchSystem, processes: Mapping[str, str] = PROCESSES, /, **settings: object
+) -> Iterator[RunningCrawler]:
+    """Run processes of the Procfile during the block, with an empty store, empty queues and an empty Redis.
 
-    `settings` are environment variables. No pack is built meanwhile: timers are longer than a measurement.
+    `processes` has what the log of each contains when it is ready. `settings` are environment variables. By default no
+    pack is built meanwhile: timers are longer than a measurement.
     """
     with TemporaryDirectory(prefix="crawl-", dir=system.folder) as name, ExitStack() as stack:
         home = Path(name)
@@ -171,7 +178,7 @@ def running_crawler(system: BenchSystem, **settings: object) -> Iterator[Running
         variables = environment(system.settings, home, {"TIMER_TIMEOUT": 3_600, **settings})
         create_store(variables["STORE_URL"])
         pids = {}
-        for process, ready in PROCESSES.items():
+        for process, ready in processes.items():
             log = home / f"{process}.log"
             pids[process] = stack.enter_context(running(procfile()[process], variables, log, ready=ready)).pid
         redis: Redis = get_redis(system.settings.redis)
@@ -205,7 +212,7 @@ def cpu_ms(spent: Mapping[str, float], pages: int) -> dict[str, float]:
     """Return the CPU milliseconds a page of each group of processes that was measured, by its title."""
     return {
         title: 1_000 * sum(spent[name] for name in names) / pages
-        for title, names in GROUPS.items()
+        for title, names in ALL_GROUPS.items()
         if names[0] in spent
     }
 

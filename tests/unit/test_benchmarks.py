@@ -32,6 +32,7 @@ from benchmarks import (
     placement,
     polite,
     search_tables,
+    small_sites,
 )
 from benchmarks.crawl_tables import best, cpu_ratio, crawl_ratio
 from benchmarks.enqueue import EnqueueFigures
@@ -53,6 +54,7 @@ from benchmarks.queries import KINDS, BenchQuery, make_queries
 from benchmarks.report import page, section
 from benchmarks.runs import CrawlRun
 from benchmarks.search import END_TO_END, PACK_SEARCHER, SEARCH_CLIENT, SearchFigures, Turn, check
+from benchmarks.small_sites import SmallSitesRun
 from benchmarks.stored_results import Section, load_sections, store_section
 from benchmarks.system import GROUPS, cpu_ms
 from config.settings import ROOT
@@ -399,6 +401,16 @@ def test_the_floor_of_a_pack_has_its_rows_and_its_indexes(tmp_path: Path) -> Non
             return found
 
     assert content(floor) == content(pack)
+
+
+def test_small_sites_have_an_aim_for_the_cpu_time_of_all_processes() -> None:
+    row = small_sites.shown(SmallSitesRun(CPU, commands=150, scripts=8, others=0.0))
+    assert aims(row) == [("<= 20", "12.0", "reached")]
+    assert row.tables[0].rows[-3:] == (
+        ("CPU ms a page, all", "12.00"),
+        ("Redis commands a page", "150.0"),
+        ("calls of Redis scripts a page", "8.0"),
+    )
 
 
 @pytest.mark.parametrize(

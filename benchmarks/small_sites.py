@@ -1,0 +1,93 @@
+"""Row `small-sites`: CPU time of sites of three pages, from the first message of the crawl to the loaded pack."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict_below
+from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
+from benchmarks.system import (
+    WITH_SEARCH,
+    BenchSystem,
+    RunningCrawler,
+    cpu_ms,
+    machine_share_of_others,
+    running_crawler,
+)
+
+#: Pages of a site; sites that are measured, and those before them.
+PAGES, SITES, SMALL_SITES, WARM_UP = 3, 300, 50, 50
+#: Seconds in which all sites must be loaded.
+TIMEOUT = 600.0
+#: Aim: CPU ms a page of all processes.
+AIM = 20.0
+
+METHOD = bullets(
+    f"""Small sites: {SITES} sites of {PAGES} generated pages each are crawled together, packed after a timer of
+    1 s, and loaded by one searcher. {WARM_UP} sites before them are not counted. Orchestrator and searcher run,
+    too. *Redis commands* are those of the scripts, too."""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallSitesRun:
+    """CPU ms a page by group of processes, and Redis commands and calls of scripts a page."""
+
+    cpu: Mapping[str, float]
+    commands: float
+    scripts: float
+    others: float
+
+    @property
+    def all_cpu(self) -> float:
+        """CPU ms a page of all processes."""
+        return sum(self.cpu.values())
+
+
+def run(system: BenchSystem, *, small: bool) -> MeasuredRow:
+    """Measure the sites."""
+    return shown(measured(system, SMALL_SITES if small else SITES))
+
+
+def measured(system: BenchSystem, sites: int) -> SmallSitesRun:
+    """Crawl, pack and load this number of sites."""
+    shutil.rmtree(system.settings.data_dir / "searchers", ignore_errors=True)
+    forms = [SiteForm(PAGES)] * (WARM_UP + sites)
+    with (
+        serve_generated(forms) as served,
+        running_crawler(system, WITH_SEARCH, TIMER_TIMEOUT=1, REPLICAS=1) as crawler,
+    ):
+        _index(crawler, served[:WARM_UP], loaded=WARM_UP)
+        crawler.redis.config_resetstat()
+        before = crawler.usage()
+        _index(crawler, served[WARM_UP:], loaded=len(served))
+        after, pages, commands = crawler.usage(), PAGES * sites, crawler.redis.info("commandstats")
+    calls = {name.removeprefix("cmdstat_"): int(values["calls"]) for name, values in commands.items()}
+    return SmallSitesRun(
+        cpu=cpu_ms(after.since(before), pages),
+        commands=sum(calls.values()) / pages,
+        scripts=(calls.get("evalsha", 0) + calls.get("eval", 0)) / pages,
+        others=machine_share_of_others(after, before),
+    )
+
+
+def _index(crawler: RunningCrawler, sites: Sequence[GeneratedSite], *, loaded: int) -> None:
+    log: Path = crawler.log.with_name("searcher.log")
+    crawler.post(*(site.url for site in sites))
+    crawler.wait(lambda: log.read_text().count("serving generation") >= loaded, TIMEOUT, f"{loaded} packs are loaded")
+
+
+def shown(run: SmallSitesRun) -> MeasuredRow:
+    """Return table and aim of the run."""
+    aim = ("CPU ms a page of small sites", f"<= {AIM:g}", f"{run.all_cpu:.1f}", verdict_below(run.all_cpu, AIM))
+    rows = {
+        **{f"CPU ms a page, {group}": [f"{cpu:.2f}"] for group, cpu in run.cpu.items()},
+        "CPU ms a page, all": [f"{run.all_cpu:.2f}"],
+        "Redis commands a page": [f"{run.commands:.1f}"],
+        "calls of Redis scripts a page": [f"{run.scripts:.1f}"],
+    }
+    table = FigureTable.of_figures("Sites of three pages", (f"{SITES} sites",), rows)
+    return MeasuredRow((aim,), (table,), others=run.others)
