@@ -72,9 +72,12 @@ def watch(self: Any) -> None:
     process.redis.set(WAKE, 1, ex=WATCH_EVERY)
 
 
-def publish_events(events: Iterable[PublicEvent]) -> None:
-    """Publish events, confirmed, and wake the delivery to receivers. Without any subscriber they are dropped."""
-    messages = [_message(event) for event in events]
+def publish_events(events: Iterable[PublicEvent], *others: Outgoing) -> None:
+    """Publish events after other messages, confirmed, and wake the delivery to receivers.
+
+    Without any subscriber they are dropped.
+    """
+    messages = [*others, *map(_message, events)]
     if messages:
         process = context()
         process.publisher.publish(messages)

@@ -118,6 +118,5 @@ def _announce(result: PackResult) -> None:
         PACK_BYTES.add(result.kind, amount=result.size)
     process = context()
     if result.generation and not is_announced(process.store, result.domain, result.sha256):
-        process.publisher.publish([event_message("update", result.as_event())])
-        publish_events([pack_written(result)])
+        publish_events([pack_written(result)], event_message("update", result.as_event()))
         note_announced(process.store, result.domain, result.sha256)

@@ -32,11 +32,8 @@ class HostRateLimiter:
         the rest of the wait. A requester that is late may go once the host has been idle for its delay.
         """
         key, in_flight, hold = host_keys(host.name)
-        pause = max(0, int(self._redis.pttl(hold))) / 1_000
-        if pause:
-            return pause
         arguments = [requester, host.delay, host.concurrency, LEASE]
-        return float(self._reserve(keys=[key, f"{key}:slots", in_flight], args=arguments))
+        return float(self._reserve(keys=[key, f"{key}:slots", in_flight, hold], args=arguments))
 
     def release(self, host: Host, *, requester: str) -> None:
         """Note that a request has ended: the delay until the next one begins."""

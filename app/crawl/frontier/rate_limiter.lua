@@ -1,8 +1,12 @@
 -- Reserve the next request to a host, or return the reservation made before. Returns seconds to wait; 0 means now.
--- KEYS: the host's hash, the host's reservations, its requests in flight. ARGV: requester, seconds between a response
+-- KEYS: the host's hash, the host's reservations, its requests in flight, its hold. ARGV: requester, seconds between a response
 -- and the next request, requests that may be in flight, seconds after which one in flight counts as lost.
 -- In the hash, `last` is the time of the last request, `tail` the last reservation, and `late` the last reservation
 -- of a requester that had missed its own while the host was busy.
+local hold = redis.call('PTTL', KEYS[4])
+if hold > 0 then
+    return string.format('%.3f', hold / 1000)
+end
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local delay = tonumber(ARGV[2])

@@ -235,10 +235,12 @@ def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple
 
 
 def _record_of(frontier: Frontier, store: ObjectStore, domain: str, crawl_id: str) -> CrawlRecord | None:
-    latest = frontier.latest(domain)
-    if not crawl_id and (latest is None or not latest.recorded):
-        return latest_crawl(store, domain)
-    return read_crawl(store, CrawlRef(domain, crawl_id or (latest.id if latest else "")))
+    if not crawl_id:
+        latest = frontier.latest(domain)
+        if latest is None or not latest.recorded:
+            return latest_crawl(store, domain)
+        crawl_id = latest.id
+    return read_crawl(store, CrawlRef(domain, crawl_id))
 
 
 def _excluded_of(
