@@ -24,14 +24,12 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import MessageKind
 from app.crawl.page import PageWork
 from app.crawl.policy import PolicyOfDomain
-from app.crawl.probe import ProbeWork
 from app.crawl.record.removed_sites import is_removed
-from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import Steps, complete_dead
 from app.crawl.urls import PROBE, SITEMAP, TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.redis_state.circuit_breaker import CircuitBreaker
-from app.redis_state.client import get_quick_redis, get_raw_redis, get_redis
+from app.redis_state.client import get_quick_redis, get_redis
 from app.redis_state.epoch import Epoch
 from app.redis_state.outage import WITHOUT_REDIS, without_redis
 from app.redis_state.outage import is_outage as is_redis_outage
@@ -86,16 +84,10 @@ class Context:
     records: CrawlRecords
     steps: Steps
     pages: PageWork
-    sitemaps: SitemapWork
-    probes: ProbeWork
     timers: Timers
     ticks: TickWatch
     epoch: Epoch
     store_breaker: CircuitBreaker
-
-    def work_of(self, role: str) -> PageWork | SitemapWork | ProbeWork:
-        """Return the work on a URL of this role."""
-        return self.sitemaps if role == SITEMAP else self.probes if role == PROBE else self.pages
 
 
 _contexts: dict[int, Context] = {}
@@ -114,10 +106,8 @@ def context() -> Context:
         store.on_damage = DamageNotes(redis).add
         frontier = Frontier(redis)
         policies = SitePolicies(store, settings)
-        raw_redis = get_raw_redis(settings.redis)
         records = CrawlRecords(frontier, store, policies)
         steps = Steps(frontier, records, settings=settings, redis=redis, policies=policies)
-        sitemaps, probes = SitemapWork(steps), ProbeWork(steps, settings)
         made = Context(
             settings=settings,
             redis=redis,
@@ -129,9 +119,7 @@ def context() -> Context:
             frontier=frontier,
             records=records,
             steps=steps,
-            pages=PageWork(steps, store, raw_redis=raw_redis, sitemaps=sitemaps, probes=probes),
-            sitemaps=sitemaps,
-            probes=probes,
+            pages=PageWork(steps, store, settings),
             timers=Timers(redis),
             ticks=TickWatch(redis),
             epoch=Epoch(redis),

@@ -93,7 +93,9 @@ def index(self: Any, **message: Any) -> None:
     # Again after the fetch: a timer that became due during it packed without this page.
     reset_timer_of(page.domain)
     if page.crawl_id:
-        publish_admitted(page, process.pages.complete_message(page, "index", result, member=bool(page_id)))
+        recorded = process.records.is_recorded(page)
+        completed = process.pages.complete_message(page, "index", result, recorded=recorded, member=bool(page_id))
+        publish_admitted(page, completed)
         return
     entry = entry_of(page, result)
     CRAWLED_URLS.add(entry.state, entry.reason)
@@ -120,11 +122,12 @@ def crawl(self: Any, **message: Any) -> None:
     if result is None:
         publish_admitted(page, process.frontier.handover(page.crawl_id, "crawl", page.canonical_key))
         return
+    recorded = process.records.is_recorded(page)
     if target := redirect_of_start_page(page, result):
         _move(page, target)
-    elif not process.records.is_recorded(page):
+    elif not recorded:
         _publish_pairs(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)
-    publish_admitted(page, process.pages.complete_message(page, "crawl", result))
+    publish_admitted(page, process.pages.complete_message(page, "crawl", result, recorded=recorded))
 
 
 @task("page", PageTask, bind=True)
@@ -144,7 +147,7 @@ def page(self: Any, **message: Any) -> None:
         process.publisher.publish(page_messages(first.domain, first.crawl_id, alone))
         return
     too_complex = limit_was_exceeded(headers)
-    completed = process.work_of(first.role).run(targets, message_id=str(self.request.id), too_complex=too_complex)
+    completed = process.pages.run(targets, message_id=str(self.request.id), too_complex=too_complex)
     publish_admitted(first, completed)
     for failed, error in completed.failed:
         _retry_alone(failed, error)
@@ -223,7 +226,9 @@ def publish_admitted(page: Target, completed: Completed) -> None:
     if completed.admitted.messages:
         process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted))
         process.frontier.note_handed_over(page.crawl_id, completed.name)
-    if process.records.note_progress(page.crawl_id, write=completed.write, ended=completed.ended):
+    if completed.write:
+        process.records.write_segment(CrawlRef(page.domain, page.crawl_id))
+    if completed.ended:
         publish_end(page.domain, page.crawl_id)
 
 
@@ -239,11 +244,11 @@ def publish_end(domain: str, crawl_id: str) -> None:
 def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoing]:
     """Return the messages of admitted pages, for a delay queue if their host needs a rest.
 
-    Pages under one robots.txt share messages, each `page` with `more`. A sitemap and a probe have their own.
+    Pages under one robots.txt share messages, each `page` with `more`.
     """
     budgets, alone, shared = context().budgets, [], dict[str, list[PageMessage]]()
     for each in admitted.messages:
-        if each.kind == "page" and not each.role:
+        if each.kind == "page":
             shared.setdefault(robots_url(each.url), []).append(each)
         else:
             alone.append([each])

@@ -167,22 +167,11 @@ class CrawlRecords:
         crawl = crawl or self.restore_crawl(CrawlRef(target.domain, target.crawl_id))
         return crawl is not None and crawl.recorded
 
-    def note_progress(self, crawl_id: str, *, write: bool, ended: bool) -> bool:
-        """With `write`, write a segment of a crawl's record. Return whether a crawl with a record has ended."""
-        if not ended and not write:
-            return False
-        crawl = self._frontier.crawl(crawl_id)
-        if crawl is None or not crawl.recorded:
-            return False
-        if write:
-            self._write_segment(crawl)
-        return ended
-
     def add_to_latest(self, domain: str, entry: UrlEntry) -> None:
         """Add a page that was indexed outside of a crawl to its domain's latest crawl, so that its full pack has it."""
         crawl = self._frontier.latest(domain)
         if crawl and crawl.recorded and self._frontier.add_line(crawl.id, entry.to_line().decode()):
-            self._write_segment(crawl)
+            self.write_segment(CrawlRef(domain, crawl.id))
 
     def has_unfinished(self, domain: str) -> bool:
         """Return whether a recorded crawl of a domain goes on or is paused, or waits for a sweep after a loss of Redis.
@@ -235,21 +224,17 @@ class CrawlRecords:
             found.update(entry.page_id for entry in read_entries(self._store, record.ref, since=since, unread=unread))
         return set(list_pages(self._store, former.record.domain)) if unread else found
 
-    def flush(self, crawl: Crawl) -> int:
-        """Write the lines that wait in Redis to the store; return their number. Others may flush at the same time."""
-        flushed = 0
-        while number := self._write_segment(crawl):
-            flushed += number
-        return flushed
+    def flush(self, crawl: Crawl) -> None:
+        """Write the lines that wait in Redis to the store. Others may flush at the same time."""
+        while self.write_segment(CrawlRef(crawl.domain, crawl.id)):
+            pass
 
-    def _write_segment(self, crawl: Crawl) -> int:
-        """Write the lines of one segment; return the number of entries that it holds, 0 if no line waits."""
-        offset, lines = self._frontier.next_lines(crawl.id)
+    def write_segment(self, ref: CrawlRef) -> int:
+        """Write the lines of one segment of a crawl's record, if any wait; return how many wait then."""
+        offset, lines = self._frontier.next_lines(ref.crawl_id)
         encoded = [line.encode() for line in lines]
-        stored, among = append_segment(self._store, CrawlRef(crawl.domain, crawl.id), offset, encoded)
-        if stored:
-            self._frontier.note_stored_lines(crawl.id, offset, stored, lines[:among])
-        return stored
+        stored, among = append_segment(self._store, ref, offset, encoded)
+        return self._frontier.note_stored_lines(ref.crawl_id, offset, stored, lines[:among]) if stored else 0
 
     def end(self, crawl: Crawl) -> bool:
         """Complete the record of a crawl that has nothing left to do, and close it; return whether that is so.
@@ -261,7 +246,7 @@ class CrawlRecords:
             self._frontier.forget_end(crawl.id)
             return False
         self.flush(crawl)
-        counts = self._frontier.counts(crawl.id) | {"cut": int(self._frontier.is_cut(crawl.id))}
+        counts = self._frontier.counts(crawl.id)
         closed = tuple(sorted(self._frontier.closed_patterns(crawl.id)))
         report = read_report(self._frontier, self._store, crawl.domain, crawl_id=crawl.id)
         reasons = report.totals if report else {}

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from redis import Redis
-
 from app.crawl.frontier.host_limits import host_is_busy
 from app.crawl.frontier.single_flight import SingleFlight
 from app.crawl.frontier.values import Completed, FoundPage, MessageKind
@@ -34,9 +32,11 @@ from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
 from app.errors import ObjectNotFound
+from app.redis_state.client import get_raw_redis
 from app.storage.damage import readable
 from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
 from app.storage.store import ObjectStore
+from config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -51,25 +51,17 @@ MAX_MOVES = 10
 
 
 class PageWork:
-    """Runs the messages of pages."""
+    """Runs the messages of pages, and of the sitemaps and probes among them."""
 
-    def __init__(
-        self,
-        steps: Steps,
-        store: ObjectStore,
-        *,
-        raw_redis: Redis,
-        sitemaps: SitemapWork,
-        probes: ProbeWork,
-    ) -> None:
+    def __init__(self, steps: Steps, store: ObjectStore, settings: Settings) -> None:
         self._steps = steps
         self._store = store
-        self._sitemaps = sitemaps
-        self._probes = probes
-        self._single_flight = SingleFlight(raw_redis)
+        self.sitemaps = SitemapWork(steps)
+        self.probes = ProbeWork(steps, settings)
+        self._single_flight = SingleFlight(get_raw_redis(settings.redis))
 
     def run(self, targets: Sequence[Target], *, message_id: str, too_complex: bool = False) -> Completed:
-        """Fetch and store the pages of a message unless nothing is left to do, and return the pages to publish next.
+        """Do the work on the URLs of a message unless nothing is left to do, and return the pages to publish next.
 
         Raises what `Steps.enter` and the store raise, and, for a single page, what `get` raises.
         """
@@ -81,7 +73,10 @@ class PageWork:
         return self._steps.finish(runs, partial(self._work, too_complex=too_complex))
 
     def _work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
-        """Fetch and store a page, and return its run with the result."""
+        """Fetch and store a page, or work on a sitemap or a probe, and return the run with the result."""
+        if run.target.role:
+            work = self.sitemaps.work if run.target.role == SITEMAP else self.probes.work
+            return work(run, too_complex=too_complex)
         run = _read(run, TOO_COMPLEX if too_complex else self.get(run, former=run.entered.former))
         return self._followed(replace(run, member=bool(self.store(run.target, run.result))))
 
@@ -191,11 +186,11 @@ class PageWork:
         self._store.put(object_key, to_json(tombstone))
 
     def complete_message(
-        self, target: Target, kind: MessageKind, result: FetchResult, *, member: bool = False
+        self, target: Target, kind: MessageKind, result: FetchResult, *, recorded: bool, member: bool = False
     ) -> Completed:
-        """Complete an `index` or a `crawl` of a start page, or of a client's crawl."""
-        recorded, run = self._steps.records.is_recorded(target), self._steps.begin(target)
-        return self.complete(replace(run, kind=kind, recorded=recorded, result=result, member=member))
+        """Complete an `index` or a `crawl` of a start page, whose crawl is `recorded`, or of a client's crawl."""
+        run = replace(self._steps.begin(target), kind=kind, recorded=recorded, result=result, member=member)
+        return self.complete(run)
 
     def complete(self, run: UrlRun) -> Completed:
         """Complete a page's message with what the page leads to."""
@@ -208,14 +203,13 @@ class PageWork:
         return run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result))
 
     def _with_found(self, run: UrlRun) -> UrlRun:
-        """Return a run with the links of its page; of a start page, also with its probe and what names its sitemaps."""
+        """Return a run with the links of its page; of a start page, also with its probe and beside its robots.txt."""
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.key)
         redirects = target.redirects + 1 if run.kind == "page" and isinstance(result, Redirected) else 0
         links, excluded, found = links_of(result), result.excluded, list[FoundPage]()
         if target.depth == 0 and not is_move(result):
-            probes, sitemaps = self._probes.urls(target), self._sitemaps.urls(target)
-            found += [FoundPage(url, canonical_key(url), below, own_id, role=PROBE) for url in probes]
-            found += [FoundPage(url, canonical_key(url), below, own_id, redirects, SITEMAP) for url in sitemaps]
+            run = replace(run, beside=(self.sitemaps.of_robots_txt(run),))
+            found += [FoundPage(url, canonical_key(url), below, own_id, role=PROBE) for url in self.probes.urls(target)]
         if below > run.policy.settings.max_depth:
             excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
             links = ()

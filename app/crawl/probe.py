@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from app.crawl.frontier.values import Completed
 from app.crawl.read.classify import Indexed, Skipped
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import Steps, UrlRun, request
@@ -16,7 +14,7 @@ from config.settings import Settings
 
 
 class ProbeWork:
-    """Runs the messages of probes: a site whose error pages have the status 200 is recognised by its response."""
+    """The work on probes: a site whose error pages have the status 200 is recognised by its response."""
 
     def __init__(self, steps: Steps, settings: Settings) -> None:
         self._steps = steps
@@ -27,14 +25,10 @@ class ProbeWork:
         url = probe_url(start.url, start.crawl_id) if self._probes else None
         return (url,) if url else ()
 
-    def run(self, targets: Sequence[Target], *, message_id: str, too_complex: bool = False) -> Completed:
-        """Request the URL, note the text of an error page, and return the pages to publish next.
-
-        Raises what `Steps.enter` raises.
-        """
+    def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
+        """Request the URL, note the text of an error page, and return the run with the result."""
         skipped = Skipped(why=Reason.PROBE, detail="its response took too much CPU time")
-        runs = self._steps.enter(targets, message_id=message_id)
-        return self._steps.finish(runs, lambda run: replace(run, result=skipped if too_complex else self._read(run)))
+        return replace(run, result=skipped if too_complex else self._read(run))
 
     def _read(self, run: UrlRun) -> Skipped:
         """Request the URL without retries, and note the text of the error page unless the site says that it is one."""

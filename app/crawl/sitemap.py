@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.crawl.fetch.robots import robots_url
-from app.crawl.frontier.values import Completed, FoundPage
+from app.crawl.frontier.values import FoundPage, frontier_key
 from app.crawl.read.classify import Redirected, Skipped, without_content
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
+from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, is_pause, request
 from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve
 from app.errors import FetchError
 from app.http.response import Response
@@ -23,25 +23,25 @@ _NO_SITEMAP = frozenset({404, 410})
 
 
 class SitemapWork:
-    """Runs the messages of sitemaps."""
+    """The work on sitemaps."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def urls(self, start: Target) -> tuple[str, ...]:
-        """Return the URL of the robots.txt that names the sitemaps of a start page."""
-        return (robots_url(start.url),)
+    def of_robots_txt(self, start: UrlRun) -> UrlRun:
+        """Return the run of the robots.txt of a start page, with the sitemaps that it names. It needs no request."""
+        url, own_id = robots_url(start.target.url), page_id(start.key)
+        key, below = canonical_key(url), start.target.depth + 1
+        target = replace(start.target, url=url, canonical_key=key, depth=below, referrer=own_id, role=SITEMAP)
+        run = replace(start, target=target, key=frontier_key(key, SITEMAP), kind="page", member=False, text="")
+        return self.work(run, too_complex=False)
 
-    def run(self, targets: Sequence[Target], *, message_id: str, too_complex: bool = False) -> Completed:
-        """Add the URLs of a sitemap to the backlog, and return the pages to publish next. Raises as `PageWork.run`."""
-
-        def work(run: UrlRun) -> UrlRun:
-            if not too_complex:
-                return self._with_added(run, self.read(run))
-            self._steps.frontier.note_cut(run.target.crawl_id)
-            return replace(run, result=TOO_COMPLEX)
-
-        return self._steps.finish(self._steps.enter(targets, message_id=message_id), work)
+    def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
+        """Add the URLs of a sitemap to the backlog, and return its run with further sitemaps. Raises as `read`."""
+        if not too_complex:
+            return self._with_added(run, self.read(run))
+        self._steps.frontier.note_cut(run.target.crawl_id)
+        return replace(run, result=TOO_COMPLEX)
 
     def _with_added(self, run: UrlRun, read: ReadSitemap) -> UrlRun:
         """Add the pages of a sitemap to the backlog, and return its run with further sitemaps.
@@ -56,12 +56,14 @@ class SitemapWork:
         partial = read.partial or sitemaps != read.sitemaps
         if partial and (was_read or not read.unproven or not run.entered.former_known):
             frontier.note_cut(target.crawl_id)
-        pages = (FoundPage(link.url, link.canonical_key, 1, own_id) for link in read.pages)
-        frontier.rebuild(target.crawl_id, (), pages, max_pages=policy.settings.max_pages, traps=policy.traps)
+        if read.pages:
+            pages = (FoundPage(link.url, link.canonical_key, 1, own_id) for link in read.pages)
+            frontier.rebuild(target.crawl_id, (), pages, max_pages=policy.settings.max_pages, traps=policy.traps)
         read_once = bool(read.pages or read.sitemaps) or (partial and was_read)
         return replace(
             run,
             result=Skipped(why=Reason.SITEMAP, detail=read.detail, hash=READ if read_once else ""),
+            is_last=read.pauses,
             found=[
                 FoundPage(url, canonical_key(url), target.depth + 1, own_id, target.redirects + 1, SITEMAP)
                 for url in sitemaps
@@ -91,7 +93,7 @@ class SitemapWork:
             self._steps.host_limits.heed(run.host, error)
             if is_named:
                 raise
-            return ReadSitemap(detail=f"none: {error}", partial=True, unproven=True)
+            return ReadSitemap(detail=f"none: {error}", partial=True, unproven=True, pauses=is_pause(error))
         if result is None:
             return self._content(target, response, run.policy.scope)
         if isinstance(result, Redirected):

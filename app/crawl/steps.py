@@ -74,6 +74,7 @@ class UrlRun:
     `key` names it in the frontier and in the crawl record, which a client's crawl does not have: `recorded` is false.
     `member` says whether the page belongs in the pack, `text` is its `text_hash`. `found` are the URLs that it leads
     to, `excluded` those that are not followed, with their reasons. `error` is why it failed beside other URLs.
+    `is_last`: no further URL of its message is to be requested now. `beside` are runs that are completed with it.
     """
 
     target: Target
@@ -91,6 +92,8 @@ class UrlRun:
     found: Sequence[FoundPage] = ()
     excluded: Sequence[tuple[str, FoundPage]] = ()
     error: FetchError | None = None
+    is_last: bool = False
+    beside: Sequence[UrlRun] = ()
 
 
 class Steps:
@@ -182,7 +185,7 @@ class Steps:
         if not ended:
             return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].key))
         pace = int(BATCH_SECONDS * fetched / max(0.001, time.monotonic() - began))
-        is_pace = fetched and not runs[0].target.role
+        is_pace = fetched and runs[0].target.role != SITEMAP
         completed = self.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
         admitted = completed.admitted
         if again:  # One message in place of this one.
@@ -215,7 +218,7 @@ class Steps:
         first, policy = runs[0], runs[0].policy
         return self.frontier.complete(
             first.target.crawl_id,
-            [_completion_of(run) for run in runs],
+            [_completion_of(each) for run in runs for each in (run, *run.beside)],
             host=first.host,
             max_pages=policy.settings.max_pages,
             traps=policy.traps,
@@ -235,9 +238,13 @@ def _worked(run: UrlRun, work: Callable[[UrlRun], UrlRun], *, alone: bool) -> Ur
 def _is_last(runs: Sequence[UrlRun]) -> bool:
     """Return whether the last run has paused its host, or has found the text of an earlier one."""
     *earlier, last = runs
-    if isinstance(last.error, ServerError) and last.error.retry_after:
-        return True
-    return bool(last.text) and any(last.text == run.text for run in earlier)
+    is_again = bool(last.text) and any(last.text == run.text for run in earlier)
+    return last.is_last or is_pause(last.error) or is_again
+
+
+def is_pause(error: FetchError | None) -> bool:
+    """Return whether a response has paused its host by Retry-After."""
+    return isinstance(error, ServerError) and bool(error.retry_after)
 
 
 def _text_of(error: BaseException) -> str:

@@ -120,7 +120,7 @@ def test_robots_txt_and_a_sitemap_that_pages_link_to_are_read_as_such_too(proces
 def test_a_sitemap_beyond_the_cpu_limit_is_left_out_with_the_reason(process: Context, site: Site) -> None:
     crawl(process, site, "one")
     url = site.at("/map.xml")
-    process.sitemaps.run([Target(url, site.domain, url, "one", 2, role=SITEMAP)], message_id="m", too_complex=True)
+    process.pages.run([Target(url, site.domain, url, "one", 2, role=SITEMAP)], message_id="m", too_complex=True)
     assert site.hits("/map.xml") == 0
     assert process.frontier.is_cut("one")
     entry = explain_url(process.frontier, process.store, Target(url, site.domain, url), retry_ms=1_000).entry
@@ -135,7 +135,7 @@ def test_the_status_203_opens_no_other_way_for_the_content_of_a_sitemap(process:
     for status_code in (200, 203):
         site.set("/sitemap.xml", bomb(48 * 1024 * 1024, block=markup, status=status_code))
         began = time.process_time()
-        reads[status_code] = process.sitemaps.read(process.steps.begin(target))
+        reads[status_code] = process.pages.sitemaps.read(process.steps.begin(target))
         spent[status_code] = time.process_time() - began
         memory[status_code] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert reads[203] == reads[200]
@@ -143,7 +143,7 @@ def test_the_status_203_opens_no_other_way_for_the_content_of_a_sitemap(process:
     assert spent[203] < 5 * spent[200]
     assert memory[203] - memory[200] < 100_000  # kB
     site.set("/sitemap.xml", reply(f"<urlset><url><loc>{site.at('/hidden')}</loc></url></urlset>", status=203))
-    assert [page.url for page in process.sitemaps.read(process.steps.begin(target)).pages] == [site.at("/hidden")]
+    assert [page.url for page in process.pages.sitemaps.read(process.steps.begin(target)).pages] == [site.at("/hidden")]
 
 
 def test_a_crawl_reads_a_thousand_sitemaps_and_the_status_says_so(process: Context, site: Site) -> None:

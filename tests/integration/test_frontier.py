@@ -129,16 +129,18 @@ def test_active_crawls_share_the_pages_that_may_be_admitted(redis_url: str) -> N
         assert len(completed.admitted.messages) == {"c": 4, "d": 4, "e": 2}[crawl_id]
 
 
-def test_a_message_has_one_page_beside_a_crawl_that_has_just_begun(frontier: Frontier) -> None:
-    def admitted(crawl_id: str, *keys: str, links: int = 0) -> tuple[int, int]:
+def test_a_message_has_one_page_or_a_whole_small_backlog_beside_a_crawl_that_has_just_begun(frontier: Frontier) -> None:
+    def admitted(crawl_id: str, *keys: str, links: int = 0, batch: int = 4) -> tuple[int, int]:
         found = [link(f"{crawl_id}{number}") for number in range(links)]
         ends = [Completion(canonical_key=key, links=found) for key in keys]
-        done = frontier.complete(crawl_id, ends, host=HOST, max_pages=99, batch=4).admitted
+        done = frontier.complete(crawl_id, ends, host=HOST, max_pages=99, batch=batch).admitted
         return len(done.messages), done.batch
 
     assert admitted("c", "start", links=30) == (8, 4)
+    frontier.begin(Crawl("e", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
     frontier.begin(Crawl("d", "b.gov", "https://b.gov/", datetime.now(UTC), recorded=True))
     assert admitted("c", *(f"c{number}" for number in range(8))) == (2, 1)
+    assert admitted("e", "start", links=4, batch=16) == (4, 4)
     assert admitted("d", "start", links=30) == (8, 4)
 
 

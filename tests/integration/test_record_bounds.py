@@ -39,7 +39,8 @@ def complete(process: Context, name: str, links: Iterable[str], *, flush: bool =
     url = f"https://{DOMAIN}/{name}"
     result = Gone(why="noindex", links=tuple(Link(each, each) for each in links))
     completed = complete_page(process, Target(url, DOMAIN, url, "c", 1), result)
-    process.records.note_progress("c", write=completed.write and flush, ended=False)
+    if completed.write and flush:
+        process.records.write_segment(REF)
 
 
 def add(process: Context, crawl: Crawl, number: int, size: int) -> None:

@@ -63,7 +63,7 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
         found = (each.depth, each.referrer, each.redirects, each.role)
         target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, *found)
         try:
-            waiting += process.work_of(each.role).run([target], message_id=each.url).admitted.messages
+            waiting += process.pages.run([target], message_id=each.url).admitted.messages
         except ServerError:
             complete_dead(process.frontier, target, "page")
     process.records.end(begun)
@@ -301,7 +301,7 @@ class SoftSite(Site):
 
 @pytest.fixture
 def soft_site(process: Context) -> Iterator[SoftSite]:
-    process.probes._probes = True
+    process.pages.probes._probes = True
     links = ["/docs/amber", "/docs/missing", "/old/path", "/docs/birch"]
     with SoftSite({"/": page("Home", "Welcome", links=links)}) as site:
         site.set("/docs/amber", page("A", "Amber"))
@@ -356,5 +356,5 @@ def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(
     process.records.begin(started, timer_timeout=30, callback={})
     url = soft_site.at("/perennial-probe-0")
     target = Target(url, soft_site.domain, url, "one", depth=1, role="probe")
-    completed = process.probes.run([target], message_id="m", too_complex=True)
+    completed = process.pages.run([target], message_id="m", too_complex=True)
     assert (completed.ended, probes(soft_site)) == (True, [])

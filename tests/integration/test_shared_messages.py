@@ -101,6 +101,18 @@ def test_pages_of_a_host_that_needs_a_delay_by_now_are_left_after_the_first(
     assert (progress.done, progress.open) == (1, 2)
 
 
+def test_pages_are_left_after_a_sitemap_whose_response_pauses_the_host(
+    process: Context, broker: Broker, site: Site, message: dict[str, Any]
+) -> None:
+    site.set("/sitemap.xml", failure(503, retry_after="2"))
+    unnamed = {"url": site.at("/sitemap.xml"), "depth": 2, "role": "sitemap"}
+    page_task(**message | {"more": [unnamed, *message["more"]]})
+    assert site.paths() == ["/robots.txt", "/a", "/sitemap.xml"]
+    [waiting] = [json.loads(each.body) for each in broker.take(PAGE)]
+    assert [each["url"] for each in (waiting, *waiting["more"])] == [site.at("/bad"), site.at("/b")]
+    assert process.frontier.progress(site.domain).done == 2
+
+
 def test_only_pages_under_one_robots_txt_share_a_message(
     process: Context, broker: Broker, site: Site, message: dict[str, Any]
 ) -> None:

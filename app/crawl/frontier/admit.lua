@@ -25,7 +25,8 @@ end
 -- Admit pages of a crawl from its backlog into its admission window. Return their items, and how many share a message.
 -- `total` is the number of pages that all active crawls may have admitted together. A host with a delay gets one page a
 -- message; any other as many as fit into BATCH_SECONDS, fewer at the end of a backlog and beside other crawls, and one
--- beside a crawl that has just begun: all processes are busy while its first pages wait.
+-- beside a crawl that has just begun: all processes are busy while its first pages wait. A whole backlog for a quarter
+-- of BATCH_SECONDS is one message.
 local function admit(info, pages, admitted, backlog, active, total)
     local fields = redis.call('HMGET', info, 'state', 'window', 'probe', 'batch')
     if (fields[1] and fields[1] ~= 'running') or total <= 0 then
@@ -34,9 +35,17 @@ local function admit(info, pages, admitted, backlog, active, total)
     local share = math.floor(total / math.max(1, redis.call('SCARD', active)))
     local window = window_of(info, pages, fields[2], fields[3])
     local waiting = redis.call('LLEN', backlog)
-    local batch = math.min(tonumber(fields[4]) or 1, math.ceil(waiting / window), math.floor(share / window))
+    local pace = tonumber(fields[4]) or 1
+    local batch = math.min(pace, math.ceil(waiting / window), math.floor(share / window))
     local is_beside_new = (redis.call('GET', active .. ':new') or info) ~= info
-    batch = window > 1 and not is_beside_new and math.max(1, batch) or 1
+    if window <= 1 then
+        batch = 1
+    elseif waiting <= pace / 4 then
+        batch = waiting
+    elseif is_beside_new then
+        batch = 1
+    end
+    batch = math.max(1, batch)
     local open = redis.call('HLEN', admitted)
     -- Of the open messages, at most `window` get their requests. One that was completed makes room for one.
     local most = batch * math.max(1, window - open)

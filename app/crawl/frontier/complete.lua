@@ -5,9 +5,9 @@
 -- done.
 -- Returns: what tells this crawl and this Redis from former ones, then nothing more if the caller's is another one.
 -- Else:
--- 1 if the crawl has nothing left, 1 if the caller is to write a segment of the record, seconds until the next
--- request to the host, pages that share a message, for each page its links up to the first one that the limit leaves
--- out, and the items of the pages admitted now.
+-- 1 if the crawl has a record and nothing left, 1 if the caller is to write a segment of the record, seconds until the
+-- next request to the host, pages that share a message, for each page its links up to the first one that the limit
+-- leaves out, and the items of the pages admitted now.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its
 -- hold, active crawls, the epoch.
 -- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have
@@ -26,7 +26,7 @@ local budgets, texts, failures = crawl .. ':budgets', crawl .. ':texts', crawl .
 local delay, max_pages = tonumber(ARGV[1]), tonumber(ARGV[5])
 local limits = {pattern = tonumber(ARGV[8]), variants = tonumber(ARGV[9]), identical = tonumber(ARGV[10])}
 local ended, names, states, links = {}, {}, {}, {}
-local info = redis.call('HMGET', crawl, 'state', 'seen', 'done', 'dead', 'indexed', 'born')
+local info = redis.call('HMGET', crawl, 'state', 'seen', 'done', 'dead', 'indexed', 'born', 'recorded')
 local born = (info[6] or '') .. ' ' .. (redis.call('GET', KEYS[12]) or '')
 if ARGV[13] ~= '' and ARGV[13] ~= born then
     return {born}
@@ -213,4 +213,4 @@ if left > 0 or redis.call('HEXISTS', crawl, 'domain') == 1 then
     redis.call('SADD', KEYS[11], ARGV[6])
 end
 local wait = string.format('%.3f', rest(KEYS[8], delay, now))
-return {born, left == 0 and 1 or 0, write, wait, batch, links, unpack(items)}
+return {born, left == 0 and info[7] == '1' and 1 or 0, write, wait, batch, links, unpack(items)}

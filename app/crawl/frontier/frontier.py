@@ -324,10 +324,14 @@ class Frontier(CrawlView):
         offset, lines = self._next_lines(keys=parts_of(crawl_key(crawl_id), "", "record"))
         return int(offset), [str(line) for line in lines]
 
-    def note_stored_lines(self, crawl_id: str, offset: int, stored: int, lines: Sequence[str]) -> None:
-        """Note that the segment at `offset` has `stored` lines, which `lines` are a part of, unless this is noted."""
+    def note_stored_lines(self, crawl_id: str, offset: int, stored: int, lines: Sequence[str]) -> int:
+        """Note that the segment at `offset` has `stored` lines, which `lines` are a part of, unless this is noted.
+
+        Return the number of lines that wait for the next segment.
+        """
         size = sum(len(line.encode()) for line in lines)
-        self._stored(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[offset, stored, len(lines), size])
+        keys = parts_of(crawl_key(crawl_id), "", "record")
+        return int(self._stored(keys=keys, args=[offset, stored, len(lines), size]))
 
     def note_beginning(self, crawl_id: str) -> None:
         """Note that a process is about to store a crawl's record, and the crawl here afterwards."""
@@ -442,7 +446,7 @@ class Frontier(CrawlView):
                 name = fingerprint(frontier_key(canonical_key(each.url), SITEMAP if _was_read(each) else ""))
                 formers[name] = Former.of(each, longest=longest, scheduled=scheduled)
             self._redis.hset(key, mapping={name: former.to_text() for name, former in formers.items()})
-        self._redis.expire(key, self._ttl)
+            self._redis.expire(key, self._ttl)
         # At last: where a part is missing, pages look into the store.
         self._redis.hset(crawl_key(crawl_id), "former", 1)
 

@@ -1,6 +1,6 @@
 -- Reserve the next request to a host, or return the reservation made before. Returns seconds to wait; 0 means now.
--- KEYS: the host's hash, the host's reservations, its requests in flight, its hold. ARGV: requester, seconds between a response
--- and the next request, requests that may be in flight, seconds after which one in flight counts as lost.
+-- KEYS: the host's hash, the host's reservations, its requests in flight, its hold. ARGV: requester, seconds between a
+-- response and the next request, requests that may be in flight, seconds after which one in flight counts as lost.
 -- In the hash, `last` is the time of the last request, `tail` the last reservation, and `late` the last reservation
 -- of a requester that had missed its own while the host was busy.
 local hold = redis.call('PTTL', KEYS[4])

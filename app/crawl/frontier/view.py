@@ -170,8 +170,8 @@ class CrawlView:
         return int(stored or 0), [str(line) for line in lines]
 
     def counts(self, crawl_id: str) -> dict[str, int]:
-        """Return the counts of a crawl: `seen` and `indexed` pages, `done` and `dead` messages."""
-        names = ("seen", "indexed", "done", "dead")
+        """Return the counts of a crawl: `seen` and `indexed` pages, `done` and `dead` messages; `cut` is `is_cut`."""
+        names = ("seen", "indexed", "done", "dead", "cut")
         return {
             name: int(value or 0)
             for name, value in zip(names, self._redis.hmget(crawl_key(crawl_id), names), strict=True)

@@ -62,7 +62,7 @@ class ReadSitemap(NamedTuple):
     """The links in scope of a sitemap, the absolute URLs of further sitemaps, and a text for the record.
 
     `partial`: not all of it could be read, so pages that it names may be unknown. `unproven`: robots.txt does not name
-    it, or its content is no sitemap. So the site may have none.
+    it, or its content is no sitemap. So the site may have none. `pauses`: the response pauses its host.
     """
 
     pages: tuple[Link, ...] = ()
@@ -70,6 +70,7 @@ class ReadSitemap(NamedTuple):
     detail: str = ""
     partial: bool = False
     unproven: bool = False
+    pauses: bool = False
 
 
 class _SitemapRow(NamedTuple):
