@@ -20,7 +20,16 @@ from app.broker.worker.failures import OUTCOMES, failure_of
 from app.celery import app
 from app.counts import CRAWLED_URLS, TASK_RUNS
 from app.crawl.fetch.robots import robots_url
-from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, Host, MessageKind, PageMessage
+from app.crawl.frontier.values import (
+    Admitted,
+    Completed,
+    Crawl,
+    FoundPage,
+    Host,
+    MessageKind,
+    PageMessage,
+    frontier_key,
+)
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult, Redirected, links_of
 from app.crawl.read.cpu_limit import limit_was_exceeded
@@ -142,7 +151,8 @@ def page(self: Any, **message: Any) -> None:
     first, headers = targets[0], self.request.headers or {}
     if len(targets) > 1 and _is_again(self.request):
         host = Host(host_of(first.url), delay=0, concurrency=1)
-        process.frontier.release(first.crawl_id, "page", first.canonical_key, host, failed=False)
+        key = frontier_key(first.canonical_key, first.role)
+        process.frontier.release(first.crawl_id, "page", key, host, failed=False)
         alone = Admitted(tuple(message_of(each) for each in targets))
         process.publisher.publish(page_messages(first.domain, first.crawl_id, alone))
         return

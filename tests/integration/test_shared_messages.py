@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -60,18 +61,33 @@ def test_a_page_that_fails_beside_others_waits_with_a_budget_of_its_own_and_the_
     assert json.loads(admitted.body)["url"] == site.at("/c")
 
 
-def test_a_message_that_is_delivered_again_is_split_without_a_request(
-    process: Context, broker: Broker, site: Site, message: dict[str, Any]
+@pytest.mark.parametrize("first", [{}, {"url": "/sitemap.xml", "role": "sitemap"}], ids=["page", "sitemap"])
+def test_a_message_of_a_lost_run_is_split_without_a_request_and_its_pages_are_not_held_up(
+    process: Context, broker: Broker, site: Site, message: dict[str, Any], first: dict[str, str]
 ) -> None:
-    page_task.push_request(id="m", headers={}, delivery_info={"redelivered": True})
-    try:
-        page_task.run(**message)
-    finally:
-        page_task.pop_request()
+    if first:
+        message["more"].insert(0, {"url": message["url"], "depth": 1})
+        message |= first | {"url": site.at(first["url"])}
+    urls = [message["url"], *(each["url"] for each in message["more"])]
+
+    def run(fields: dict[str, Any], *, redelivered: bool) -> None:
+        page_task.push_request(id="m", headers={}, delivery_info={"redelivered": redelivered})
+        try:
+            page_task.run(**fields)
+        finally:
+            page_task.pop_request()
+
+    with pytest.MonkeyPatch.context() as lost:
+        lost.setattr(process.pages._steps, "finish", lambda *_: sys.exit())
+        with pytest.raises(SystemExit):
+            run(message, redelivered=False)
+    run(message, redelivered=True)
     alone = [json.loads(each.body) for each in broker.take(PAGE)]
-    assert [each["url"] for each in alone] == [site.at(path) for path in ("/a", "/bad", "/b")]
+    assert [each["url"] for each in alone] == urls
     assert not any("more" in each for each in alone)
-    assert site.paths() == []
+    assert site.paths() == ["/robots.txt"]
+    page_task(**{name: value for name, value in alone[-1].items() if name != "type"})
+    assert site.paths() == ["/robots.txt", "/b"]
 
 
 def test_all_pages_of_a_dead_message_count_as_dead(process: Context, site: Site, message: dict[str, Any]) -> None:
