@@ -100,7 +100,11 @@ def _add_context(_logger: Any, _method: str, fields: EventDict) -> EventDict:
 
 
 def _for_people(_logger: Any, _method: str, fields: EventDict) -> EventDict:
-    return {name: each for name, each in fields.items() if name not in ONLY_JSON}
+    """Return the fields of a line of text; further lines of its message are below it, as a traceback is."""
+    first, _, further = fields["event"].partition("\n")
+    below = "\n".join(filter(None, (further, fields.get("exception"))))
+    shown = {name: each for name, each in fields.items() if name not in ONLY_JSON}
+    return shown | {"event": first} | ({"exception": below} if below else {})
 
 
 def about_task(record: logging.LogRecord | None) -> dict[str, Any]:

@@ -81,7 +81,8 @@ def test_a_line_of_a_task_names_its_site_and_crawl_and_json_is_one_line_with_its
     url = "https://kim:secret@site.example/a"
     page.apply(kwargs={"url": url, "domain": "site.example", "crawl_id": "c1", "depth": 1}, task_id="abc")
     [text, line] = lines
-    assert "task_id=abc task=site.page attempt=1 domain=site.example crawl_id=c1\n" in text
+    assert "] first " in text
+    assert "task_id=abc task=site.page attempt=1 domain=site.example crawl_id=c1\nsecond\n" in text
     assert text.endswith(f"ValueError: {MASK}")
     assert "\n" not in line
     entry = json.loads(line)

@@ -42,7 +42,8 @@ def task() -> Any:
     app.conf.task_queues = [Queue(name, routing_key=name) for name in ("mail", "labels")]
     app.conf.task_default_queue = "mail"
     install(app, RetryPolicies({"mail": MAIL, "labels": FixedTtl("labels")}, default=MAIL))
-    return app.task(name="post.send")(nothing)
+    # Not shared: Celery would give the task to applications of other tests.
+    return app.task(name="post.send", shared=False)(nothing)
 
 
 def test_a_message_carries_its_queues_budget_or_its_own() -> None:
