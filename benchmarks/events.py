@@ -39,11 +39,11 @@ POLLS, TIMEOUT = 50, 300.0
 
 METHOD = bullets(
     f"""Events: triggers on a real PostgreSQL queue 20,000 events before `eventreader` and `coverart`, with two pool
-    processes, start. Each of {ARTISTS} artists has {RELEASES} releases of {IMAGES} images. It is renamed, two of its
-    releases are merged, and an image is deleted: 29 `index`, 3 `copy_image`, 4 `delete_image`, 1 `deindex`.
+    processes, start. Each of {ARTISTS} artists has {RELEASES} releases of {IMAGES} images. It is renamed, two of
+    its releases are merged, and an image is deleted: 29 `index`, 3 `copy_image`, 4 `delete_image`, 1 `deindex`.
     Threads of the benchmark stand in for archive and web service, and answer at once. {EVENTS:,} events are
-    measured, after {WARM_UP}. A *poll* is one look at the table, which publishes 20 events. Its CPU time is that of the server's
-    process, the mean of {POLLS} polls. As many events are queued as are published."""
+    measured, after {WARM_UP}. A *poll* is one look at the table, which publishes 20 events. Its CPU time is that of
+    the server's process, the mean of {POLLS} polls. As many events are queued as are published."""
 )
 
 _QUEUE = """INSERT INTO artwork_indexer.event_queue (entity_type, action, message)
