@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.storage.disk import locked
 from tests.chaos.faults import EVERYTHING
-from tests.chaos.ledger import Ledger, violations
+from tests.chaos.ledger import Ledger, Remains, violations
 from tests.chaos.records import AWAY, Observer, PackWatch, watched_packs
 from tests.chaos.rounds import at_rest
 from tests.chaos.sites import plan_site
@@ -143,14 +143,16 @@ def faults(containers: Stack) -> None:
             found(containers, "page")
         crawl.at(0.5, "scaled workers and searchers to three", partial(scale, containers))
         crawl.at(0.75, "upgraded the image", partial(upgrade, containers))
-        eventually(partial(is_at_rest, observer, packs), "nothing is left to do", seconds=600, every=2)
+        at_end = partial(remains_at_rest, observer, packs)
+        remains = eventually(at_end, "nothing is left to do, and the pack is served", seconds=600, every=2)
+        assert remains is not None
         ledger = Ledger(
             sites=sites,
             gets=containers.journal("LARGE_PORT"),
             stored=observer.stored(),
             packs=tuple(packs.records),
             letters=observer.letters(),
-            remains=observer.remains(packs.records, ()),
+            remains=remains,
             repeatable=EVERYTHING,
         )
     lost = [str(each) for each in violations(ledger)]
@@ -158,13 +160,13 @@ def faults(containers: Stack) -> None:
     say(f"nothing is lost: {len(packs.records[-1].contents)} pages in pack {packs.records[-1].generation}")
 
 
-def is_at_rest(observer: Observer, packs: PackWatch) -> bool:
-    """Return whether nothing is left to do and a searcher serves the pack."""
+def remains_at_rest(observer: Observer, packs: PackWatch) -> Remains | None:
+    """Return what remains once nothing is left to do and a searcher serves the pack; None before."""
     try:
         remains = observer.remains(packs.records, ())
     except AWAY:
-        return False
-    return bool(packs.records) and at_rest(remains) and not remains.unserved
+        return None
+    return remains if packs.records and at_rest(remains) and not remains.unserved else None
 
 
 def last_checks(containers: Stack) -> None:
