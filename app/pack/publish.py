@@ -193,7 +193,7 @@ def unused_frames(store: ObjectStore, domain: str, listed: Iterable[Stat], oldes
             for name, _ in read_table(store, kept).objects if kept else ():
                 old.pop(frames_key(domain, name), None)
     except PackNotFound:
-        pass
+        pass  # A domain without a pack uses none of them.
     except (PackCorrupt, ObjectNotFound) as error:
         log.warning("%s: no frames are collected: %s", domain, error)
         return []

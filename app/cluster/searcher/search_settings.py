@@ -122,14 +122,15 @@ class SearchSettingsReader:
 
 def settings_of(site: Site) -> SearchSettings:
     """Return the settings with which searchers search the pack of a site."""
-    if site.meaning and not meaning.is_installed():
+    by_meaning = site.meaning and meaning.is_installed()
+    if site.meaning and not by_meaning:
         log.warning("%s: questions are ranked by words alone: install perennial[meaning]", site.domain)
     return SearchSettings(
         synonyms=Synonyms.of(map(read_rule, site.synonyms)),
         best_bets=tuple(best_bet.rule() for best_bet in site.best_bets),
         hides=PathRules((), site.hidden_paths).excludes if site.hidden_paths else None,
         factors=factors_of(site.field_weights),
-        meaning=site.meaning and meaning.is_installed(),
+        meaning=by_meaning,
     )
 
 
