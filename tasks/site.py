@@ -28,7 +28,7 @@ from app.crawl.frontier.values import (
     Host,
     MessageKind,
     PageMessage,
-    frontier_key,
+    key_of,
 )
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult, Redirected, links_of
@@ -151,8 +151,7 @@ def page(self: Any, **message: Any) -> None:
     first, headers = targets[0], self.request.headers or {}
     if len(targets) > 1 and _is_again(self.request):
         host = Host(host_of(first.url), delay=0, concurrency=1)
-        key = frontier_key(first.canonical_key, first.role)
-        process.frontier.release(first.crawl_id, "page", key, host, failed=False)
+        process.frontier.release(first.crawl_id, "page", key_of(first), host, failed=False)
         alone = Admitted(tuple(message_of(each) for each in targets))
         process.publisher.publish(page_messages(first.domain, first.crawl_id, alone))
         return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.crawl.fetch.robots import robots_url
-from app.crawl.frontier.values import FoundPage, frontier_key
+from app.crawl.frontier.values import FoundPage, key_of
 from app.crawl.read.classify import Redirected, Skipped, without_content
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
@@ -33,7 +33,7 @@ class SitemapWork:
         url, own_id = robots_url(start.target.url), page_id(start.key)
         key, below = canonical_key(url), start.target.depth + 1
         target = replace(start.target, url=url, canonical_key=key, depth=below, referrer=own_id, role=SITEMAP)
-        run = replace(start, target=target, key=frontier_key(key, SITEMAP), kind="page", member=False, text="")
+        run = replace(start, target=target, key=key_of(target), kind="page", member=False, text="")
         return self.work(run, too_complex=False)
 
     def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:

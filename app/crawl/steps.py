@@ -28,7 +28,7 @@ from app.crawl.frontier.values import (
     Host,
     MessageKind,
     PageMessage,
-    frontier_key,
+    key_of,
     message_name,
 )
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain
@@ -121,7 +121,7 @@ class Steps:
 
         Raises RobotsUnavailable, and Postpone while another worker requests the robots.txt.
         """
-        policy, key = self.policies(target.domain), frontier_key(target.canonical_key, target.role)
+        policy, key = self.policies(target.domain), key_of(target)
         client = self._clients.of(policy.request)
         rules = self._robots.rules(target.url, client, policy.settings, domain=target.domain)
         name, delay = host_of(target.url), max(policy.settings.host_delay, rules.crawl_delay or 0)
@@ -137,7 +137,7 @@ class Steps:
         """
         first = self.begin(targets[0])
         target, policy = first.target, first.policy
-        runs = [replace(first, target=each, key=frontier_key(each.canonical_key, each.role)) for each in targets]
+        runs = [replace(first, target=each, key=key_of(each)) for each in targets]
         links = [
             FoundPage(each.url, each.canonical_key, each.depth, each.referrer, each.redirects, each.role)
             for each in targets
@@ -298,7 +298,7 @@ def entry_of(target: Target, result: FetchResult) -> UrlEntry:
     """Return the entry of the crawl record for the result of a page, or of a sitemap."""
     entry = UrlEntry(
         url=target.url,
-        page_id=page_id(frontier_key(target.canonical_key, target.role)),
+        page_id=page_id(key_of(target)),
         state="indexed",
         at=time.time(),
         depth=target.depth,
@@ -342,7 +342,7 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
 
     The crawl is noted as cut if the pages that the message leads to are unknown then.
     """
-    key = frontier_key(target.canonical_key, target.role)
+    key = key_of(target)
     crawl = frontier.crawl(target.crawl_id)
     if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
         return

@@ -263,6 +263,11 @@ def frontier_key(canonical_key: str, role: str = "") -> str:
     return f"{role} {canonical_key}" if role == SITEMAP else canonical_key
 
 
+def key_of(target: Target) -> str:
+    """Return the frontier's name of the URL of a message, by its role."""
+    return frontier_key(target.canonical_key, target.role)
+
+
 def is_sitemap(entry: UrlEntry) -> bool:
     """Return whether an entry of a crawl record is that of a sitemap, or of the robots.txt that names some."""
     own_id = page_id(frontier_key(canonical_key(entry.url), SITEMAP))
