@@ -75,6 +75,8 @@ class Request(RevocableRequest):
         """Publish the message again for a moment later, instead of a run."""
         self._ended = True
         state.task_ready(self)
+        text = "%s[%s] is set aside: it has to run alone, or no process became free"
+        logger.info(text, self.name, self.id, extra=self._about)
         done = partial(self._finish, Announced(None, "set aside: it has to run alone"))
         self._failures.set_aside(self._original(done), self.type, deliveries=unacknowledged(self._delivery))
 
