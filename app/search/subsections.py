@@ -24,7 +24,8 @@ def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | Non
     """Return the subsection that matches more of the query than the title does, or None; and others that match.
 
     `text` has a line for each: fragment, tab, heading. Only subsections count that match as much as the best one, and
-    at least half of the query. One that is named as the page says nothing more.
+    at least half of the query. One that is named as the page says nothing more. Of several with one heading, which a
+    reader cannot tell apart, the first one counts.
     """
     if not text:
         return None, ()
@@ -36,10 +37,8 @@ def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | Non
     if not most or 2 * most < matcher.phrases:
         return None, ()
     headings_with = Counter(phrase for found in matched.values() for phrase in found)
-    subsections = {}
-    for at in (at for at, found in matched.items() if len(found) == most):
-        fragment, _, heading = lines[at]
-        subsections[at] = Subsection(fragment=fragment, heading=heading)
+    first_with = {lines[at][2]: at for at in sorted(matched, reverse=True) if len(matched[at]) == most}
+    subsections = {at: Subsection(fragment=lines[at][0], heading=heading) for heading, at in first_with.items()}
 
     def preference(at: int) -> tuple[float, int, int]:
         # Words that few headings of the page have tell its sections apart. A short heading is about its words.

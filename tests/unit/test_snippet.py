@@ -266,6 +266,13 @@ def test_a_hit_whose_title_matches_opens_at_its_top_and_lists_three_others_in_or
     assert hit.url_at(hit.subsections[1]) == "https://site.example/install#disk%20image"
 
 
+def test_of_subsections_with_one_heading_the_first_is_listed(tmp_path: Path) -> None:
+    readers = [("file", "files()"), ("zip", "files()"), ("names", "is_file()"), ("tar", "files()")]
+    (hit,) = hits(tmp_path, [with_headings("/r", "Readers", ("r", "Readers"), *readers)], "file")
+    assert hit.opens_at == Subsection(fragment="file", heading="files()")
+    assert [subsection.fragment for subsection in hit.subsections] == ["names"]
+
+
 def test_headings_with_less_than_half_of_the_query_are_not_listed(tmp_path: Path) -> None:
     text = "the installation of anything elsewhere takes patience"
     body = with_headings("/b", "Title", ("t", "Title"), ("patience", "Patience"), body=text)
