@@ -112,24 +112,18 @@ def topology_pictures() -> list[str]:
 
 
 def http_page(text: str) -> str:
-    """Return the reference of the HTTP API: parameters, addresses and problem types of its OpenAPI description."""
+    """Return the reference of the HTTP API: parameters and problem types of its OpenAPI description."""
     paths = create_app(cast(Any, None)).openapi()["paths"]
     rows: dict[tuple[str, ...], list[str]] = {}
-    operations = []
     for path, item in paths.items():
-        for method, operation in item.items():
-            found = [each for each in operation.get("parameters", []) if each["in"] == "query"]
-            if path.startswith(_FOR_OPERATORS):
-                query = "&".join(f"{each['name']}=" for each in found)
-                address = f"`{method.upper()} {path.removeprefix(_FOR_OPERATORS)}{query and '?'}{query}`"
-                operations.append((address,))
-                continue
-            for each in found:
+        if path.startswith(_FOR_OPERATORS):
+            continue
+        for operation in item.values():
+            for each in operation.get("parameters", []):
                 parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
                 rows.setdefault(parameter, []).append(f"`{path.removeprefix('/api/v1/')}`")
     parameters = ((name, ", ".join(addresses), *others) for (name, *others), addresses in rows.items())
     text = _with_table(text, "## Parameters", ("Parameter", "Of", "Type and limits", "Meaning"), parameters)
-    text = _with_table(text, "### Addresses for operators", ("Address",), operations)
     problems = {
         (f"`{name}`", status, title)
         for item in paths.values()

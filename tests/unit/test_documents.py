@@ -71,7 +71,6 @@ def test_the_generated_parts_have_every_command_setting_folder_and_picture() -> 
     assert len(pictures) == len(generated.topology_pictures())
     page = read("docs/reference/http-api.md")
     assert {"`search`, `suggest`", "`search`"} < {row[1] for row in table(page, "## Parameters")}
-    assert "`GET explain?url=`" in {row[0] for row in table(page, "### Addresses for operators")}
 
 
 def test_every_option_in_the_documents_is_one_of_its_command() -> None:
