@@ -7,14 +7,12 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import typer.main
 
-from app.cli.dead import DeadFilters
 from app.cli.main import LazyCommand, cli
 from app.notifications.events import EVENTS, PublicEvent
 from app.topology.declare import all_queues
@@ -80,12 +78,12 @@ def settings_page(text: str) -> str:
 
 
 def commands_page(text: str) -> str:
-    """Return the reference of the commands: name and arguments, first line of the help text, options."""
+    """Return the reference of the commands: name and arguments, and the first line of the help text."""
     rows = (
-        (f"`{' '.join([name, *_arguments(command)])}`", command.help.splitlines()[0], ", ".join(_options(command)))
+        (f"`{' '.join([name, *_arguments(command)])}`", command.help.splitlines()[0])
         for name, command in commands().items()
     )
-    return _with_table(text, "## All commands", ("Command", "What it does", "Options"), rows)
+    return _with_table(text, "## All commands", ("Command", "What it does"), rows)
 
 
 def topology_page(text: str) -> str:
@@ -199,20 +197,6 @@ def _arguments(command: Any) -> list[str]:
     """Return the arguments of a command as its help names them; optional ones are in brackets."""
     arguments = (each for each in command.params if each.param_type_name == "argument")
     return [str(each.metavar or each.name).upper() for each in arguments]
-
-
-def _options(command: Any) -> Iterator[str]:
-    """Yield the options of a command but those that the page explains for all commands."""
-    filters = {f"--{field.name.rstrip('_')}" for field in fields(DeadFilters)}
-    filters = filters if filters <= options(command) else set()
-    for parameter in command.params:
-        hidden = parameter.param_type_name == "argument" or {"--help", "--json", "--why", *filters} & set(
-            parameter.opts
-        )
-        if not hidden:
-            yield f"`{'`/`'.join(parameter.opts)}`"
-    if filters:
-        yield "filters"
 
 
 def _limits(parameter: dict[str, Any]) -> str:
