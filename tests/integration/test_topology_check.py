@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFailed, MigrationRefused
 from app.celery import app
 from app.cli import topology as command
+from app.coverart.project import COVER_ART
 from app.doctor.checks import run_checks
 from app.topology import migrate as migration
 from app.topology import retry_policies
@@ -26,12 +27,13 @@ from app.topology.check import check_topology, management_api
 from app.topology.declare import declare_all
 from app.topology.management_api import REMEDY, ManagementApi
 from app.topology.model import Binding, Topology
-from app.topology.queues import searcher_queue
+from app.topology.queues import art_queues, searcher_queue
+from app.topology.retry_policies import art_policy
 from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
 from config.settings import Settings
 from tests.support import raw
 from tests.support.broker import Broker
-from tests.support.flowcharts import PolicyExample, policy_examples, policy_flowchart, search_flowchart, site_flowchart
+from tests.support.flowcharts import art_flowchart, search_flowchart, site_flowchart
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -160,15 +162,13 @@ def test_the_flowchart_of_the_site_is_what_the_broker_has(declared: Settings, co
     assert drawn.queues == {name for name in found.queues if ".delay." not in name}
 
 
-@pytest.mark.parametrize("example", policy_examples(), ids=lambda example: example.policy.name)
-def test_the_flowchart_of_a_policy_is_what_the_broker_has(
-    settings: Settings, connection: Any, example: PolicyExample
-) -> None:
+def test_the_flowchart_of_cover_art_is_what_the_broker_has(settings: Settings, connection: Any) -> None:
+    work = art_queues(COVER_ART.prefix, settings)
     with connection.channel() as channel:
-        for queue in (*example.policy.queues(), *example.work):
+        for queue in (*art_policy(COVER_ART.prefix, settings).queues(), *work):
             queue(channel).declare()
-    work = {queue.name for queue in example.work}
-    require_drawn(policy_flowchart(example), broker_topology(settings, connection), work)
+    drawn = art_flowchart(settings)
+    require_drawn(drawn, broker_topology(settings, connection), {queue.name for queue in work})
 
 
 def test_the_flowchart_of_searching_is_what_the_broker_has(declared: Settings, connection: Any) -> None:

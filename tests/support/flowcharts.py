@@ -1,15 +1,13 @@
-"""The topology as Mermaid flowcharts for its reference: of the site, of searching and of each retry policy."""
+"""The topology as Mermaid flowcharts for its reference: of the site, of searching and of cover art."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kombu import Exchange, Queue
 
 from app.broker.outcomes import OUTCOMES
 from app.broker.policies.base import Policy
-from app.broker.policies.x_death import XDeath
 from app.coverart.project import COVER_ART
 from app.doctor.consumer_timeout import worker_prefetches
 from app.private_services.procfile import procfile
@@ -33,24 +31,6 @@ _STYLES = (
     "    classDef waiting fill:#fdf3d8,stroke:#b8860b,color:#000",
     "    classDef failed fill:#f8dddd,stroke:#a33,color:#000",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyExample:
-    """A retry policy, work queues that use it, and the name of their consumer."""
-
-    policy: Policy
-    work: Sequence[Queue]
-    consumer: str
-
-
-def policy_examples() -> list[PolicyExample]:
-    """Return an example of each retry policy other than that of `site`."""
-    art, orders = COVER_ART.prefix, XDeath("orders")
-    return [
-        PolicyExample(art_policy(art, Settings()), art_queues(art, Settings()), "indexer"),
-        PolicyExample(orders, [orders.client], "client"),
-    ]
 
 
 def site_flowchart(settings: Settings) -> str:
@@ -115,10 +95,11 @@ def search_flowchart(settings: Settings) -> str:
     return "\n".join(["flowchart LR", *lines, *_STYLES, *_class_lines(policy)])
 
 
-def policy_flowchart(example: PolicyExample) -> str:
-    """Return the flowchart of a policy's work queues, delay queues and dead set."""
-    lines = _policy_lines(example.policy, example.work, consumer=example.consumer)
-    return "\n".join(["flowchart LR", *lines, *_STYLES, *_class_lines(example.policy)])
+def art_flowchart(settings: Settings) -> str:
+    """Return the flowchart of the Cover Art Archive's work queues, delay queue and dead set."""
+    policy = art_policy(COVER_ART.prefix, settings)
+    lines = _policy_lines(policy, art_queues(COVER_ART.prefix, settings), consumer="indexer")
+    return "\n".join(["flowchart LR", *lines, *_STYLES, *_class_lines(policy)])
 
 
 def _delay_lines(delays: Sequence[Queue], processes: str) -> list[str]:

@@ -18,7 +18,7 @@ from app.notifications.events import EVENTS, PublicEvent
 from app.topology.declare import all_queues
 from app.web.application import create_app
 from config.settings import ROOT, Settings
-from tests.support.flowcharts import policy_examples, policy_flowchart, search_flowchart, site_flowchart
+from tests.support.flowcharts import art_flowchart, search_flowchart, site_flowchart
 from tests.support.setting_tables import sections, to_markdown
 
 FOLDERS = ("config", "tasks", "app")
@@ -104,9 +104,8 @@ def topology_page(text: str) -> str:
 
 
 def topology_pictures() -> list[str]:
-    """Return the flowcharts: the site, the search cluster, then each convention."""
-    groups = [site_flowchart(Settings()), search_flowchart(Settings())]
-    return [*groups, *map(policy_flowchart, policy_examples())]
+    """Return the flowcharts: the site, the search cluster, cover art."""
+    return [draw(Settings()) for draw in (site_flowchart, search_flowchart, art_flowchart)]
 
 
 def http_page(text: str) -> str:
