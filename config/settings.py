@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     s3_endpoint_url: Annotated[str, AfterValidator(_HTTP)] | None = Field(
         None,
         description="Endpoint of an S3-compatible server, `https://s3.example`, or `https://{bucket}.s3.example` "
-        "if it wants the bucket in the host's name. Credentials come from boto3's own variables.",
+        "if it wants the bucket in the host's name.",
     )
 
     # Broker
@@ -160,8 +160,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         5_000_000,
         gt=0,
-        description="Bytes of a page after decompression, which its parser holds 40 times in memory. A larger page is "
-        "not indexed, but its first links count.",
+        description="Bytes of a page after decompression, which its parser holds 40 times in memory.",
     )
     max_pages: int = Field(
         20_000, gt=0, description="Pages of one crawl: what a site without a limit of its own may cost."
@@ -297,8 +296,7 @@ class Settings(BaseSettings):
     # Web, Flower and logs
     web_rate_limit: str = Field(
         "600/minute",
-        description="Searches and suggestions of one address, as `<number>/<second|minute|hour>`. Each further site of "
-        "a search counts again, and so do every 8 words.",
+        description="Searches and suggestions of one address, as `<number>/<second|minute|hour>`.",
     )
     forwarded_allow_ips: Annotated[tuple[str, ...], NoDecode] = Field(
         ("127.0.0.1", "::1"),
@@ -317,8 +315,7 @@ class Settings(BaseSettings):
     )
     ops_password: Annotated[SecretStr, AfterValidator(checks.password_hash)] = Field(
         SecretStr(""),
-        description="Hash, by `perennial password`, of the password of operators on `/ops`. Without a way to log in, "
-        "`/ops` answers 404.",
+        description="Hash, by `perennial password`, of the password of operators on `/ops`.",
     )
     ops_read_password: Annotated[SecretStr, AfterValidator(checks.password_hash)] = Field(
         SecretStr(""), description="Hash of a second password, for those who may read `/ops` and not act."
