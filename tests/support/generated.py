@@ -78,9 +78,9 @@ def settings_page(text: str) -> str:
 
 
 def commands_page(text: str) -> str:
-    """Return the reference of the commands: name and arguments, and the first line of the help text."""
+    """Return the reference of the commands: name and arguments, and the first sentence of the help text."""
     rows = (
-        (f"`{' '.join([name, *_arguments(command)])}`", command.help.splitlines()[0])
+        (f"`{' '.join([name, *_arguments(command)])}`", re.split(r"(?<=\.)\s", command.help)[0])
         for name, command in commands().items()
     )
     return _with_table(text, "## All commands", ("Command", "What it does"), rows)
