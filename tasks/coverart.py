@@ -43,21 +43,20 @@ class ArtTask(Task):
         """Fail the event of a dead-lettered message, and those that depend on it."""
         del args
         if event := dict(kwargs or {}).get("event"):
-            from app.coverart.event_record import EventRecord
+            from app.coverart.event_run import EventRun
 
-            record = EventRecord.of(event, context().settings)
-            record.fail("Its message was dead-lettered: see perennial dead list")
+            EventRun.of(event, context().settings).fail("Its message was dead-lettered: see perennial dead list")
 
     def handle(self, call: Mapping[str, Any]) -> None:
         """Run the job of a call, or raise Postpone until it may run."""
         # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
-        from app.coverart.event_record import EventRecord, run_event
+        from app.coverart.event_run import EventRun
 
         job, exchange = self.job((), call)
         indexer = _indexer(os.getpid(), exchange)
         message_id, headers = str(self.request.id), self.request.headers or {}
         if event := call.get("event"):
-            run_event(EventRecord.of(event, context().settings), indexer, job, message_id, headers)
+            EventRun.of(event, context().settings).handle(indexer, job, message_id, headers)
         else:
             indexer.handle(job, message_id, headers)
 

@@ -10,7 +10,7 @@ import typer
 from app.cli.arguments import AsJson, DryRun, Why
 from app.cli.context import operations
 from app.cli.printing import iso, print_json, print_lines, print_result, printable
-from app.coverart.event_state import EventRow, EventState, Requeued
+from app.coverart.event_table import EventRow, EventState, Requeued
 from app.operations import art
 
 cli = typer.Typer(no_args_is_help=True, help="Events of MusicBrainz's table, and their reader.")

@@ -1,21 +1,16 @@
-"""MusicBrainz's event queue as operators see and change it: its state, its rows, and whether readers may publish."""
+"""The state of MusicBrainz's event queue as operators see it, and whether readers may publish."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
-from psycopg.sql import SQL
 from redis import Redis
 
-from app.broker.failure import MAX_MESSAGE
-from app.coverart.event_choice import MESSAGE
-from app.coverart.event_record import connect, queue_again
+from app.coverart.event_table import connect
 from app.coverart.musicbrainz import Connection, is_pooled
 from app.coverart.project import PROJECTS, served
-from app.errors import ActRefused
 from app.redis_state.client import PREFIX, get_quick_redis
 from app.text.phrases import duration
 from config.settings import Settings
@@ -26,25 +21,17 @@ READER_TIMEOUT = 70.0
 #: Seconds after which an event that never ran has waited too long: a reader publishes new ones within seconds.
 LONGEST_WAIT = 3_600.0
 
-#: Seconds that the database may take to count.
-_COUNT_SECONDS = 10
-
 _SEEN = f"{PREFIX}art:reader:seen"
 _PAUSED = f"{PREFIX}art:reader:paused"
 
-EventState = Literal["queued", "running", "failed", "completed"]
-
-_COUNTS = SQL(
-    """
+_COUNTS = """
     SELECT entity_type::text, count(*) FILTER (WHERE state = 'queued'), count(*) FILTER (WHERE state = 'running'),
         coalesce(extract(epoch FROM now() - min(created) FILTER (WHERE state = 'queued' AND attempts = 0)), 0)::float8
     FROM artwork_indexer.event_queue WHERE state IN ('queued', 'running') GROUP BY entity_type
-    """
-)
+"""
 
 # The kind of error that a reason begins with; numbers in it are those of events.
-_FAILED = SQL(
-    """
+_FAILED = """
     SELECT event.entity_type::text, coalesce(left(regexp_replace(split_part(latest.failure_reason, ':', 1),
         '[0-9]+', 'N', 'g'), 100), 'no reason') AS reason, count(*)
     FROM artwork_indexer.event_queue AS event LEFT JOIN LATERAL (
@@ -52,63 +39,7 @@ _FAILED = SQL(
         WHERE failure.event = event.id ORDER BY failure.created DESC LIMIT 1
     ) AS latest ON true
     WHERE event.state = 'failed' GROUP BY 1, 2 ORDER BY 3 DESC
-    """
-)
-
-_LIMIT = SQL("SELECT set_config('statement_timeout', %(ms)s, true)")
-
-_ROWS = SQL(
-    """
-    SELECT id, state::text, entity_type::text, action::text, {message}, coalesce(depends_on, '{{}}'),
-        extract(epoch FROM created)::float8, attempts, extract(epoch FROM last_updated)::float8, ARRAY(
-            SELECT left(failure_reason, {length}) FROM artwork_indexer.event_failure_reason AS failure
-            WHERE failure.event = event.id ORDER BY failure.created
-        )
-    FROM artwork_indexer.event_queue AS event
-    """
-).format(message=MESSAGE, length=MAX_MESSAGE)
-
-_GIVEN = _ROWS + SQL("WHERE id = ANY(%(ids)s) ORDER BY id")
-_LISTED = {
-    "oldest": _ROWS + SQL("WHERE state::text = %(state)s ORDER BY created, id LIMIT %(limit)s"),
-    "latest": _ROWS + SQL("WHERE state::text = %(state)s ORDER BY last_updated DESC, id DESC LIMIT %(limit)s"),
-}
-
-_LOCK_ALL = SQL(
-    "SELECT id FROM artwork_indexer.event_queue WHERE state = %(state)s AND (%(ids)s::bigint[] IS NULL"
-    " OR id = ANY(%(ids)s)) ORDER BY id FOR UPDATE"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """One row of the table; `message` is its JSON as text, `reasons` are those of its failures, the oldest first.
-
-    Times are in seconds since 1970. A failed event without an attempt failed with a parent, and comes back with it.
-    """
-
-    id: int
-    state: str
-    entity: str
-    action: str
-    message: str
-    depends_on: tuple[int, ...]
-    created: float
-    attempts: int
-    last_updated: float
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Requeued:
-    """Events that were queued again, and those that an equal queued event replaced, by the id of that one."""
-
-    ids: tuple[int, ...]
-    replaced: dict[int, int]
-
-    def __str__(self) -> str:
-        merged = f", {len(self.replaced):,} of them merged with an equal queued event" if self.replaced else ""
-        return f"{len(self.ids):,} events queued again{merged}"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +152,7 @@ def read_state(connection: Connection, settings: Settings) -> EventQueueState:
     reader = ReaderStatus(get_quick_redis(settings.redis))
     silent, paused = reader.seconds_silent(), reader.is_paused()
     with connection.transaction():
-        connection.execute(_LIMIT, {"ms": str(_COUNT_SECONDS * 1_000)})
+        connection.execute("SET LOCAL statement_timeout = '10s'")
         counts = {entity: rest for entity, *rest in connection.execute(_COUNTS)}
         failed: dict[str, dict[str, int]] = {project.entity: {} for project in PROJECTS}
         for entity, reason, count in connection.execute(_FAILED):
@@ -232,48 +163,3 @@ def read_state(connection: Connection, settings: Settings) -> EventQueueState:
         queued, running, oldest = counts.get(entity, (0, 0, 0.0))
         entities.append(EntityEvents(entity, exchanges.get(entity, ""), queued, running, oldest, failed[entity]))
     return EventQueueState(tuple(entities), silent, paused, is_pooled(connection))
-
-
-def list_rows(
-    connection: Connection, state: EventState, *, limit: int, order: Literal["oldest", "latest"] = "oldest"
-) -> list[EventRow]:
-    """Return the oldest events of a state, or those that were updated last."""
-    return _rows(connection.execute(_LISTED[order], {"state": state, "limit": limit}))
-
-
-def find_rows(connection: Connection, ids: Sequence[int]) -> list[EventRow]:
-    """Return the events with these ids; raises ActRefused for an unknown one."""
-    found = _rows(connection.execute(_GIVEN, {"ids": list(ids)}))
-    for id in set(ids).difference(row.id for row in found):
-        raise ActRefused(f"event {id}: the table does not have it")
-    return found
-
-
-def requeue(
-    connection: Connection,
-    state: Literal["failed", "running"],
-    ids: Sequence[int] | None = None,
-    *,
-    dry_run: bool = False,
-) -> Requeued:
-    """Queue events of a state again, all of them for None: failed ones have all their runs again.
-
-    Running ones are handed back: they lose no run, and are ready at once. This indexer then leaves their messages
-    aside, and another one can take the table over. Raises ActRefused for an id that has another state.
-    """
-    with connection.transaction():
-        for row in find_rows(connection, ids or ()):
-            if row.state != state:
-                raise ActRefused(f"event {row.id} is {row.state}, and not {state}")
-        values = {"state": state, "ids": None if ids is None else list(ids)}
-        found = tuple(id for (id,) in connection.execute(_LOCK_ALL, values))
-        after: Literal["failure", "interruption"] = "failure" if state == "failed" else "interruption"
-        return Requeued(found, {} if dry_run else queue_again(connection, found, after=after))
-
-
-def _rows(rows: Any) -> list[EventRow]:
-    return [EventRow(*map(_immutable, row)) for row in rows]
-
-
-def _immutable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

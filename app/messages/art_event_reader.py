@@ -19,9 +19,9 @@ from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.coverart.event_queue import EventPublisher, any_running, forget_completed
-from app.coverart.event_record import CHANNEL, connect
+from app.coverart.event_queue import EventPublisher
 from app.coverart.event_state import ReaderStatus
+from app.coverart.event_table import CHANNEL, any_running, connect, forget_completed
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import served
 from app.errors import ArtNotServed, DatabaseFailed
@@ -57,7 +57,10 @@ class EventReader:
         self._settings = settings
         self._stopping = stopping
         self._publisher = Publisher(settings.broker)
-        self._events = EventPublisher(self._exchanges, self._publish, backoff=settings.event_backoff)
+        self._archives = [
+            EventPublisher(project, self._publish, backoff=settings.event_backoff)
+            for project in self._exchanges.values()
+        ]
         self._status = ReaderStatus(get_quick_redis(settings.redis))
         self._paused = False
         self._next_housekeeping = 0.0
@@ -84,14 +87,15 @@ class EventReader:
             while not self._stopping.is_set():
                 began = time.monotonic()
                 paused = self._is_paused()
-                if count := 0 if paused else self._events.publish_ready(connection):
+                count = 0 if paused else sum(each.publish_ready(connection) for each in self._archives)
+                if count:
                     _log.info("Events published as messages: %d", count)
                 self._touch_heartbeat()
                 self._status.touch()
                 if not paused and time.monotonic() >= self._next_housekeeping:
                     self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
                     self._keep_house(connection)
-                goes_on = self._events.unfinished and not paused
+                goes_on = not paused and any(each.unfinished for each in self._archives)
                 # What follows from running events is ready when they end, and a pooler may keep the notification.
                 if count or any_running(connection):
                     pause = FIRST_PAUSE
@@ -140,7 +144,7 @@ class EventReader:
 
     def _keep_house(self, connection: Connection) -> None:
         """Publish lost events again, and delete those that were completed long ago. An error is logged only."""
-        lost = [partial(self._publish_lost, connection, exchange) for exchange in self._exchanges]
+        lost = [partial(self._publish_lost, connection, archive) for archive in self._archives]
         steps = dict.fromkeys(lost, (logging.WARNING, "Lost events published again: %d"))
         steps[partial(forget_completed, connection)] = logging.INFO, "Completed events deleted: %d"
         for step, (level, text) in steps.items():
@@ -150,7 +154,7 @@ class EventReader:
             except (ApplicationError, psycopg.Error) as error:
                 _log.warning("Lost or old events left as they are, retry in %g s: %s", _HOUSEKEEPING, error)
 
-    def _publish_lost(self, connection: Connection, exchange: str) -> int:
+    def _publish_lost(self, connection: Connection, archive: EventPublisher) -> int:
         self._declare()
         with connected(self._settings.broker) as broker:
             channel = broker.channel()
@@ -158,7 +162,7 @@ class EventReader:
             def idle(queue: str) -> bool:
                 return not channel.queue_declare(queue, passive=True).message_count
 
-            return self._events.publish_lost(connection, exchange, idle=idle, seconds=self._settings.event_timeout)
+            return archive.publish_lost(connection, idle=idle, seconds=self._settings.event_timeout)
 
 
 def main() -> int:

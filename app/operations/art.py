@@ -12,9 +12,9 @@ from redis import RedisError
 
 from app.broker.dead_letters import DeadSets
 from app.broker.errors import InvalidMessage
-from app.coverart import event_state
-from app.coverart.event_record import connect
-from app.coverart.event_state import EventQueueState, EventRow, EventState, ReaderStatus, Requeued
+from app.coverart import event_table
+from app.coverart.event_state import EventQueueState, ReaderStatus, read_state
+from app.coverart.event_table import EventRow, EventState, Requeued
 from app.coverart.jobs import Index, canonical_gid, event_of, message
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import served
@@ -49,8 +49,8 @@ def read_events(ops: Operations) -> EventReport | None:
     """Return the state of the event queue, or None without EVENT_QUEUE_URL."""
     try:
         with _table(ops, timeout=_PATIENCE) as connection:
-            state = event_state.read_state(connection, ops.settings)
-            return EventReport(state, event_state.list_rows(connection, "failed", limit=MAX_FAILED, order="latest"))
+            state = read_state(connection, ops.settings)
+            return EventReport(state, event_table.list_events(connection, "failed", limit=MAX_FAILED, latest=True))
     except ArtNotServed:
         return None
     except (DatabaseFailed, RedisError) as error:
@@ -60,13 +60,13 @@ def read_events(ops: Operations) -> EventReport | None:
 def list_events(ops: Operations, state: EventState, *, limit: int) -> list[EventRow]:
     """Return the oldest events of a state; raises ArtNotServed, and as `musicbrainz.connect`."""
     with _table(ops) as connection:
-        return event_state.list_rows(connection, state, limit=limit)
+        return event_table.list_events(connection, state, limit=limit)
 
 
 def find_event(ops: Operations, ident: int) -> EventRow:
     """Return an event; raises ActRefused, and as `list_events`."""
     with _table(ops) as connection:
-        return event_state.find_rows(connection, [ident])[0]
+        return event_table.find_events(connection, [ident])[0]
 
 
 def pause_reader(ops: Operations, *, why: str = "") -> None:
@@ -88,9 +88,9 @@ def requeue(ops: Operations, ids: Sequence[int] | None, *, dry_run: bool = False
     """
     with _table(ops) as connection:
         if dry_run:
-            return event_state.requeue(connection, "failed", ids, dry_run=True)
+            return event_table.requeue(connection, "failed", ids, dry_run=True)
         with ops.act("requeue events", _SUBJECT, why=why) as act:
-            done = event_state.requeue(connection, "failed", ids)
+            done = event_table.requeue(connection, "failed", ids)
             names = [f"{exchange}.failed" for exchange in ops.settings.art_exchanges] if done.ids else []
             removed = sum(_forget(dead_sets(ops.settings).only(name), set(done.ids)) for name in names)
             act.result = f"{done}; {removed:,} dead letters removed"
@@ -110,11 +110,11 @@ def hand_back(ops: Operations, *, dry_run: bool = False, why: str = "") -> Reque
     """
     with _table(ops) as connection:
         if dry_run:
-            return event_state.requeue(connection, "running", dry_run=True)
+            return event_table.requeue(connection, "running", dry_run=True)
         with ops.act("hand back events", _SUBJECT, why=why) as act:
             if ReaderStatus(ops.redis).may_publish():
                 raise ActRefused("the event reader publishes events: pause it first (`perennial caa events pause`)")
-            done = event_state.requeue(connection, "running")
+            done = event_table.requeue(connection, "running")
             act.result = str(done)
     return done
 
@@ -143,5 +143,5 @@ def _table(ops: Operations, *, timeout: float = 10.0) -> Iterator[Connection]:
     url = ops.settings.event_queue_url.get_secret_value()
     if not url:
         raise ArtNotServed("no event queue: EVENT_QUEUE_URL is empty")
-    with connect(url, timeout=timeout) as connection:
+    with event_table.connect(url, timeout=timeout) as connection:
         yield connection

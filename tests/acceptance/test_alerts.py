@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 
 from app import private_services as private
 from app.broker.publishing import Publisher
-from app.coverart.event_record import MAX_ATTEMPTS
+from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.outages import OUTAGE_ITEMS
 from app.messages.envelopes import site_message
 from app.private_services.process_states import ProcessState, current_states, send_signal

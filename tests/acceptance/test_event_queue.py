@@ -13,8 +13,7 @@ from typing import Any, LiteralString
 import pytest
 
 from app.coverart import musicbrainz
-from app.coverart.event_queue import forget_completed
-from app.coverart.event_record import MAX_ATTEMPTS
+from app.coverart.event_table import MAX_ATTEMPTS, forget_completed
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
 from app.private_services import Urls
 from config.settings import Settings

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from app.celery import app
 from app.cli.main import cli
-from app.coverart.event_record import MAX_ATTEMPTS
 from app.coverart.event_state import ReaderStatus, event_queue_state
+from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.jobs import EVENT
 from app.doctor.checks import WITHOUT_BROKER, run_checks
 from app.errors import ActRefused, ArtNotServed
@@ -210,10 +210,10 @@ def test_without_redis_which_may_have_a_pause_no_event_is_published(
 def test_events_are_listed_and_shown_with_their_reasons(desk: Desk) -> None:
     event = desk.fail(A, "ArchiveRefused: 400")
     [listed] = art.list_events(desk.ops, "failed", limit=10)
-    assert (listed.id, listed.reasons) == (event, ("ArchiveRefused: 400",))
+    assert (listed.id, listed.reasons) == (event, ["ArchiveRefused: 400"])
     assert art.find_event(desk.ops, event) == listed
-    with pytest.raises(ActRefused, match="event 1: the table does not have it"):
-        art.find_event(desk.ops, 1)
+    with pytest.raises(ActRefused, match=f"event {event + 1}: the table does not have it"):
+        art.find_event(desk.ops, event + 1)
     without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
     with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):
         art.list_events(Operations(without, command_operator()), "failed", limit=1)

@@ -16,11 +16,13 @@ from app.broker.errors import Postpone, PublishFailed
 from app.broker.failure import MAX_MESSAGE
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.coverart import event_choice, event_queue, event_record, musicbrainz
-from app.coverart.event_queue import EventPublisher, Publish, forget_completed
-from app.coverart.event_record import MAX_ATTEMPTS, EventRecord, run_event
+from app.coverart import event_queue, event_run, event_table, musicbrainz
+from app.coverart.event_queue import EventPublisher, Publish
+from app.coverart.event_run import EventRun
+from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index, parse
+from app.coverart.musicbrainz import Connection
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
 from app.coverart.project import COVER_ART, EVENT_ART, Project
 from app.errors import ArtNotServed, DatabaseUnavailable, ImageInUse
@@ -38,7 +40,6 @@ pytestmark = pytest.mark.integration
 A = "0a000000-0000-4000-8000-000000000001"
 B = "0a000000-0000-4000-8000-000000000002"
 C, D, E, F = (f"0c000000-0000-4000-8000-00000000000{number}" for number in range(4))
-SERVED = (COVER_ART.prefix, EVENT_ART.prefix)
 
 
 @dataclass
@@ -79,22 +80,31 @@ class Table:
         """Publish what is ready, and return the ids in the order of their messages."""
         messages: list[Outgoing] = []
         with musicbrainz.connect(self.url) as connection:
-            publisher(messages.extend).publish_ready(connection)
+            publish_ready(connection, messages.extend)
         self.published += messages
         return [int(each.headers[EVENT]) for each in messages]
 
     def publish_lost(self, *, waiting: Sequence[str] = ()) -> list[int]:
         messages: list[Outgoing] = []
         with musicbrainz.connect(self.url) as connection:
-            for exchange in SERVED:
-                publisher(messages.extend).publish_lost(
-                    connection, exchange, idle=lambda queue: queue not in waiting, seconds=60
-                )
+            for project in (COVER_ART, EVENT_ART):
+                publisher = EventPublisher(project, messages.extend, backoff=3_600)
+                publisher.publish_lost(connection, idle=lambda queue: queue not in waiting, seconds=60)
         self.published += messages
         return [int(each.headers[EVENT]) for each in messages]
 
-    def record(self, event: int) -> EventRecord:
-        return EventRecord(self.url, event)
+    def begin(self, event: int, run: int) -> list[int] | None:
+        with event_table.connect(self.url) as connection:
+            return event_table.begin(connection, event, run)
+
+    def complete(self, event: int) -> None:
+        event_table.complete(self.db, event)
+
+    def end_failed_run(self, event: int, reason: str) -> bool:
+        return event_table.end_failed_run(self.db, event, reason)
+
+    def fail(self, event: int, reason: str) -> None:
+        event_table.fail(self.db, event, reason)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +131,7 @@ class Art:
     def run(self, event: int) -> None:
         message = [each for each in self.table.published if each.headers[EVENT] == event][-1]
         job = parse(message.routing_key, message.body)
-        run_event(self.table.record(event), self.indexer, job, "id", message.headers)
+        EventRun(self.table.url, event).handle(self.indexer, job, "id", message.headers)
 
     def files(self, gid: str) -> list[str]:
         """Return the files of an item as they were uploaded or copied."""
@@ -152,9 +162,9 @@ def art(table: Table, settings: Settings) -> Iterator[Art]:
             changes.delete(table.db, COVER_ART, each)
 
 
-def publisher(publish: Publish, *projects: Project) -> EventPublisher:
-    served = {each.prefix: each for each in projects or (COVER_ART, EVENT_ART)}
-    return EventPublisher(served, publish, backoff=3_600)
+def publish_ready(connection: Connection, publish: Publish, *projects: Project) -> int:
+    served = projects or (COVER_ART, EVENT_ART)
+    return sum(EventPublisher(each, publish, backoff=3_600).publish_ready(connection) for each in served)
 
 
 def gid(gid: str = A) -> str:
@@ -204,7 +214,7 @@ def test_an_event_waits_for_its_parents_its_backoff_its_limit_and_its_archive(ta
     with musicbrainz.connect(table.url) as connection:
         event = table.add("index", gid(), entity_type="event")
         messages: list[Outgoing] = []
-        publisher(messages.extend, COVER_ART).publish_ready(connection)
+        publish_ready(connection, messages.extend, COVER_ART)
     assert (messages, table.states()[event]) == ([], ("queued", 0))
 
 
@@ -212,11 +222,11 @@ def test_an_image_is_neither_copied_before_it_arrives_nor_deleted_before_it_is_c
     deletion = table.add("delete_image", file(1))
     first, second = table.add("copy_image", copied(1)), table.add("copy_image", copied(1, B, C))
     assert table.publish() == [first]
-    assert table.record(first).end_failed_run("it runs again in an hour")
+    assert table.end_failed_run(first, "it runs again in an hour")
     assert table.publish() == []
     table.set("last_updated = '2020-01-01'", first)
     assert table.publish() == [first]
-    table.record(first).complete()
+    table.complete(first)
     assert table.publish() == [deletion, second]
 
 
@@ -224,7 +234,7 @@ def test_events_of_one_item_run_in_their_order_and_a_retried_one_holds_up_none(t
     delete, deindex, other = table.add("delete_image", file(1)), table.add("deindex", gid()), table.add("index", gid(B))
     assert table.publish() == [delete, other]
     assert table.publish() == []
-    assert table.record(delete).end_failed_run("HTTP 503")
+    assert table.end_failed_run(delete, "HTTP 503")
     assert table.publish() == [deindex]
 
 
@@ -236,21 +246,21 @@ def test_a_stop_between_publishing_and_commit_publishes_again_and_loses_nothing(
         raise PublishFailed("killed")
 
     with pytest.raises(PublishFailed), musicbrainz.connect(table.url) as connection:
-        publisher(stop).publish_ready(connection)
+        publish_ready(connection, stop)
     assert (len(table.published), table.states()[event]) == (1, ("queued", 0))
     # The message is in the broker, and is dropped: the event is published again.
-    assert not table.record(event).begin(1)
+    assert table.begin(event, 1) is None
     assert table.publish() == [event]
-    assert table.record(event).begin(1)
-    table.record(event).complete()
+    assert table.begin(event, 1) == []
+    table.complete(event)
     assert (table.publish(), table.states()[event]) == ([], ("completed", 1))
-    assert not table.record(event).begin(1)
+    assert table.begin(event, 1) is None
 
 
 def test_a_worker_that_gets_the_message_before_the_reader_has_committed_waits_and_runs_it(table: Table) -> None:
     event = table.add("index", gid())
     begun: list[object] = []
-    worker = threading.Thread(target=lambda: begun.append(table.record(event).begin(1)))
+    worker = threading.Thread(target=lambda: begun.append(table.begin(event, 1)))
 
     def publish(_: Sequence[Outgoing]) -> None:
         worker.start()
@@ -258,9 +268,9 @@ def test_a_worker_that_gets_the_message_before_the_reader_has_committed_waits_an
         eventually(lambda: table.db.execute(waiting).fetchone() is not None, "the worker waits for the row")
 
     with musicbrainz.connect(table.url) as connection:
-        publisher(publish).publish_ready(connection)
+        publish_ready(connection, publish)
     worker.join()
-    assert begun == ["alone"]
+    assert begun == [[]]
 
 
 def test_of_two_readers_one_publishes_at_a_time_so_that_the_events_of_one_item_keep_their_order(table: Table) -> None:
@@ -274,12 +284,12 @@ def test_of_two_readers_one_publishes_at_a_time_so_that_the_events_of_one_item_k
         meanwhile.append(table.publish())
 
     with musicbrainz.connect(table.url) as connection:
-        publisher(publish, COVER_ART).publish_ready(connection)
+        publish_ready(connection, publish, COVER_ART)
     deindex, event = first + 1, first + 2
     # The other archive has its own turn. The item has one event at a time.
     assert meanwhile == [[event]]
     assert table.publish() == []
-    table.record(first).complete()
+    table.complete(first)
     assert table.publish() == [deindex]
 
 
@@ -293,20 +303,19 @@ def test_a_reader_that_hangs_in_its_turn_loses_it_and_its_locks(table: Table, mo
         taken.extend(eventually(table.publish, "the server ends the transaction that hangs"))
 
     with pytest.raises(DatabaseUnavailable), musicbrainz.connect(table.url) as connection:
-        publisher(hang).publish_ready(connection)
+        publish_ready(connection, hang)
     assert (taken, table.states()[event]) == ([event], ("running", 1))
 
 
 def test_as_many_messages_are_in_the_broker_as_ended_lately_within_limits(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_choice, "MIN_IN_FLIGHT", 2)
-    monkeypatch.setattr(event_choice, "MAX_IN_FLIGHT", 5)
-    monkeypatch.setattr(event_choice, "_RATE_SECONDS", 600.0)
+    monkeypatch.setattr(event_queue, "MIN_IN_FLIGHT", 2)
+    monkeypatch.setattr(event_queue, "MAX_IN_FLIGHT", 5)
+    monkeypatch.setattr(event_queue, "_RATE_SECONDS", 600.0)
     for number in range(20):
         table.add("delete_image", file(1, f"{number:02x}{A[2:]}"))
-    messages: list[Outgoing] = []
-    reading = publisher(messages.extend)
+    reading = EventPublisher(COVER_ART, lambda _: None, backoff=3_600)
     counts = []
     with musicbrainz.connect(table.url) as connection:
         for _ in range(4):
@@ -322,19 +331,19 @@ def test_as_many_messages_are_in_the_broker_as_ended_lately_within_limits(
 def test_messages_of_another_archive_or_of_one_that_is_not_served_take_no_place(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_choice, "MIN_IN_FLIGHT", 1)
+    monkeypatch.setattr(event_queue, "MIN_IN_FLIGHT", 1)
     releases = [table.add("index", gid(each)) for each in (A, B)]
     event = table.add("index", gid(C), entity_type="event")
     table.set("state = 'running'", table.add("index", gid(D), entity_type="event"))
     with musicbrainz.connect(table.url) as connection:
-        assert publisher(lambda _: None, COVER_ART).publish_ready(connection) == 1
+        assert publish_ready(connection, lambda _: None, COVER_ART) == 1
     assert (table.states()[releases[0]], table.states()[releases[1]]) == (("running", 1), ("queued", 0))
     table.set("state = 'completed'", event + 1)
     assert table.publish() == [event]
 
 
 def test_only_chosen_events_are_locked_until_the_broker_confirms(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_choice, "MIN_IN_FLIGHT", 1)
+    monkeypatch.setattr(event_queue, "MIN_IN_FLIGHT", 1)
     first, second = table.add("index", gid()), table.add("index", gid(B))
     unlocked: list[int] = []
 
@@ -343,7 +352,7 @@ def test_only_chosen_events_are_locked_until_the_broker_confirms(table: Table, m
         unlocked.extend(id for (id,) in rows)
 
     with musicbrainz.connect(table.url) as connection:
-        assert publisher(publish).publish_ready(connection) == 1
+        assert publish_ready(connection, publish) == 1
     assert (unlocked, table.states()[first]) == ([second], ("running", 1))
 
 
@@ -353,14 +362,14 @@ def test_a_failed_event_takes_its_descendants_with_it_and_its_success_brings_the
     index = table.add("index", gid(B), parents=[delete])
     other = table.add("index", gid(C))
     assert table.publish() == [copy, other]
-    table.record(copy).fail("ArchiveRefused: 403")
+    table.fail(copy, "ArchiveRefused: 403")
     states = table.states()
     assert states == {copy: ("failed", 1), delete: ("failed", 0), index: ("failed", 0), other: ("running", 1)}
     because = f"This event was marked as failed because an event it depended on ({copy}) had failed."
     assert [table.reasons(each) for each in (copy, delete, index)] == [["ArchiveRefused: 403"], [because], [because]]
     # As a replay of the dead letter does.
-    assert table.record(copy).begin(1)
-    table.record(copy).complete()
+    assert table.begin(copy, 1) == []
+    table.complete(copy)
     assert table.publish() == [delete]
     assert table.states()[index] == ("queued", 0)
 
@@ -371,10 +380,10 @@ def test_what_has_another_failed_parent_stays_failed_with_its_descendants(table:
     grandchild = table.add("index", gid(D), parents=[first, child])
     table.publish()
     for parent in (first, second):
-        table.record(parent).fail("dead")
-    table.record(first).complete()
+        table.fail(parent, "dead")
+    table.complete(first)
     assert (table.states()[child], table.states()[grandchild]) == (("failed", 0), ("failed", 0))
-    table.record(second).complete()
+    table.complete(second)
     assert (table.states()[child], table.states()[grandchild]) == (("queued", 0), ("queued", 0))
 
 
@@ -382,8 +391,8 @@ def test_the_dead_letter_of_a_completed_event_fails_nothing(table: Table) -> Non
     parent = table.add("delete_image", file(1))
     child = table.add("deindex", gid(), parents=[parent])
     table.publish()
-    table.record(parent).complete()
-    table.record(parent).fail("a second message of it")
+    table.complete(parent)
+    table.fail(parent, "a second message of it")
     assert table.states() == {parent: ("completed", 1), child: ("queued", 0)}
     assert table.reasons(parent) == []
 
@@ -391,13 +400,13 @@ def test_the_dead_letter_of_a_completed_event_fails_nothing(table: Table) -> Non
 def test_a_locked_row_holds_up_the_failure_of_its_event_for_a_short_time_only(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_record, "QUICK_SECONDS", 0.1)
+    monkeypatch.setattr(event_run, "QUICK_SECONDS", 0.1)
     event = table.add("index", gid(), state="running", attempts=1)
     with table.db.transaction():
         table.set("state = 'running'", event)
         with pytest.raises(DatabaseUnavailable, match="timeout"):
-            table.record(event).fail("dead")
-    table.record(event).fail("dead")
+            EventRun(table.url, event).fail("dead")
+    EventRun(table.url, event).fail("dead")
     assert table.states()[event] == ("failed", 1)
 
 
@@ -407,11 +416,11 @@ def test_an_event_that_was_queued_again_meanwhile_is_one_event_and_what_waits_fo
     first = table.add("delete_image", file(1))
     assert table.publish() == [first]
     child, again = table.add("deindex", gid(), parents=[first]), table.add("delete_image", file(1))
-    assert table.record(first).end_failed_run("HTTP 503")
+    assert table.end_failed_run(first, "HTTP 503")
     assert table.states() == {first: ("completed", 1), child: ("queued", 0), again: ("queued", 0)}
     assert table.reasons(first) == ["HTTP 503", f"An equal event ({again}) is queued and takes its place."]
     assert table.publish() == [again]
-    table.record(again).complete()
+    table.complete(again)
     assert table.publish() == [child]
 
 
@@ -419,9 +428,9 @@ def test_a_failed_descendant_that_is_queued_again_does_not_come_back_twice(table
     copy = table.add("copy_image", copied(1))
     index = table.add("index", gid(B), parents=[copy])
     table.publish()
-    table.record(copy).fail("dead")
+    table.fail(copy, "dead")
     again = table.add("index", gid(B))
-    table.record(copy).complete()
+    table.complete(copy)
     assert (table.states()[index], table.states()[again]) == (("completed", 0), ("queued", 0))
 
 
@@ -470,10 +479,10 @@ def test_reasons_are_bounded_and_any_text_can_be_one(table: Table) -> None:
     table.publish()
     for reason in ("x" * 1_000_000, "a\0b\ud800", *map(str, range(10))):
         table.set("state = 'running'", event)
-        table.record(event).end_failed_run(reason)
+        table.end_failed_run(event, reason)
     assert table.reasons(event)[:2] == ["x" * MAX_MESSAGE, r"a\0b\ud800"]
     other = table.add("index", gid(B), state="running")
-    table.record(other).fail("y" * 1_000_000)
+    table.fail(other, "y" * 1_000_000)
     assert table.reasons(other) == ["y" * MAX_MESSAGE]
 
 
@@ -481,7 +490,7 @@ def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table
     events = [table.add("index", gid()), table.add("deindex", gid(C)), table.add("index", gid(B))]
     table.publish()
     lost, deindex, tried = events
-    assert table.record(tried).end_failed_run("HTTP 503")
+    assert table.end_failed_run(tried, "HTTP 503")
     assert table.publish_lost() == []
     for event in events:
         table.set("last_updated = now() - interval '2 minutes'", event)
@@ -491,7 +500,7 @@ def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table
     # It cost no attempt, and a run that begins is a sign of life.
     assert table.states() == {lost: ("running", 1), deindex: ("running", 1), tried: ("queued", 1)}
     table.set("last_updated = now() - interval '2 minutes'", lost)
-    table.record(lost).begin(1)
+    table.begin(lost, 1)
     assert table.publish_lost() == []
 
 
@@ -500,7 +509,7 @@ def test_an_event_whose_dead_letter_met_no_database_does_not_stay_running(table:
     assert table.publish_lost() == [event]
     # It has its last run once more, which completes the event or fails it again.
     assert table.published[-1].headers["mb-retries"] == 0
-    table.record(event).fail("dead again")
+    table.fail(event, "dead again")
     assert table.states()[event] == ("failed", MAX_ATTEMPTS)
 
 
@@ -509,7 +518,7 @@ def test_completed_events_are_forgotten_90_days_after_their_creation_and_failed_
     for event, state, age in ((old, "completed", 91), (young, "completed", 89), (failed, "failed", 91)):
         table.set(f"state = '{state}', created = now() - interval '{age} days'", event)
     with musicbrainz.connect(table.url) as connection:
-        assert forget_completed(connection) == 1
+        assert event_table.forget_completed(connection) == 1
     assert set(table.states()) == {young, failed}
 
 
@@ -526,7 +535,7 @@ def test_a_wrong_url_of_a_database_is_named_at_the_start_and_not_quoted(name: st
 
 def test_a_wrong_url_of_a_record_names_its_setting() -> None:
     with pytest.raises(DatabaseUnavailable, match="EVENT_QUEUE_URL"):
-        EventRecord("postgresql://host/db?wrong=1", 1).begin(1)
+        EventRun("postgresql://host/db?wrong=1", 1).fail("dead")
 
 
 def test_an_event_without_work_completes_and_one_that_asks_to_fail_does_so_to_its_limit(table: Table) -> None:
@@ -551,7 +560,7 @@ def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
     reader.start()
     try:
         eventually(lambda: table.states()[first] == ("running", 1), "the queues are declared, the event is published")
-        table.record(first).complete()
+        table.complete(first)
         second = table.add("deindex", gid())
         eventually(lambda: table.states()[second] == ("running", 1), "a notification wakes the reader")
     finally:
@@ -600,23 +609,23 @@ def test_without_musicbrainzs_database_a_job_is_postponed_and_only_its_last_free
     with get_redis(settings.redis) as redis:
         indexer = Indexer.of(COVER_ART.prefix, away, redis)
         with pytest.raises(Postpone):
-            run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 4})
+            EventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 4})
         assert (table.states()[event], table.reasons(event)) == (("running", 1), [])
-        run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 4, FREE_RUNS: MAX_FREE_RUNS})
+        EventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 4, FREE_RUNS: MAX_FREE_RUNS})
         assert table.states()[event] == ("queued", 1)
         table.set("state = 'running', attempts = 5", event)
         with pytest.raises(DatabaseUnavailable):
-            run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 0, FREE_RUNS: MAX_FREE_RUNS})
+            EventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 0, FREE_RUNS: MAX_FREE_RUNS})
     assert table.states()[event] == ("running", 5)
     table.set("attempts = 1", event)
     with pytest.raises(Postpone):
-        run_event(EventRecord("postgresql://127.0.0.1:1/away", event), indexer, Index(A), "id", {})
+        EventRun("postgresql://127.0.0.1:1/away", event).handle(indexer, Index(A), "id", {})
     # A primary that became a standby, and a row that is locked.
     with table.db.transaction():
         table.set("attempts = 1", event)
         for option in ("default_transaction_read_only%3Don", "lock_timeout%3D50"):
             with pytest.raises(Postpone):
-                run_event(EventRecord(f"{table.url}&options=-c{option}", event), indexer, Index(A), "id", {})
+                EventRun(f"{table.url}&options=-c{option}", event).handle(indexer, Index(A), "id", {})
 
 
 def test_the_retry_of_a_deletion_spares_an_image_that_was_moved_back(art: Art) -> None:

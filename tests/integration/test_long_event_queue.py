@@ -9,10 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Composable
 
 from app.broker.outgoing import Outgoing
-from app.coverart import event_choice
+from app.coverart import event_queue
 from app.coverart.event_queue import EventPublisher
 from app.coverart.jobs import EVENT
 from app.coverart.project import COVER_ART, EVENT_ART, Project
@@ -77,6 +77,7 @@ class LongQueue:
         What the statement changed is undone.
         """
         with self.connection.transaction(force_rollback=True):
+            statement = statement if isinstance(statement, Composable) else SQL(statement)
             explained = SQL("EXPLAIN (ANALYZE, FORMAT JSON) {}").format(statement)
             [[plan]] = self.connection.execute(explained, values).fetchall()
         return sum(_rows(node) for node in _nodes(plan[0]["Plan"]) if "Scan" in node["Node Type"])
@@ -129,7 +130,7 @@ def queue(filled: str) -> Iterator[LongQueue]:
 
 def new_publisher(project: Project = COVER_ART) -> tuple[EventPublisher, list[Outgoing]]:
     messages: list[Outgoing] = []
-    return EventPublisher({project.prefix: project}, messages.extend, backoff=3_600), messages
+    return EventPublisher(project, messages.extend, backoff=3_600), messages
 
 
 @pytest.mark.parametrize(("action", "analyzed"), [("index", True), ("index", False), ("delete_image", False)])
@@ -142,7 +143,7 @@ def test_a_look_at_a_long_queue_visits_rows_in_proportion_to_what_it_publishes(
         queue.analyze()
     publisher, messages = new_publisher()
     assert queue.poll(publisher) < MOST_ROWS
-    assert len(messages) == event_choice.MIN_IN_FLIGHT
+    assert len(messages) == event_queue.MIN_IN_FLIGHT
     # The other archive has no event among them, and begins no walk through the queue.
     publisher, messages = new_publisher(EVENT_ART)
     assert queue.poll(publisher) < 100
@@ -163,13 +164,13 @@ def test_a_poll_after_a_burst_in_an_empty_table_goes_by_index_too(event_queue_te
         queue.fill("queued", 5_000)
         publisher, messages = new_publisher()
         assert queue.poll(publisher) < MOST_ROWS
-        assert len(messages) == event_choice.MIN_IN_FLIGHT
+        assert len(messages) == event_queue.MIN_IN_FLIGHT
 
 
 def test_a_new_upload_is_published_at_once_beside_a_long_queue_and_the_oldest_go_on(queue: LongQueue) -> None:
     queue.fill("queued", QUEUED)
     publisher, messages = new_publisher()
-    assert len(queue.publish(publisher, messages)) == event_choice.MIN_IN_FLIGHT
+    assert len(queue.publish(publisher, messages)) == event_queue.MIN_IN_FLIGHT
     upload = queue.add("0a000000-0000-4000-8000-000000000001")
     # The workers have done one half, so there is room for as many.
     queue.db.execute(

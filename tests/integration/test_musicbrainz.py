@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from app.broker.errors import Postpone
 from app.coverart import musicbrainz
-from app.coverart.event_record import EventRecord, run_event
+from app.coverart.event_run import EventRun
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index
 from app.coverart.musicbrainz import connect, count_gids, entities, entity, gids_of, homes, kept_connection
@@ -415,13 +415,13 @@ def test_a_listing_is_never_computed_from_a_standby_and_its_job_waits_for_the_pr
 def test_the_job_of_an_event_is_not_computed_from_a_standby_and_costs_no_attempt(pair: Pair, art: Art) -> None:
     event = pair.queue()
     pair.db.execute("UPDATE artwork_indexer.event_queue SET state = 'running', attempts = 1 WHERE id = %s", (event,))
-    record = EventRecord(pair.primary, event)
+    run = EventRun(pair.primary, event)
     with pytest.raises(Postpone, match="the primary is needed"):
-        run_event(record, art.indexer(pair.standby), Index(pair.gid), "id", {"mb-retries": 4})
+        run.handle(art.indexer(pair.standby), Index(pair.gid), "id", {"mb-retries": 4})
     assert (pair.state(event), art.archive.requests) == (("running", 1), [])
     with pytest.raises(Postpone, match="the primary is needed"):
-        run_event(replace(record, url=pair.standby), art.indexer(pair.primary), Index(pair.gid), "id", {})
-    run_event(record, art.indexer(both(pair)), Index(pair.gid), "id", {"mb-retries": 4})
+        replace(run, url=pair.standby).handle(art.indexer(pair.primary), Index(pair.gid), "id", {})
+    run.handle(art.indexer(both(pair)), Index(pair.gid), "id", {"mb-retries": 4})
     assert pair.state(event) == ("completed", 1)
     assert art.archive.files(f"mbid-{pair.gid}")["index.json"] == pair.listing()
 

@@ -12,7 +12,8 @@ from pydantic import BaseModel, Field
 
 from app.broker.errors import BrokerUnreachable
 from app.cluster.protocol import Routes
-from app.coverart.event_state import EventQueueState, EventRow, Requeued
+from app.coverart.event_state import EventQueueState
+from app.coverart.event_table import EventRow, Requeued
 from app.errors import SearchUnavailable
 from app.operations import art, timers
 from app.operations.art_audit import ArtAudit, read_audits
