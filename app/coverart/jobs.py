@@ -47,7 +47,7 @@ class Move:
     id: int
     old_gid: str
     new_gid: str
-    suffix: str
+    suffix: str = _DEFAULT_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class Delete:
 
 
 Job = Index | Move | Delete
+
+_KINDS: Mapping[str, Callable[..., Job]] = {"index": Index, "move": Move, "delete": Delete}
 
 
 def kind_of(job: Job) -> str:
@@ -81,13 +83,13 @@ def parse(kind: str, body: bytes) -> Job:
         raise InvalidJob(f"{kind}: not UTF-8 at byte {error.start}: {body[:60]!r}") from error
     if not text:
         raise InvalidJob(f"{kind}: the body is empty")
-    given = dict(zip(_LINES[kind], text.split("\n"), strict=False))
+    given: dict[str, object] = dict(zip(_LINES[kind], text.split("\n"), strict=False))
     needed = [name for name in _LINES[kind] if name != "suffix"]
     if len(given) < len(needed):
         raise InvalidJob(f"{kind}: line {len(given) + 1} of {', '.join(needed)} is missing")
     if kind == "delete" and given["id"] == LISTING_FILE:
-        return _delete(given["gid"])
-    return _MAKERS[kind](**given)
+        given["id"] = None
+    return _checked(kind, given)
 
 
 def body_of(job: Job) -> bytes:
@@ -127,16 +129,15 @@ def job_of(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
 
     Raises InvalidJob, which names the argument and the reason, and UnknownType for another kind.
     """
-    make = _MAKERS.get(kind)
-    if make is None:
-        raise UnknownType(f"kind {kind!r}: expected {', '.join(_MAKERS)}")
-    signature = _signature(make)
+    if kind not in _KINDS:
+        raise UnknownType(f"kind {kind!r}: expected {', '.join(_KINDS)}")
+    signature = _signature(_KINDS[kind])
     try:
         given = signature.bind(*args, **kwargs)
     except TypeError as error:
         names = ", ".join(str(each.replace(annotation=each.empty)) for each in signature.parameters.values())
         raise InvalidJob(f"{kind}({names}): {error}") from error
-    return make(*given.args, **given.kwargs)
+    return _checked(kind, given.arguments)
 
 
 #: To read a signature takes ten times as long as to bind a call to it.
@@ -150,35 +151,32 @@ def canonical_gid(value: object, name: str = "gid") -> str:
     return str(value).lower()
 
 
-def _index(gid: object) -> Job:
-    return Index(canonical_gid(gid))
-
-
-def _move(id: object, old_gid: object, new_gid: object, suffix: object = _DEFAULT_SUFFIX) -> Job:
-    old, new = canonical_gid(old_gid, "old_gid"), canonical_gid(new_gid, "new_gid")
-    return Move(_image_id(id), old, new, _checked_suffix(suffix))
-
-
-def _delete(gid: object, id: object = None, suffix: object = _DEFAULT_SUFFIX) -> Job:
-    of = canonical_gid(gid)
-    return Delete(of) if id is None else Delete(of, _image_id(id), _checked_suffix(suffix))
-
-
-#: What makes a job of each kind from unchecked arguments, whose names and defaults are those of the task.
-_MAKERS: Mapping[str, Callable[..., Job]] = {"index": _index, "move": _move, "delete": _delete}
-
-
-def _image_id(value: object) -> int:
+def _image_id(value: object, _: str) -> int:
     text = str(value)
     if not _ID.fullmatch(text) or not 0 < int(text) <= _MAX_ID:
         raise InvalidJob(f"image {_quoted(value)}: expected an integer from 1 to {_MAX_ID}")
     return int(text)
 
 
-def _checked_suffix(value: object) -> str:
+def _suffix(value: object, _: str) -> str:
     if not _SUFFIX.fullmatch(str(value)):
         raise InvalidJob(f"suffix {_quoted(value)}: expected one to eight of a-z and 0-9")
     return str(value)
+
+
+#: What checks an argument, and returns it in its canonical form.
+_CHECKS: Mapping[str, Callable[[object, str], Any]] = {
+    **dict.fromkeys(("gid", "old_gid", "new_gid"), canonical_gid),
+    "id": _image_id,
+    "suffix": _suffix,
+}
+
+
+def _checked(kind: str, given: Mapping[str, object]) -> Job:
+    """Return the job of unchecked arguments; raises InvalidJob."""
+    # The deletion of a listing has no image.
+    names = ["gid"] if kind == "delete" and given.get("id") is None else list(given)
+    return _KINDS[kind](**{name: _CHECKS[name](given[name], name) for name in names})
 
 
 def _quoted(value: object) -> str:
