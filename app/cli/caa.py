@@ -19,7 +19,6 @@ from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Index
 from app.coverart.webservice import WebService
 from app.operations import art
-from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Cover art and event art: what the archive holds, and what it should.")
 
@@ -48,7 +47,7 @@ def reindex(
     as_json: AsJson = False,
 ) -> None:
     """Enqueue `index` of releases, which writes their listing and metadata again."""
-    run = GidRun.of(get_settings(), archive, gids, every=every, after=after, limit=limit, rate=rate)
+    run = GidRun(archive, gids, every=every, after=after, limit=limit, rate=rate)
     with run.resumable(), run.connect() as connection:
         total = partial(run.total, connection, audited=False)
         if every and rate is None and not yes and (messages := total()) > _UNCONFIRMED:
@@ -86,7 +85,7 @@ def audit(
     """Compare the archive with the database; exit 1 on findings. --all includes merged and deleted releases."""
     if yes and not fix:
         raise typer.BadParameter("--yes goes with --fix")
-    run = GidRun.of(get_settings(), archive, gids, every=every, after=after, limit=limit, rate=rate)
+    run = GidRun(archive, gids, every=every, after=after, limit=limit, rate=rate)
     report = AuditReport(run, fix=fix, yes=yes, as_json=as_json)
     with (
         run.resumable(),
@@ -105,7 +104,7 @@ def audit(
                 show()
         report.delete_images(comparison.homes)
         report.print_summary()
-    raise typer.Exit(1 if report.kinds or report.unread else 0)
+    raise typer.Exit(1 if report.audit.kinds or report.audit.unread else 0)
 
 
 @cli.command()

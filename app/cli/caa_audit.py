@@ -7,8 +7,8 @@ import shlex
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -24,8 +24,8 @@ from app.cli.context import operations
 from app.cli.printing import print_lines
 from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
-from app.coverart.audit import ArtFinding, FindHomes, Kind, audit
-from app.coverart.jobs import Delete, Move, kind_of
+from app.coverart.audit import ArtFinding, FindHomes, audit
+from app.coverart.jobs import Delete, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Entity, Project
 from app.coverart.webservice import WebService
@@ -47,19 +47,6 @@ _AHEAD = 16
 _PAUSES = (1.0, 4.0, 15.0, 30.0, 60.0)
 _LONGEST_PAUSE = 600.0
 _UNAVAILABLE = (ArchiveUnavailable, WebServiceUnavailable)
-
-#: The text of each kind of finding.
-MEANING: Mapping[Kind, str] = {
-    "dark": "the item is dark: nothing in it can be read or changed",
-    "listing-missing": "the item has no listing",
-    "listing-stale": "differs from the database",
-    "listing-left": "should not exist",
-    "metadata-missing": "is missing",
-    "metadata-stale": "differs from the database",
-    "image-missing": "is in the database, but not in the archive",
-    "image-left": "should not exist",
-    "image-elsewhere": "belongs to",
-}
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -162,98 +149,89 @@ class Comparison:
         return read()
 
 
-@dataclass(slots=True)
 class AuditReport:
     """Prints findings as they come, counts them and publishes the jobs that repair them."""
 
-    run: GidRun
-    fix: bool
-    yes: bool
-    as_json: bool
-    #: Deletions of images that wait for the user's confirmation.
-    held_back: list[Delete] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)
-    differing: int = 0
-    unread: int = 0
-    #: The first findings.
-    first: list[ArtFinding] = field(default_factory=list)
+    def __init__(self, run: GidRun, *, fix: bool, yes: bool, as_json: bool) -> None:
+        command = shlex.join(["perennial", *sys.argv[1:]])[:MAX_TEXT]
+        self.audit = ArtAudit(
+            archive=run.project.prefix, command=command, operator=operations().operator.name, fixes=fix
+        )
+        self._run, self._yes, self._as_json = run, yes, as_json
+        #: Deletions of images that wait for the user's confirmation.
+        self._held_back: list[Delete] = []
 
     def add(self, gid: str, found: tuple[ArtFinding, ...] | RemoteError) -> None:
         """Print the findings of an item and publish their repairs; an item that could not be read is counted."""
         if isinstance(found, RemoteError):
-            self.unread += 1
+            self.audit.unread += 1
             typer.echo(f"{gid}: not compared: {found}", err=True)
             return
         if not found:
             return
-        self._print_findings(gid, found)
-        self.differing += 1
-        self.kinds.update(finding.kind for finding in found)
-        self.first += found[: MAX_FINDINGS - len(self.first)]
-        if self.fix:
+        self._print_findings(found)
+        self.audit.differing += 1
+        for each in found:
+            self.audit.kinds[each.kind] = self.audit.kinds.get(each.kind, 0) + 1
+        kept = [KeptFinding(gid, each.kind, each.file, each.repair) for each in found]
+        self.audit.findings += kept[: MAX_FINDINGS - len(self.audit.findings)]
+        if self.audit.fixes:
             fixes = list(dict.fromkeys(finding.fix for finding in found if finding.fix is not None))
-            images = [job for job in fixes if isinstance(job, Delete) and job.id is not None and not self.yes]
-            self.held_back += images
-            self.run.publish([job for job in fixes if job not in images])
+            images = [job for job in fixes if isinstance(job, Delete) and job.id is not None and not self._yes]
+            self._held_back += images
+            self._run.publish([job for job in fixes if job not in images])
 
-    def _print_findings(self, gid: str, findings: tuple[ArtFinding, ...]) -> None:
-        """Print the findings of an item: as JSON, as a block for people, or a line each (gid, kind, file, fix)."""
-        if self.as_json:
-            values = (
-                {"gid": each.gid, "kind": each.kind, "file": each.file}
-                | {"fix": {"job": kind_of(each.fix), **asdict(each.fix)} if each.fix else None}
-                for each in findings
-            )
-            typer.echo((", " if self.differing else self._json_head) + ", ".join(map(json.dumps, values)), nl=False)
-            return
-        if not sys.stdout.isatty():
+    def _print_findings(self, findings: tuple[ArtFinding, ...]) -> None:
+        """Print the findings of an item: as JSON, or a line each (gid, kind, file, kind of the repairing job)."""
+        if not self._as_json:
             print_lines((each.gid, each.kind, each.file, each.repair) for each in findings)
             return
-        typer.echo(gid)
-        for finding in findings:
-            typer.echo(f"  {finding.kind:<16} {finding.file}".rstrip())
-            home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
-            typer.echo(f"    {MEANING[finding.kind]}{home}; {finding.repair or 'no job'} repairs it")
+        values = (
+            {"gid": each.gid, "kind": each.kind, "file": each.file}
+            | {"fix": {"job": kind_of(each.fix), **asdict(each.fix)} if each.fix else None}
+            for each in findings
+        )
+        typer.echo((", " if self.audit.differing else self._json_head) + ", ".join(map(json.dumps, values)), nl=False)
 
     @property
     def _json_head(self) -> str:
         """The beginning of the JSON document, whose findings are printed as they come."""
-        return f'{{"archive": {json.dumps(self.run.project.prefix)}, "findings": ['
+        return f'{{"archive": {json.dumps(self.audit.archive)}, "findings": ['
 
     def delete_images(self, find_homes: FindHomes) -> None:
         """Publish the deletions that were held back if the user confirms them.
 
         Those of images that the database has by now are left out.
         """
-        if not self.held_back:
+        if not self._held_back:
             return
-        images = f"{len(self.held_back):,} image{'' if len(self.held_back) == 1 else 's'}"
+        images = f"{len(self._held_back):,} image{'' if len(self._held_back) == 1 else 's'}"
         if not sys.stdin.isatty():
             typer.echo(f"{images} not deleted: standard input is not a terminal; confirm with --yes", err=True)
             return
         if not typer.confirm(f"Delete {images} at the archive, which keeps an old version of each?", err=True):
             return
-        confirmed, self.held_back = iter(self.held_back), []
+        confirmed, self._held_back = iter(self._held_back), []
         while batch := list(islice(confirmed, BATCH)):
             homes = find_homes([job.id for job in batch if job.id is not None])
-            self.run.publish([job for job in batch if job.id not in homes])
-            self.held_back += [job for job in batch if job.id in homes]
-        if self.held_back:
-            typer.echo(f"{len(self.held_back):,} not deleted: the database has them now; audit again", err=True)
+            self._run.publish([job for job in batch if job.id not in homes])
+            self._held_back += [job for job in batch if job.id in homes]
+        if self._held_back:
+            typer.echo(f"{len(self._held_back):,} not deleted: the database has them now; audit again", err=True)
 
     def print_summary(self) -> None:
         """Print the numbers of findings and jobs."""
-        sent = self.run.published
-        if self.as_json:
-            jobs = {"enqueued": dict(sent), "not_deleted": len(self.held_back)} if self.fix else {}
-            summary = json.dumps({"items": self.run.count, "unread": self.unread, **jobs})
-            typer.echo(("" if self.differing else self._json_head) + f"], {summary.removeprefix('{')}")
+        audit, sent = self.audit, self._run.published
+        if self._as_json:
+            jobs = {"enqueued": dict(sent), "not_deleted": len(self._held_back)} if audit.fixes else {}
+            summary = json.dumps({"items": self._run.count, "unread": audit.unread, **jobs})
+            typer.echo(("" if audit.differing else self._json_head) + f"], {summary.removeprefix('{')}")
             return
-        line = f"{self.run.count_text(self.run.count)} compared: "
-        line += f"{self.kinds.total():,} finding{'' if self.kinds.total() == 1 else 's'}"
-        line += f" in {self.differing:,} of them" if self.differing and self.run.count > 1 else ""
-        line += f"; {self.unread:,} could not be read" if self.unread else ""
-        if self.fix:
+        number = sum(audit.kinds.values())
+        line = f"{self._run.count_text(self._run.count)} compared: {number:,} finding{'' if number == 1 else 's'}"
+        line += f" in {audit.differing:,} of them" if audit.differing and self._run.count > 1 else ""
+        line += f"; {audit.unread:,} could not be read" if audit.unread else ""
+        if audit.fixes:
             kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(sent.items()))
             line += f"; {sent.total():,} job{'' if sent.total() == 1 else 's'}{f' ({kinds})' if kinds else ''} enqueued"
         # Standard output has one line for each finding, for programs.
@@ -262,38 +240,20 @@ class AuditReport:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Keep how an audit of all items ends, in the store; while that is away, say so and go on."""
-        began, stopped = time.time(), ""
         try:
             yield
         except (KeyboardInterrupt, ApplicationError) as error:
-            stopped = str(error) or "interrupted"
+            self.audit.stopped = (str(error) or "interrupted")[:MAX_TEXT]
             raise
         finally:
-            if not self.run.gids:
-                self._keep(began, stopped)
+            if not self._run.gids:
+                self._keep()
 
-    def _keep(self, began: float, stopped: str) -> None:
-        ops = operations()
-        result = ArtAudit(
-            archive=self.run.project.prefix,
-            command=shlex.join(["perennial", *sys.argv[1:]])[:MAX_TEXT],
-            operator=ops.operator.name,
-            began=began,
-            ended=time.time(),
-            items=self.run.count,
-            unread=self.unread,
-            differing=self.differing,
-            kinds=dict(self.kinds),
-            fixes=self.fix,
-            enqueued=dict(self.run.published),
-            held_back=len(self.held_back),
-            last=self.run.last,
-            stopped=stopped[:MAX_TEXT],
-            findings=[
-                KeptFinding(gid=each.gid, kind=each.kind, file=each.file, fix=each.repair) for each in self.first
-            ],
-        )
+    def _keep(self) -> None:
+        audit, run = self.audit, self._run
+        audit.ended, audit.items, audit.last = time.time(), run.count, run.last
+        audit.enqueued, audit.held_back = dict(run.published), len(self._held_back)
         try:
-            keep_audit(ops, result)
+            keep_audit(operations(), audit)
         except StoreError as error:
             typer.echo(f"the operations page will not show this audit: {error}", err=True)

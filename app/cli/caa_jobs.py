@@ -9,10 +9,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
-from typing import Self, get_args
+from typing import get_args
 
 import typer
 from rich.console import Console
@@ -24,9 +23,9 @@ from app.cli.progress import Show, shown_progress
 from app.coverart import musicbrainz
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
-from app.coverart.project import Entity, Project, served
+from app.coverart.project import Entity, served
 from app.errors import ArtNotServed, InvalidJob, ResourceNotFound
-from config.settings import Settings
+from config.settings import get_settings
 
 #: Entities that are read at once: an audit compares them within seconds.
 _PAGE = 200
@@ -38,29 +37,14 @@ BATCH = 500
 LINE_EVERY = 30.0
 
 
-@dataclass(slots=True)
 class GidRun:
     """Works on the given gids of an archive, or on all after `after` in their order, at most `limit` of them.
 
     At most `rate` a second are processed; None is no limit. `count` are done, `last` is the last of them.
     """
 
-    settings: Settings
-    project: Project
-    gids: tuple[str, ...] = ()
-    after: str = FIRST_GID
-    limit: int | None = None
-    rate: float | None = None
-    count: int = 0
-    last: str = ""
-    published: Counter[str] = field(default_factory=Counter)
-    _publisher: Publisher | None = None
-    _next: float = 0.0
-
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
+    def __init__(
+        self,
         archive: str,
         gids: Sequence[str] | None,
         *,
@@ -68,8 +52,8 @@ class GidRun:
         after: str,
         limit: int | None,
         rate: float | None,
-    ) -> Self:
-        """Return the run of a command's arguments; an empty `archive` is the first one that is served.
+    ) -> None:
+        """Take a command's arguments; an empty `archive` is the first one that is served.
 
         Raises a usage error for invalid arguments, and ArtNotServed where no archive is served.
         """
@@ -78,17 +62,24 @@ class GidRun:
         if not every and (after or limit):
             raise typer.BadParameter("--after and --limit go with --all")
         try:
-            given = tuple(dict.fromkeys(canonical_gid(gid) for gid in gids or ()))
-            after = canonical_gid(after) if after else FIRST_GID
+            self.gids = tuple(dict.fromkeys(canonical_gid(gid) for gid in gids or ()))
+            self.after = canonical_gid(after) if after else FIRST_GID
         except InvalidJob as error:
             raise typer.BadParameter(str(error)) from error
-        projects = served(settings)
+        self.settings = get_settings()
+        projects = served(self.settings)
         if not projects:
-            empty = "MUSICBRAINZ_URL is" if not settings.musicbrainz_url.get_secret_value() else "its exchanges are"
+            empty = (
+                "MUSICBRAINZ_URL is" if not self.settings.musicbrainz_url.get_secret_value() else "its exchanges are"
+            )
             raise ArtNotServed(f"cover art is not served here: {empty} empty")
         if archive and archive not in projects:
             raise typer.BadParameter(f"--archive {archive!r}: served are {', '.join(projects)}")
-        return cls(settings, projects[archive or next(iter(projects))], given, after, limit, rate)
+        self.project = projects[archive or next(iter(projects))]
+        self.limit, self.rate = limit, rate
+        self.count, self.last = 0, ""
+        self.published = Counter[str]()
+        self._next = 0.0
 
     def connect(self, *, primary: bool = False) -> AbstractContextManager[Connection]:
         """Open the database for a block; raises as `musicbrainz.connect`."""
@@ -131,12 +122,13 @@ class GidRun:
 
     def publish(self, jobs: Sequence[Job]) -> None:
         """Publish jobs as the plain messages of MusicBrainz, confirmed; raises PublishFailed."""
-        if not jobs:
-            return
-        if self._publisher is None:
-            self._publisher = operations().client_publisher()
-        self._publisher.publish([message(job, self.project.prefix, str(uuid.uuid4())) for job in jobs])
-        self.published.update(map(kind_of, jobs))
+        if jobs:
+            self._publisher.publish([message(job, self.project.prefix, str(uuid.uuid4())) for job in jobs])
+            self.published.update(map(kind_of, jobs))
+
+    @cached_property
+    def _publisher(self) -> Publisher:
+        return operations().client_publisher()
 
     def wait(self, count: int) -> None:
         """Wait until `count` more gids may be processed."""

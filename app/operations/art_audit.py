@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -28,9 +29,9 @@ class KeptFinding:
     fix: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ArtAudit:
-    """How an audit of an archive ended. `began` and `ended` are seconds since the epoch.
+    """How an audit of an archive goes on, or ended. `began` and `ended` are seconds since the epoch.
 
     `items` were compared, `unread` of them could not be read, and `differing` have findings, whose number by kind is
     `kinds`. With `fixes`, jobs were enqueued: their number by kind is `enqueued`, and `held_back` images were not
@@ -40,18 +41,18 @@ class ArtAudit:
     archive: str
     command: str
     operator: str
-    began: float
-    ended: float
-    items: int
-    unread: int
-    differing: int
-    kinds: Mapping[str, int]
     fixes: bool
-    enqueued: Mapping[str, int]
-    held_back: int
-    last: str
+    began: float = field(default_factory=time.time)
+    ended: float = 0.0
+    items: int = 0
+    unread: int = 0
+    differing: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    enqueued: dict[str, int] = field(default_factory=dict)
+    held_back: int = 0
+    last: str = ""
     stopped: str = ""
-    findings: Sequence[KeptFinding] = field(default_factory=list)
+    findings: list[KeptFinding] = field(default_factory=list)
 
 
 def keep_audit(ops: Operations, audit: ArtAudit) -> None:

@@ -12,8 +12,7 @@ from app.cli import caa_jobs
 from app.cli.caa_audit import in_order
 from app.cli.caa_jobs import GidRun
 from app.cli.main import cli
-from app.coverart.project import COVER_ART
-from config.settings import Settings, get_settings
+from config.settings import get_settings
 
 pytestmark = pytest.mark.unit
 
@@ -97,7 +96,11 @@ def test_an_error_comes_in_its_turn_and_stops_the_threads_that_pause() -> None:
 def test_progress_names_the_rate_the_time_left_and_where_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    position = GidRun(Settings(), COVER_ART, after=A, count=5_400, last=A)
+    monkeypatch.setenv("MUSICBRAINZ_URL", "postgresql://127.0.0.1:1/musicbrainz")
+    get_settings.cache_clear()
+    position = GidRun("", [], every=True, after=A, limit=None, rate=None)
+    get_settings.cache_clear()
+    position.advance([A] * 5_400)
     text = f"5,400 of 1,400,000, 45.0/s, 8 h 37 min left; continue with --after {A}"
     assert position.progress_text(1_400_000, 120.0) == text
     assert position.progress_text(5_500, 120.0).startswith("5,400 of 5,500, 45.0/s, 0 min left")
