@@ -90,7 +90,7 @@ class EventRun:
     def _table(self) -> Iterator[Connection]:
         """Lend the table for a block; raises Postpone while it is away: a run that is not recorded is repeated."""
         try:
-            with musicbrainz.kept_connection(self.url, variable=event_table.VARIABLE) as connection:
+            with musicbrainz.kept_connection(self.url) as connection:
                 yield connection
         except DatabaseUnavailable as error:
             raise Postpone(_WITHOUT_DATABASE, str(error), code=error.reason) from error

@@ -34,11 +34,8 @@ CHANNEL = "artwork_indexer_event_queue"
 #: Tries to queue an event while MusicBrainz's triggers may queue an equal one.
 _TRIES = 5
 
-#: The setting with the URL of the table.
-VARIABLE = "EVENT_QUEUE_URL"
-
-#: Opens a connection as `musicbrainz.connect` does, whose errors name this setting.
-connect = partial(musicbrainz.connect, primary=True, variable=VARIABLE)
+#: Opens a connection to the database with the table, as `musicbrainz.connect` does.
+connect = partial(musicbrainz.connect, primary=True)
 
 # It is read as text, since psycopg would raise an error for a number or a nesting that Python cannot read.
 MESSAGE = SQL("left(message::text, {})").format(LONGEST_MESSAGE)

@@ -79,10 +79,8 @@ class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
 
 @contextmanager
-def connect(
-    url: str, *, primary: bool = False, timeout: float = 10.0, variable: str = "MUSICBRAINZ_URL"
-) -> Iterator[Connection]:
-    """Open a connection for the block; `timeout` is in seconds, at least 2. `variable` is the setting with the URL.
+def connect(url: str, *, primary: bool = False, timeout: float = 10.0) -> Iterator[Connection]:
+    """Open a connection for the block; `timeout` is in seconds, at least 2. The settings have checked the URL.
 
     With `primary`, a standby is refused, since it may be behind; of several hosts in the URL, the primary is taken.
 
@@ -90,8 +88,7 @@ def connect(
         DatabaseUnavailable: it cannot be reached, the connection broke, a read took too long, or it is a standby.
         DatabaseFailed: it answered with an error.
     """
-    parameters = _parameters(url, variable)
-    with _own_errors(parameters), _open(parameters, primary=primary, timeout=timeout) as connection:
+    with _own_errors(url), _open(url, primary=primary, timeout=timeout) as connection:
         yield connection
 
 
@@ -109,18 +106,17 @@ os.register_at_fork(after_in_child=_kept.clear)
 
 
 @contextmanager
-def kept_connection(url: str, *, variable: str = "MUSICBRAINZ_URL") -> Iterator[Connection]:
+def kept_connection(url: str) -> Iterator[Connection]:
     """Lend the connection to the primary that this process keeps for its jobs; it is opened by the first one.
 
     A new connection costs the server more than all statements of a job. Each job checks the kept one by a statement,
     and opens another one if the server ended it or is a standby by now. Between two blocks it is in no transaction and
     nothing is set for its session, so it may be that of a pooler. Raises as `connect` does.
     """
-    parameters = _parameters(url, variable)
-    with _own_errors(parameters):
+    with _own_errors(url):
         kept = _kept.pop(url, None)
         if kept is None or not (time.monotonic() - kept[1] < _FRESH or _is_usable(kept[0])):
-            kept = _open(parameters, primary=True), 0.0
+            kept = _open(url, primary=True), 0.0
         connection = kept[0]
         try:
             yield connection
@@ -148,14 +144,14 @@ def is_pooled(connection: Connection) -> bool:
     return connection.execute("SELECT pg_backend_pid()").fetchone() != (connection.info.backend_pid,)
 
 
-def _open(parameters: Mapping[str, Any], *, primary: bool, timeout: float = 10.0) -> Connection:
+def _open(url: str, *, primary: bool, timeout: float = 10.0) -> Connection:
     # The URL may set other time-outs, but no other encoding.
     options: dict[str, Any] = {
         "connect_timeout": round(timeout),
         "tcp_user_timeout": _UNACKNOWLEDGED_MS,
         "keepalives_idle": _KEEPALIVE,
         "keepalives_interval": _KEEPALIVE,
-        **parameters,
+        **conninfo.conninfo_to_dict(url),
         "client_encoding": "UTF8",
         **({"target_session_attrs": "primary"} if primary else {}),
     }
@@ -163,12 +159,13 @@ def _open(parameters: Mapping[str, Any], *, primary: bool, timeout: float = 10.0
 
 
 @contextmanager
-def _own_errors(parameters: Mapping[str, Any]) -> Iterator[None]:
+def _own_errors(url: str) -> Iterator[None]:
     """Raise DatabaseUnavailable and DatabaseFailed in place of psycopg's errors."""
     try:
         yield
     except psycopg.Error as error:
         kind = DatabaseUnavailable if _is_outage(error) else DatabaseFailed
+        parameters = conninfo.conninfo_to_dict(url)
         host = parameters.get("host") or parameters.get("hostaddr") or "localhost"
         database = f"MusicBrainz's database {parameters.get('dbname', '')!r} at {host}"
         # libpq adds hints in further lines.
@@ -253,21 +250,6 @@ def _query(name: str, project: Project) -> bytes:
         changed=SQL(_CHANGED[project.has_artists]),
     )
     return SQL("{}; {}").format(_READ_ONLY.format(round(seconds * 1_000)), query).as_bytes()
-
-
-@cache
-def _parameters(url: str, variable: str) -> dict[str, Any]:
-    if not url.startswith(("postgresql://", "postgres://")):
-        raise DatabaseUnavailable(f"{variable} is not postgresql://user:password@host/database")
-    try:
-        parameters = conninfo.conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        # Neither the URL nor libpq's error is quoted: both may contain the password.
-        raise DatabaseUnavailable(f"{variable} cannot be read as a PostgreSQL URL") from None
-    # libpq reads the rest of a password with an unescaped / or @ as a host or a database, and would quote it.
-    if any("@" in str(parameters.get(name, "")) for name in ("host", "port", "dbname")):
-        raise DatabaseUnavailable(f"{variable}: write a / or @ of its user or password as %2F or %40")
-    return parameters
 
 
 def _is_outage(error: psycopg.Error) -> bool:

@@ -213,23 +213,6 @@ def test_a_database_that_cannot_be_reached_is_named_without_the_password() -> No
     assert not raised.value.permanent
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "mysql://reader:hush@db/x",
-        "postgresql://reader:hush hush@db:port/x?nonsense=1",
-        # libpq reads a part of the next passwords as a host, a port or a database.
-        "postgresql://reader:p@hush@db/x",
-        "postgresql://reader:1/hush@db/x",
-    ],
-)
-def test_a_url_that_cannot_be_read_is_not_quoted(url: str) -> None:
-    with pytest.raises(DatabaseUnavailable, match="MUSICBRAINZ_URL") as raised, connect(url):
-        pass
-    assert "hush" not in str(raised.value)
-
-
 def test_a_url_may_have_options_of_its_own(musicbrainz_url: str, gid: str) -> None:
     options = "connect_timeout=7&client_encoding=LATIN1"
     with connect(f"{musicbrainz_url}{'&' if '?' in musicbrainz_url else '?'}{options}") as connection:
