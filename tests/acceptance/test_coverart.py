@@ -17,7 +17,6 @@ from app.private_services import Urls
 from config.settings import ROOT
 from tests.servers import archive as stand_in
 from tests.support.art import ArtSystem, art_corner
-from tests.support.broker import given_arguments
 from tests.support.command import perennial
 from tests.support.waiting import eventually
 from tests.support.worker import Worker
@@ -185,44 +184,3 @@ def test_a_failed_message_is_listed_and_replayed_with_a_fresh_budget(art: ArtSys
     # The first run of its new life is refused as well, and is retried: it has its five runs again.
     eventually(lambda: art.archive.hits(listing_of(gid)) == 7, "it succeeded")
     assert art.broker.depth(FAILED) == 0
-
-
-# The topology
-
-
-def test_the_topology_is_the_documents_to_the_letter(art: ArtSystem, running: Worker) -> None:
-    ours = [each for each in art.on_broker("queues") if each["name"].startswith("cover-art-archive.")]
-    documents = {each["name"]: each for each in ours if ".delay." not in each["name"]}
-    assert {
-        name: (each["durable"], each["auto_delete"], given_arguments(each)) for name, each in documents.items()
-    } == {
-        "cover-art-archive.index": (True, False, {}),
-        "cover-art-archive.move": (True, False, {}),
-        "cover-art-archive.delete": (True, False, {}),
-        "cover-art-archive.failed": (True, False, {}),
-        "cover-art-archive.retry": (
-            True,
-            False,
-            {"x-message-ttl": 300, "x-dead-letter-exchange": "cover-art-archive"},
-        ),
-    }
-    exchanges = {each["name"]: each for each in art.on_broker("exchanges")}
-    declared = [
-        (exchanges[name]["type"], exchanges[name]["durable"], exchanges[name]["arguments"]) for name in EXCHANGES
-    ]
-    assert declared == [(kind, True, {}) for kind in EXCHANGES.values()]
-    bindings = {
-        (each["source"], each["destination"], each["routing_key"], str(each["arguments"]))
-        for each in art.on_broker("bindings")
-        if each["source"] in EXCHANGES and each["destination"] in documents
-    }
-    assert bindings == {
-        ("cover-art-archive", "cover-art-archive.index", "index", "{}"),
-        ("cover-art-archive", "cover-art-archive.move", "move", "{}"),
-        ("cover-art-archive", "cover-art-archive.delete", "delete", "{}"),
-        ("cover-art-archive.retry", "cover-art-archive.retry", "", "{}"),
-        ("cover-art-archive.failed", "cover-art-archive.failed", "", "{}"),
-    }
-
-
-EXCHANGES = {"cover-art-archive": "direct", "cover-art-archive.retry": "fanout", "cover-art-archive.failed": "fanout"}

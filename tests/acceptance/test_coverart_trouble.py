@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, OUTAGE_ITEMS
+from app.coverart.project import COVER_ART
 from app.private_services import Urls
 from tests.servers import archive as stand_in
 from tests.servers.archive import ArchiveServer
+from tests.servers.musicbrainz import changes
 from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, art_corner, art_system
 from tests.support.corner import environment_of
@@ -128,16 +130,27 @@ def test_a_broker_that_is_killed_loses_no_job_that_is_to_be_retried(
         assert art.broker.depth(FAILED) == 0
 
 
-def test_without_redis_no_job_spends_a_retry(killable: Killable, musicbrainz_url: str, tmp_path: Path) -> None:
-    own, wanted = killable.settings, gids(12)
-    # A retry would come too late for this test.
-    more = {"ART_RETRY_MS": "14400000", "ART_WINDOW": "0"}
-    with art_system(own, environment_of(own), musicbrainz_url, tmp_path, **more) as art, art.worker() as worker:
-        killable.kill("redis-server")
-        for gid in wanted:
-            post(art, gid)
-        eventually(lambda: art.waiting().get("cover-art-archive.delay.8000", 0) >= 2, "they wait in the broker")
-        killable.start()
-        eventually(lambda: done(art.archive, wanted), "all are done", seconds=60)
-        assert "Retry 1 of " not in worker.log
-        assert art.broker.depth("cover-art-archive.retry") == 0
+def test_an_older_listing_never_overwrites_a_newer_one(
+    services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
+) -> None:
+    [gid] = gids(1)
+    begun = threading.Event()
+
+    def late(request: Request, wire: Wire) -> None:
+        begun.set()
+        wire.pause(2)
+        art.archive.route(request)(request, wire)
+
+    with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW="2") as art, art.worker():
+        with art.database.transaction():
+            art.add_releases([gid])
+            art.forget_changes()
+        art.archive.faults.add(late, method="PUT", path=path_of(gid))
+        changes.comment_on(art.database, COVER_ART, 1, "older")
+        assert begun.wait(30)
+        changes.comment_on(art.database, COVER_ART, 1, "newer")
+        eventually(lambda: art.archive.hits(path_of(gid)) == 2, "the newer one is written, too")
+        older, newer = (each for each in art.archive.requests if each.path == path_of(gid))
+        assert b"older" in older.body
+        assert newer.at - older.at >= 2
+        assert art.listing(gid)["images"][0]["comment"] == "newer"

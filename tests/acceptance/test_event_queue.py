@@ -7,7 +7,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, LiteralString
 
 import pytest
@@ -274,53 +273,6 @@ def delete_date(scene: Scene) -> None:
             )
 
 
-def change_thrice(scene: Scene) -> None:
-    with scene.art.database.transaction():
-        changes.rename(scene.art.database, scene.project, scene.one, "update")
-        for comment in ("a", "b"):
-            changes.comment_on(scene.art.database, scene.project, scene.number, comment)
-    scene.indexed(scene.one, replace(scene.image, comment="b"))
-
-
-def complete_long_ago(scene: Scene) -> None:
-    update_art(scene)
-    eventually(lambda: scene.rows() == [("index", "completed", 1)], "it is completed")
-    scene.update("created = created - interval '91 days'")
-    with musicbrainz.connect(scene.art.environment["EVENT_QUEUE_URL"]) as connection:
-        forget_completed(connection)
-    scene.ended, scene.parents = [], []
-
-
-def depend(scene: Scene) -> None:
-    """Queue a deletion, and an older deletion of the listing that depends on it, and on an event that has ended."""
-    with scene.art.database.transaction():
-        changes.remove_art(scene.art.database, scene.project, scene.number)
-        scene.forget()
-        ended = scene.queue("index", {"gid": scene.two}, state="completed")
-        parent = scene.queue("delete_image", {"gid": scene.one, "artwork_id": scene.number, "suffix": "jpg"})
-        scene.queue("deindex", {"gid": scene.one}, depends_on=[parent, ended], created="2020-01-01")
-    scene.deleted(scene.file(scene.one))
-    scene.deleted("index.json")
-    scene.ended = [("index", "completed", 0), ("delete_image", "completed", 1), ("deindex", "completed", 1)]
-    scene.parents = [[], [], ["delete_image", "index"]]
-
-
-def fail_to_the_limit(scene: Scene) -> None:
-    with scene.art.database.transaction():
-        parents: list[int] = []
-        for number in range(3):
-            about = {"fail": True, "gid": scene.one} if not parents else {"gid": scene.one, "id": number}
-            parents = [scene.queue("noop", about, depends_on=parents or None)]
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        state = "queued" if attempt < MAX_ATTEMPTS else "failed"
-        scene.ended = [("noop", state, attempt), *[("noop", state, 0)] * 2]
-        eventually(partial(scene.has_rows, scene.ended), f"attempt {attempt}", seconds=120)
-        assert scene.reasons()[0] == ["Failure (no-op)"] * attempt
-        scene.update("last_updated = now() - attempts * interval '1 hour'", "state = 'queued' AND attempts > 0")
-    scene.parents = [[], ["noop"], ["noop"]]
-    assert scene.reasons()[1:] == [[scene.because_of_first()]] * 2
-
-
 SCENARIOS: dict[str, tuple[Project, Callable[[Scene], None]]] = {
     **{
         f"{project.entity}: {name}": (project, change)
@@ -341,10 +293,6 @@ SCENARIOS: dict[str, tuple[Project, Callable[[Scene], None]]] = {
     "release: it gets an ASIN": (COVER_ART, set_asin),
     "release: it gets a first date": (COVER_ART, insert_date),
     "release: it loses its first date": (COVER_ART, delete_date),
-    "equal events are one": (COVER_ART, change_thrice),
-    "old events are forgotten": (COVER_ART, complete_long_ago),
-    "an older event waits for its parent": (COVER_ART, depend),
-    "an event fails five times": (COVER_ART, fail_to_the_limit),
 }
 
 

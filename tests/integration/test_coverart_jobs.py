@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import socket
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -289,15 +287,13 @@ FAULTS: list[tuple[Callable[[], Answer], type[ApplicationError], str]] = [
 
 
 @pytest.mark.parametrize(("answer", "kind", "text"), FAULTS)
-def test_every_fault_of_the_archive_is_an_error_of_its_kind_and_leaves_no_trace_of_a_key(
+def test_every_fault_of_the_archive_is_an_error_of_its_kind(
     server: ArchiveServer,
     musicbrainz: MusicBrainz,
-    caplog: pytest.LogCaptureFixture,
     answer: Callable[[], Answer],
     kind: type[ApplicationError],
     text: str,
 ) -> None:
-    caplog.set_level(logging.DEBUG)
     server.faults.add(answer(), method="PUT", path=f"/mbid-{A}/index.json")
     both = ends(server.path_url, musicbrainz.ws_url, response_timeout=0.5)
     with pytest.raises(kind, match=text) as caught:
@@ -305,23 +301,8 @@ def test_every_fault_of_the_archive_is_an_error_of_its_kind_and_leaves_no_trace_
     assert type(caught.value) is kind
     assert f"PUT {server.at(f'/mbid-{A}/index.json')}: " in str(caught.value)
     assert musicbrainz.requests == []
-    assert_no_secret(caplog, caught.value, both)
     # The fault is used up: the next run does all.
     assert run_index(both) == "done"
-
-
-def assert_no_secret(caplog: pytest.LogCaptureFixture, error: BaseException, both: Ends) -> None:
-    """Search logs, error, traceback, pickle and reprs for the keys, and the error's causes for a request."""
-    output = (
-        "".join(traceback.format_exception(error)) + caplog.text + repr(both) + repr(vars(both.archive)) + repr(error)
-    )
-    for secret in (ACCESS_KEY, SECRET_KEY):
-        assert secret not in output
-        assert secret.encode() not in pickle.dumps(error)
-    cause: BaseException | None = error
-    while cause is not None:
-        assert not hasattr(cause, "request")
-        cause = cause.__cause__ or cause.__context__
 
 
 def test_wrong_keys_are_refused(server: ArchiveServer, both: Ends) -> None:

@@ -148,7 +148,7 @@ def test_an_outage_opens_the_circuit_breaker_and_no_key_is_seen(
         record.levelno == logging.ERROR and "ARCHIVE_SECRET_KEY" in record.message for record in caplog.records
     )
     assert is_loud == (fault in ("401", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"))
-    assert_no_key(caplog.text, redis, *errors)
+    assert_no_key(caplog.text + repr(indexer), redis, *errors)
     server.faults.clear()
     end_pause(redis)
     assert handle(indexer, Delete(gids(1)[0], 1)) is None
@@ -156,7 +156,7 @@ def test_an_outage_opens_the_circuit_breaker_and_no_key_is_seen(
 
 
 def assert_no_key(log: str, redis: Redis, *errors: Exception | None) -> None:
-    """Search all that leaves the process: log, error, traceback, what goes to dead sets and to Redis."""
+    """Search all that leaves the process: log, reprs, error, traceback, what goes to dead sets and to Redis."""
     parts = [log]
     for error in filter(None, errors):
         failure = failure_of(error, trace="".join(traceback.format_exception(error)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import psycopg
@@ -24,17 +23,10 @@ from tests.servers.musicbrainz_ws import MusicBrainz
 from tests.servers.site import Request
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, own_vhost, settings_for
-from tests.support.waiting import eventually
 from tests.support.worker import Worker, start_module, worker
 
 #: Retries after 300 ms instead of 4 hours, equal messages gathered for 200 ms, an outage of a second.
 BRIEF = {"ART_RETRY_MS": "300", "ART_WINDOW": "0.2", "ART_OUTAGE_PAUSE": "1"}
-
-#: Whether changes wait at a producer.
-_UNSENT: dict[str, LiteralString] = {
-    "outbox": "SELECT FROM amqp.outbox LIMIT 1",
-    "event_queue": "SELECT FROM artwork_indexer.event_queue WHERE state IN ('queued', 'running') LIMIT 1",
-}
 
 #: What HTTP itself needs, and says nothing of a job.
 _TRANSPORT = {"host", "accept-encoding", "connection", "content-length"}
@@ -126,27 +118,6 @@ class ArtSystem:
         names = [queue["name"] for queue in self.on_broker("queues")]
         names = [name for name in names if name.startswith(f"{self.project.prefix}.") and name != self.failed]
         return {name: depth for name, depth in zip(names, self.broker.depths(names), strict=True) if depth}
-
-    def finish(self, work: threading.Thread, kind: str, *, seconds: float = 150, **options: Any) -> None:
-        """Start the thread when a worker is ready; return when it has ended and no message is left.
-
-        A worker that is stopped gives back what it still had: others are started until one leaves nothing behind.
-        """
-        for turn in range(4):
-            with self.worker(f"finish-{turn}", **options):
-                if not turn:
-                    work.start()
-                eventually(lambda: not work.is_alive() and self._is_quiet(), kind, seconds=seconds)
-            if not self.waiting():
-                return
-        raise AssertionError(f"always something left: {self.waiting()}")
-
-    def _is_quiet(self) -> bool:
-        """Return whether no message waits and no request comes for a while: a worker's own messages are not visible."""
-        before = len(self.requests())
-        threading.Event().wait(1.5)
-        unsent = self.database.execute(_UNSENT[self.producer]).fetchone()
-        return unsent is None and not self.waiting() and len(self.requests()) == before
 
 
 def queues_of(project: Project) -> list[str]:

@@ -66,15 +66,6 @@ def rename(db: Db, project: Project, gid: str, name: str) -> None:
     _run(db, project, "UPDATE musicbrainz.{entity} SET name = %s WHERE gid = %s", name, gid)
 
 
-def add_label(db: Db, gid: str, catalog_number: str) -> None:
-    """Say under which number a label published a release."""
-    db.execute(
-        "INSERT INTO musicbrainz.release_label (release, catalog_number)"
-        " SELECT id, %s FROM musicbrainz.release WHERE gid = %s",
-        (catalog_number, gid),
-    )
-
-
 def add_art(
     db: Db,
     project: Project,
