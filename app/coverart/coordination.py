@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import LockNotOwnedError
@@ -16,7 +16,7 @@ from app.broker.errors import Postpone
 from app.broker.headers import whole_number
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart.jobs import Job, body_of, kind_of
-from app.coverart.project import Entity, Project
+from app.coverart.project import Project
 from app.redis_state.client import PREFIX
 from app.redis_state.lease import lease
 
@@ -118,56 +118,43 @@ class ItemLocks:
     retry_after: float = 1.0
 
     @contextmanager
-    def hold(self, *gids: str) -> Iterator[Callable[[], None]]:
+    def hold(self, *gids: str) -> Iterator[HeldItems]:
         """Hold the locks of these gids for the block, which also reads what it writes.
 
-        Raises Postpone where another job holds one of them, and after the block where one was lost meanwhile. The
-        block gets a function that raises Postpone in that case, to call before what cannot be repeated.
+        Raises Postpone where another job holds one of them, and after the block where one was lost meanwhile.
         """
         with ExitStack() as stack:
-            held = self._acquire(stack, gids)
-            yield lambda: self._require(Lock.owned, held)
-            self._require(_released, held)
+            held = HeldItems(self, stack)
+            held.add(*gids)
+            yield held
+            held.require(_released)
 
-    @contextmanager
-    def hold_entity(
-        self,
-        gid: str,
-        read: Callable[[str], Entity | None],
-        *,
-        begin: Callable[[Collection[str]], bool] = lambda _: False,
-    ) -> Iterator[Entity | Literal["covered"] | None]:
-        """Hold the locks of a gid and of the gid that it was merged into; yield the entity that was read under both.
 
-        `read` runs again when it returns an entity whose gid is not locked yet. Before each read `begin` gets all gids
-        that are locked; if it returns True, the block gets "covered". Raises Postpone as `hold` does.
-        """
-        with ExitStack() as stack:
-            held = self._acquire(stack, [gid])
-            locked, entity = [gid], None
-            while not (is_covered := begin(locked)):
-                entity = read(gid)
-                if entity is None or entity.gid in locked:
-                    break
-                held += self._acquire(stack, [entity.gid])
-                locked.append(entity.gid)
-            yield "covered" if is_covered else entity
-            self._require(_released, held)
+class HeldItems:
+    """The items whose locks a job holds."""
 
-    def _acquire(self, stack: ExitStack, gids: Iterable[str]) -> list[Lock]:
+    def __init__(self, owner: ItemLocks, stack: ExitStack) -> None:
+        self.gids: list[str] = []
+        self._owner = owner
+        self._stack = stack
+        self._locks: list[Lock] = []
+
+    def add(self, *gids: str) -> None:
+        """Hold further items, too; raises Postpone where another job holds one of them."""
+        owner = self._owner
         # Sorted: of two jobs that need the same gids, one gets the first lock and then the others.
-        names = [f"{self.project.prefix}:{gid}" for gid in sorted(set(gids))]
-        return [
-            stack.enter_context(lease(self.redis, name, seconds=self.seconds, retry_after=self.retry_after))
-            for name in names
-        ]
+        for gid in sorted(set(gids)):
+            name = f"{owner.project.prefix}:{gid}"
+            held = lease(owner.redis, name, seconds=owner.seconds, retry_after=owner.retry_after)
+            self._locks.append(self._stack.enter_context(held))
+            self.gids.append(gid)
 
-    def _require(self, is_held: Callable[[Lock], bool], locks: Iterable[Lock]) -> None:
-        for each in locks:
-            if not is_held(each):
-                raise Postpone(
-                    self.retry_after, f"lost {each.name} while the job ran; another job may have run", code="lease-lost"
-                )
+    def require(self, is_held: Callable[[Lock], bool] = Lock.owned) -> None:
+        """Raise Postpone if a lock was lost. A job calls it before what cannot be repeated."""
+        for lock in self._locks:
+            if not is_held(lock):
+                why = f"lost {lock.name} while the job ran; another job may have run"
+                raise Postpone(self._owner.retry_after, why, code="lease-lost")
 
 
 def _released(lock: Lock) -> bool:

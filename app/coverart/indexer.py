@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -19,7 +19,7 @@ from app.coverart.archive import Archive, PublicArchive
 from app.coverart.coordination import Begin, CoalescingWindow, ItemLocks, never_covered
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
-from app.coverart.ordering import deletion_waits, listing_waits, present_move
+from app.coverart.ordering import require_moved
 from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_watch, watch
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
@@ -115,39 +115,40 @@ class Indexer:
         Raises Postpone where another job works on the item or a circuit breaker is open, and the errors of archive, web
         service and database.
         """
+        gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
+        breakers = self.services.needed_by(kind_of(job), in_turn=self.ordered)
         try:
-            outcome = self._run(job, begin)
+            with admit_to_all(breakers, *gids, *map(self.project.bucket, gids)):
+                match job:
+                    case Index():
+                        outcome = self._index(job, begin)
+                    case Move():
+                        outcome = self._move(job, begin)
+                    case Delete():
+                        outcome = self._delete(job, begin)
         except Exception as error:
             ART_JOBS.add(kind_of(job), error.reason if isinstance(error, ApplicationError) else "exception")
             raise
         ART_JOBS.add(kind_of(job), outcome)
         return outcome
 
-    def _run(self, job: Job, begin: Begin) -> Outcome:
-        gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
-        breakers = self.services.needed_by(kind_of(job), in_turn=self.ordered)
-        with admit_to_all(breakers, *gids, *map(self.project.bucket, gids)):
-            match job:
-                case Index():
-                    return self._index(job, begin)
-                case Move():
-                    return self._move(job, begin)
-                case Delete():
-                    return self._delete(job, begin)
-
     def _index(self, job: Index, begin: Begin) -> Outcome:
-        def begin_all(gids: Collection[str]) -> bool:
-            return begin(*map(Index, gids))
-
-        with self.locks.hold_entity(job.gid, self.read_entity, begin=begin_all) as entity:
-            if entity == "covered":
-                return "skipped"
-            if entity is None:
-                _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
-                return "skipped"
+        with self.locks.hold(job.gid) as held:
+            # A merged gid leads to another one. That is locked, too, and read under both locks.
+            while True:
+                if begin(*map(Index, held.gids)):
+                    return "skipped"
+                entity = self.read_entity(job.gid)
+                if entity is None:
+                    _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
+                    return "skipped"
+                if entity.gid in held.gids:
+                    break
+                held.add(entity.gid)
             if not self.ordered:
-                if wait := listing_waits(self.project, entity, self.public.item, patience=self.patience):
-                    raise wait
+                require_moved(
+                    self.project, entity, entity.merged, self.public.item, patience=self.patience, or_copied=True
+                )
                 # The listing of an entity that lost its last image is empty; one that never had any needs no item.
                 if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
                     _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
@@ -176,15 +177,16 @@ class Indexer:
                 return copy(self.project, job, archive=self.archive)
         if begin(job):
             return "skipped"
-        present = present_move(job, self.read_home(job.id))
-        if present is None:
+        home = self.read_home(job.id)
+        if home in (None, job.old_gid):
             _log.warning(
                 "Move of image %d from %s to %s: skipped, the database has it elsewhere; `caa audit` finds its file",
                 *(job.id, job.old_gid, job.new_gid),
             )
             return "skipped"
-        with self.locks.hold(present.old_gid, present.new_gid) as require_held:
-            return move(self.project, present, archive=self.archive, require_held=require_held)
+        present = replace(job, new_gid=home)
+        with self.locks.hold(job.old_gid, present.new_gid) as held:
+            return move(self.project, present, archive=self.archive, require_held=held.require)
 
     def _delete(self, job: Delete, begin: Begin) -> Outcome:
         with self.locks.hold(job.gid):
@@ -202,8 +204,9 @@ class Indexer:
                 if entity is not None and entity.gid == job.gid and entity.images:
                     _log.info("%s of %s not deleted: it has images again", LISTING_FILE, job.gid)
                     return "skipped"
-            elif wait := deletion_waits(self.project, job.gid, entity, self.public.item, patience=self.patience):
-                raise wait
+            elif entity is not None:
+                merges = [merge for merge in entity.merged if merge.gid == job.gid]
+                require_moved(self.project, entity, merges, self.public.item, patience=self.patience)
             return delete(self.project, job, archive=self.archive)
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,8 +21,7 @@ from redis import Redis
 from app.broker.errors import Postpone
 from app.coverart.coordination import ItemLocks
 from app.coverart.indexer import Indexer
-from app.coverart.jobs import Delete, Index, Move
-from app.coverart.musicbrainz import connect, entity
+from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
 from app.errors import ArchiveError
 from app.redis_state.client import get_redis
@@ -202,49 +201,6 @@ def test_a_move_that_lost_its_locks_with_redis_deletes_nothing_and_runs_again(lo
         assert file not in server.files(bucket)
 
 
-def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(
-    locks: ItemLocks, musicbrainz_url: str
-) -> None:
-    with psycopg.connect(musicbrainz_url, autocommit=True) as db:
-        artist = changes.add_artist(db, "Miles Davis")
-        first, second, third = (changes.add_release(db, "x", artist) for _ in range(3))
-        changes.add_cover(db, second, 1)
-        changes.merge(db, COVER_ART, first, second)
-        reads: list[str] = []
-
-        def read(gid: str) -> Entity | None:
-            with connect(musicbrainz_url) as connection:
-                found = entity(connection, COVER_ART, gid)
-            if not reads:
-                # It goes on to a third release between the first read and the lock of the second release.
-                changes.merge(db, COVER_ART, second, third)
-            reads.append(gid)
-            return found
-
-        begun: list[tuple[str, ...]] = []
-
-        def begin(gids: Collection[str]) -> bool:
-            begun.append(tuple(gids))
-            return False
-
-        with locks.hold_entity(first, read, begin=begin) as found:
-            assert isinstance(found, Entity)
-            assert begun == [(first,), (first, second), (first, second, third)]
-            assert (found.gid, [image.id for image in found.images]) == (third, [1])
-            assert reads == [first, first, first]
-            assert not any(is_free(locks, gid) for gid in (first, second, third))
-    assert is_free(locks, first, second, third)
-
-
-def test_a_gid_that_leads_nowhere_is_locked_and_one_whose_target_is_locked_is_postponed(locks: ItemLocks) -> None:
-    with locks.hold_entity(A, lambda _: None) as found:
-        assert found is None
-        assert not is_free(locks, A)
-    with locks.hold(B), pytest.raises(Postpone, match=B), locks.hold_entity(A, lambda _: Entity(B, ())):
-        pass
-    assert is_free(locks, A)
-
-
 OLD, NEW, LAST = (f"{digit}a000000-0000-4000-8000-000000000001" for digit in "123")
 MOVE = Move(1, OLD, NEW, "jpg")
 
@@ -319,9 +275,9 @@ def test_an_image_that_was_merged_again_is_moved_to_its_present_release(merged: 
     assert (merged.files(NEW), merged.files(LAST)) == ([], ["index.json", f"mbid-{LAST}-1.jpg"])
 
 
-def test_an_image_that_the_database_no_longer_has_is_not_moved(merged: Merged) -> None:
-    changes.remove_art(merged.db, COVER_ART, 1)
-    assert merged.indexer.run(MOVE) == "skipped"
+@pytest.mark.parametrize("home", [None, OLD], ids=["deleted", "back"])
+def test_an_image_that_is_deleted_or_back_at_its_first_release_is_not_moved(merged: Merged, home: str | None) -> None:
+    assert replace(merged.indexer, read_home=lambda _: home).run(MOVE) == "skipped"
     assert merged.files(NEW) == []
 
 
@@ -331,3 +287,32 @@ def test_a_release_without_art_gets_no_item_and_one_that_lost_its_art_an_empty_l
     merged.archive.upload(f"mbid-{LAST}", "index.json", b"{}")
     assert merged.indexer.run(Index(LAST)) == "done"
     assert b'"images"' in merged.archive.files(f"mbid-{LAST}")["index.json"]
+
+
+def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(merged: Merged, locks: ItemLocks) -> None:
+    locked: list[list[str]] = []
+    begun: list[tuple[Job, ...]] = []
+
+    def read(gid: str) -> Entity | None:
+        found = merged.indexer.read_entity(gid)
+        locked.append([each for each in (OLD, NEW, LAST) if not is_free(locks, each)])
+        if len(locked) == 1:
+            # It goes on to a third release between the first read and the lock of the second release.
+            changes.merge(merged.db, COVER_ART, NEW, LAST)
+        return found
+
+    def begin(*jobs: Job) -> bool:
+        begun.append(jobs)
+        return False
+
+    assert replace(merged.indexer, read_entity=read, patience=0).run(Index(OLD), begin) == "done"
+    assert locked == [[OLD], [OLD, NEW], [OLD, NEW, LAST]]
+    assert begun == [tuple(map(Index, gids)) for gids in locked]
+    assert merged.files(LAST) == ["index.json"]
+    assert is_free(locks, OLD, NEW, LAST)
+
+
+def test_a_job_whose_target_is_locked_is_postponed_and_keeps_no_lock(merged: Merged, locks: ItemLocks) -> None:
+    with locks.hold(NEW), pytest.raises(Postpone, match=NEW):
+        merged.indexer.run(Index(OLD))
+    assert is_free(locks, OLD)

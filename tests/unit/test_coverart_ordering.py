@@ -1,14 +1,15 @@
-"""Which jobs wait for the move of a merge, and where an image is moved to, without services."""
+"""Which jobs wait for the move of a merge, without services."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
+from app.broker.errors import Postpone
 from app.coverart.archive import ArchiveItem
-from app.coverart.jobs import Move
-from app.coverart.ordering import ReadItem, deletion_waits, listing_waits, present_move
+from app.coverart.ordering import ReadItem, require_moved
 from app.coverart.project import COVER_ART, Entity, Image, Merge
 
 pytestmark = pytest.mark.unit
@@ -35,6 +36,16 @@ def archive(files: Mapping[str, list[int]], read: list[str]) -> ReadItem:
     return item
 
 
+def wait(entity: Entity, item: ReadItem, *, listing: bool) -> Postpone | None:
+    """Return why the listing of `entity`, or the deletion of that of OLD, waits."""
+    merges = [merge for merge in entity.merged if listing or merge.gid == OLD]
+    try:
+        require_moved(COVER_ART, entity, merges, item, patience=DAY, or_copied=listing)
+    except Postpone as postponed:
+        return postponed
+    return None
+
+
 @pytest.mark.parametrize(
     ("files", "listing", "deletion"),
     [
@@ -52,39 +63,22 @@ def archive(files: Mapping[str, list[int]], read: list[str]) -> ReadItem:
 def test_a_merges_listings_wait_while_an_image_is_in_the_old_item(
     files: Mapping[str, list[int]], listing: bool, deletion: bool
 ) -> None:
-    item = archive(files, [])
-    waits = listing_waits(COVER_ART, merged(), item, patience=DAY)
-    assert (waits is not None) is listing
-    assert (deletion_waits(COVER_ART, OLD, merged(), item, patience=DAY) is not None) is deletion
-    if waits is not None:
-        assert waits.why == f"image 2 was not moved yet from {OLD} to {NEW}"
+    for is_listing, expected in ((True, listing), (False, deletion)):
+        waits = wait(merged(), archive(files, []), listing=is_listing)
+        assert (waits and waits.why) == (f"image 2 was not moved yet from {OLD} to {NEW}" if expected else None)
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(0.5, 1.0), (60.0, 30.0), (DAY - 1, 600.0), (DAY, None), (2 * DAY, None)])
-def test_the_wait_grows_with_the_age_of_the_merge_and_ends(age: float, seconds: float | None) -> None:
-    item = archive({NEW: [1], OLD: [2]}, [])
-    for waits in (
-        listing_waits(COVER_ART, merged(age), item, patience=DAY),
-        deletion_waits(COVER_ART, OLD, merged(age), item, patience=DAY),
-    ):
-        assert (waits and waits.seconds) == seconds
+@pytest.mark.parametrize("listing", [True, False])
+def test_the_wait_grows_with_the_age_of_the_merge_and_ends(age: float, seconds: float | None, listing: bool) -> None:
+    waits = wait(merged(age), archive({NEW: [1], OLD: [2]}, []), listing=listing)
+    assert (waits and waits.seconds) == seconds
 
 
-def test_without_a_recent_merge_no_item_is_read() -> None:
+def test_only_items_that_can_make_a_job_wait_are_read() -> None:
     read: list[str] = []
-    item = archive({}, read)
-    assert listing_waits(COVER_ART, merged(2 * DAY), item, patience=DAY) is None
-    assert deletion_waits(COVER_ART, NEW, merged(), item, patience=DAY) is None
-    assert deletion_waits(COVER_ART, OLD, None, item, patience=DAY) is None
+    assert wait(merged(2 * DAY), archive({}, read), listing=True) is None
+    assert wait(replace(merged(), images=()), archive({}, read), listing=True) is None
     assert read == []
-    assert listing_waits(COVER_ART, merged(), archive({NEW: [1, 2]}, read), patience=DAY) is None
+    assert wait(merged(), archive({NEW: [1, 2]}, read), listing=True) is None
     assert read == [f"mbid-{NEW}"]
-
-
-@pytest.mark.parametrize(
-    ("home", "target"),
-    [(NEW, NEW), (OTHER, OTHER), (OLD, None), (None, None)],
-    ids=["there", "merged again", "back", "deleted"],
-)
-def test_an_image_is_moved_to_where_the_database_has_it_now(home: str | None, target: str | None) -> None:
-    assert present_move(Move(1, OLD, NEW, "jpg"), home) == (target and Move(1, OLD, target, "jpg"))
