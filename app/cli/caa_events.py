@@ -10,6 +10,7 @@ import typer
 from app.cli.arguments import AsJson, DryRun, Why
 from app.cli.context import operations
 from app.cli.printing import iso, print_json, print_lines, print_result, printable
+from app.coverart import event_table
 from app.coverart.event_table import EventRow, EventState, Requeued
 from app.operations import art
 
@@ -23,7 +24,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List events of a state, the oldest first: id, type, action, runs, creation, last reason, message."""
-    events = art.list_events(operations(), state, limit=limit)
+    with art.open_table(operations()) as connection:
+        events = event_table.list_events(connection, state, limit=limit)
     if as_json:
         print_json(map(_as_json, events))
     elif not print_lines(map(_cells, events)):
@@ -33,7 +35,8 @@ def list_(
 @cli.command()
 def show(ident: Annotated[int, typer.Argument(metavar="ID", help="An event.")], as_json: AsJson = False) -> None:
     """Show one event with the reason of each failed run."""
-    event = art.find_event(operations(), ident)
+    with art.open_table(operations()) as connection:
+        [event] = event_table.find_events(connection, [ident])
     lines = [f"{name}: {value}" for name, value in _as_json(event).items() if name != "reasons"]
     lines += [f"failed: {reason}" for reason in event.reasons]
     print_result(_as_json(event), "\n".join(map(printable, lines)), as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,9 +77,9 @@ def audit(
         return (ArtFinding(gid, "dark", ""),)
     own = entity if entity is not None and entity.gid == gid else None
     merged = {image.id: entity.gid for image in entity.images} if entity is not None and own is None else {}
-    matches = map(_image_pattern(project, gid).fullmatch, item.files if item is not None else ())
-    unexpected = {int(match[1]) for match in matches if match}
-    unexpected -= {image.id for image in (entity.images if entity else ())}
+    matches = map(_image_pattern(project, gid).fullmatch, sorted(item.files) if item is not None else ())
+    found = [(match[0], int(match[1]), match[2]) for match in matches if match]
+    unexpected = {id for _, id, _ in found} - {image.id for image in (entity.images if entity else ())}
     expected = [project.image_file(gid, image.id, image.suffix) for image in (own.images if own else ())]
     homes = {**(find_homes(unexpected) if unexpected else {}), **merged}
     return (
@@ -90,7 +90,7 @@ def audit(
             else ()
         ),
         *(ArtFinding(gid, "image-missing", file) for file in expected if item is None or file not in item.files),
-        *_surplus_images(project, gid, own, item, homes),
+        *(_surplus_images(gid, own, item, found, homes) if item is not None else ()),
     )
 
 
@@ -141,22 +141,20 @@ def _metadata_findings(
 
 
 def _surplus_images(
-    project: Project, gid: str, own: Entity | None, item: ArchiveItem | None, homes: Mapping[int, str]
+    gid: str, own: Entity | None, item: ArchiveItem, found: Iterable[tuple[str, int, str]], homes: Mapping[int, str]
 ) -> Iterator[ArtFinding]:
-    pattern = _image_pattern(project, gid)
     suffixes = {image.id: image.suffix for image in (own.images if own else ())}
-    for file in sorted(item.files) if item is not None else ():
-        match = pattern.fullmatch(file)
-        if match is None or suffixes.get(image_id := int(match[1])) == match[2]:
+    for file, image_id, suffix in found:
+        if suffixes.get(image_id) == suffix:
             continue
         home = homes.get(image_id)
         if image_id in suffixes:  # It may be the only copy of an image that the database has under another suffix.
             yield ArtFinding(gid, "image-left", file)
         elif home is not None and home != gid:
-            yield ArtFinding(gid, "image-elsewhere", file, Move(image_id, gid, home, match[2]))
+            yield ArtFinding(gid, "image-elsewhere", file, Move(image_id, gid, home, suffix))
         # An image whose home is this gid was added after `own` was read; the database may yet get a fresh one.
-        elif home is None and item is not None and item.written.get(file, 0.0) < time.time() - FRESH:
-            yield ArtFinding(gid, "image-left", file, Delete(gid, image_id, match[2]))
+        elif home is None and item.written.get(file, 0.0) < time.time() - FRESH:
+            yield ArtFinding(gid, "image-left", file, Delete(gid, image_id, suffix))
 
 
 def _checksum(data: bytes) -> str:

@@ -14,7 +14,7 @@ from app.broker.dead_letters import DeadSets
 from app.broker.errors import InvalidMessage
 from app.coverart import event_table
 from app.coverart.event_state import EventQueueState, ReaderStatus, read_state
-from app.coverart.event_table import EventRow, EventState, Requeued
+from app.coverart.event_table import EventRow, Requeued
 from app.coverart.jobs import Index, canonical_gid, event_of, message
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import served
@@ -48,25 +48,13 @@ def archives(ops: Operations) -> list[str]:
 def read_events(ops: Operations) -> EventReport | None:
     """Return the state of the event queue, or None without EVENT_QUEUE_URL."""
     try:
-        with _table(ops, timeout=_PATIENCE) as connection:
+        with open_table(ops, timeout=_PATIENCE) as connection:
             state = read_state(connection, ops.settings)
             return EventReport(state, event_table.list_events(connection, "failed", limit=MAX_FAILED, latest=True))
     except ArtNotServed:
         return None
     except (DatabaseFailed, RedisError) as error:
         return EventReport(trouble=str(error))
-
-
-def list_events(ops: Operations, state: EventState, *, limit: int) -> list[EventRow]:
-    """Return the oldest events of a state; raises ArtNotServed, and as `musicbrainz.connect`."""
-    with _table(ops) as connection:
-        return event_table.list_events(connection, state, limit=limit)
-
-
-def find_event(ops: Operations, ident: int) -> EventRow:
-    """Return an event; raises ActRefused, and as `list_events`."""
-    with _table(ops) as connection:
-        return event_table.find_events(connection, [ident])[0]
 
 
 def pause_reader(ops: Operations, *, why: str = "") -> None:
@@ -86,7 +74,7 @@ def requeue(ops: Operations, ids: Sequence[int] | None, *, dry_run: bool = False
 
     Raises ActRefused, before anything is changed, for an id that is no failed event.
     """
-    with _table(ops) as connection:
+    with open_table(ops) as connection:
         if dry_run:
             return event_table.requeue(connection, "failed", ids, dry_run=True)
         with ops.act("requeue events", _SUBJECT, why=why) as act:
@@ -108,7 +96,7 @@ def hand_back(ops: Operations, *, dry_run: bool = False, why: str = "") -> Reque
 
     Raises ActRefused while a reader publishes: it would publish them again at once.
     """
-    with _table(ops) as connection:
+    with open_table(ops) as connection:
         if dry_run:
             return event_table.requeue(connection, "running", dry_run=True)
         with ops.act("hand back events", _SUBJECT, why=why) as act:
@@ -139,7 +127,8 @@ def reindex(ops: Operations, exchange: str, gids: Sequence[str], *, why: str = "
 
 
 @contextmanager
-def _table(ops: Operations, *, timeout: float = 10.0) -> Iterator[Connection]:
+def open_table(ops: Operations, *, timeout: float = 10.0) -> Iterator[Connection]:
+    """Open the event queue for a block; raises ArtNotServed, and as `musicbrainz.connect`."""
     url = ops.settings.event_queue_url.get_secret_value()
     if not url:
         raise ArtNotServed("no event queue: EVENT_QUEUE_URL is empty")

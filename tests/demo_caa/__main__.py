@@ -21,11 +21,12 @@ from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_statu
 from tests.demo_caa.comparison import Row
 from tests.demo_caa.events import DemoEvent, Events, short
 from tests.demo_caa.screen import CaaScreen
-from tests.demo_caa.servers import ObservedArchive, ObservedWebService
+from tests.demo_caa.servers import observe
 from tests.demo_caa.story import CaaStory, Stage
 from tests.demo_caa.tap import MessageTap
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
 from tests.servers.musicbrainz import database, relay
+from tests.servers.musicbrainz_ws import MusicBrainz
 from tests.servers.postgres import postgres
 from tests.servers.site import Request
 from tests.support.programs import postgres_programs
@@ -111,8 +112,9 @@ def _introduce(screen: CaaScreen, given: Settings) -> None:
 def _stage(stack: ExitStack, home: Path, log: Path, screen: CaaScreen) -> Stage:
     """Start everything but what listens to the broker."""
     events = Events()
-    archive = stack.enter_context(ObservedArchive(partial(_note, events, "archive")))
-    web_service = stack.enter_context(ObservedWebService(partial(_note, events, "service")))
+    archive, web_service = stack.enter_context(ArchiveServer()), stack.enter_context(MusicBrainz())
+    observe(archive, partial(_note, events, "archive"))
+    observe(web_service, partial(_note, events, "service"))
     # First of all, and alone: only one can install packages at a time.
     database_url = stack.enter_context(postgres())
     database.install(database_url)

@@ -1,4 +1,4 @@
-"""How the demo is shown: lines that wrap on a terminal, and are left whole elsewhere."""
+"""How the demo is shown: coloured lines on a terminal, and plain ones elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from demo.display import printable
@@ -42,14 +40,7 @@ class CaaScreen:
         """Print what happened, and how often in a row."""
         text = printable(event.text) + (f"  ({count} times)" if count > 1 else "")
         style = _COLOURS.get(event.label, "")
-        if not self.is_terminal:
-            self._console.print(Text(f"  {event.label:<{_LABEL}}{text}"))
-            return
-        grid = Table.grid(padding=0)
-        grid.add_column(width=_LABEL, no_wrap=True)
-        grid.add_column(overflow="fold")
-        grid.add_row(Text(event.label, style or "dim"), Text(text, style if event.label in ("retry", "failed") else ""))
-        self._console.print(Padding(grid, (0, 0, 0, 2)))
+        self._console.print(Text(f"  {event.label:<{_LABEL}}{text}", style))
 
     def table(self, rows: Sequence[Row]) -> None:
         """Print what was expected of each item and what was found."""

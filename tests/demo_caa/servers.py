@@ -1,48 +1,24 @@
-"""The archive and the web service, which tell of every request and of how they answered it."""
+"""Reports of every request to a server and of how it answered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.servers.archive import ArchiveServer
-from tests.servers.musicbrainz_ws import MusicBrainz
-from tests.servers.site import Answer, Request, Wire
+from tests.servers.site import Answer, Request, Site, Wire
 
 #: Called with a request and the status that it is about to be answered with.
 Note = Callable[[Request, int], None]
 
 
-class ObservedArchive(ArchiveServer):
-    """The archive's stand-in, which reports each request before it answers."""
+def observe(server: Site, note: Note) -> None:
+    """Have a server report each request before it answers: what comes of the answer comes later."""
+    route = server.route
 
-    def __init__(self, note: Note) -> None:
-        super().__init__()
-        self._note = note
+    def noted(request: Request) -> Answer:
+        answer = route(request)
+        return lambda request, wire: answer(request, _Noting(wire, lambda status: note(request, status)))
 
-    def route(self, request: Request) -> Answer:
-        """Answer as the stand-in does."""
-        return noted(super().route(request), self._note)
-
-
-class ObservedWebService(MusicBrainz):
-    """The web service's stand-in."""
-
-    def __init__(self, note: Note) -> None:
-        super().__init__()
-        self._note = note
-
-    def route(self, request: Request) -> Answer:
-        """Answer as the stand-in does."""
-        return noted(super().route(request), self._note)
-
-
-def noted(answer: Answer, note: Note) -> Answer:
-    """Return an answer that is noted before it is sent: what comes of it comes later."""
-
-    def write(request: Request, wire: Wire) -> None:
-        answer(request, _Noting(wire, lambda status: note(request, status)))
-
-    return write
+    server.route = noted  # type: ignore[method-assign]
 
 
 class _Noting(Wire):

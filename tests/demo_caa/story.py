@@ -21,10 +21,10 @@ from demo.supervisor import Supervisor
 from tests.demo_caa.comparison import Row, compare
 from tests.demo_caa.events import DemoEvent, Events, short
 from tests.demo_caa.screen import CaaScreen
-from tests.demo_caa.servers import ObservedArchive, ObservedWebService
 from tests.demo_caa.tap import MessageTap
-from tests.servers.archive import error
+from tests.servers.archive import ArchiveServer, error
 from tests.servers.musicbrainz import changes, database
+from tests.servers.musicbrainz_ws import MusicBrainz
 
 #: The three releases, and the ids of the images that each begins with.
 KEPT, MERGED, DELETED = (f"{name}000000-0000-4000-8000-000000000001" for name in ("a1", "b2", "c3"))
@@ -54,8 +54,8 @@ class Stage:
     environment: Mapping[str, str]
     project: Project
     database_url: str
-    archive: ObservedArchive
-    web_service: ObservedWebService
+    archive: ArchiveServer
+    web_service: MusicBrainz
     supervisor: Supervisor
     events: Events
     screen: CaaScreen

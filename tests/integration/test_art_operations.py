@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from app.celery import app
 from app.cli.main import cli
+from app.coverart import event_table
 from app.coverart.event_state import ReaderStatus, event_queue_state
 from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.jobs import EVENT
@@ -209,14 +210,15 @@ def test_without_redis_which_may_have_a_pause_no_event_is_published(
 
 def test_events_are_listed_and_shown_with_their_reasons(desk: Desk) -> None:
     event = desk.fail(A, "ArchiveRefused: 400")
-    [listed] = art.list_events(desk.ops, "failed", limit=10)
-    assert (listed.id, listed.reasons) == (event, ["ArchiveRefused: 400"])
-    assert art.find_event(desk.ops, event) == listed
-    with pytest.raises(ActRefused, match=f"event {event + 1}: the table does not have it"):
-        art.find_event(desk.ops, event + 1)
+    with art.open_table(desk.ops) as table:
+        [listed] = event_table.list_events(table, "failed", limit=10)
+        assert (listed.id, listed.reasons) == (event, ["ArchiveRefused: 400"])
+        assert event_table.find_events(table, [event]) == [listed]
+        with pytest.raises(ActRefused, match=f"event {event + 1}: the table does not have it"):
+            event_table.find_events(table, [event + 1])
     without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
     with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):
-        art.list_events(Operations(without, command_operator()), "failed", limit=1)
+        art.hand_back(Operations(without, command_operator()))
 
 
 def test_the_commands_print_what_they_did_and_the_state(
