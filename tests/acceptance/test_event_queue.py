@@ -120,17 +120,6 @@ class Scene:
             ([f"%{self.one}%", f"%{self.two}%"],),
         ).fetchall()
 
-    def queue(self, action: str, message: dict[str, object], **columns: Any) -> int:
-        """Queue an event as a trigger does; return its id."""
-        given = {"entity_type": "release", "action": action, "message": json.dumps(message), **columns}
-        added = self.art.database.execute(
-            f"INSERT INTO artwork_indexer.event_queue ({', '.join(given)})"
-            f" VALUES ({', '.join(['%s'] * len(given))}) RETURNING id",
-            list(given.values()),
-        ).fetchone()
-        assert added is not None
-        return int(added[0])
-
     def update(self, assignment: str, where: str = "true") -> None:
         """Change the rows of this scene as an operator does, and wake the reader."""
         self.art.database.execute(
@@ -393,7 +382,9 @@ def test_an_event_that_a_killed_indexer_left_running_is_not_failed_by_its_age_an
         ago = art.database.execute("SELECT now() - interval '5 minutes'").fetchone()
         assert ago is not None
         times = {"created": ago[0], "last_updated": ago[0]}
-        left = scene.queue("index", {"gid": scene.one}, state="running", attempts=2, **times)
+        left = changes.queue_event(
+            art.database, "index", json.dumps({"gid": scene.one}), state="running", attempts=2, **times
+        )
     with musicbrainz.connect(art.environment["EVENT_QUEUE_URL"]) as connection:
         forget_completed(connection)
     assert scene.rows() == [("index", "running", 2)]

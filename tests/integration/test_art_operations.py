@@ -45,14 +45,7 @@ class Desk:
     db: changes.Db
 
     def add(self, gid: str, *, action: str = "index", entity: str = "release", **columns: Any) -> int:
-        given = {"entity_type": entity, "action": action, "message": json.dumps({"gid": gid}), **columns}
-        row = self.db.execute(
-            f"INSERT INTO artwork_indexer.event_queue ({', '.join(given)}) VALUES"
-            f" ({', '.join(['%s'] * len(given))}) RETURNING id",
-            list(given.values()),
-        ).fetchone()
-        assert row is not None
-        return int(row[0])
+        return changes.queue_event(self.db, action, json.dumps({"gid": gid}), entity_type=entity, **columns)
 
     def fail(self, gid: str, reason: str, **columns: Any) -> int:
         event = self.add(gid, **{"state": "failed", "attempts": MAX_ATTEMPTS, **columns})
@@ -60,8 +53,7 @@ class Desk:
         return event
 
     def states(self) -> dict[int, tuple[str, int]]:
-        rows = self.db.execute("SELECT id, state::text, attempts FROM artwork_indexer.event_queue")
-        return {id: (state, attempts) for id, state, attempts in rows}
+        return changes.event_states(self.db)
 
     @property
     def status(self) -> ReaderStatus:

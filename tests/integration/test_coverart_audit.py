@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import pytest
-from pydantic import SecretStr
 
 from app.coverart.archive import Archive, PublicArchive
 from app.coverart.audit import ArtFinding, FindHomes, ReadMetadata, audit, same_listing
@@ -18,7 +17,7 @@ from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, listing
 from app.coverart.webservice import WebService
 from app.errors import ArchiveError, ArchiveUnavailable
 from config.settings import Settings
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken, slow_down
+from tests.servers.archive import ArchiveServer, broken, slow_down
 from tests.servers.musicbrainz_ws import MusicBrainz, metadata
 from tests.servers.site import Answer, reply
 
@@ -49,13 +48,7 @@ def server() -> Iterator[ArchiveServer]:
 
 
 def settings_of(server: ArchiveServer, ws_url: str = "http://127.0.0.1:1") -> Settings:
-    return Settings(
-        archive_url=server.path_url,
-        archive_public_url=server.public_url,
-        archive_access_key=SecretStr(ACCESS_KEY),
-        archive_secret_key=SecretStr(SECRET_KEY),
-        musicbrainz_ws_url=ws_url,
-    )
+    return Settings(musicbrainz_ws_url=ws_url, **server.settings)
 
 
 def nobodys(images: Collection[int]) -> dict[int, str]:

@@ -24,6 +24,8 @@ from tests.servers import hazards
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
 from tests.servers.musicbrainz_ws import MusicBrainz, busy, slow
 from tests.servers.site import Answer, Request, failure, redirect, reply
+from tests.support import art
+from tests.support.art import Sent
 
 pytestmark = pytest.mark.integration
 
@@ -47,11 +49,6 @@ BUCKET = {
 }
 JSON_TYPE = {"content-type": "application/json; charset=utf-8"}
 XML_TYPE = {"content-type": "application/xml; charset=utf-8"}
-
-#: What HTTP itself needs, and says nothing of the job.
-TRANSPORT = {"host", "accept-encoding", "connection", "content-length"}
-
-Sent = tuple[str, str, dict[str, str], bytes]
 
 
 @pytest.fixture
@@ -102,16 +99,8 @@ def run_index(both: Ends, entity: Entity = RELEASE, project: Project = COVER_ART
 
 
 def sent(requests: list[Request]) -> list[Sent]:
-    """Return requests as method, path, headers and body."""
-    return [
-        (
-            request.method,
-            request.path,
-            {name: value for name, value in request.headers.items() if name not in TRANSPORT},
-            request.body,
-        )
-        for request in requests
-    ]
+    """Return requests as what their jobs are about."""
+    return list(map(art.sent, requests))
 
 
 # What is sent

@@ -26,7 +26,7 @@ from app.coverart.project import COVER_ART, EVENT_ART, Entity
 from app.errors import ArchiveError
 from app.redis_state.client import get_redis
 from config.settings import ROOT, Settings
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken
+from tests.servers.archive import ArchiveServer, broken
 from tests.servers.musicbrainz import changes
 from tests.servers.musicbrainz_ws import MusicBrainz
 from tests.servers.site import Answer, Request
@@ -187,12 +187,7 @@ def test_a_move_that_lost_its_locks_with_redis_deletes_nothing_and_runs_again(lo
     bucket, file = COVER_ART.bucket(A), COVER_ART.image_file(A, 1, "jpg")
     with RedisLosingArchive(locks.redis) as server:
         server.upload(bucket, file, b"picture")
-        settings = Settings(
-            archive_url=server.path_url,
-            archive_access_key=SecretStr(ACCESS_KEY),
-            archive_secret_key=SecretStr(SECRET_KEY),
-            musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"),
-        )
+        settings = Settings(musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"), **server.settings)
         indexer = replace(Indexer.of("cover-art-archive", settings, locks.redis), read_home=lambda _: B, locks=locks)
         with pytest.raises(Postpone, match="lost"):
             indexer.run(Move(1, A, B, "jpg"))
@@ -229,10 +224,7 @@ def merged(musicbrainz_url: str, redis_url: str) -> Iterator[Merged]:
         settings = Settings(
             musicbrainz_url=SecretStr(musicbrainz_url),
             musicbrainz_ws_url=web_service.ws_url,
-            archive_url=archive.path_url,
-            archive_public_url=archive.public_url,
-            archive_access_key=SecretStr(ACCESS_KEY),
-            archive_secret_key=SecretStr(SECRET_KEY),
+            **archive.settings,
         )
         artist = changes.add_artist(db, "Miles Davis")
         for gid in (OLD, NEW, LAST):

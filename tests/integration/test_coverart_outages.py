@@ -58,18 +58,16 @@ def web_service() -> Iterator[MusicBrainz]:
         yield running
 
 
-def indexer_for(redis: Redis, archive_url: str, ws_url: str = "http://127.0.0.1:1") -> Indexer:
+def indexer_for(redis: Redis, archive: ArchiveServer, ws_url: str, **more: Any) -> Indexer:
     """Return an indexer whose database has every release, with one image each."""
-    settings = Settings(
-        musicbrainz_url=SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"),
-        musicbrainz_ws_url=ws_url,
-        archive_url=archive_url,
-        archive_access_key=SecretStr(ACCESS),
-        archive_secret_key=SecretStr(SECRET),
-        response_timeout=0.3,
-        art_window=0,
-        art_outage_pause=30,
-    )
+    given: dict[str, Any] = {
+        "musicbrainz_url": SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"),
+        "musicbrainz_ws_url": ws_url,
+        "response_timeout": 0.3,
+        "art_window": 0,
+        "art_outage_pause": 30,
+    }
+    settings = Settings(**{**given, **archive.settings, **more})
     return replace(
         Indexer.of("cover-art-archive", settings, redis),
         read_entity=lambda gid: Entity(gid, (Image(1, "jpg", "", 1, True, True, False, ("Front",)),)),
@@ -79,7 +77,7 @@ def indexer_for(redis: Redis, archive_url: str, ws_url: str = "http://127.0.0.1:
 
 @pytest.fixture
 def indexer(redis: Redis, server: ArchiveServer, web_service: MusicBrainz) -> Indexer:
-    return indexer_for(redis, server.path_url, web_service.ws_url)
+    return indexer_for(redis, server, web_service.ws_url)
 
 
 def handle(indexer: Indexer, job: Job, headers: Mapping[str, Any] | None = None) -> Exception | None:
@@ -218,10 +216,11 @@ def test_an_item_that_the_archive_throttles_waits_for_a_while_and_then_spends_re
     assert isinstance(handle(indexer, Delete(gid, 1), {FREE_RUNS: MAX_FREE_RUNS}), ArchiveError)
 
 
-def test_an_archive_that_refuses_connections_opens_the_circuit_breaker(redis: Redis) -> None:
+def test_an_archive_that_refuses_connections_opens_the_circuit_breaker(redis: Redis, server: ArchiveServer) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        indexer = indexer_for(redis, f"http://127.0.0.1:{unused.getsockname()[1]}/{{bucket}}/{{file}}")
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/{{bucket}}/{{file}}"
+        indexer = indexer_for(redis, server, "http://127.0.0.1:1", archive_url=url)
         errors = [handle(indexer, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
     assert [type(error) for error in errors] == [Postpone] * OUTAGE_ITEMS
     assert indexer.services.archive.seconds_open() > 0
@@ -253,14 +252,8 @@ def test_while_the_web_service_is_away_jobs_that_need_it_wait_and_the_others_run
 def test_while_the_database_is_away_jobs_that_need_it_wait_and_the_others_run(
     redis: Redis, server: ArchiveServer, web_service: MusicBrainz, indexer: Indexer
 ) -> None:
-    read = Indexer.of(
-        "cover-art-archive",
-        Settings(
-            musicbrainz_url=SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"),
-            art_window=0,
-        ),
-        redis,
-    ).read_entity
+    nowhere = Settings(musicbrainz_url=SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"), art_window=0)
+    read = Indexer.of("cover-art-archive", nowhere, redis).read_entity
     away = replace(indexer, read_entity=read)
     for gid in gids(OUTAGE_ITEMS):
         error = handle(away, Index(gid))

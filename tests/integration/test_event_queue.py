@@ -30,7 +30,7 @@ from app.messages.art_event_reader import EventReader
 from app.redis_state.client import get_redis
 from app.topology.queues import art_queues
 from config.settings import Settings
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, error
+from tests.servers.archive import ArchiveServer, error
 from tests.servers.musicbrainz import changes, database
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
@@ -51,23 +51,13 @@ class Table:
     published: list[Outgoing] = field(default_factory=list)
 
     def add(self, action: str, message: str = "{}", *, parents: Sequence[int] = (), **columns: Any) -> int:
-        given = {"entity_type": "release", **columns}
-        names = ", ".join(["action", "message", "depends_on", *given])
-        values = [action, message, list(parents) or None, *given.values()]
-        marks = ", ".join(["%s"] * len(values))
-        row = self.db.execute(
-            f"INSERT INTO artwork_indexer.event_queue ({names}) VALUES ({marks}) RETURNING id", values
-        ).fetchone()
-        assert row is not None
-        return int(row[0])
+        return changes.queue_event(self.db, action, message, depends_on=list(parents) or None, **columns)
 
     def set(self, assignment: str, event: int) -> None:
         self.db.execute(f"UPDATE artwork_indexer.event_queue SET {assignment} WHERE id = %s", (event,))
 
     def states(self) -> dict[int, tuple[str, int]]:
-        """Return state and attempts of each event."""
-        rows = self.db.execute("SELECT id, state::text, attempts FROM artwork_indexer.event_queue ORDER BY id")
-        return {id: (state, attempts) for id, state, attempts in rows}
+        return changes.event_states(self.db)
 
     def reasons(self, event: int) -> list[str]:
         rows = self.db.execute(
@@ -148,8 +138,7 @@ def table(database_url: str) -> Iterator[Table]:
 @pytest.fixture
 def art(table: Table, settings: Settings) -> Iterator[Art]:
     with ArchiveServer() as archive:
-        places = {"musicbrainz_url": SecretStr(table.url), "archive_url": archive.path_url}
-        keys = {"archive_access_key": SecretStr(ACCESS_KEY), "archive_secret_key": SecretStr(SECRET_KEY)}
+        places = {"musicbrainz_url": SecretStr(table.url), **archive.settings}
         artist = changes.add_artist(table.db, "Miles Davis")
         for each in (A, B):
             changes.add_release(table.db, "Kind of Blue", artist, gid=each)
@@ -157,7 +146,7 @@ def art(table: Table, settings: Settings) -> Iterator[Art]:
         table.db.execute("DELETE FROM artwork_indexer.event_queue")
         archive.upload(f"mbid-{A}", f"mbid-{A}-1.jpg", b"picture")
         with get_redis(settings.redis) as redis:
-            yield Art(table, archive, Indexer.of(COVER_ART.prefix, settings.model_copy(update=places | keys), redis))
+            yield Art(table, archive, Indexer.of(COVER_ART.prefix, settings.model_copy(update=places), redis))
         for each in (A, B):
             changes.delete(table.db, COVER_ART, each)
 

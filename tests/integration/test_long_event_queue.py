@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,9 @@ from tests.servers.musicbrainz import changes, database
 pytestmark = pytest.mark.integration
 
 QUEUED, COMPLETED, FAILED = 200_000, 500_000, 20_000
+
+#: The message of an event of one release.
+GID = '{"gid": "0a000000-0000-4000-8000-000000000001"}'
 
 #: Rows of the table that a look may visit: it reads a page of 100, or a few of them.
 MOST_ROWS = 3_000
@@ -49,15 +51,6 @@ class LongQueue:
 
     def analyze(self) -> None:
         self.db.execute("ANALYZE artwork_indexer.event_queue")
-
-    def add(self, gid: str) -> int:
-        row = self.db.execute(
-            "INSERT INTO artwork_indexer.event_queue (entity_type, action, message) VALUES ('release', 'index', %s)"
-            " RETURNING id",
-            (json.dumps({"gid": gid}),),
-        ).fetchone()
-        assert row is not None
-        return int(row[0])
 
     def publish(self, publisher: EventPublisher, messages: list[Outgoing]) -> list[int]:
         """Publish once, and return the ids of the events."""
@@ -171,7 +164,7 @@ def test_a_new_upload_is_published_at_once_beside_a_long_queue_and_the_oldest_go
     queue.fill("queued", QUEUED)
     publisher, messages = new_publisher()
     assert len(queue.publish(publisher, messages)) == event_queue.MIN_IN_FLIGHT
-    upload = queue.add("0a000000-0000-4000-8000-000000000001")
+    upload = changes.queue_event(queue.db, "index", GID)
     # The workers have done one half, so there is room for as many.
     queue.db.execute(
         "UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE id IN (SELECT id FROM"
@@ -187,10 +180,7 @@ def test_a_new_upload_is_published_at_once_beside_a_long_queue_and_the_oldest_go
 def test_events_that_may_not_run_hold_up_no_other_however_many_they_are(queue: LongQueue) -> None:
     # All of them failed just now, and wait for an hour.
     queue.fill("queued", 5_000, action="deindex", attempts=1, updated="now")
-    deletion = queue.db.execute(
-        "INSERT INTO artwork_indexer.event_queue (entity_type, action, message) VALUES ('release', 'deindex',"
-        """ '{"gid": "0a000000-0000-4000-8000-000000000001"}') RETURNING id"""
-    ).fetchall()
+    deletion = changes.queue_event(queue.db, "deindex", GID)
     # They are older than 1,000 others that may not run either.
     queue.db.execute(
         INSERT, {"state": "queued", "count": 1_000, "action": "noop", "attempts": 5, "updated": "now", "since": "now"}
@@ -200,5 +190,5 @@ def test_events_that_may_not_run_hold_up_no_other_however_many_they_are(queue: L
     while not queue.publish(publisher, messages):
         assert publisher.unfinished
         looks += 1
-    assert [message.headers[EVENT] for message in messages] == [deletion[0][0]]
+    assert [message.headers[EVENT] for message in messages] == [deletion]
     assert looks > 1

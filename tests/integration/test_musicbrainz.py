@@ -24,7 +24,7 @@ from app.errors import DatabaseFailed, DatabaseUnavailable
 from app.messages.art_event_reader import EventReader
 from app.redis_state.client import get_redis
 from config.settings import Settings
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
+from tests.servers.archive import ArchiveServer
 from tests.servers.musicbrainz import changes, database
 from tests.servers.musicbrainz_ws import MusicBrainz
 from tests.servers.postgres import hanging, pause_replay, postgres, standby_of
@@ -366,13 +366,7 @@ class Art:
 def art(pair: Pair, settings: Settings) -> Iterator[Art]:
     with ArchiveServer() as archive, MusicBrainz() as web_service:
         web_service.set_entity("release", pair.gid, "Kind of Blue")
-        update = {
-            "musicbrainz_ws_url": web_service.ws_url,
-            "archive_url": archive.path_url,
-            "archive_public_url": archive.public_url,
-            "archive_access_key": SecretStr(ACCESS_KEY),
-            "archive_secret_key": SecretStr(SECRET_KEY),
-        }
+        update = {"musicbrainz_ws_url": web_service.ws_url, **archive.settings}
         yield Art(archive, settings.model_copy(update=update))
 
 
@@ -380,19 +374,6 @@ def both(pair: Pair) -> str:
     """Return a URL of both servers, the standby first."""
     folders = [parse_qs(urlsplit(url).query)["host"][0] for url in (pair.standby, pair.primary)]
     return urlsplit(pair.primary)._replace(query=f"host={','.join(folders)}").geturl()
-
-
-def test_a_listing_is_never_computed_from_a_standby_and_its_job_waits_for_the_primary(pair: Pair, art: Art) -> None:
-    with connect(pair.standby) as connection:
-        stale = entity(connection, COVER_ART, pair.gid)
-    assert stale is not None
-    assert stale.images == ()
-    indexer = art.indexer(pair.standby)
-    with pytest.raises(Postpone, match="the primary is needed, and this is a standby"):
-        indexer.handle(Index(pair.gid), "id", {})
-    assert art.archive.requests == []
-    art.indexer(both(pair)).handle(Index(pair.gid), "id", {})
-    assert art.archive.files(f"mbid-{pair.gid}")["index.json"] == pair.listing()
 
 
 def test_the_job_of_an_event_is_not_computed_from_a_standby_and_costs_no_attempt(pair: Pair, art: Art) -> None:

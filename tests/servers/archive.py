@@ -9,8 +9,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
+
+from pydantic import SecretStr
 
 from tests.servers.faults import Faults
 from tests.servers.site import Answer, Request, Site, redirect, reply
@@ -88,7 +90,7 @@ class ArchiveServer(Site):
     def __init__(self, *, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY, port: int = 0) -> None:
         super().__init__(port=port)
         self.faults = Faults()
-        self.over_limit = False
+        self._keys = access_key, secret_key
         self._authorization = f"LOW {access_key}:{secret_key}"
         self._items: dict[str, StoredItem] = {}
         self._state = threading.RLock()
@@ -107,6 +109,13 @@ class ArchiveServer(Site):
     def public_url(self) -> str:
         """What `/metadata/` and `/download/` are below."""
         return self.at("")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a client of this archive."""
+        access, secret = map(SecretStr, self._keys)
+        urls = {"archive_url": self.path_url, "archive_public_url": self.public_url}
+        return {**urls, "archive_access_key": access, "archive_secret_key": secret}
 
     def item(self, bucket: str) -> StoredItem | None:
         """Return an item, or None."""
@@ -143,9 +152,6 @@ class ArchiveServer(Site):
         if fault := self.faults.take(request):
             return fault
         url = urlsplit(request.path)
-        query = parse_qs(url.query)
-        if "check_limit" in query:
-            return self._limit(query)
         with self._state:
             bucket, name = _place(request.headers.get("host", ""), url.path)
             if bucket == "metadata":
@@ -217,10 +223,6 @@ class ArchiveServer(Site):
         if item.dark:
             return {"is_dark": True, "nodownload": True, "metadata": about}
         return {"files": [_described(item, name) for name in item.files], "metadata": about}
-
-    def _limit(self, query: Mapping[str, list[str]]) -> Answer:
-        given = {name: query.get(name, [""])[0] for name in ("bucket", "accesskey")}
-        return _json({**given, "over_limit": int(self.over_limit), "detail": {}})
 
 
 def _place(host: str, path: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, LiteralString
 
 from psycopg import Connection
-from psycopg.sql import SQL, Composed, Identifier
+from psycopg.sql import SQL, Composed, Identifier, Placeholder
 
 from app.coverart.project import COVER_ART, Project
 
@@ -153,6 +153,24 @@ def delete(db: Db, project: Project, gid: str) -> None:
 def add_cover(db: Db, gid: str, image: int, *, types: Sequence[int] = (1,)) -> int:
     """Add an approved JPEG to a release, by default its front; return the number of its edit."""
     return add_art(db, COVER_ART, gid, image, types=types)
+
+
+def queue_event(db: Db, action: str, message: str, **columns: Any) -> int:
+    """Queue an event, by default of a release, as a trigger does; `message` is JSON. Return its id."""
+    given = {"entity_type": "release", "action": action, "message": message, **columns}
+    added = db.execute(
+        SQL("INSERT INTO artwork_indexer.event_queue ({}) VALUES ({}) RETURNING id").format(
+            SQL(", ").join(map(Identifier, given)), SQL(", ").join([Placeholder()] * len(given))
+        ),
+        list(given.values()),
+    )
+    return int(_one(added.fetchone()))
+
+
+def event_states(db: Db) -> dict[int, tuple[str, int]]:
+    """Return state and attempts of each event."""
+    rows = db.execute("SELECT id, state::text, attempts FROM artwork_indexer.event_queue ORDER BY id")
+    return {id: (state, attempts) for id, state, attempts in rows}
 
 
 def _add_edit(db: Db, *, closed: bool) -> int:
