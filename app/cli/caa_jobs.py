@@ -22,7 +22,7 @@ from app.cli.context import operations
 from app.cli.progress import Show, shown_progress
 from app.coverart import musicbrainz
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
-from app.coverart.musicbrainz import FIRST_GID, Connection
+from app.coverart.musicbrainz import FIRST_GID, Connection, GidKind
 from app.coverart.project import Entity, served
 from app.errors import ArtNotServed, InvalidJob, ResourceNotFound
 from config.settings import get_settings
@@ -103,7 +103,7 @@ class GidRun:
 
         Without given gids, also those that were merged into others or deleted.
         """
-        kinds = get_args(musicbrainz.GidKind)
+        kinds = get_args(GidKind)
         every = (musicbrainz.gids_of(kind, connection, self.project, after=self.after) for kind in kinds)
         gids = iter(self.gids) if self.gids else islice(heapq.merge(*every), self.limit)
         for page in self.batches(gids, most=_PAGE):
@@ -116,8 +116,8 @@ class GidRun:
         """Return the number of gids; `audited` counts those that were merged into others or deleted, too."""
         if self.gids:
             return len(self.gids)
-        with_art, gone = musicbrainz.count_gids(connection, self.project, after=self.after)
-        total = with_art + (gone if audited else 0)
+        kinds: tuple[GidKind, ...] = get_args(GidKind) if audited else ("with_art",)
+        total = sum(musicbrainz.count_gids(kind, connection, self.project, after=self.after) for kind in kinds)
         return total if self.limit is None else min(total, self.limit)
 
     def publish(self, jobs: Sequence[Job]) -> None:

@@ -186,15 +186,19 @@ class ArchiveItem:
 
 
 @dataclass(frozen=True, slots=True)
-class PublicArchive:
-    """Reads the public part of the archive, below `url`, which has no slash at its end.
+class RemoteReader:
+    """Reads from a service at `url`, which has no slash at its end.
 
-    Every read of an item runs in the context that `watch` returns for its bucket.
+    Every read about an item runs in the context that `watch` returns for its bucket.
     """
 
     url: str
     http: ApiClient
-    watch: Watch = lambda _: nullcontext()
+    watch: Watch
+
+
+class PublicArchive(RemoteReader):
+    """Reads the public part of the archive."""
 
     @classmethod
     def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:

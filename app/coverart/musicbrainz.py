@@ -213,10 +213,10 @@ def gids_of(
         [after] = rows[-1]
 
 
-def count_gids(connection: Connection, project: Project, *, after: str = FIRST_GID) -> tuple[int, int]:
-    """Return the number of gids of entities with images, and that of merged and deleted ones."""
-    [row] = _read(connection, project, "counts", after=after, entity=project.entity)
-    return int(row[0]), int(row[1])
+def count_gids(kind: GidKind, connection: Connection, project: Project, *, after: str = FIRST_GID) -> int:
+    """Return the number of gids that `gids_of` yields."""
+    [[count]] = _read(connection, project, kind, counted=True, after=after, limit=None, entity=project.entity)
+    return int(count)
 
 
 def homes(connection: Connection, project: Project, images: Collection[int]) -> dict[int, str]:
@@ -224,22 +224,23 @@ def homes(connection: Connection, project: Project, images: Collection[int]) -> 
     return dict(_read(connection, project, "homes", images=list(images)))
 
 
-def _read(connection: Connection, project: Project, query: str, **values: object) -> list[tuple[Any, ...]]:
-    """Return the rows of a query of queries.sql."""
+def _read(
+    connection: Connection, project: Project, query: str, *, counted: bool = False, **values: object
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a query of queries.sql, or their number."""
     # One round trip: the server takes statements that come together for one transaction.
-    cursor = psycopg.ClientCursor(connection).execute(_query(query, project), values)
+    cursor = psycopg.ClientCursor(connection).execute(_query(query, project, counted), values)
     while cursor.nextset():
         pass
     return cursor.fetchall()
 
 
 @cache
-def _query(name: str, project: Project) -> bytes:
-    """Return a query of queries.sql for the tables of a project, with its time limit."""
+def _query(name: str, project: Project, counted: bool) -> bytes:
+    """Return a query of queries.sql for the tables of a project, or one that counts its rows, with its time limit."""
     text = Path(__file__).with_name("queries.sql").read_text()
     _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     queries: Mapping[str, LiteralString] = dict(zip(parts[::2], parts[1::2], strict=True))
-    seconds = COUNT_SECONDS if name == "counts" else READ_SECONDS
     query = SQL(queries[name]).format(
         schema=Identifier(project.schema),
         table=Identifier(project.table),
@@ -249,7 +250,10 @@ def _query(name: str, project: Project) -> bytes:
         is_back=SQL("listing.is_back") if project.has_back else SQL("FALSE"),
         changed=SQL(_CHANGED[project.has_artists]),
     )
-    return SQL("{}; {}").format(_READ_ONLY.format(round(seconds * 1_000)), query).as_bytes()
+    if counted:
+        query = SQL("SELECT count(*) FROM ({}) AS row").format(query)
+    milliseconds = round((COUNT_SECONDS if counted else READ_SECONDS) * 1_000)
+    return SQL("{}; {}").format(_READ_ONLY.format(milliseconds), query).as_bytes()
 
 
 def _is_outage(error: psycopg.Error) -> bool:

@@ -82,21 +82,6 @@ WHERE deleted.gid > %(after)s AND deleted.data ->> 'entity_type' = %(entity)s
 ORDER BY deleted.gid
 LIMIT %(limit)s
 
--- name: counts
--- The numbers of entities with images, and of merged and deleted ones, after a given gid.
-SELECT
-    (
-        SELECT count(*)
-        FROM musicbrainz.{entity} AS entity
-        WHERE entity.gid > %(after)s AND EXISTS (SELECT FROM {schema}.{table} AS art WHERE art.{entity} = entity.id)
-    ),
-    (SELECT count(*) FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid > %(after)s) + (
-        SELECT count(*)
-        FROM musicbrainz.deleted_entity AS deleted
-        WHERE deleted.gid > %(after)s AND deleted.data ->> 'entity_type' = %(entity)s
-            AND NOT EXISTS (SELECT FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid = deleted.gid)
-    )
-
 -- name: homes
 -- The entity of each image.
 SELECT art.id, entity.gid::text

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Self
 from xml.parsers import expat
 
-from app.coverart.archive import MAX_RETRY_AFTER, Watch, api_client
+from app.coverart.archive import MAX_RETRY_AFTER, RemoteReader, Watch, api_client
 from app.coverart.project import Project
 from app.errors import FetchError, WebServiceError, WebServiceUnavailable
-from app.http.api_client import ApiClient
 from config.settings import Settings
 
 #: Statuses of an overloaded service, and of a gateway before one that is away. 500 may concern one entity only.
 _UNAVAILABLE = frozenset({429, 502, 503, 504})
 
 
-@dataclass(frozen=True, slots=True)
-class WebService:
-    """Reads from the web service at `url`, which has no slash at its end.
-
-    Every request runs in the context that `watch` returns for its item's bucket.
-    """
-
-    url: str
-    http: ApiClient
-    watch: Watch = lambda _: nullcontext()
+class WebService(RemoteReader):
+    """Reads from the web service."""
 
     @classmethod
     def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
