@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.arguments import AsJson, DryRun, Why
-from app.cli.caa_audit import AuditReport, Comparison, in_order
+from app.cli.caa_audit import AuditReport, Comparison
 from app.cli.caa_events import cli as events
 from app.cli.caa_events import print_requeued
 from app.cli.caa_jobs import GidRun
@@ -96,9 +96,9 @@ def audit(
     ):
         public, web_service = PublicArchive.of(run.settings), WebService.of(run.settings)
         comparison = Comparison(run.project, public, web_service, second, given=not every, every_metadata=metadata)
-        compared = in_order(comparison.findings, run.auditable(connection), jobs=jobs, stop=comparison.stop)
+        compared = comparison.compare(run.auditable(connection), jobs=jobs)
         with run.progress(partial(run.total, connection, audited=True)) as show, closing(compared):
-            for (gid, _), found in compared:
+            for gid, found in compared:
                 report.add(gid, found)
                 run.advance([gid])
                 show()

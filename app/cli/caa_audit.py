@@ -7,9 +7,8 @@ import shlex
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -40,39 +39,12 @@ from app.errors import (
 )
 from app.operations.art_audit import MAX_FINDINGS, MAX_TEXT, ArtAudit, KeptFinding, keep_audit
 
-#: Items that are being compared or wait for an earlier one, for each job. One slow item holds up no other.
-_AHEAD = 16
-
 #: Seconds between attempts to reach an unavailable archive or web service, unless it names them; then the audit ends.
 _PAUSES = (1.0, 4.0, 15.0, 30.0, 60.0)
 _LONGEST_PAUSE = 600.0
 _UNAVAILABLE = (ArchiveUnavailable, WebServiceUnavailable)
 
-Given = TypeVar("Given")
 Result = TypeVar("Result")
-
-
-def in_order(
-    work: Callable[[Given], Result], items: Iterable[Given], *, jobs: int, stop: Callable[[], None] = lambda: None
-) -> Generator[tuple[Given, Result]]:
-    """Yield each item with the result of `work` in the order of `items`, which threads work on, `jobs` at a time.
-
-    Reads at most `jobs` * 16 items ahead. `stop` is called at the end, also after an error, before threads are awaited.
-    """
-    begun: deque[tuple[Given, Future[Result]]] = deque()
-    with ThreadPoolExecutor(jobs, thread_name_prefix="audit") as pool:
-        try:
-            for item in items:
-                begun.append((item, pool.submit(work, item)))
-                while begun and (begun[0][1].done() or len(begun) >= jobs * _AHEAD):
-                    first, result = begun.popleft()
-                    yield first, result.result()
-            while begun:
-                first, result = begun.popleft()
-                yield first, result.result()
-        finally:
-            stop()
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +61,19 @@ class Comparison:
     every_metadata: bool
     _in_use: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def compare(
+        self, pages: Iterable[Sequence[tuple[str, Entity | None]]], *, jobs: int
+    ) -> Generator[tuple[str, tuple[ArtFinding, ...] | RemoteError]]:
+        """Yield each gid with what `findings` returns for it, in their order; `jobs` items are compared at a time."""
+        with ThreadPoolExecutor(jobs, thread_name_prefix="audit") as pool:
+            try:
+                for page in pages:
+                    yield from zip((gid for gid, _ in page), pool.map(self.findings, page), strict=True)
+            finally:
+                # Threads that pause are awaited, also after an error.
+                self._stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def findings(self, pair: tuple[str, Entity | None]) -> tuple[ArtFinding, ...] | RemoteError:
         """Return the differences of the item of a gid with its entity, or the error of an item that cannot be read.
@@ -132,10 +117,6 @@ class Comparison:
     def metadata(self, gid: str) -> bytes | None:
         """Return the metadata that an `index` of a gid would write now, None for an entity that is gone."""
         return self._patiently(lambda: self.web_service.metadata(self.project, gid))
-
-    def stop(self) -> None:
-        """End the pauses of all threads."""
-        self._stopped.set()
 
     def _patiently(self, read: Callable[[], Result]) -> Result:
         """Return what `read` returns; while its service is unavailable, pause as long as it says, or by `_PAUSES`."""

@@ -98,8 +98,8 @@ class GidRun:
                 raise ResourceNotFound(f"{self.project.entity} {gid}: MusicBrainz's database does not have it")
         return iter(dict.fromkeys(found[gid].gid for gid in self.gids))
 
-    def auditable(self, connection: Connection) -> Iterator[tuple[str, Entity | None]]:
-        """Yield the gids whose items are compared with their entities, which are read in pages, at the rate.
+    def auditable(self, connection: Connection) -> Iterator[list[tuple[str, Entity | None]]]:
+        """Yield the gids whose items are compared with their entities, page by page, at the rate.
 
         Without given gids, also those that were merged into others or deleted.
         """
@@ -107,10 +107,9 @@ class GidRun:
         every = (musicbrainz.gids_of(kind, connection, self.project, after=self.after) for kind in kinds)
         gids = iter(self.gids) if self.gids else islice(heapq.merge(*every), self.limit)
         for page in self.batches(gids, most=_PAGE):
+            self.wait(len(page))
             found = musicbrainz.entities(connection, self.project, page)
-            for gid in page:
-                self.wait(1)
-                yield gid, found.get(gid)
+            yield [(gid, found.get(gid)) for gid in page]
 
     def total(self, connection: Connection, *, audited: bool) -> int:
         """Return the number of gids; `audited` counts those that were merged into others or deleted, too."""

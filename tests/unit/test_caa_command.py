@@ -1,17 +1,20 @@
-"""`perennial caa` without services: wrong usage, confirmations, the order of an audit's threads, its progress."""
+"""`perennial caa` without services: wrong usage, the threads of an audit, its progress."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from app.cli import caa_jobs
-from app.cli.caa_audit import in_order
+from app.cli.caa_audit import Comparison
 from app.cli.caa_jobs import GidRun
 from app.cli.main import cli
+from app.coverart.audit import ArtFinding
+from app.coverart.project import COVER_ART, Entity
+from app.errors import ArchiveUnavailable
 from config.settings import get_settings
 
 pytestmark = pytest.mark.unit
@@ -42,55 +45,29 @@ def test_wrong_usage_names_the_reason(arguments: list[str], reason: str, monkeyp
     assert reason in " ".join(done.output.replace("│", " ").split())
 
 
-def test_threads_work_at_the_same_time_and_their_results_come_in_order() -> None:
-    together = threading.Barrier(4)
+class Scripted(Comparison):
+    """Compares three items at a time; the third one cannot be compared, and all after it pause."""
 
-    def work(number: int) -> int:
-        together.wait(30)
-        return number * 2
+    together = threading.Barrier(3)
 
-    results = in_order(work, range(40), jobs=4)
-    assert list(results) == [(number, number * 2) for number in range(40)]
-
-
-def test_a_slow_item_holds_up_its_output_but_at_most_16_items_a_job_are_read_ahead() -> None:
-    read: list[int] = []
-    last_was_read = threading.Event()
-
-    def items() -> Iterator[int]:
-        for number in range(100):
-            read.append(number)
-            if len(read) == 32:
-                last_was_read.set()
-            yield number
-
-    def work(number: int) -> int:
-        if number == 0:
-            # Only when all are read that may be, the first one ends.
-            assert last_was_read.wait(30)
-        return number
-
-    results = in_order(work, items(), jobs=2)
-    assert next(results) == (0, 0)
-    assert len(read) == 32
-    assert [number for number, _ in results] == list(range(1, 100))
+    def findings(self, pair: tuple[str, Entity | None]) -> tuple[ArtFinding, ...]:
+        gid, _ = pair
+        if int(gid) < 3:
+            self.together.wait(30)
+        if gid == "2":
+            raise ArchiveUnavailable(gid)
+        if int(gid) > 2:
+            assert self._stopped.wait(30)
+        return (ArtFinding(gid, "dark", ""),)
 
 
-def test_an_error_comes_in_its_turn_and_stops_the_threads_that_pause() -> None:
-    stopped = threading.Event()
-
-    def work(number: int) -> int:
-        if number == 2:
-            raise ValueError(number)
-        if number > 2:
-            assert stopped.wait(30)
-        return number
-
-    results = in_order(work, range(50), jobs=3, stop=stopped.set)
-    assert [next(results), next(results)] == [(0, 0), (1, 1)]
-    with pytest.raises(ValueError, match="2"):
-        next(results)
-    assert stopped.is_set()
+def test_items_are_compared_at_the_same_time_and_an_error_comes_in_its_turn_and_ends_all_pauses() -> None:
+    unused: Any = None
+    comparison = Scripted(COVER_ART, unused, unused, unused, given=False, every_metadata=False)
+    compared = comparison.compare([[(str(number), None) for number in range(50)]], jobs=3)
+    assert [next(compared), next(compared)] == [(gid, (ArtFinding(gid, "dark", ""),)) for gid in ("0", "1")]
+    with pytest.raises(ArchiveUnavailable, match="2"):
+        next(compared)
 
 
 def test_progress_names_the_rate_the_time_left_and_where_to_continue(
