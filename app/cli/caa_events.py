@@ -59,14 +59,14 @@ def requeue(
 @cli.command()
 def pause(why: Why = "") -> None:
     """Publish no event until `resume`; jobs of published ones go on."""
-    art.pause_reader(operations(), why=why)
+    art.steer_reader(operations(), paused=True, why=why)
     typer.echo("the event reader is paused")
 
 
 @cli.command()
 def resume(why: Why = "") -> None:
     """Publish events again."""
-    art.resume_reader(operations(), why=why)
+    art.steer_reader(operations(), paused=False, why=why)
     typer.echo("the event reader is resumed")
 
 

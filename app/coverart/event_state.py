@@ -117,13 +117,12 @@ class ReaderStatus:
         seen = self.redis.get(_SEEN)
         return None if seen is None else max(0.0, time.time() - float(str(seen)))
 
-    def pause(self) -> None:
-        """Have all readers publish nothing until `resume`, also those that start later."""
-        self.redis.set(_PAUSED, 1)
-
-    def resume(self) -> None:
-        """Let readers publish again."""
-        self.redis.delete(_PAUSED)
+    def set_paused(self, paused: bool) -> None:
+        """Have all readers publish nothing, also those that start later, or let them publish again."""
+        if paused:
+            self.redis.set(_PAUSED, 1)
+        else:
+            self.redis.delete(_PAUSED)
 
     def is_paused(self) -> bool:
         """Return whether readers must publish nothing."""

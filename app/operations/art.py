@@ -57,16 +57,10 @@ def read_events(ops: Operations) -> EventReport | None:
         return EventReport(trouble=str(error))
 
 
-def pause_reader(ops: Operations, *, why: str = "") -> None:
-    """Have the reader publish no event until it is resumed. Jobs of published ones go on."""
-    with ops.act("pause events", _SUBJECT, why=why):
-        ReaderStatus(ops.redis).pause()
-
-
-def resume_reader(ops: Operations, *, why: str = "") -> None:
-    """Let the reader publish events again."""
-    with ops.act("resume events", _SUBJECT, why=why):
-        ReaderStatus(ops.redis).resume()
+def steer_reader(ops: Operations, *, paused: bool, why: str = "") -> None:
+    """Have the reader publish no event until it is resumed, or resume it. Jobs of published events go on."""
+    with ops.act("pause events" if paused else "resume events", _SUBJECT, why=why):
+        ReaderStatus(ops.redis).set_paused(paused)
 
 
 def requeue(ops: Operations, ids: Sequence[int] | None, *, dry_run: bool = False, why: str = "") -> Requeued:

@@ -102,7 +102,7 @@ def test_the_state_names_a_dead_reader_old_events_events_that_no_archive_serves_
     assert unserved.startswith("1 events of the type event wait, and no archive serves them")
     assert failed.startswith("3 failed events of the type release (2 ArchiveRefused, 1 This")
     desk.status.touch()
-    desk.status.pause()
+    desk.status.set_paused(True)
     assert [text.split(":")[0] for text in desk.problems()][1] == "the event reader is paused"
 
 
@@ -148,7 +148,7 @@ def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones
     assert art.hand_back(desk.ops, dry_run=True).ids == (fresh, tried, replaced)
     with pytest.raises(ActRefused, match="pause"):
         art.hand_back(desk.ops)
-    desk.status.pause()
+    desk.status.set_paused(True)
     assert art.hand_back(desk.ops).replaced == {replaced: twin}
     assert desk.states() == {
         fresh: ("queued", 0),
@@ -168,7 +168,7 @@ def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones
 
 
 def test_a_paused_reader_publishes_nothing_and_a_resumed_one_goes_on(desk: Desk) -> None:
-    art.pause_reader(desk.ops, why="the other indexer runs")
+    art.steer_reader(desk.ops, paused=True, why="the other indexer runs")
     event = desk.add(A)
     stopping = threading.Event()
     reader = threading.Thread(target=EventReader(desk.ops.settings, stopping=stopping).run)
@@ -176,7 +176,7 @@ def test_a_paused_reader_publishes_nothing_and_a_resumed_one_goes_on(desk: Desk)
     try:
         eventually(lambda: desk.status.seconds_silent() is not None, "it has read the table")
         assert desk.states()[event] == ("queued", 0)
-        art.resume_reader(desk.ops)
+        art.steer_reader(desk.ops, paused=False)
         desk.db.execute("NOTIFY artwork_indexer_event_queue")
         eventually(lambda: desk.states()[event] == ("running", 1), "it is published")
     finally:

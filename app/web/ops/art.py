@@ -19,8 +19,6 @@ from app.web.ops.visits import Acting, Reading
 
 router = APIRouter()
 
-_STEERED = {"pause": art.pause_reader, "resume": art.resume_reader}
-
 
 @router.get("/art", response_class=HTMLResponse)
 def show_art(visit: Reading) -> HTMLResponse:
@@ -65,11 +63,11 @@ def requeue(visit: Acting) -> RedirectResponse:
 @router.post("/art/reader")
 def steer_reader(visit: Acting) -> RedirectResponse:
     """Pause the reader of events, or resume it."""
-    steer = _STEERED.get(visit.value("act"))
-    if steer is None:
+    act = visit.value("act")
+    if act not in ("pause", "resume"):
         raise InvalidMessage("act: expected pause or resume")
-    steer(visit.ops, why=visit.value("why"))
-    return visit.back(f"{OPS_PAGES}/art", f"The event reader is {visit.value('act')}d.")
+    art.steer_reader(visit.ops, paused=act == "pause", why=visit.value("why"))
+    return visit.back(f"{OPS_PAGES}/art", f"The event reader is {act}d.")
 
 
 @router.post("/art/handback")

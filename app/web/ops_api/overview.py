@@ -182,14 +182,14 @@ def requeue_events(ops: Calling, body: RequeueBody) -> Response:
 @router.post("/art/pause", response_model=DoneAnswer, operation_id="pause_events")
 def pause_events(ops: Calling, body: ActBody) -> Response:
     """Let the readers of the event queue publish no event. Jobs of published ones go on."""
-    art.pause_reader(ops, why=body.why)
+    art.steer_reader(ops, paused=True, why=body.why)
     return answer({"done": ["paused"]})
 
 
 @router.post("/art/resume", response_model=DoneAnswer, operation_id="resume_events")
 def resume_events(ops: Calling, body: ActBody) -> Response:
     """Let the readers of the event queue publish events again."""
-    art.resume_reader(ops, why=body.why)
+    art.steer_reader(ops, paused=False, why=body.why)
     return answer({"done": ["resumed"]})
 
 
