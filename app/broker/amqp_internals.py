@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from struct import pack, unpack_from
@@ -41,6 +42,10 @@ _LONG_LONG = b"l"
 _original_read_item: Callable[..., Any] = serialization._read_item
 _original_write_item: Callable[..., None] = serialization._write_item
 _original_loads: Callable[..., Any] = serialization.loads
+_original_read_properties: Callable[..., Any] = serialization.decode_properties_basic
+
+#: How many tables and arrays this thread is reading within each other.
+_nesting = threading.local()
 
 
 class UndecodableText(str):
@@ -138,15 +143,12 @@ def encode_properties(message: Any) -> int:
     return len(encoded)
 
 
-def read_item(buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:
+def read_item(buffer: bytes, offset: int) -> tuple[Any, int]:
     """Return one value of a table, and the offset behind it (AMQP 0-9-1, 4.2.5.5, with RabbitMQ's errata)."""
     kind = buffer[offset]
-    if kind in (_TABLE, _ARRAY):
-        if depth >= MAX_DEPTH:
-            end = offset + 5 + _size(buffer, offset + 1)
-            return NestedTooDeep(buffer[offset:end]), end
-        return (_read_table if kind == _TABLE else _read_array)(buffer, offset + 1, depth + 1)
     try:
+        if kind in (_TABLE, _ARRAY):
+            return _read_nested(buffer, offset)
         return _original_read_item(buffer, offset)  # type: ignore[no-any-return]
     except (ValueError, OverflowError, OSError):
         if kind != _TIMESTAMP:
@@ -172,13 +174,13 @@ def write_item(value: Any, write: Callable[[bytes], Any], bits: Any) -> None:
 
 def read_properties(buffer: bytes, offset: int) -> tuple[dict[str, Any], int]:
     """Return the properties of a message, and the offset behind them (AMQP 0-9-1, 4.2.6.1)."""
-    properties: dict[str, Any] = {}
-    (flags,) = unpack_from(">H", buffer, offset)
-    offset += 2
-    for position, (name, read) in enumerate(_PROPERTIES):
-        if flags & 0x8000 >> position:
-            properties[name], offset = read(buffer, offset)
-    return properties, offset
+    try:
+        properties, end = _original_read_properties(buffer, offset)
+    except UnicodeDecodeError:
+        properties, end = _original_read_properties(_TolerantBuffer(buffer), offset)
+    if "application_headers" in properties:
+        properties["application_headers"] = _with_readable_names(properties["application_headers"])
+    return properties, end
 
 
 def read_arguments(pattern: Any, buffer: bytes, offset: int) -> tuple[list[Any], int]:
@@ -235,58 +237,22 @@ def _text(raw: bytes) -> str:
         return UndecodableText(raw)
 
 
-def _size(buffer: bytes, offset: int) -> int:
-    size: int = unpack_from(">I", buffer, offset)[0]
-    return size
+def _read_nested(buffer: bytes, offset: int) -> tuple[Any, int]:
+    """Return a table or an array, whose values py-amqp reads by `read_item` again; one too deep stays encoded."""
+    depth = getattr(_nesting, "depth", 0)
+    if depth >= MAX_DEPTH:
+        end = offset + 5 + unpack_from(">I", buffer, offset + 1)[0]
+        return NestedTooDeep(buffer[offset:end]), end
+    _nesting.depth = depth + 1
+    try:
+        value, end = _original_read_item(buffer, offset)
+    finally:
+        _nesting.depth = depth
+    return (_with_readable_names(value) if isinstance(value, dict) else value), end
 
 
-def _read_short(buffer: bytes, offset: int) -> tuple[str, int]:
-    end = offset + 1 + buffer[offset]
-    return _text(buffer[offset + 1 : end]), end
-
-
-def _read_table(buffer: bytes, offset: int, depth: int = 0) -> tuple[dict[str, Any], int]:
-    end = offset + 4 + _size(buffer, offset)
-    offset += 4
-    table = {}
-    while offset < end:
-        name, offset = _read_short(buffer, offset)
-        table[name], offset = read_item(buffer, offset, depth)
-    return table, offset
-
-
-def _read_array(buffer: bytes, offset: int, depth: int) -> tuple[list[Any], int]:
-    end = offset + 4 + _size(buffer, offset)
-    offset += 4
-    array = []
-    while offset < end:
-        value, offset = read_item(buffer, offset, depth)
-        array.append(value)
-    return array, offset
-
-
-def _read_octet(buffer: bytes, offset: int) -> tuple[int, int]:
-    return buffer[offset], offset + 1
-
-
-def _read_long_long(buffer: bytes, offset: int) -> tuple[int, int]:
-    return unpack_from(">Q", buffer, offset)[0], offset + 8
-
-
-#: The properties of class `basic`, in the order of their flags.
-_PROPERTIES: tuple[tuple[str, Callable[[bytes, int], tuple[Any, int]]], ...] = (
-    ("content_type", _read_short),
-    ("content_encoding", _read_short),
-    ("application_headers", _read_table),
-    ("delivery_mode", _read_octet),
-    ("priority", _read_octet),
-    ("correlation_id", _read_short),
-    ("reply_to", _read_short),
-    ("expiration", _read_short),
-    ("message_id", _read_short),
-    ("timestamp", _read_long_long),
-    ("type", _read_short),
-    ("user_id", _read_short),
-    ("app_id", _read_short),
-    ("cluster_id", _read_short),
-)
+def _with_readable_names(table: dict[Any, Any]) -> dict[str, Any]:
+    """Return a table with texts as names: py-amqp leaves the bytes of one that is not UTF-8."""
+    if bytes not in map(type, table):
+        return table
+    return {_text(name) if isinstance(name, bytes) else name: value for name, value in table.items()}
