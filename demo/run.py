@@ -159,7 +159,7 @@ class DemoRun:
         Return the number of the domain's dead letters, and of those that were replayed and succeeded.
         """
         settings = self.plan.settings
-        dead_sets = DeadSets.of(site_policy(settings), settings.broker, self._publisher, labels=labels_of)
+        dead_sets = DeadSets(site_policy(settings), settings.broker, self._publisher, labels=labels_of)
         dead = dead_sets.letters(self._is_of_domain)
         if not dead or self.site is None:
             return len(dead), 0

@@ -158,7 +158,7 @@ def list_(filters: DeadFilters, limit: Limit = None, as_json: AsJson = False) ->
     sets = filters.sets()
     empty = "No dead letter matches."
     if filters.match_everything:
-        empty = "The dead set is empty." if len(list(sets)) == 1 else "The dead sets are empty."
+        empty = "The dead set is empty." if len(sets.names) == 1 else "The dead sets are empty."
     if filters.group == EVERY_GROUP:
         output.print_groups(sets.groups(filters.condition())[:limit], as_json=as_json, empty=empty)
         return
@@ -182,7 +182,7 @@ def show(
     [letter] = sets.find([ident])
     # Without the store, nothing is known of it, and the letter is shown all the same.
     with suppress(StoreError):
-        if sets[letter.set].is_in_doubt(letter.id):
+        if sets.is_in_doubt(letter):
             typer.echo(f"{letter.id}: {IN_DOUBT}", err=True)
     print_result(output.details(letter), "\n".join(output.page(letter)), as_json=as_json)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnNote
-from app.broker.dead_letters.dead_set import log_note
+from app.broker.dead_letters.sets import log_note
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import parse_domain
@@ -44,7 +44,7 @@ def dead_sets(settings: Settings | None = None, *, on_note: OnNote = log_note) -
     settings = settings or get_settings()
     publisher = get_publisher(settings.broker)
     audit = Audit(dead_directory(settings) / "audit.jsonl")
-    return DeadSets.of(
+    return DeadSets(
         retry_policies(settings),
         settings.broker,
         publisher,

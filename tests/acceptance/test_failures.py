@@ -55,7 +55,7 @@ def broker(settings: Settings) -> Broker:
 @pytest.fixture
 def dead(settings: Settings, broker: Broker) -> Iterator[DeadSets]:
     publisher = Publisher(settings.broker)
-    yield DeadSets.of(site_policy(settings), settings.broker, publisher)
+    yield DeadSets(site_policy(settings), settings.broker, publisher)
     publisher.close()
     broker.take(DEAD_SET)
 

@@ -115,7 +115,7 @@ def bench(services: Urls, folder: Path) -> Iterator[Bench]:
             queues = [queue for name in ALL for queue in shop.policies.policy_for(name).queues()]
             queues += [shop.policies.policy_for(name).work_queue(name) for name in ALL]
             assert not declare_queues(connection, queues)
-        yield Bench(url, folder, Broker(url), DeadSets.of(shop.policies, url, publisher))
+        yield Bench(url, folder, Broker(url), DeadSets(shop.policies, url, publisher))
         publisher.close()
 
 

@@ -19,6 +19,7 @@ from app.messages.dead_sets import dead_sets
 from app.topology.check import check_topology
 from app.topology.declare import declare_all
 from app.topology.queues import searcher_queue
+from app.topology.retry_policies import retry_policies
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.corner import settings_for
@@ -71,7 +72,7 @@ def test_a_queue_with_a_missing_member_takes_messages_and_a_waiting_one_is_an_er
         publisher.publish([Outgoing(exchange="site", routing_key="index", body=b"{}")])
         with pytest.raises(Unroutable):
             publisher.publish([Outgoing(exchange="cover-art-archive", routing_key="index", body=b"an id")])
-        dead = dead_sets(settings)["site.dead"].queue
+        dead = retry_policies(settings).dead_sets()["site.dead"].dead
         with pytest.raises(QueueUnavailable, match=r"site\.dead: its node .* is down"):
             publisher.declare([dead])
 

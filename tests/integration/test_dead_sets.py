@@ -142,9 +142,9 @@ def test_a_dead_set_that_was_never_declared_is_empty_and_an_unreachable_broker_a
     broker_url: str, publisher: Publisher
 ) -> None:
     policy = DelayQueues("nowhere")
-    assert DeadSets.of(policy, broker_url, publisher).letters() == []
+    assert DeadSets(policy, broker_url, publisher).letters() == []
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1"):
-        DeadSets.of(policy, "amqp://guest:secret@127.0.0.1:1//", publisher).letters()
+        DeadSets(policy, "amqp://guest:secret@127.0.0.1:1//", publisher).letters()
 
 
 @pytest.mark.parametrize("total", [12_000, pytest.param(100_000, marks=pytest.mark.long)])
@@ -343,7 +343,7 @@ def test_an_unroutable_letter_stays_with_the_reason(broker_url: str, broker: Bro
         assert declared is not None
         channel.exchange_declare("office", "direct", durable=True, arguments={"alternate-exchange": "post.dead"})
         channel.queue_bind("mail", "office", "mail")
-    dead = DeadSets.of(DelayQueues("post", exchange="office"), broker_url, publisher)
+    dead = DeadSets(DelayQueues("post", exchange="office"), broker_url, publisher)
     # An alternate exchange hides this from the publisher: the copy that comes back is recognised and removed.
     broker.post(b"1", exchange="office", key="mial")
     dead_letter(publisher, [failed_delivery(2)])
@@ -355,7 +355,7 @@ def test_an_unroutable_letter_stays_with_the_reason(broker_url: str, broker: Bro
     assert set(result.stayed.values()) == {"no queue is bound for key 'mial' of exchange 'office'"}
     assert [letter.id for letter in dead.letters()] == [before[0], *before[2:]]
     # Without an alternate exchange, the broker returns the message.
-    lost = DeadSets.of(OF_QUEUE["orders"], broker_url, publisher)
+    lost = DeadSets(OF_QUEUE["orders"], broker_url, publisher)
     dead_letter(publisher, [failed_delivery(5, "orders")])
     with Connection(broker_url) as connection:
         connection.channel().queue_delete("orders")

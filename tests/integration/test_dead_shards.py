@@ -221,7 +221,7 @@ def test_a_letter_that_cannot_be_moved_or_routed_stays_and_nothing_is_doubled(
     with Connection(broker_url) as connection, connection.channel() as channel:
         channel.exchange_declare("office", "direct", durable=True, arguments={"alternate-exchange": "post.dead"})
         channel.queue_bind("mail", "office", "mail")
-    office = DeadSets.of(DelayQueues("post", exchange="office"), broker_url, publisher, on_note=notes.append)
+    office = DeadSets(DelayQueues("post", exchange="office"), broker_url, publisher, on_note=notes.append)
     # The header of a move does not fit into the frame any more.
     broker.post(b"large", exchange="post.dead", key="mail", headers={"large": "x" * 130_990})
     broker.post(b"1", exchange="office", key="mial")

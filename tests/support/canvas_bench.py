@@ -40,7 +40,7 @@ class Bench:
     def replay(self, ident: str) -> None:
         """Replay the dead letter of a task, with a fresh budget."""
         publisher = Publisher(self.url)
-        dead = DeadSets.of(canvas_app.policies, self.url, publisher)
+        dead = DeadSets(canvas_app.policies, self.url, publisher)
 
         def found() -> list[str]:
             return [letter.id for letter in dead.letters() if letter.delivery.headers.get("id") == ident]

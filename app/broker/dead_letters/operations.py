@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -24,25 +23,26 @@ class OperationStopped(Exception):
     """Raised by an operation that cannot continue; the text is the reason."""
 
 
-class Operation(ABC):
-    """What is done with dead letters before they are removed from their set."""
+class Operation:
+    """What is done with dead letters before they are removed from their set: by default nothing."""
 
     #: Letters per call of `apply`.
     batch_size = 100
 
-    @abstractmethod
     def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
         """Make the letters safe elsewhere; return, by id, why some must stay. Raises OperationStopped."""
+        del letters
+        return {}
 
     def wait_ready(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds until `apply` may be called; return whether it may."""
         del timeout
         return True
 
-    def remove_copies(self, lease: DeadSetLease) -> None:  # noqa: B027 - Most operations make no copies.
+    def remove_copies(self, lease: DeadSetLease) -> None:
         """Remove copies that the operation itself brought to the dead set."""
 
-    def finish(self) -> None:  # noqa: B027 - Most operations have no outcome to wait for.
+    def finish(self) -> None:
         """Wait for outstanding outcomes. Raises OperationStopped."""
 
 

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
+from copy import copy
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
+from kombu import Queue
+
+from ..connection import connected
 from ..errors import DeadSetBusy, InvalidMessage
 from ..headers import ReplayBudget
+from ..outgoing import Outgoing
 from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
-from .dead_set import Condition, DeadSet, OnProgress, ignore_progress
-from .letters import EVERYTHING, DeadLetter, LetterGroup, LetterSummary, group_letters
-from .operations import OperationResult
-from .replay import UNCHANGED, Halt, ReplayChanges, ReplayOptions, never_halt
+from .audit import Audit
+from .canary import Canary
+from .exports import ExportAndDrop
+from .letters import EVERYTHING, DeadLetter, Labels, LetterGroup, LetterSummary, group_letters, id_matches
+from .operations import Operation, OperationResult, carry_out_operation
+from .reading import leased
+from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReplayOptions, ReturnedCopies, never_halt
+from .sent import NoNotes, SentNotes
+from .shards import OnNote, ShardedSet
+
+logger = logging.getLogger(__name__)
+
+Condition = Callable[[LetterSummary], bool]
 
 #: Which letters an operation is for: a condition, such as a `LetterFilter`, or ids or their beginnings.
 Chosen = Condition | Sequence[str]
@@ -25,12 +39,25 @@ Chosen = Condition | Sequence[str]
 #: Ids by the name of their dead set, as `DeadSets.choose` returns them.
 IdsBySet = Mapping[str, Sequence[str]]
 
+#: Called with the number of letters done so far.
+OnProgress = Callable[[int], None]
+
+
+def ignore_progress(_count: int) -> None:
+    """Do nothing."""
+
+
+def log_note(text: str) -> None:
+    """Log what the operator should know of a dead set."""
+    logger.warning("%s", text)
+
 
 class DeadSets:
     """The dead sets of an application, by name.
 
-    Methods raise DeadSetBusy and BrokerUnreachable, as those of `DeadSet` do. Conditions get summaries, which have no
-    body and no headers. For example:
+    Each method opens connections of its own and closes them again. Methods raise DeadSetBusy while another process
+    works on a set for long, and BrokerUnreachable. Several threads may call them: they wait for each other as processes
+    do. Conditions get summaries, which have no body and no headers. For example:
 
         dead.groups()                                             causes, with the number of letters of each
         dead.summaries(LetterFilter(reason="server-error"))       what lists need of letters
@@ -39,49 +66,73 @@ class DeadSets:
         dead.replay(LetterFilter(group="3f2a90c1"), canary=60.0)  one first; the others if it succeeds
     """
 
-    def __init__(self, sets: Iterable[DeadSet]) -> None:
-        self._sets = {dead_set.name: dead_set for dead_set in sets}
+    def __init__(
+        self,
+        policies: RetryPolicies | Policy,
+        broker: str,
+        publisher: Publisher,
+        *,
+        audit: Audit | None = None,
+        labels: Labels | None = None,
+        sent: SentNotes | None = None,
+        on_note: OnNote = log_note,
+    ) -> None:
+        """Prepare the dead sets of one or more policies on the broker at a URL.
 
-    @classmethod
-    def of(cls, policies: RetryPolicies | Policy, broker: str, publisher: Publisher, **options: Any) -> DeadSets:
-        """Return the dead sets of one or more policies on the broker at a URL; `options` are those of `DeadSet`."""
-        with_dead_set = policies.dead_sets().values() if isinstance(policies, RetryPolicies) else [policies]
-        return cls(DeadSet(broker, policy, publisher, **options) for policy in with_dead_set)
+        `on_note` gets what an operator should know: a wrong index, an interrupted move, or letters that were not read.
+        `sent` keeps what replays are about to send.
+        """
+        policies = policies if isinstance(policies, RetryPolicies) else RetryPolicies({}, policies)
+        self._policies: Mapping[str, Policy] = policies.dead_sets()
+        self._broker = broker
+        self._publisher = publisher
+        self._audit = audit
+        self._labels = labels
+        self._sent: SentNotes = sent or NoNotes()
+        self._on_note = on_note
 
-    def __iter__(self) -> Iterator[DeadSet]:
-        return iter(self._sets.values())
-
-    def __getitem__(self, name: str) -> DeadSet:
-        """Return the dead set of a name. Raises InvalidMessage, which lists the names."""
-        if name not in self._sets:
-            raise InvalidMessage(f"no dead set {name!r}: there are {', '.join(self._sets)}")
-        return self._sets[name]
+    @property
+    def names(self) -> list[str]:
+        """The names of the dead sets."""
+        return list(self._policies)
 
     def only(self, name: str) -> DeadSets:
-        """Return a collection of one of the dead sets. Raises InvalidMessage."""
-        return DeadSets([self[name]])
+        """Return a collection of one of the dead sets. Raises InvalidMessage, which lists the names."""
+        if name not in self._policies:
+            raise InvalidMessage(f"no dead set {name!r}: there are {', '.join(self.names)}")
+        one = copy(self)
+        one._policies = {name: self._policies[name]}
+        return one
+
+    # Reading
 
     def depth(self) -> int:
         """Return the number of letters in all dead sets."""
-        return sum(dead_set.depth() for dead_set in self)
+        total = 0
+        for name in self.names:
+            with self._opened(name) as dead_set:
+                total += dead_set.total()
+        return total
 
     def iter_summaries(
         self, condition: Condition = EVERYTHING, *, first: int | None = None
     ) -> Generator[LetterSummary, None, None]:
         """Yield what lists need of the matching letters, set by set, oldest first.
 
-        With `first`, only that many letters at the head of each dead set are read.
+        With `first`, only that many letters at the head of each dead set are read. Close the generator or exhaust it:
+        it has the lease. Of a set without shards at most 5,000 are read. Letters that arrive meanwhile are not
+        included.
         """
-        for dead_set in self:
-            with closing(dead_set.iter_summaries(first=first)) as letters:
+        for name in self.names:
+            with self._opened(name) as dead_set, closing(dead_set.summaries(first)) as letters:
                 yield from letters if condition is EVERYTHING else filter(condition, letters)
 
     def summaries(self, condition: Condition = EVERYTHING, *, limit: int | None = None) -> list[LetterSummary]:
         """Return what lists need of the matching letters, or of the oldest `limit` of each set."""
         found: list[LetterSummary] = []
-        for dead_set in self:
-            first = limit if condition is EVERYTHING else None
-            with closing(dead_set.iter_summaries(first=first)) as letters:
+        first = limit if condition is EVERYTHING else None
+        for name in self.names:
+            with self._opened(name) as dead_set, closing(dead_set.summaries(first)) as letters:
                 found += islice(filter(condition, letters), limit)
         return found
 
@@ -89,9 +140,9 @@ class DeadSets:
         self, condition: Condition = EVERYTHING, *, first: int | None = None
     ) -> Generator[DeadLetter, None, None]:
         """Yield matching whole letters, as `iter_summaries` does, one at a time in memory."""
-        for dead_set in self:
-            with closing(dead_set.iter_letters(condition, first=first)) as letters:
-                yield from letters
+        for name in self.names:
+            with self._opened(name) as dead_set:
+                yield from dead_set.letters(condition, first)
 
     def letters(self, condition: Condition = EVERYTHING) -> list[DeadLetter]:
         """Return the matching letters."""
@@ -103,21 +154,14 @@ class DeadSets:
 
     def find(self, prefixes: Sequence[str]) -> list[DeadLetter]:
         """Return the letters with these ids or beginnings of ids. Raises InvalidMessage if one is not unique."""
-        found: dict[str, list[LetterSummary]] = {prefix: [] for prefix in prefixes}
-        for dead_set in self:
-            for prefix, matching in dead_set.find(found).items():
-                found[prefix] += matching
-        unique: dict[tuple[str, str], DeadLetter] = {}
-        for prefix, letters in found.items():
-            # A complete id means its letter, even if longer ids begin with it: foreign ids have any length.
-            letters[:] = [letter for letter in letters if letter.id == prefix] or letters
-            if len(letters) != 1:
-                ids = f": {', '.join(letter.id for letter in letters[:5])}" if letters else ""
-                raise InvalidMessage(f"id {prefix!r} matches {len(letters) or 'none'} of the dead letters{ids}")
-            [letter] = letters
-            for whole in [letter] if isinstance(letter, DeadLetter) else self[letter.set].read([letter.id]):
-                unique[whole.set, whole.id] = whole
-        return list(unique.values())
+        found = self._find_summaries(prefixes)
+        whole: dict[str, DeadLetter] = {letter.id: letter for letter in found if isinstance(letter, DeadLetter)}
+        for name, ids in _by_set(letter for letter in found if letter.id not in whole).items():
+            with self._opened(name) as dead_set:
+                whole |= {letter.id: letter for letter in dead_set.read(ids)}
+        if missing := [letter.id for letter in found if letter.id not in whole]:
+            raise InvalidMessage(f"id {missing[0]!r} matches none of the dead letters")
+        return [whole[letter.id] for letter in found]
 
     def iter_chosen(self, chosen: Chosen) -> Iterator[DeadLetter]:
         """Return the letters of a condition or of ids. Raises InvalidMessage as `find` does."""
@@ -125,14 +169,17 @@ class DeadSets:
 
     def iter_chosen_summaries(self, chosen: Chosen) -> Iterator[LetterSummary]:
         """Return what lists need of the letters of a condition or of ids. Raises InvalidMessage as `find` does."""
-        return self.iter_summaries(chosen) if callable(chosen) else iter(self.find(chosen))
+        return self.iter_summaries(chosen) if callable(chosen) else iter(self._find_summaries(chosen))
 
     def choose(self, chosen: Chosen, *, limit: int | None = None) -> dict[str, list[str]]:
         """Return the ids of chosen letters by dead set, at most `limit` in all. Raises as `find` does."""
-        ids: dict[str, list[str]] = {}
-        for letter in islice(self.iter_chosen_summaries(chosen), limit):
-            ids.setdefault(letter.set, []).append(letter.id)
-        return ids
+        return _by_set(islice(self.iter_chosen_summaries(chosen), limit))
+
+    def is_in_doubt(self, letter: LetterSummary) -> bool:
+        """Return whether an interrupted replay may have sent a letter. Raises what the notes raise."""
+        return any(letter.id in ids for ids in self._sent.notes(letter.set).values())
+
+    # Acting
 
     def replay(
         self,
@@ -147,9 +194,16 @@ class DeadSets:
         halt: Halt = never_halt,
         on_progress: OnProgress = ignore_progress,
     ) -> OperationResult:
-        """Replay letters set by set, as `ReplayOptions` says; stop at the first set whose replay stops."""
+        """Publish letters to their queues; each is confirmed there before it is removed from its dead set.
+
+        `ReplayOptions` explains the options. Stop at the first set whose replay stops. After a kill at any point, a
+        letter is in the dead set, in its queue, or in both. What may be in both stays in the next replay, unless that
+        one sends it `again`.
+        """
         options = ReplayOptions(budget=budget, rate=rate, canary=canary, changes=changes, again=again, halt=halt)
-        return self._in_each_set(partial(DeadSet.replay, options=options), chosen, limit, on_progress)
+        if self._audit:
+            self._audit.require_writable()
+        return self._in_each_set(partial(self._replay, options=options), chosen, limit, on_progress)
 
     def drop(
         self,
@@ -159,33 +213,136 @@ class DeadSets:
         limit: int | None = None,
         on_progress: OnProgress = ignore_progress,
     ) -> OperationResult:
-        """Drop letters set by set into one export file, as `DeadSet.drop` does."""
-        return self._in_each_set(partial(DeadSet.drop, export=export), chosen, limit, on_progress)
+        """Append letters to the file `export`, set by set, then remove them from their dead sets.
+
+        After a kill at any point, a letter is in the file, in the dead set, or in both.
+        """
+
+        def drop(name: str, ids: Sequence[str], *, on_progress: OnProgress) -> OperationResult:
+            with self._opened(name) as dead_set:
+                return carry_out_operation(dead_set, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
+
+        return self._in_each_set(drop, chosen, limit, on_progress)
 
     def tidy(self, max_letters: int, export: Path) -> tuple[dict[str, int], OperationResult]:
-        """Tidy each set, as `DeadSet.tidy` does; return the letters in shards by set, and what was dropped.
+        """Move letters to shards, find shards without an entry in the index, and drop letters as `drop` does.
 
-        A set on which another process works is left out, and the result says so.
+        Of each set, the oldest letters beyond `max_letters` are dropped; 0 is no limit. Return the letters in shards by
+        set, and what was dropped. A set on which another process works is left out, and
+        the result says so.
         """
         moved, result = {}, OperationResult()
-        for dead_set in self:
+        for name in self.names:
             try:
-                moved[dead_set.name], dropped = dead_set.tidy(max_letters, export)
+                with self._opened(name, thorough=True) as dead_set:
+                    result += self._drop_surplus(dead_set, max_letters, export)
+                    moved[name] = dead_set.moved_count
             except DeadSetBusy as busy:
-                dropped = OperationResult(stopped=str(busy))
-            result += dropped
+                result += OperationResult(stopped=str(busy))
         return moved, result
 
     def forget(self, condition: Condition) -> int:
         """Remove matching letters for good, neither exported nor audited; return their number."""
-        return sum(dead_set.forget(condition) for dead_set in self)
+        removed = 0
+        for name in self.names:
+            with self._opened(name) as dead_set:
+                ids = [letter.id for letter in dead_set.summaries() if condition(letter)]
+                removed += len(carry_out_operation(dead_set, ids, Operation(), on_progress=ignore_progress).done)
+        return removed
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
-        """Publish exported letters to the dead sets that they came from; return their ids."""
-        by_set: dict[str, list[DeadLetter]] = {}
-        for letter in letters:
-            by_set.setdefault(self[letter.set].name, []).append(letter)
-        return [letter_id for name, letters in by_set.items() for letter_id in self[name].restore(letters)]
+        """Publish exported letters to the dead sets that they came from, each confirmed, unless they are there.
+
+        Return their ids. Raises InvalidMessage for a letter of an unknown set.
+        """
+        if self._audit:
+            self._audit.require_writable()
+        exported = list(letters)
+        present = {name: {each.id for each in self.only(name).iter_summaries()} for name in _by_set(exported)}
+        restored = []
+        for letter in exported:
+            if letter.id in present[letter.set]:
+                continue
+            queue, delivery = self._queue(letter.set), letter.delivery
+            message = Outgoing.copy_of(
+                delivery,
+                exchange=queue.exchange.name,
+                routing_key=delivery.routing_key,
+                headers=delivery.headers,
+            )
+            self._publisher.declare([queue])
+            self._publisher.publish([message])
+            if self._audit:
+                self._audit.write("restore", [(letter, "restored")])
+            restored.append(letter.id)
+            present[letter.set].add(letter.id)
+        return restored
+
+    def _find_summaries(self, prefixes: Sequence[str]) -> list[LetterSummary]:
+        """Return what lists need of the letters with these ids or beginnings of ids; raises as `find` does."""
+        found: dict[str, list[LetterSummary]] = {prefix: [] for prefix in prefixes}
+        # Most letters match none, as their first characters show.
+        beginnings = tuple(prefix.partition(".")[0] for prefix in found)
+        for name in self.names:
+            with self._opened(name) as dead_set:
+                for letter in dead_set.summaries(beginnings=beginnings):
+                    for prefix, letters in found.items() if letter.id.startswith(beginnings) else ():
+                        if id_matches(letter.id, prefix):
+                            letters.append(letter)
+        unique: dict[tuple[str, str], LetterSummary] = {}
+        for prefix, letters in found.items():
+            # A complete id means its letter, even if longer ids begin with it: foreign ids have any length.
+            letters[:] = [letter for letter in letters if letter.id == prefix] or letters
+            if len(letters) != 1:
+                ids = f": {', '.join(letter.id for letter in letters[:5])}" if letters else ""
+                raise InvalidMessage(f"id {prefix!r} matches {len(letters) or 'none'} of the dead letters{ids}")
+            unique[letters[0].set, letters[0].id] = letters[0]
+        return list(unique.values())
+
+    def _replay(
+        self, name: str, ids: Sequence[str], *, options: ReplayOptions, on_progress: OnProgress
+    ) -> OperationResult:
+        with ExitStack() as stack:
+            dead_set = stack.enter_context(self._opened(name))
+            connection = stack.enter_context(connected(self._broker))
+            operation = Replay(
+                self._policies[name],
+                stack.enter_context(closing(self._publisher.sending_once())),
+                options,
+                returned=ReturnedCopies(connection, self._queue(name).exchange.name),
+                sent=self._sent,
+                in_doubt=frozenset() if options.again else self._in_doubt(dead_set),
+                audit=self._audit,
+                canary=(
+                    Canary(stack.enter_context(connected(self._broker)), wait=options.canary)
+                    if options.canary
+                    else None
+                ),
+            )
+            result = carry_out_operation(dead_set, ids, operation, on_progress=on_progress)
+            if not result.is_broken:
+                self._sent.delete(operation.notes)
+            return result
+
+    def _in_doubt(self, dead_set: ShardedSet) -> frozenset[str]:
+        """Return the ids of letters that an interrupted replay may have sent; delete notes of others."""
+        if not (notes := self._sent.notes(dead_set.lease.name)):
+            return frozenset()
+        present = {letter.id for letter in dead_set.summaries()}
+        self._sent.delete(key for key, ids in notes.items() if present.isdisjoint(ids))
+        return frozenset(present.intersection(chain.from_iterable(notes.values())))
+
+    def _drop_surplus(self, dead_set: ShardedSet, max_letters: int, export: Path) -> OperationResult:
+        result = OperationResult()
+        while max_letters and (surplus := dead_set.total() - max_letters) > 0:
+            ids = [letter.id for letter in islice(dead_set.summaries(), surplus)]
+            operation = ExportAndDrop(export, self._audit)
+            part = carry_out_operation(dead_set, ids, operation, on_progress=ignore_progress)
+            result += part
+            # Without shards the next of the oldest letters can be read only now.
+            if not part.complete or self._policies[dead_set.lease.name].shards_dead_set:
+                break
+        return result
 
     def _in_each_set(
         self,
@@ -202,7 +359,32 @@ class DeadSets:
             def add_progress(count: int, done_before: int = done_before) -> None:
                 on_progress(done_before + count)
 
-            result += operate(self[name], ids, on_progress=add_progress)
+            result += operate(name, ids, on_progress=add_progress)
             if result.stopped:
                 break
         return result
+
+    @contextmanager
+    def _opened(self, name: str, *, thorough: bool = False) -> Iterator[ShardedSet]:
+        """Yield a dead set under its lease, with its index checked and a long documented queue moved to shards.
+
+        `thorough` also looks for shards that the index does not name. Raises as `leased` does.
+        """
+        with leased(self._broker, name) as lease:
+            dead_set = ShardedSet(lease, self._publisher, self._labels, self._on_note)
+            dead_set.check(thorough=thorough)
+            if self._policies[name].shards_dead_set:
+                dead_set.fill()
+            yield dead_set
+
+    def _queue(self, name: str) -> Queue:
+        queue: Queue = self._policies[name].dead
+        return queue
+
+
+def _by_set(letters: Iterable[LetterSummary]) -> dict[str, list[str]]:
+    """Return the ids of letters by dead set."""
+    ids: dict[str, list[str]] = {}
+    for letter in letters:
+        ids.setdefault(letter.set, []).append(letter.id)
+    return ids

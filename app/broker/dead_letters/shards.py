@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
@@ -17,7 +16,7 @@ from ..publishing import Publisher
 from .index import ShardEntry, summary_of
 from .letters import DeadLetter, Labels, LetterIds, LetterSummary, seen_before
 from .moved import fingerprint, moved_copy
-from .reading import MAX_READ, DeadSetLease, DeadSetReader, leased
+from .reading import MAX_READ, DeadSetLease, DeadSetReader
 
 #: Letters of a shard.
 SHARD_LETTERS = 2_000
@@ -36,36 +35,12 @@ OnNote = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ShardRules:
-    """How the letters of one dead set are moved: whether at all, and what the application notes of each."""
-
-    sharded: bool = True
-    labels: Labels | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SetPart:
     """Letters of one queue of a dead set: their ids, and by base id how many letters come before that queue's."""
 
     queue: str
     ids: Sequence[str]
     before: Counter[str]
-
-
-@contextmanager
-def opened(
-    broker: str, name: str, publisher: Publisher, rules: ShardRules, on_note: OnNote, *, thorough: bool = False
-) -> Iterator[ShardedSet]:
-    """Yield a dead set under its lease, with its index checked and its documented queue moved to shards if it is long.
-
-    `thorough` also looks for shards that the index does not name. Raises as `leased` does.
-    """
-    with leased(broker, name) as lease:
-        dead_set = ShardedSet(lease, publisher, rules, on_note)
-        dead_set.check(thorough=thorough)
-        if rules.sharded:
-            dead_set.fill()
-        yield dead_set
 
 
 class ShardedSet:
@@ -75,10 +50,10 @@ class ShardedSet:
     before it gets letters. So after a kill a letter is in one of the two or in both, and the next reader finds it.
     """
 
-    def __init__(self, lease: DeadSetLease, publisher: Publisher, rules: ShardRules, on_note: OnNote) -> None:
+    def __init__(self, lease: DeadSetLease, publisher: Publisher, labels: Labels | None, on_note: OnNote) -> None:
         self.lease = lease
         self._publisher = publisher
-        self._rules = rules
+        self._labels = labels
         self._on_note = on_note
         self._index = index_queue(lease.name)
         self._entries: dict[int, ShardEntry] = {}
@@ -139,7 +114,9 @@ class ShardedSet:
             self._on_note(f"{error}; the shard is read again")
             return self._read_again(entry).letters(self.lease.name)
 
-    def summaries(self, first: int | None = None, *, beginnings: Collection[str] = ()) -> Iterator[LetterSummary]:
+    def summaries(
+        self, first: int | None = None, *, beginnings: Collection[str] = ()
+    ) -> Generator[LetterSummary, None, None]:
         """Yield the letters, or the `first` of them; those of the documented queue are whole ones.
 
         With `beginnings` of ids, other letters may be left out.
@@ -247,7 +224,7 @@ class ShardedSet:
         letters, fingerprints = [], set[bytes | None]()
         with self.lease.reading(name) as reader:
             for letter, _ in reader:
-                letters.append(summary_of(letter, self._rules.labels))
+                letters.append(summary_of(letter, self._labels))
                 if entry.is_open:
                     fingerprints.add(fingerprint(letter.delivery))
             if reader.total > reader.depth:
@@ -329,7 +306,7 @@ class ShardedSet:
         for position, (letter, tag) in enumerate(batch):
             if position not in failures:
                 reader.remove(tag)
-                moved.append(summary_of(letter, self._rules.labels))
+                moved.append(summary_of(letter, self._labels))
         return moved
 
     def note_removed(self, part: SetPart, ids: Collection[str]) -> None:

@@ -111,7 +111,7 @@ def broker_url(app: Any) -> str:
 def dead_sets(app: Any) -> DeadSets:
     """Return the dead sets of an application that called `install`."""
     url, retries = broker_url(app), app.retries
-    return DeadSets.of(retries.policies, url, get_publisher(url, timeout=retries.publish_timeout))
+    return DeadSets(retries.policies, url, get_publisher(url, timeout=retries.publish_timeout))
 
 
 def _task_class(own: Any) -> Any:

@@ -69,7 +69,8 @@ def parse_ref(ref: str, sets: DeadSets) -> tuple[str, str]:
     match = _REF.fullmatch(ref)
     if match is None:
         raise InvalidMessage(f"letter {ref[:80]!r}: expected a dead set, a slash and an id")
-    return sets[match["set"]].name, match["id"]
+    sets.only(match["set"])
+    return match["set"], match["id"]
 
 
 def chosen_by(visit: Visit) -> ChosenLetters:

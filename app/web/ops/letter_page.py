@@ -48,7 +48,7 @@ def show_letter(visit: Reading, ident: str) -> HTMLResponse:
         "dead_letter.html",
         letter=letter,
         row=row_of(letter),
-        in_doubt=visit.ops.dead_sets[letter.set].is_in_doubt(letter.id),
+        in_doubt=visit.ops.dead_sets.is_in_doubt(letter),
         subject=_subject(letter, settings),
         attempts=attempts,
         marks=_marks(attempts),

@@ -68,7 +68,7 @@ def list_letters(visit: Reading, query: Annotated[PagedLetters, Query()]) -> HTM
         previous_page=query.address(f"{OPS_PAGES}/dead", page=page - 1) if page > 1 else "",
         next_page=query.address(f"{OPS_PAGES}/dead", page=page + 1) if page * PER_PAGE < found.total else "",
         first_row=(page - 1) * PER_PAGE + 1,
-        set_names=[dead_set.name for dead_set in sets],
+        set_names=sets.names,
         known_queues=known_queues(visit.ops.settings),
         acts=acts,
     )

@@ -132,7 +132,7 @@ def show_letter(ops: Calling, ident: Ident) -> Response:
     return answer(
         {
             **asdict(row_of(letter)),
-            "in_doubt": sets[letter.set].is_in_doubt(letter.id),
+            "in_doubt": sets.is_in_doubt(letter),
             "arguments": letter.arguments(),
             "traceback": letter.traceback,
             "attempts_in_time": attempts_of(letter, ops.settings),
