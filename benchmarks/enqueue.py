@@ -103,7 +103,7 @@ def _sender(name: str, confirm: bool, settings: Settings, channel: Any) -> Itera
     """Run a sender during the block. All queues have the arguments of Perennial's queue."""
     title = f"{name}, confirmed" if confirm else name
     queue = INDEX if name == "Perennial" else title
-    arguments = dict(site_policy(settings).work_arguments(queue))
+    arguments = dict(site_policy(settings).work_arguments())
     Queue(queue, durable=True, queue_arguments=arguments)(channel).declare()
     environment = {
         **os.environ,

@@ -19,7 +19,6 @@ from app.broker.policies.base import Retry
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.delays import QueueType
 from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import replacement
 from app.broker.worker.failures import failure_of
 from app.errors import FetchError
 from benchmarks.errors import BenchmarkError
@@ -112,7 +111,7 @@ def run(system: BenchSystem, queue_type: QueueType, count: int) -> ParkedFigures
 
 
 def _work_queue(policy: DelayQueues, name: str) -> Queue:
-    return Queue(name, routing_key=name, durable=True, queue_arguments=dict(policy.work_arguments(name)))
+    return Queue(name, routing_key=name, durable=True, queue_arguments=dict(policy.work_arguments()))
 
 
 def _park(publisher: Publisher, policy: DelayQueues, work: str, *, count: int, delays_ms: Sequence[int]) -> list[float]:
@@ -142,7 +141,7 @@ def _parked(policy: DelayQueues, work: str, number: int, delay_ms: int) -> Outgo
     if not isinstance(decision, Retry):
         raise BenchmarkError(f"expected a retry, got {decision}")
     exchange = decision.queue.exchange.name
-    return replacement(came, exchange=exchange, routing_key=decision.routing_key, headers=decision.headers)
+    return Outgoing.replacing(came, exchange=exchange, routing_key=decision.routing_key, headers=decision.headers)
 
 
 def _batches(messages: Iterator[Outgoing]) -> Iterator[list[Outgoing]]:

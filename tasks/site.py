@@ -14,8 +14,8 @@ from app.broker.errors import InvalidMessage
 from app.broker.headers import DELIVERIES, LAST_ERROR
 from app.broker.outgoing import Outgoing
 from app.broker.policies.base import Dead
+from app.broker.policies.base import message_of as replacement_of
 from app.broker.worker.carry_out import carry_out
-from app.broker.worker.carry_out import message_of as replacement_of
 from app.broker.worker.failures import OUTCOMES, failure_of
 from app.celery import app
 from app.counts import CRAWLED_URLS, TASK_RUNS

@@ -10,6 +10,7 @@ from typing import Any
 from . import amqp_internals
 from .delivery import Delivery
 from .errors import InvalidMessage
+from .headers import DELIVERIES
 
 #: Bytes of a content header's frame besides the properties: frame header, class, weight, body size and frame end.
 _FRAME_OVERHEAD = 20
@@ -49,6 +50,15 @@ class Outgoing:
             content_type=delivery.content_type,
             content_encoding=delivery.content_encoding,
         )
+
+    @classmethod
+    def replacing(cls, delivery: Delivery, *, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Outgoing:
+        """Return the message that replaces a delivered one: `headers` added, those of the broker removed.
+
+        The count of unacknowledged deliveries is removed, too: a message is replaced after a run that ended.
+        """
+        own = {name: value for name, value in delivery.own_headers().items() if name != DELIVERIES}
+        return cls.copy_of(delivery, exchange=exchange, routing_key=routing_key, headers=own | dict(headers))
 
 
 def wire_message(channel: Any, message: Outgoing) -> Any:

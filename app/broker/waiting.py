@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,19 +12,16 @@ from typing import Any
 from amqp.exceptions import NotFound
 
 from .connection import connected
-from .dead_letters.letters import base_id
+from .dead_letters.letters import LetterIds
 from .declaring import node_down
 from .delivery import Delivery
 from .errors import QueueUnavailable
 from .failure import Failure
-from .headers import DELIVERIES, unacknowledged
+from .headers import unacknowledged
 from .outgoing import Outgoing
-from .policies.base import Dead, Policy, Postponed
-from .policies.delay_queues import DelayQueues
-from .policies.delays import DEAD_LETTER, delay_queue
-from .policies.fixed_ttl import FixedTtl
+from .policies.base import Policy, Postponed, message_of
+from .policies.delays import DEAD_LETTER, MAX_TTL_MS
 from .policies.registry import RetryPolicies
-from .policies.x_death import XDeath
 from .publishing import Publisher
 
 #: Messages that one look reads.
@@ -53,8 +49,12 @@ class DelayQueue:
     @classmethod
     def of(cls, name: str, policies: RetryPolicies) -> DelayQueue | None:
         """Return the delay queue of a name, or None for a queue in which no policy lets messages wait."""
+        # A queue of a duration that a client chose is known by its name alone.
+        duration = re.search(r"\.delay\.([1-9][0-9]{0,9})$", name)
+        delay_ms = int(duration[1]) if duration else 0
         for policy in policies:
-            for queue in _queues_of(policy, name):
+            chosen = policy.delay_queue(delay_ms) if 0 < delay_ms <= MAX_TTL_MS else None
+            for queue in (*policy.queues(), *([chosen] if chosen else ())):
                 arguments = queue.queue_arguments or {}
                 if queue.name == name and {"x-message-ttl", DEAD_LETTER} <= arguments.keys():
                     return cls(name, policy, int(arguments["x-message-ttl"]), str(arguments[DEAD_LETTER]))
@@ -62,28 +62,23 @@ class DelayQueue:
 
     def work_queue(self, delivery: Delivery) -> str:
         """Return the work queue that a waiting message is for."""
-        match self.policy:
-            case XDeath(queue=queue):
-                return queue
-            case FixedTtl(keys=keys):
-                return next((queue for queue, key in keys.items() if key == delivery.routing_key), delivery.routing_key)
-        return delivery.routing_key
+        return self.policy.queue_of(delivery.routing_key)
 
     def sent_now(self, delivery: Delivery) -> Outgoing:
         """Return the message that the broker would send when the wait is over, with the budget that is left."""
         found = replace(delivery, queue=self.work_queue(delivery))
         # A policy that counts by the broker's headers, which a new message has not, keeps the count in one of its own.
         wait = self.policy.postpone(found, 1.0)
-        headers = dict(wait.headers) if isinstance(wait, Postponed) else {}
-        return _copy(delivery, self.back_to, delivery.routing_key, headers)
+        headers = wait.headers if isinstance(wait, Postponed) else {}
+        return Outgoing.replacing(delivery, exchange=self.back_to, routing_key=delivery.routing_key, headers=headers)
 
     def dead_lettered(self, delivery: Delivery, failure: Failure) -> Outgoing:
         """Return the dead letter of a waiting message."""
         found = replace(delivery, queue=self.work_queue(delivery))
-        end = self.policy.end(found, failure, attempts=self.policy.attempts(found))
-        if not isinstance(end, Dead):
+        end = message_of(self.policy.end(found, failure, attempts=self.policy.attempts(found)), delivery)
+        if end is None:
             raise TypeError(f"{self.policy.name} dead-letters nothing")
-        return _copy(delivery, end.queue.exchange.name, end.routing_key, dict(end.headers))
+        return end
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,35 +169,10 @@ def _reading(broker: str, queue: str) -> Iterator[tuple[Any, int]]:
 
 def _messages(channel: Any, queue: str, most: int) -> Iterator[tuple[Waiting, int]]:
     """Yield messages with their delivery tags, each unacknowledged. Equal messages are numbered in their order."""
-    seen: Counter[str] = Counter()
+    ids = LetterIds()
     for _ in range(most):
         got = channel.basic_get(queue)
         if got is None:
             return
         delivery = Delivery.of(channel.message_to_python(got), queue)
-        name = base_id(queue, delivery)
-        seen[name] += 1
-        number = f".{seen[name]}" if seen[name] > 1 else ""
-        yield Waiting(f"{name}{number}", delivery, unacknowledged(delivery)), got.delivery_tag
-
-
-def _copy(delivery: Delivery, exchange: str, key: str, headers: dict[str, Any]) -> Outgoing:
-    own = {name: value for name, value in delivery.own_headers().items() if name != DELIVERIES}
-    return Outgoing.copy_of(delivery, exchange=exchange, routing_key=key, headers=own | headers)
-
-
-def _queues_of(policy: Policy, name: str) -> Iterator[Any]:
-    """Yield the queues of a policy, and the one of a duration that a name says."""
-    yield from policy.queues()
-    match policy:
-        case DelayQueues(namespace=namespace, exchange=exchange, queue_type=kind):
-            back_to = exchange
-        case FixedTtl(prefix=namespace, postpone_type=kind):
-            back_to = namespace
-        case XDeath(queue=namespace, queue_type=kind):
-            back_to = policy.requeue.name
-        case _:
-            return
-    found = re.fullmatch(re.escape(namespace) + r"\.delay\.([1-9][0-9]{0,9})", name)
-    if found and int(found[1]) < 2**31:
-        yield delay_queue(namespace, int(found[1]), back_to=back_to, queue_type=kind)
+        yield Waiting(ids.next_id(queue, delivery), delivery, unacknowledged(delivery)), got.delivery_tag

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kombu import Exchange, Queue, binding
 
 from app.broker.policies.base import Policy
@@ -54,10 +56,14 @@ def _site_queue(name: str, policy: Policy) -> Queue:
     keys = [name, *(route.type for route in ROUTES if route.queue == name)]
     keys += [alias for alias, target in ALIASES.items() if target == name]
     bindings = [binding(site_exchange, routing_key=key) for key in keys]
+    return _queue(name, policy, bindings)
+
+
+def _queue(name: str, policy: Policy, bindings: Iterable[binding]) -> Queue:
+    """Return a queue with the arguments of its policy."""
     # Celery adds a binding by `routing_key`, and replaces an empty key with that of its default queue.
-    return Queue(
-        name, routing_key=name, bindings=bindings, queue_arguments=dict(policy.work_arguments(name)), durable=True
-    )
+    arguments = dict(policy.work_arguments())
+    return Queue(name, routing_key=name, bindings=bindings, queue_arguments=arguments, durable=True)
 
 
 def work_queues(settings: Settings) -> list[Queue]:
@@ -77,16 +83,14 @@ def subscriber_queue(name: str, settings: Settings) -> Queue:
     """Return the queue of an event subscriber, bound to its events and to the exchange of its retried messages."""
     policy = subscriber_policy(name, settings)
     bindings = [binding(events_exchange, routing_key=route.type) for route in SUBSCRIPTIONS if route.queue == name]
-    bindings += policy.client.bindings
-    return Queue(name, routing_key=name, bindings=bindings, queue_arguments=policy.work_arguments(name), durable=True)
+    return _queue(name, policy, [*bindings, *policy.client.bindings])
 
 
 def request_queue(settings: Settings) -> Queue:
     """Return the queue of requests and heartbeats; late ones expire in it."""
     bindings = [binding(requests_exchange, routing_key=key) for key in REQUEST_TYPES]
     bindings.append(binding(events_exchange, routing_key=HEARTBEAT))
-    arguments = request_policy(settings).work_arguments(REQUESTS)
-    return Queue(REQUESTS, routing_key=REQUESTS, bindings=bindings, queue_arguments=arguments, durable=True)
+    return _queue(REQUESTS, request_policy(settings), bindings)
 
 
 def searcher_queue(searcher_id: str) -> Queue:
@@ -115,20 +119,9 @@ def searcher_queue(searcher_id: str) -> Queue:
 def notification_queues(settings: Settings) -> list[Queue]:
     """Return the queue of each receiver, bound to the events that it gets, and to `site` by its name for replays."""
     keys = ("crawl.*", "pack.*", "site.*", "dead_set.*", "doctor.*")
+    events = [binding(events_exchange, routing_key=key) for key in keys]
     policy = notification_policy(settings)
-    return [
-        Queue(
-            name,
-            routing_key=name,
-            bindings=[
-                *(binding(events_exchange, routing_key=key) for key in keys),
-                binding(site_exchange, routing_key=name),
-            ],
-            queue_arguments=policy.work_arguments(name),
-            durable=True,
-        )
-        for name in settings.receivers
-    ]
+    return [_queue(name, policy, [*events, binding(site_exchange, routing_key=name)]) for name in settings.receivers]
 
 
 def orchestrator_queues(settings: Settings) -> list[Queue]:

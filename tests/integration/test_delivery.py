@@ -13,8 +13,8 @@ from amqp import Message
 from kombu import Connection
 
 from app.broker.delivery import Delivery
+from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import replacement
 from app.messages.envelopes import decode_envelope
 
 pytestmark = pytest.mark.integration
@@ -37,7 +37,7 @@ def taken(channel: Any) -> Delivery:
 
 
 def again(channel: Any, publisher: Publisher, delivery: Delivery) -> Delivery:
-    publisher.publish([replacement(delivery, exchange="", routing_key="q", headers={})])
+    publisher.publish([Outgoing.replacing(delivery, exchange="", routing_key="q", headers={})])
     return taken(channel)
 
 

@@ -13,11 +13,10 @@ from pydantic import SecretStr
 from app.broker.delivery import Delivery
 from app.broker.failure import Failure
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import Retry
+from app.broker.policies.base import Retry, message_of
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
 from app.broker.waiting import DelayQueue, move, peek
-from app.broker.worker.carry_out import message_of
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.waiting import looks

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from app.broker.delivery import Delivery
-from app.broker.policies.base import Decision
+from app.broker.policies.base import Decision, message_of
 from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import Disposition, carry_out, message_of
+from app.broker.worker.carry_out import Disposition, carry_out
 
 
 def carry_out_one(decision: Decision, delivery: Delivery, *, publisher: Publisher) -> Disposition:

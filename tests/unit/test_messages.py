@@ -20,8 +20,7 @@ from app.broker.delivery import Delivery, raw_body
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.broker.headers import DELIVERIES, is_suspect, is_uncounted, unacknowledged
 from app.broker.outgoing import wire_message
-from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
-from app.broker.worker.carry_out import message_of
+from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, message_of
 from app.broker.worker.failures import message_id
 from app.crawl.urls import Target, parse_message_domain, parse_target
 from app.errors import InvalidUrl, OutOfScope

@@ -16,14 +16,14 @@ from kombu import Exchange
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.failure import Failure
-from app.broker.policies.base import Address, Dead, Drop, Policy, Postponed, Reject, Retry
+from app.broker.outgoing import Outgoing
+from app.broker.policies.base import Dead, Drop, Policy, Postponed, Reject, Retry
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.delays import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, rounded_up, two_digits
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
-from app.broker.worker.carry_out import replacement
 from app.topology.model import bindings_of, exchanges_of
 from app.topology.queues import task_queues
 from app.topology.retry_policies import art_policy, retry_policies
@@ -415,33 +415,22 @@ def test_exchange_type_and_separator_are_options_as_sneakers_has_them() -> None:
     assert (own["x-dead-letter-exchange"], own["x-arg"]) == ("q-error", "value")
 
 
-def test_queues_share_a_retry_and_a_requeue_exchange_and_are_bound_to_their_publishers_by_several_keys() -> None:
+def test_a_queue_is_bound_to_its_publishers_by_one_or_several_keys_and_each_queue_has_arguments_of_its_own() -> None:
     events = Exchange("events", type="topic")
     policy = XDeath(
         "q",
-        exchange_type="topic",
         exchange=events,
         routing_key=["order.new", "order.paid"],
-        retry_exchange="all-retry",
-        requeue_exchange="all-requeue",
-        error_exchange="all-error",
-        retry_key="order.*",
         queue_arguments={"x-max-length": 9},
         retry_arguments={"x-max-length": 8},
         error_arguments={"x-message-ttl": 7},
     )
     error, retry, client = policy.queues()
-    keys = [("all-requeue", "order.*"), ("events", "order.new"), ("events", "order.paid")]
-    assert sorted(bindings_of(client)) == keys
-    assert (error.name, error.queue_arguments) == ("all-error", {"x-message-ttl": 7})
-    assert (retry.name, client.queue_arguments["x-dead-letter-exchange"]) == ("all-retry", "all-retry")
-    assert retry.queue_arguments["x-dead-letter-exchange"] == "all-requeue"
+    assert sorted(bindings_of(client)) == [("events", "order.new"), ("events", "order.paid"), ("q.retry-requeue", "#")]
+    assert error.queue_arguments == {"x-message-ttl": 7}
     assert [queue.queue_arguments["x-max-length"] for queue in (retry, client)] == [8, 9]
-    assert policy.replay_address("q", "order.new") == Address("all-requeue", "order.new")
     once = replace(policy, routing_key="order.new")
     assert ("events", "order.new") in bindings_of(once.client)
-    with pytest.raises(ValueError, match="'all-requeue' of q: a fanout returns a message to every queue"):
-        replace(policy, exchange_type="fanout")
 
 
 # Which policy
@@ -472,7 +461,7 @@ def test_every_work_queue_has_exactly_the_arguments_of_its_policy() -> None:
         settings = Settings(queue_type=queue_type)
         ours = retry_policies(settings)
         for queue in task_queues(settings):
-            assert (queue.queue_arguments or {}) == ours.policy_for(queue.name).work_arguments(queue.name)
+            assert (queue.queue_arguments or {}) == ours.policy_for(queue.name).work_arguments()
 
 
 def test_a_replacement_keeps_body_and_properties_and_drops_what_the_broker_added() -> None:
@@ -486,7 +475,7 @@ def test_a_replacement_keeps_body_and_properties_and_drops_what_the_broker_added
         queue="site.index",
     )
     added = {"current-iteration": 1}
-    sent = replacement(came, exchange="site.delay.100", routing_key="site.index", headers=added)
+    sent = Outgoing.replacing(came, exchange="site.delay.100", routing_key="site.index", headers=added)
     assert sent.body == b"\xff raw"
     assert sent.headers == {"mine": 1, "current-iteration": 1}
     assert sent.properties == {"correlation_id": "c", "reply_to": "r", "app_id": "a"}

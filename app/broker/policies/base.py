@@ -12,6 +12,7 @@ from kombu import Exchange, Queue
 from ..delivery import Delivery
 from ..failure import Failure
 from ..headers import ReplayBudget, crash_failure, headers_for_replay, keeps_budget, unacknowledged
+from ..outgoing import Outgoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,15 @@ class Drop:
 Decision = Retry | Reject | Postponed | Dead | Drop
 
 
+def message_of(decision: Decision, delivery: Delivery) -> Outgoing | None:
+    """Return the message that a decision publishes in place of the delivered one, or None if it publishes nothing."""
+    match decision:
+        case Retry(queue, key, _, headers) | Postponed(queue, key, _, headers) | Dead(queue, key, headers):
+            return Outgoing.replacing(delivery, exchange=queue.exchange.name, routing_key=key, headers=headers)
+        case Reject() | Drop():
+            return None
+
+
 class Policy(ABC):
     """Decides what happens to failed messages, and names the queues in which they wait and end.
 
@@ -101,12 +111,12 @@ class Policy(ABC):
         """Return the queues that it needs on the broker, with exchanges and bindings; the dead set comes first."""
 
     @abstractmethod
-    def work_arguments(self, queue: str) -> Mapping[str, Any]:
-        """Return the arguments to declare a work queue with, so that the broker drops nothing silently."""
+    def work_arguments(self) -> Mapping[str, Any]:
+        """Return the arguments to declare work queues with, so that the broker drops nothing silently."""
 
     def work_queue(self, queue: str) -> Queue:
         """Return a work queue with those arguments, for Celery's setting `task_queues`."""
-        arguments = self.work_arguments(queue) or None
+        arguments = self.work_arguments() or None
         return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=arguments)
 
     @abstractmethod
@@ -149,6 +159,15 @@ class Policy(ABC):
     @abstractmethod
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return the decision that lets a message wait: `exactly` for `seconds`, or at most that long."""
+
+    def delay_queue(self, delay_ms: int) -> Queue | None:
+        """Return the queue of one duration in ms, None if no message waits; raises ValueError for an invalid TTL."""
+        del delay_ms
+        return None
+
+    def queue_of(self, routing_key: str) -> str:
+        """Return the work queue of a waiting message, by its routing key."""
+        return routing_key
 
     def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the replay address of a message of `queue` that was dead-lettered with `routing_key`."""

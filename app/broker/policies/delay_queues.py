@@ -85,21 +85,20 @@ class DelayQueues(Policy):
         return jittered if jittered <= MAX_TTL_MS else shortest
 
     def delay_queue(self, delay_ms: int) -> Queue:
-        """Return the queue of one duration in ms; raises ValueError if it is more than 2^31 - 1."""
+        """Return the queue of one duration in ms; raises ValueError for an invalid TTL."""
         return delay_queue(self.namespace, delay_ms, back_to=self.exchange, queue_type=self.queue_type)
 
-    def work_arguments(self, queue: str) -> dict[str, Any]:
+    def work_arguments(self) -> dict[str, Any]:
         """Let the broker dead-letter a message that crashes `delivery_limit` workers.
 
         By default RabbitMQ 4 drops it after 20 deliveries, and RabbitMQ 3 delivers it without end.
         """
-        del queue
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": self.delivery_limit}
         return {DEAD_LETTER: f"{self.namespace}.dead", **limit, **safe_arguments(self.queue_type)}
 
     def work_queue(self, queue: str) -> Queue:
         """Return the queue, bound to `exchange` by its name."""
-        exchange, arguments = Exchange(self.exchange, type="direct"), self.work_arguments(queue)
+        exchange, arguments = Exchange(self.exchange, type="direct"), self.work_arguments()
         return Queue(queue, exchange, routing_key=queue, durable=True, queue_arguments=arguments)
 
     def budget_headers(self, *, timeout_ms: int | None = None, retry_max: int | None = None) -> dict[str, Any]:

@@ -31,9 +31,8 @@ class DropAll(Policy):
         """Return an empty list."""
         return []
 
-    def work_arguments(self, queue: str) -> dict[str, Any]:
+    def work_arguments(self) -> dict[str, Any]:
         """Return the limits and the type of the queue, where they are not the broker's defaults."""
-        del queue
         limits = {"x-message-ttl": self.message_ttl_ms, "x-max-length": self.max_length}
         arguments = {name: limit for name, limit in limits.items() if limit is not None}
         return arguments if self.queue_type == "classic" else {**arguments, "x-queue-type": self.queue_type}

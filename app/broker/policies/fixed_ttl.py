@@ -71,9 +71,8 @@ class FixedTtl(Policy):
         """Return the failed and the retry queue; queues for postponements are declared on demand."""
         return [self.dead, self.retry]
 
-    def work_arguments(self, queue: str) -> dict[str, Any]:
+    def work_arguments(self) -> dict[str, Any]:
         """Return no arguments: the document's queues have none, and RabbitMQ refuses to redeclare them with others."""
-        del queue
         return {}
 
     def work_queue(self, queue: str) -> Queue:
@@ -109,8 +108,15 @@ class FixedTtl(Policy):
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Postponed:
         """Return a wait in delay queues beside those of the document; `mb-retries` stays as it is."""
         delay_ms = delay_for(seconds, exactly=exactly)
-        queue = delay_queue(self.prefix, delay_ms, back_to=self.prefix, queue_type=self.postpone_type)
-        return Postponed(queue, self._key(delivery), delay_ms)
+        return Postponed(self.delay_queue(delay_ms), self._key(delivery), delay_ms)
+
+    def delay_queue(self, delay_ms: int) -> Queue:
+        """Return the queue of one duration in ms; raises ValueError for an invalid TTL."""
+        return delay_queue(self.prefix, delay_ms, back_to=self.prefix, queue_type=self.postpone_type)
+
+    def queue_of(self, routing_key: str) -> str:
+        """Return the work queue that is bound by a key."""
+        return next((queue for queue, key in self.keys.items() if key == routing_key), routing_key)
 
     def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the direct exchange with the queue's binding key."""

@@ -38,9 +38,7 @@ class XDeath(Policy):
     topic exchanges instead of fanout, and separates the suffix by a dash. Both are options, since RabbitMQ refuses to
     redeclare an exchange with another type. A message may crash `delivery_limit` workers.
 
-    The queue is bound to the `exchange` of its publishers by one or more routing keys. Several queues may share the
-    retry, requeue or error exchange and its queue, by name. The shared requeue exchange returns a message by its own
-    key: each queue has its own `retry_key`. Raises ValueError if that exchange is a fanout.
+    The queue is bound to the `exchange` of its publishers by one or more routing keys.
     """
 
     queue: str
@@ -52,10 +50,6 @@ class XDeath(Policy):
     separator: str = "."
     exchange: Exchange | None = None
     routing_key: str | Sequence[str] = "#"
-    retry_exchange: str = ""
-    requeue_exchange: str = ""
-    error_exchange: str = ""
-    retry_key: str | Sequence[str] = "#"
     #: Further arguments of the queues, such as `x-max-priority`.
     queue_arguments: Mapping[str, Any] = field(default_factory=dict)
     retry_arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -64,47 +58,42 @@ class XDeath(Policy):
     name: ClassVar[str] = "x_death"
     rejects: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.requeue_exchange and self.exchange_type == "fanout":
-            raise ValueError(
-                f"requeue_exchange {self.requeue_exchange!r} of {self.queue}: "
-                "a fanout returns a message to every queue; use exchange_type='topic'"
-            )
-
     @property
     def dead(self) -> Queue:
         """`<queue>.error`, the client's error queue."""
-        return self._queue(self.error_exchange or self._named("error"), self.error_arguments)
+        return self._queue(self._named("error"), self.error_arguments)
 
     @property
     def retry(self) -> Queue:
         """`<queue>.retry`, to which the broker dead-letters rejected messages."""
         arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER: self.requeue.name}
-        return self._queue(self._retry, {**arguments, **safe_arguments(self.queue_type), **self.retry_arguments})
+        return self._queue(
+            self._named("retry"), {**arguments, **safe_arguments(self.queue_type), **self.retry_arguments}
+        )
 
     @property
     def requeue(self) -> Exchange:
         """`<queue>.retry-requeue`, the exchange through which retried messages return."""
-        return self._exchange(self.requeue_exchange or self._named("retry-requeue"))
+        return self._exchange(self._named("retry-requeue"))
 
     @property
     def client(self) -> Queue:
         """The client's queue, bound to its publishers' exchange and to that through which retried messages return."""
-        bindings = [binding(self.requeue, routing_key=key) for key in _texts(self.retry_key)]
+        bindings = [binding(self.requeue, routing_key="#")]
         if self.exchange:
-            bindings += [binding(self.exchange, routing_key=key) for key in _texts(self.routing_key)]
-        arguments = self.work_arguments(self.queue)
+            keys = [self.routing_key] if isinstance(self.routing_key, str) else self.routing_key
+            bindings += [binding(self.exchange, routing_key=key) for key in keys]
+        arguments = self.work_arguments()
         return Queue(self.queue, routing_key=self.queue, bindings=bindings, durable=True, queue_arguments=arguments)
 
     def queues(self) -> list[Queue]:
         """Return the error queue, the retry queue and the client's queue."""
         return [self.dead, self.retry, self.client]
 
-    def work_arguments(self, queue: str) -> dict[str, Any]:
+    def work_arguments(self) -> dict[str, Any]:
         """Return the arguments of the client's queue."""
-        del queue
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
-        return {DEAD_LETTER: self._retry, **limit, **safe_arguments(self.queue_type), **self.queue_arguments}
+        return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type), **self.queue_arguments}
 
     def attempts(self, delivery: Delivery) -> int:
         """Return the failures that `x-death` counts for this queue, plus those before a postponement.
@@ -142,11 +131,19 @@ class XDeath(Policy):
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Postponed:
         """Return a wait in delay queues. A replacement has no `x-death`; `perennial-attempts` keeps the count."""
-        delay_ms, back_to = delay_for(seconds, exactly=exactly), self.requeue.name
-        queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
+        delay_ms = delay_for(seconds, exactly=exactly)
         first = self._first_failure(delivery)
         headers = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})
-        return Postponed(queue, delivery.routing_key, delay_ms, headers)
+        return Postponed(self.delay_queue(delay_ms), delivery.routing_key, delay_ms, headers)
+
+    def delay_queue(self, delay_ms: int) -> Queue:
+        """Return the queue of one duration in ms; raises ValueError for an invalid TTL."""
+        return delay_queue(self.queue, delay_ms, back_to=self.requeue.name, queue_type=self.queue_type)
+
+    def queue_of(self, routing_key: str) -> str:
+        """Return the client's queue, whatever the key."""
+        del routing_key
+        return self.queue
 
     def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the exchange through which retried messages return: only the client's queue is bound to it."""
@@ -167,10 +164,6 @@ class XDeath(Policy):
         seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
         return min(seconds, default=None)
 
-    @property
-    def _retry(self) -> str:
-        return self.retry_exchange or self._named("retry")
-
     def _named(self, suffix: str) -> str:
         return f"{self.queue}{self.separator}{suffix}"
 
@@ -179,10 +172,6 @@ class XDeath(Policy):
 
     def _queue(self, name: str, arguments: Mapping[str, Any]) -> Queue:
         return Queue(name, self._exchange(name), "#", durable=True, queue_arguments=dict(arguments) or None)
-
-
-def _texts(value: str | Sequence[str]) -> Sequence[str]:
-    return [value] if isinstance(value, str) else value
 
 
 def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..delivery import Delivery
-from ..headers import DELIVERIES
 from ..outgoing import Outgoing
 from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
 from ..publishing import Publisher
@@ -73,21 +70,3 @@ def return_time(decision: Decision) -> dict[str, str | None]:
     if isinstance(decision, Dead | Drop):
         return {"eta": None}
     return {"eta": (datetime.now(UTC) + timedelta(milliseconds=decision.delay_ms)).isoformat()}
-
-
-def message_of(decision: Decision, delivery: Delivery) -> Outgoing | None:
-    """Return the message that a decision publishes in place of the delivered one, or None if it publishes nothing."""
-    match decision:
-        case Retry(queue, key, _, headers) | Postponed(queue, key, _, headers) | Dead(queue, key, headers):
-            return replacement(delivery, exchange=queue.exchange.name, routing_key=key, headers=headers)
-        case Reject() | Drop():
-            return None
-
-
-def replacement(delivery: Delivery, *, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Outgoing:
-    """Return the same message to publish: its body unchanged, `headers` added, the broker's own headers removed.
-
-    The count of unacknowledged deliveries is removed, too: a message is replaced after a run that ended.
-    """
-    own = {name: value for name, value in delivery.own_headers().items() if name != DELIVERIES}
-    return Outgoing.copy_of(delivery, exchange=exchange, routing_key=routing_key, headers=own | dict(headers))

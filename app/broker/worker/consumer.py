@@ -361,7 +361,7 @@ def require_dead_lettered(queues: Mapping[str, Any], policies: RetryPolicies) ->
     """Raise WorkerMisconfigured for a queue whose policy rejects messages that the broker would then drop."""
     for name, queue in queues.items():
         policy = policies.policy_for(name)
-        target = policy.work_arguments(name).get(DEAD_LETTER) if policy.rejects else None
+        target = policy.work_arguments().get(DEAD_LETTER) if policy.rejects else None
         if target and (queue.queue_arguments or {}).get(DEAD_LETTER) != target:
             raise WorkerMisconfigured(
                 f"queue {name}: its policy {policy.name} rejects, and without {DEAD_LETTER} {target!r} the broker "

@@ -17,10 +17,10 @@ from ..failure import MAX_MESSAGE, MAX_TRACEBACK, Failure
 from ..headers import DELIVERIES, DETOURS, dead_letter_headers, whole_number
 from ..outcomes import outcome_message
 from ..outgoing import Outgoing
-from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
+from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, message_of
 from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
-from .carry_out import Disposition, carry_out, message_of
+from .carry_out import Disposition, carry_out
 from .task_hooks import HookQueue
 
 logger = get_logger(__name__)
