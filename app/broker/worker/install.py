@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,22 +18,18 @@ from .celery_internals import use_classes
 from .failures import OnOutcome
 from .task import Task
 
-#: Gets the reason, the exchange, the routing key and the message of py-amqp (`body`, `headers`, `properties`).
-OnReturn = Callable[[str, str, str, Any], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Retries:
     """What `install` leaves at `app.retries`.
 
     `publish_timeout` is in seconds; `confirm` says whether a client waits for the broker's confirm by default.
-    `on_return` is called with each message that a confirmed send gets back, `on_outcome` in a worker with each run.
+    `on_outcome` is called in a worker with each run.
     """
 
     policies: RetryPolicies
     publish_timeout: float = BROKER_TIMEOUT
     confirm: bool = True
-    on_return: OnReturn | None = None
     on_outcome: OnOutcome | None = None
 
     def work_queues(self, default: str) -> list[Queue]:
@@ -48,7 +43,6 @@ def install(
     *,
     publish_timeout: float = BROKER_TIMEOUT,
     confirm: bool = True,
-    on_return: OnReturn | None = None,
     on_outcome: OnOutcome | None = None,
     consumer: str = f"{__package__}.consumer:Consumer",
 ) -> None:
@@ -58,14 +52,13 @@ def install(
     and the sending of tasks and events; a base class of the application's own still wraps each run. It also sets
     settings, which take precedence over those of the application. Without `task_queues` there is a queue for each
     policy; a single policy is for Celery's default queue. `consumer` names a subclass of this package's Consumer. With
-    `confirm`, `delay()` of a client waits for the broker's confirm, unless the call says otherwise. `on_return` is
-    called with the broker's reason, exchange, routing key and message for what no queue takes, before the call raises.
-    `on_outcome` is called in a worker's main process for each run, with task, queue, outcome and reason code.
+    `confirm`, `delay()` of a client waits for the broker's confirm, unless the call says otherwise. `on_outcome` is
+    called in a worker's main process for each run, with task, queue, outcome and reason code.
     """
     amqp_internals.install()
     if isinstance(policies, Policy):
         policies = RetryPolicies({}, default=policies)
-    app.retries = retries = Retries(policies, publish_timeout, confirm, on_return, on_outcome)
+    app.retries = retries = Retries(policies, publish_timeout, confirm, on_outcome)
     use_classes(
         app,
         amqp=f"{__package__}.producer:AMQP",

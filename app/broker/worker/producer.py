@@ -19,7 +19,6 @@ from ..connection import NodesConnection
 from ..errors import InvalidMessage, PublishFailed
 from ..policies.delay_queues import budget_of
 from .celery_internals import leave_connections_after_fork
-from .install import Retries
 
 #: Exceptions after which a message may not have arrived.
 _NOT_SENT = (AMQPError, MessageNacked, OSError, OperationalError)
@@ -100,7 +99,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
             confirm = options.pop("confirm", None)
             try:
                 if self.app.current_worker_task or (self.app.retries.confirm if confirm is None else confirm):
-                    return _send_confirmed(send, producer, name, message, self.app.retries, options)
+                    return _send_confirmed(send, producer, name, message, timeout, options)
                 return _declare_once(send, producer, name, message, options)
             finally:
                 # kombu keeps it for other uses of the connection.
@@ -145,9 +144,8 @@ def _ending_in_time(policy: Mapping[str, Any], seconds: float) -> dict[str, Any]
 class _ConfirmingProducer(Producer):  # type: ignore[misc]
     """A producer on a second channel of a connection, which is in confirm mode; after a reconnection on a new one."""
 
-    def __init__(self, connection: Any, *, timeout: float, on_return: Callable[..., None] | None) -> None:
+    def __init__(self, connection: Any, *, timeout: float) -> None:
         self._timeout = timeout
-        self._on_return = on_return
         #: The channel, once it is open.
         self.opened: Any = None
         super().__init__(connection)
@@ -158,7 +156,7 @@ class _ConfirmingProducer(Producer):  # type: ignore[misc]
         self.opened = None
 
         def opened() -> Any:
-            self.opened = _confirm_channel(connection, self._timeout, self._on_return)
+            self.opened = _confirm_channel(connection, self._timeout)
             return self.opened
 
         super().revive(ChannelPromise(opened))
@@ -168,18 +166,12 @@ class _ConfirmingProducer(Producer):  # type: ignore[misc]
         return self.opened is None or bool(self.opened.is_open)
 
 
-def _confirm_channel(connection: Any, timeout: float, on_return: Callable[..., None] | None) -> Any:
+def _confirm_channel(connection: Any, timeout: float) -> Any:
     """Return a new channel whose `basic_publish` waits for the confirm, and names the message in its errors."""
     # The default channel comes first: it opens the connection by the retry policy of the call.
     channel = connection.default_channel.connection.channel()
     returned: list[str] = []
-
-    def note_return(error: Exception, exchange: str, routing_key: str, message: Any) -> None:
-        returned.append(str(error))
-        if on_return:
-            on_return(str(error), exchange, routing_key, message)
-
-    channel.events["basic_return"].add(note_return)
+    channel.events["basic_return"].add(lambda error, *_: returned.append(str(error)))
 
     def basic_publish(message: Any, exchange: str = "", routing_key: str = "", **options: Any) -> None:
         target = f"exchange {exchange!r} with key {routing_key!r}"
@@ -198,17 +190,13 @@ def _confirm_channel(connection: Any, timeout: float, on_return: Callable[..., N
     return channel
 
 
-def _send_confirmed(
-    send: Send, producer: Any, name: str, message: Any, retries: Retries, options: dict[str, Any]
-) -> Any:
+def _send_confirmed(send: Send, producer: Any, name: str, message: Any, timeout: float, options: dict[str, Any]) -> Any:
     """Send and wait for the confirm. After a failure drop the connection: a late confirm may arrive on it."""
     connection = producer.connection
     confirming: _ConfirmingProducer | None = vars(connection).get("confirming")
     try:
         if confirming is None or not confirming.is_usable:
-            confirming = connection.confirming = _ConfirmingProducer(
-                connection, timeout=retries.publish_timeout, on_return=retries.on_return
-            )
+            confirming = connection.confirming = _ConfirmingProducer(connection, timeout=timeout)
         return _declare_once(send, confirming, name, message, {**options, "mandatory": True})
     except BaseException as error:
         connection.collect(socket_timeout=1)
