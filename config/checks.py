@@ -8,19 +8,23 @@ import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
 #: The longest name of an exchange: AMQP allows 255 bytes for those of its queues, which have longer names.
 _MAX_EXCHANGE = 200
 
+#: What the value of an HTTP field may be: visible ASCII characters, and spaces within (RFC 9110, 5.5).
+VISIBLE_ASCII = r"[!-~]([ -~]*[!-~])?"
+
 _MAX_PORT = 65_535
 #: Host and port of a URL, below its login: a name, an address, or an IPv6 address in brackets.
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*)(?::([0-9]{1,5}))?")
 
-_Url = TypeVar("_Url", bound=str | SecretStr)
+_Text = TypeVar("_Text", bound=str | SecretStr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +51,32 @@ class SecretFile:
         raise ValueError(f"the file of {variable}_FILE, {self.path!r}, {reason}")
 
 
-def url_of(*schemes: str) -> Callable[[_Url], _Url]:
+def matching(pattern: str, expected: str) -> Callable[[_Text], _Text]:
+    """Return a check of a text, or of a secret, that is empty or matches a pattern as a whole."""
+    compiled = re.compile(pattern)
+
+    def check(value: _Text) -> _Text:
+        text = text_of(value)
+        if text and not compiled.fullmatch(text):
+            # A secret is not quoted.
+            found = "" if isinstance(value, SecretStr) else f", not {text[:80]!r}"
+            raise ValueError(f"expected {expected}{found}")
+        return value
+
+    return check
+
+
+def text_of(value: str | SecretStr) -> str:
+    """Return a text, or that of a secret."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def url_of(*schemes: str) -> Callable[[_Text], _Text]:
     """Return a check of a URL, or of several with semicolons between them, for its scheme, host and port."""
     expected = " or ".join(f"{scheme}://" for scheme in schemes)
 
-    def check(value: _Url) -> _Url:
-        for url in str(value.get_secret_value() if isinstance(value, SecretStr) else value).split(";"):
+    def check(value: _Text) -> _Text:
+        for url in text_of(value).split(";"):
             scheme, _, rest = url.partition("://")
             host_and_port = rest.rpartition("@")[2].partition("/")[0].partition("?")[0]
             found = _HOST_AND_PORT.fullmatch(host_and_port)
@@ -64,6 +88,61 @@ def url_of(*schemes: str) -> Callable[[_Url], _Url]:
     return check
 
 
+user_agent = matching(VISIBLE_ASCII, "visible ASCII characters and spaces")
+
+#: A bearer token (RFC 6750 section 2.1) that cannot be guessed soon.
+token = matching(r"[A-Za-z0-9._~+/-]{16,}=*", "16 or more letters, digits and -._~+/")
+
+#: A key of the archive's account. An HTTP library would quote the whole header in its error.
+archive_key = matching(r"[!-9;-~]*", "visible ASCII characters without colon and space")
+
+#: A hashed password: nothing else may be in the environment of a process.
+password_hash = matching(
+    r"\$argon2id\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+",
+    "a hash that `perennial password` prints, which begins with $argon2id$",
+)
+
+#: The name of an HTTP field (RFC 9110, 5.1).
+field_name = matching(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "the name of an HTTP field, such as X-Forwarded-User")
+
+#: An address of a mail, in ASCII and without a name.
+mail_address = matching(r"[!#-'*+/-9=?A-Z^-~.-]+@[A-Za-z0-9.\[\]:-]+", "an address such as operator@site.example")
+
+#: A user without colon, and a password. Flower would accept an empty login from every visitor that sends one.
+LOGIN = r"[^:\s]+:[^\r\n]+"
+login = matching(LOGIN, "user:password")
+
+origin = matching(r"\*|https?://[A-Za-z0-9.\[\]:-]+", "http(s)://host[:port] or *")
+
+rate_limit = matching(r"[1-9][0-9]{0,8}/(second|minute|hour)", "<number>/<second|minute|hour>, such as 600/minute")
+
+store_url = matching(r"(file:///|s3://).*", "file:///folder or s3://bucket[/prefix]")
+
+archive_url = matching(r"https?://.*\{bucket\}.*\{file\}", "http(s)://, {bucket} within it and {file} at its end")
+
+
+def each(check: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    """Return a check of several texts."""
+    return lambda values: tuple(map(check, values))
+
+
+def split_commas(value: Any) -> Any:
+    """Return the texts between the commas of a variable's text; any other value as it is."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def network(entry: str) -> str:
+    """Check an address or a CIDR range, or `*`."""
+    if entry != "*":
+        ip_network(entry, strict=False)  # A ValueError names the entry.
+    return entry
+
+
+def host_or_network(entry: str) -> str:
+    """Check a CIDR range; a host may have any name."""
+    return network(entry) if "/" in entry else entry
+
+
 def smtp_url(value: SecretStr) -> SecretStr:
     """Check a URL of a mail server, whose login is sent over TLS only."""
     url = url_of("smtp", "smtp+starttls", "smtps")(value).get_secret_value()
@@ -73,13 +152,6 @@ def smtp_url(value: SecretStr) -> SecretStr:
     if scheme == "smtp" and "@" in rest:
         raise ValueError("a login needs TLS: expected smtps:// or smtp+starttls://")
     return value
-
-
-def mail_address(text: str) -> str:
-    """Check an address of a mail, in ASCII and without a name."""
-    if text and not re.fullmatch(r"[!#-'*+/-9=?A-Z^-~.-]+@[A-Za-z0-9.\[\]:-]+", text):
-        raise ValueError("expected an address such as operator@site.example")
-    return text
 
 
 def postgresql_url(value: SecretStr) -> SecretStr:
@@ -118,25 +190,6 @@ def folder(path: Path) -> Path:
     return path
 
 
-def is_visible_ascii(text: str) -> bool:
-    """Whether a text may be the value of an HTTP field: visible ASCII characters, and spaces within (RFC 9110, 5.5)."""
-    return re.fullmatch(r"[!-~]([ -~]*[!-~])?", text) is not None
-
-
-def user_agent(text: str) -> str:
-    """Check a value of the HTTP field User-Agent."""
-    if not is_visible_ascii(text):
-        raise ValueError("expected visible ASCII characters and spaces")
-    return text
-
-
-def token(value: SecretStr) -> SecretStr:
-    """Check a bearer token (RFC 6750 section 2.1) that cannot be guessed soon."""
-    if not re.fullmatch(r"(?:[A-Za-z0-9._~+/-]{16,}=*)?", value.get_secret_value()):
-        raise ValueError("expected 16 or more letters, digits and -._~+/")
-    return value
-
-
 def secrets(value: SecretStr) -> SecretStr:
     """Check a JSON object of secrets by name, or that the file of this path has one."""
     try:
@@ -160,7 +213,7 @@ def parsed_secrets(text: str) -> dict[str, str]:
         raise ValueError("expected a JSON object of names and values")  # noqa: TRY004 - pydantic expects ValueError.
     for name, secret in found.items():
         # An HTTP library would quote the whole header in its error.
-        if not isinstance(secret, str) or not is_visible_ascii(secret):
+        if not isinstance(secret, str) or not re.fullmatch(VISIBLE_ASCII, secret):
             raise ValueError(f"the secret {name!r}: expected visible ASCII characters and spaces")
     return found
 
@@ -170,18 +223,3 @@ def exchange(name: str) -> str:
     if not name.isprintable() or len(name.encode(errors="replace")) > _MAX_EXCHANGE:
         raise ValueError(f"expected at most {_MAX_EXCHANGE} bytes of printable characters")
     return name
-
-
-def password_hash(value: SecretStr) -> SecretStr:
-    """Check that a password is hashed: nothing else may be in the environment of a process."""
-    text = value.get_secret_value()
-    if text and not re.fullmatch(r"\$argon2id\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+", text):
-        raise ValueError("expected a hash that `perennial password` prints, which begins with $argon2id$")
-    return value
-
-
-def field_name(value: str) -> str:
-    """Check the name of an HTTP field (RFC 9110, 5.1)."""
-    if value and not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", value):
-        raise ValueError(f"{value!r}: expected the name of an HTTP field, such as X-Forwarded-User")
-    return value

@@ -8,15 +8,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
-#: A user without colon, and a password. Flower would accept an empty login from every visitor that sends one.
-_LOGIN = re.compile(r"[^:\s]+:[^\r\n]+")
-
-
-def check_login(login: str, source: str) -> str:
-    """Return a login; raises ValueError, which names its source, unless it is `user:password`."""
-    if not _LOGIN.fullmatch(login):
-        raise ValueError(f"{source}: expected user:password")
-    return login
+from config.checks import LOGIN
 
 
 def kept_login(path: Path) -> str:
@@ -36,5 +28,7 @@ def kept_login(path: Path) -> str:
             Path(name).replace(path)
         finally:
             Path(name).unlink(missing_ok=True)
-    source = f"{path} has no login; delete it to have a new one generated, or set FLOWER_BASIC_AUTH"
-    return check_login(path.read_text().rstrip("\r\n"), source)
+    login = path.read_text().rstrip("\r\n")
+    if not re.fullmatch(LOGIN, login):
+        raise ValueError(f"{path} has no login; delete it to have a new one generated, or set FLOWER_BASIC_AUTH")
+    return login

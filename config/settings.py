@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import lru_cache
-from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -20,7 +18,7 @@ from pydantic_settings import (
 )
 
 from config import checks
-from config.flower_login import check_login, kept_login
+from config.flower_login import kept_login
 from config.routes import COVER_ART_EXCHANGE, MAIL, WEBHOOK
 
 #: The checkout, or the folder in which the wheel is installed: it holds `app/`, `config/` and `tasks/`.
@@ -42,6 +40,11 @@ LONGEST_DELAY_MS = 2_100_000_000
 _HTTP = checks.url_of("http", "https")
 
 Folder = Annotated[Path, AfterValidator(checks.folder)]
+ArchiveKey = Annotated[SecretStr, AfterValidator(checks.archive_key)]
+
+_Item = TypeVar("_Item")
+#: Several values with commas between them.
+Commas = Annotated[tuple[_Item, ...], NoDecode, BeforeValidator(checks.split_commas)]
 
 
 class _EnvironmentAndFiles(EnvSettingsSource):
@@ -86,7 +89,7 @@ class Settings(BaseSettings):
         description="RabbitMQ's management API, of each node with semicolons between them; Flower uses the first. "
         "Empty: the private one, or none.",
     )
-    store_url: str = Field(
+    store_url: Annotated[str, AfterValidator(checks.store_url)] = Field(
         "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
     )
     s3_endpoint_url: Annotated[str, AfterValidator(_HTTP)] | None = Field(
@@ -143,12 +146,12 @@ class Settings(BaseSettings):
     host_concurrency: int = Field(
         8, ge=1, description="Requests to one host at the same time where it needs no delay; with a delay, one."
     )
-    allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+    allow_private_hosts: Annotated[Commas[str], AfterValidator(checks.each(checks.host_or_network))] = Field(
         (),
         description="Hosts (`host` or `host:port`) or CIDR ranges of your own network, which may have addresses that "
         "are not public.",
     )
-    allow_ports: Annotated[tuple[int, ...], NoDecode] = Field(
+    allow_ports: Commas[int] = Field(
         (), description="Ports that redirects may lead to, besides 80, 443 and the port of the start URL."
     )
     response_timeout: float = Field(
@@ -206,7 +209,7 @@ class Settings(BaseSettings):
         description="Seconds of pause while the archive, MusicBrainz's database or web service is away; doubled up to "
         "ten minutes.",
     )
-    archive_url: str = Field(
+    archive_url: Annotated[str, AfterValidator(checks.archive_url)] = Field(
         "https://{bucket}.s3.us.archive.org/{file}",
         description="URL of a file in the archive's S3 interface. `{bucket}` is part of the host or of the path.",
     )
@@ -214,12 +217,12 @@ class Settings(BaseSettings):
         "https://archive.org",
         description="Public URL of the archive, with `/metadata/` and `/download/` below it.",
     )
-    archive_access_key: SecretStr = Field(SecretStr(""), description="Access key of the archive's account.")
-    archive_secret_key: SecretStr = Field(SecretStr(""), description="Secret key of the archive's account.")
-    event_archive_access_key: SecretStr = Field(
+    archive_access_key: ArchiveKey = Field(SecretStr(""), description="Access key of the archive's account.")
+    archive_secret_key: ArchiveKey = Field(SecretStr(""), description="Secret key of the archive's account.")
+    event_archive_access_key: ArchiveKey = Field(
         SecretStr(""), description="Access key for event art. Empty: ARCHIVE_ACCESS_KEY, and its secret key."
     )
-    event_archive_secret_key: SecretStr = Field(SecretStr(""), description="Secret key for event art.")
+    event_archive_secret_key: ArchiveKey = Field(SecretStr(""), description="Secret key for event art.")
     musicbrainz_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
     )
@@ -289,21 +292,21 @@ class Settings(BaseSettings):
     mail_from: Annotated[str, AfterValidator(checks.mail_address)] = Field(
         "", description="Sender of the mails about events, as your mail server accepts it."
     )
-    mail_to: Annotated[tuple[Annotated[str, AfterValidator(checks.mail_address)], ...], NoDecode] = Field(
+    mail_to: Annotated[Commas[str], AfterValidator(checks.each(checks.mail_address))] = Field(
         (), description="Recipients of the mails about events: the operators, with commas between them."
     )
 
     # Web, Flower and logs
-    web_rate_limit: str = Field(
+    web_rate_limit: Annotated[str, AfterValidator(checks.rate_limit)] = Field(
         "600/minute",
         description="Searches and suggestions of one address, as `<number>/<second|minute|hour>`.",
     )
-    forwarded_allow_ips: Annotated[tuple[str, ...], NoDecode] = Field(
+    forwarded_allow_ips: Annotated[Commas[str], AfterValidator(checks.each(checks.network))] = Field(
         ("127.0.0.1", "::1"),
         description="Proxies (addresses, CIDR ranges or `*`) whose X-Forwarded-For names the visitor. All visitors "
         "behind another proxy share one rate limit.",
     )
-    web_cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+    web_cors_origins: Annotated[Commas[str], AfterValidator(checks.each(checks.origin))] = Field(
         (),
         description="Origins (`https://site.example`), or `*`, whose pages may read the JSON API and use the search "
         "box script. Empty: none.",
@@ -325,14 +328,14 @@ class Settings(BaseSettings):
         description="HTTP field with the user's name that an authenticating proxy sets. Only proxies of "
         "FORWARDED_ALLOW_IPS are believed.",
     )
-    ops_actors: Annotated[tuple[str, ...], NoDecode] = Field(
+    ops_actors: Commas[str] = Field(
         (), description="Names in OPS_USER_HEADER that may act, or `*`. All others may read."
     )
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
     flower_host: str = Field("127.0.0.1", description="Address that Flower binds to.")
     flower_port: int = Field(5555, ge=0, le=65_535, description="Port of Flower.")
-    flower_basic_auth: SecretStr = Field(
+    flower_basic_auth: Annotated[SecretStr, AfterValidator(checks.login)] = Field(
         SecretStr(""), description="`user:password` of Flower. Empty: generated at random and kept in the data folder."
     )
 
@@ -365,76 +368,6 @@ class Settings(BaseSettings):
     def _read_secret_file(cls, value: Any, info: ValidationInfo) -> Any:
         # Not by the source itself: only an error of a validator is reported with the name of its setting.
         return value.read(str(info.field_name).upper()) if isinstance(value, checks.SecretFile) else value
-
-    @field_validator(
-        "allow_private_hosts",
-        "allow_ports",
-        "forwarded_allow_ips",
-        "web_cors_origins",
-        "ops_actors",
-        "mail_to",
-        mode="before",
-    )
-    @classmethod
-    def _split_commas(cls, value: Any) -> Any:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-    @field_validator("store_url")
-    @classmethod
-    def _check_store_url(cls, value: str) -> str:
-        if value and not value.startswith(("file:///", "s3://")):
-            raise ValueError(f"STORE_URL {value!r}: expected file:///folder or s3://bucket[/prefix]")
-        return value
-
-    @field_validator("forwarded_allow_ips", "allow_private_hosts")
-    @classmethod
-    def _check_networks(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        hosts_have_names = info.field_name == "allow_private_hosts"
-        for entry in value:
-            if "/" in entry or not (hosts_have_names or entry == "*"):
-                ip_network(entry, strict=False)  # A ValueError names the entry.
-        return value
-
-    @field_validator("web_cors_origins")
-    @classmethod
-    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for entry in value:
-            if not re.fullmatch(r"\*|https?://[A-Za-z0-9.\[\]:-]+", entry):
-                raise ValueError(f"WEB_CORS_ORIGINS {entry!r}: expected http(s)://host[:port] or *")
-        return value
-
-    @field_validator("web_rate_limit")
-    @classmethod
-    def _check_rate_limit(cls, value: str) -> str:
-        if not re.fullmatch(r"[1-9][0-9]{0,8}/(second|minute|hour)", value):
-            raise ValueError(f"WEB_RATE_LIMIT {value!r}: expected <number>/<second|minute|hour>, such as 600/minute")
-        return value
-
-    @field_validator("flower_basic_auth")
-    @classmethod
-    def _check_flower_login(cls, value: SecretStr) -> SecretStr:
-        if value.get_secret_value():
-            check_login(value.get_secret_value(), "FLOWER_BASIC_AUTH")
-        return value
-
-    @field_validator("archive_url")
-    @classmethod
-    def _check_archive_url(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")) or "{bucket}" not in value or not value.endswith("{file}"):
-            raise ValueError(
-                f"ARCHIVE_URL {value!r}: expected http(s)://, {{bucket}} within it and {{file}} at its end"
-            )
-        return value
-
-    @field_validator("archive_access_key", "archive_secret_key", "event_archive_access_key", "event_archive_secret_key")
-    @classmethod
-    def _check_archive_keys(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
-        # An HTTP library would quote the whole header in its error.
-        if not re.fullmatch(r"[!-9;-~]*", value.get_secret_value()):
-            raise ValueError(
-                f"{str(info.field_name).upper()}: expected visible ASCII characters without colon and space"
-            )
-        return value
 
     @model_validator(mode="after")
     def _check_receivers(self) -> Settings:

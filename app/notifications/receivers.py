@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import smtplib
 import ssl
 import time
@@ -24,7 +25,7 @@ from app.broker.nesting import read_json
 from app.errors import NotificationFailed, NotificationRefused
 from app.http.api_client import ApiClient
 from app.notifications.events import NEWS
-from config.checks import is_visible_ascii
+from config.checks import VISIBLE_ASCII
 from config.routes import MAIL, WEBHOOK
 from config.settings import Settings
 
@@ -60,7 +61,7 @@ class QueuedEvent:
         except (ValueError, TypeError, KeyError) as error:
             raise Undecodable(f"not an event: {error!r}: {delivery.body[:60]!r}") from error
         for text in (kind, event_id):
-            if not isinstance(text, str) or not is_visible_ascii(text):
+            if not isinstance(text, str) or not re.fullmatch(VISIBLE_ASCII, text):
                 raise Undecodable(f"not an event: {text!r:.100}: expected visible ASCII characters")
         return cls(delivery.body, kind, event_id, at, fields)
 

@@ -52,10 +52,6 @@ def _proxy(text: str) -> str:
     return text
 
 
-def _agent(text: str) -> str:
-    return checks.user_agent(text) if text else text
-
-
 def _secret_name(text: str) -> str:
     if text and not _SECRET_NAME.fullmatch(text):
         raise ValueError("expected the name of a secret: letters, digits, '_', '.' and '-'")
@@ -127,7 +123,7 @@ class Site(BaseModel):
         le=366 * 86_400,
         description="Seconds, or a duration: how long the schedule leaves out a page that stays unchanged.",
     )
-    user_agent_suffix: Annotated[str, AfterValidator(_agent)] = Field(
+    user_agent_suffix: Annotated[str, AfterValidator(checks.user_agent)] = Field(
         "", max_length=_MAX_TEXT, description="Added to USER_AGENT after a space. The product token stays."
     )
     headers: _Names = Field({}, description="Request headers: names, each with the name of a secret.")
