@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Outcome, PackVersion, Registration, SearcherReport, read, to_json, to_payload
+from app.cluster.protocol import Outcome, PackVersion, SearcherReport, read, to_json, to_payload
 from benchmarks.figures import Aim, FigureTable, at_most, bullets
 
 #: Searchers. Each pack has one copy.
@@ -85,7 +85,8 @@ def measured(size: int) -> PlacementRun:
         state.pack_updated(pack)
     for name in searchers:
         state.receive_report(
-            Registration(searcher_id=name, seq=0, changes=0, free_space=100_000, capacity=100_000), now=0.0
+            SearcherReport(searcher_id=name, seq=0, changes=0, free_space=100_000, capacity=100_000, holdings=()),
+            now=0.0,
         )
     state.settle()
     sent, now, began = 0, 0.0, time.process_time()
@@ -93,7 +94,7 @@ def measured(size: int) -> PlacementRun:
         for addressed in orders:
             body = searchers[addressed.searcher_id].execute(addressed, packs)
             sent += len(body)
-            state.order_completed(read(Outcome, body), now=now)
+            state.receive_outcome(read(Outcome, body), now=now)
     cpu = time.process_time() - began
     routes = state.routes(now=now)
     state.pack_updated(replace(packs[domains[size // 2]], sha256="1" * 64, generation=2))

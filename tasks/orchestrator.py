@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app.broker.worker.task import Task
 from app.celery import app
-from app.cluster.protocol import Outcome, Registration, read
+from app.cluster.protocol import Outcome, SearcherReport, read
 from config.routes import ROUTE_BY_TASK
 from tasks.base import domain_of
 
@@ -38,22 +39,24 @@ def update(**message: Any) -> None:
 @_task("orchestrator.register")
 def register(**message: Any) -> None:
     """Receive a searcher's registration."""
-    _service().receive_report(read(Registration, message))
+    report = read(SearcherReport, message)
+    _service().receive_report(replace(report, holdings=report.holdings or ()))
 
 
 @_task("orchestrator.loaded")
 def loaded(**message: Any) -> None:
     """Receive that a searcher loaded a version of a pack."""
-    _service().order_completed(read(Outcome, message))
+    _service().receive_outcome(read(Outcome, message))
 
 
 @_task("orchestrator.unloaded")
 def unloaded(**message: Any) -> None:
     """Receive that a searcher unloaded a version of a pack."""
-    _service().order_completed(read(Outcome, message))
+    _service().receive_outcome(read(Outcome, message))
 
 
 @_task("orchestrator.failed")
 def failed(**message: Any) -> None:
     """Receive that a searcher failed to execute an order."""
-    _service().order_failed(read(Outcome, message))
+    outcome = read(Outcome, message)
+    _service().receive_outcome(replace(outcome, reason=outcome.reason or "no reason is given"))

@@ -58,12 +58,15 @@ class PackVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class SearcherReport:
-    """What every message of a searcher says of it; its size does not depend on the number of packs.
+    """What a searcher says of itself: the payload of `heartbeat` and `register`, and a part of each outcome.
 
     `seq` is its sequence number, by which an older report that arrives later is recognised. `changes` is the number of
     changes of the searcher's packs since it started. The orchestrator compares it with the outcomes that arrived, and
     requests a registration if one is missing. `free_space` is the room besides the packs, and `capacity` that without
     any pack: MB, rounded down. A searcher that is `leaving` drains and takes no further orders.
+
+    `loading` has the checksums that are still to be loaded, None in an outcome. Only a registration has
+    `holdings`, all packs of the searcher: the size of other reports does not depend on their number.
     """
 
     searcher_id: Text
@@ -72,25 +75,13 @@ class SearcherReport:
     free_space: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
     capacity: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
     leaving: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Heartbeat(SearcherReport):
-    """The payload of `heartbeat`. `loading` has the checksums that are still to be loaded."""
-
-    loading: tuple[Text, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Registration(Heartbeat):
-    """A searcher's complete state with all its packs: the payload of `register`."""
-
-    holdings: tuple[PackVersion, ...] = ()
+    loading: tuple[Text, ...] | None = None
+    holdings: tuple[PackVersion, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Outcome:
-    """The outcome of an order (`loaded`, `unloaded` or `failed`) with a report after it; `reason` is for failures.
+    """The outcome of an order (`loaded`, `unloaded` or `failed`) with a report after it; only failures have a `reason`.
 
     `held` is the version of the domain's pack that the searcher serves after it, or None.
     """

@@ -12,7 +12,7 @@ import pytest
 
 from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
-from app.cluster.protocol import Load, ProblemReply, Registration, to_payload
+from app.cluster.protocol import Load, ProblemReply, SearcherReport, to_payload
 from app.cluster.searcher.reporter import Reporter
 from app.counts import SEARCHER_QUERIES, SEARCHER_SECONDS, read_counts
 from app.search.contract import SearchReply
@@ -148,13 +148,13 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
 def test_a_searcher_that_has_a_reason_sends_no_heartbeats(ear: FakeOrchestrator, settings: Settings) -> None:
     trouble = [""]
     posts = Publisher(settings.broker), Publisher(settings.broker)
-    state = Registration(searcher_id="it", seq=0, changes=0, free_space=1)
+    state = SearcherReport(searcher_id="it", seq=0, changes=0, free_space=1)
     reporter = Reporter(
         events=posts[0],
         heartbeats=posts[1],
         published=lambda: None,
         every=0.1,
-        heartbeat=lambda: state,
+        report=lambda: state,
         registration=lambda: state,
         silence_reason=lambda: trouble[0],
     )

@@ -15,11 +15,9 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import (
-    Heartbeat,
     Load,
     Outcome,
     ProblemReply,
-    Registration,
     SearcherReport,
     Unload,
     read,
@@ -33,8 +31,8 @@ from tests.support.waiting import eventually
 
 #: The types of searchers' events, and the payload of each.
 _EVENTS: dict[str, type[SearcherReport | Outcome]] = {
-    "register": Registration,
-    "heartbeat": Heartbeat,
+    "register": SearcherReport,
+    "heartbeat": SearcherReport,
     "loaded": Outcome,
     "unloaded": Outcome,
     "failed": Outcome,

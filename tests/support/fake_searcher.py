@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from app.cluster.protocol import Heartbeat, Load, Outcome, PackVersion, Registration, SearcherReport, Unload
+from app.cluster.protocol import Load, Outcome, PackVersion, SearcherReport, Unload
 
 
 @dataclass
@@ -27,29 +26,24 @@ class FakeSearcher:
     def free(self) -> int:
         return max(0, self.capacity - sum(each.size_mb for each in self.held.values()))
 
-    def state(self) -> dict[str, Any]:
+    def heartbeat(self) -> SearcherReport:
         self.seq += 1
-        return {
-            "searcher_id": self.name,
-            "seq": self.seq,
-            "changes": self.changes,
-            "free_space": self.free,
-            "capacity": self.capacity,
-            "leaving": self.leaving,
-        }
+        return SearcherReport(
+            searcher_id=self.name,
+            seq=self.seq,
+            changes=self.changes,
+            free_space=self.free,
+            capacity=self.capacity,
+            leaving=self.leaving,
+            loading=tuple(job.sha256 for job in self.jobs if isinstance(job, Load)),
+        )
 
-    def heartbeat(self) -> Heartbeat:
-        return Heartbeat(**self.state(), loading=self.loading())
-
-    def registration(self) -> Registration:
-        return Registration(**self.state(), loading=self.loading(), holdings=tuple(self.held.values()))
+    def registration(self) -> SearcherReport:
+        return replace(self.heartbeat(), holdings=tuple(self.held.values()))
 
     def outcome(self, job: Load | Unload, reason: str) -> Outcome:
-        report, held = SearcherReport(**self.state()), self.held.get(job.domain)
+        report, held = replace(self.heartbeat(), loading=None), self.held.get(job.domain)
         return Outcome(report=report, domain=job.domain, sha256=job.sha256, reason=reason, held=held)
-
-    def loading(self) -> tuple[str, ...]:
-        return tuple(job.sha256 for job in self.jobs if isinstance(job, Load))
 
     def hold(self, domain: str, version: PackVersion | None) -> None:
         self.changes += 1

@@ -9,7 +9,7 @@ import pytest
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Heartbeat, Load, Outcome, Registration, Unload
+from app.cluster.protocol import Load, Outcome, SearcherReport, Unload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from tests.packs import version_of
 
@@ -23,10 +23,10 @@ def pack(domain: str = "x.example", generation: int = 1, size_mb: int = 10) -> P
     return Pack(domain=domain, sha256=f"{domain}:{generation}", generation=generation, size_mb=size_mb)
 
 
-def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), leaving: bool = False) -> Registration:
+def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), leaving: bool = False) -> SearcherReport:
     held = tuple(map(version_of, packs))
     free = 100 - sum(one.size_mb for one in packs)
-    return Registration(
+    return SearcherReport(
         searcher_id=name,
         seq=seq,
         changes=seq,
@@ -38,13 +38,13 @@ def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), lea
     )
 
 
-def outcome(after: Registration, one: Pack, reason: str = "") -> Outcome:
-    held = next((version for version in after.holdings if version.domain == one.domain), None)
+def outcome(after: SearcherReport, one: Pack, reason: str = "") -> Outcome:
+    held = next((version for version in after.holdings or () if version.domain == one.domain), None)
     return Outcome(report=after, domain=one.domain, sha256=one.sha256, reason=reason, held=held)
 
 
-def heartbeat(name: str, seq: int, *, changes: int) -> Heartbeat:
-    return Heartbeat(searcher_id=name, seq=seq, changes=changes, free_space=100, capacity=100)
+def heartbeat(name: str, seq: int, *, changes: int) -> SearcherReport:
+    return SearcherReport(searcher_id=name, seq=seq, changes=changes, free_space=100, capacity=100, loading=())
 
 
 def settled(*packs: Pack, replicas: int = 1) -> OrchestratorState:
@@ -86,7 +86,7 @@ def test_a_domain_is_answered_for_once_its_pack_is_loaded() -> None:
     assert orders_of(orchestrator.tick(now=0.1)) == [load("a", pack())]
     assert orchestrator.tick(now=0.2) == ()
     before = orchestrator.routes(now=0.2)
-    orchestrator.order_completed(outcome(report("a", 2, pack()), pack()), now=0.3)
+    orchestrator.receive_outcome(outcome(report("a", 2, pack()), pack()), now=0.3)
 
     assert orchestrator.next_searcher("x.example") == "a"
     after = orchestrator.routes(now=0.3)
@@ -198,7 +198,7 @@ def test_each_failure_doubles_the_backoff_and_its_reason_is_logged(caplog: pytes
     while len(given_at) < 5:
         if orchestrator.tick(now=now):
             given_at.append(now)
-            orchestrator.order_failed(outcome(report("a", int(now * 10) + 1), pack(), "the disk is full"), now=now)
+            orchestrator.receive_outcome(outcome(report("a", int(now * 10) + 1), pack(), "the disk is full"), now=now)
         now += 0.5
         orchestrator.receive_report(report("a", int(now * 10)), now=now)
 
@@ -214,7 +214,7 @@ def test_a_failure_counts_even_if_a_later_report_came_first() -> None:
     orchestrator.tick(now=0)
 
     orchestrator.receive_report(report("a", 3), now=0.1)
-    orchestrator.order_failed(outcome(report("a", 2), pack(), "the disk is full"), now=0.2)
+    orchestrator.receive_outcome(outcome(report("a", 2), pack(), "the disk is full"), now=0.2)
     orchestrator.receive_report(report("b", 1), now=0.3)
 
     assert orders_of(orchestrator.tick(now=0.4)) == [load("b", pack())]
@@ -258,14 +258,14 @@ def test_a_searcher_is_requested_to_register_when_an_outcome_is_missing_and_not_
     # Heartbeats use another queue, and overtake the outcome of the first load.
     orchestrator.receive_report(heartbeat("a", 3, changes=2), now=1)
     assert orchestrator.registrations_to_request() == ()
-    orchestrator.order_completed(outcome(report("a", 2, packs[0]), packs[0]), now=2)
+    orchestrator.receive_outcome(outcome(report("a", 2, packs[0]), packs[0]), now=2)
     for beat in (3, 4, 5):
         assert orchestrator.registrations_to_request() == ()
         orchestrator.receive_report(heartbeat("a", 1 + beat, changes=2), now=beat)
         assert orchestrator.next_searcher("x.example") == "a"
     # The outcome of the second load never arrives. That of the third does: it is applied, and shows the loss.
     late = replace(report("a", 8, packs[2]), changes=4)
-    orchestrator.order_completed(outcome(late, packs[2]), now=5)
+    orchestrator.receive_outcome(outcome(late, packs[2]), now=5)
     assert orchestrator.registrations_to_request() == ("a",)
     assert orchestrator.next_searcher("z.example") == "a"
     orchestrator.receive_report(heartbeat("a", 9, changes=4), now=6)

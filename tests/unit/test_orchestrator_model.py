@@ -14,7 +14,7 @@ from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.copies import Copies
 from app.cluster.placement.model import AddressedOrder, ClusterState, Pack, Placement
 from app.cluster.placement.place import place
-from app.cluster.protocol import Heartbeat, Load, Routes, SearcherReport, Unload
+from app.cluster.protocol import Load, Routes, SearcherReport, Unload
 from tests.packs import version_of
 from tests.support.fake_searcher import FakeSearcher
 
@@ -236,7 +236,7 @@ class World(RuleBasedStateMachine):
     def _registration(self, node: FakeSearcher) -> Callable[[], None]:
         return self._report(node.registration())
 
-    def _report(self, report: Heartbeat) -> Callable[[], None]:
+    def _report(self, report: SearcherReport) -> Callable[[], None]:
         def arrives() -> None:
             self.orchestrator.receive_report(report, now=self.now)
             self._note(report)
@@ -248,7 +248,7 @@ class World(RuleBasedStateMachine):
 
         def arrives() -> None:
             self.outstanding.pop((node.name, job.domain), None)
-            (self.orchestrator.order_failed if reason else self.orchestrator.order_completed)(outcome, now=self.now)
+            self.orchestrator.receive_outcome(outcome, now=self.now)
             self._note(outcome.report)
 
         return arrives

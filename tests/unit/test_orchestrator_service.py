@@ -22,7 +22,7 @@ from app.cluster.orchestrator.service import REGISTRATION_TIME, OrchestratorServ
 from app.cluster.orchestrator.store_scan import SCAN_INTERVAL
 from app.cluster.orchestrator.worker import OrchestratorConsumer
 from app.cluster.placement.model import AddressedOrder
-from app.cluster.protocol import MB, Outcome, PackVersion, Registration
+from app.cluster.protocol import MB, Outcome, PackVersion, SearcherReport
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.marker import create_marker
@@ -82,8 +82,8 @@ class Wire:
         found = [(each.routing_key, json.loads(each.body)) for each in self.sent]
         return [(queue, body["type"], body["domain"]) for queue, body in found]
 
-    def report(self, name: str, seq: int, *held: PackVersion) -> Registration:
-        return Registration(searcher_id=name, seq=seq, changes=seq, free_space=900, capacity=1_000, holdings=held)
+    def report(self, name: str, seq: int, *held: PackVersion) -> SearcherReport:
+        return SearcherReport(searcher_id=name, seq=seq, changes=seq, free_space=900, capacity=1_000, holdings=held)
 
 
 def put_manifest(store: ObjectStore, domain: str, generation: int = 1) -> PackVersion:
@@ -190,7 +190,7 @@ def test_an_announced_version_is_loaded_and_a_deleted_pack_is_unloaded_and_forgo
     held = [newer, *map(version_of, DOMAINS[1:])]
     assert len(held) == len(DOMAINS)
     loaded = Outcome(report=wire.report("a", 3), domain="0.example", sha256=newer.sha256, held=newer)
-    wire.service.order_completed(loaded)
+    wire.service.receive_outcome(loaded)
     store.delete(manifest_key("0.example"))
     wire.service.pack_updated("0.example")
     eventually(lambda: wire.orders()[1:] == [(queue, "unload", "0.example")], "it is unloaded")

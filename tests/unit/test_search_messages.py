@@ -17,7 +17,6 @@ from app.cluster.protocol import (
     Outcome,
     PackVersion,
     ProblemReply,
-    Registration,
     SearcherReport,
     error_of,
     problem_reply,
@@ -37,7 +36,7 @@ _VERSION = {"generation": _NUMBERS, "size_mb": _NUMBERS}
 _HOLDINGS = st.lists(st.builds(PackVersion, **_VERSION)).map(tuple)
 _STATE = {"seq": _NUMBERS, "changes": _NUMBERS, "free_space": _NUMBERS, "capacity": _NUMBERS}
 _OUTCOMES = st.builds(Outcome, report=st.builds(SearcherReport, **_STATE))
-_REGISTRATIONS = st.builds(Registration, **_STATE, holdings=_HOLDINGS)
+_REGISTRATIONS = st.builds(SearcherReport, **_STATE, holdings=_HOLDINGS)
 
 _SEARCHES = st.builds(SearchRequest, domains=st.tuples(st.text()))
 
@@ -115,8 +114,8 @@ def test_text_that_json_cannot_carry_is_refused(domain: str) -> None:
 
 def test_only_the_first_of_many_wrong_fields_are_named() -> None:
     report = {"searcher_id": "a", "seq": 1, "changes": 0, "free_space": 10**400, "holdings": [{"domain": 5}] * 10_000}
-    with pytest.raises(InvalidMessage, match=r"^invalid Registration: free_space: .*and \d+ more$") as error:
-        read(Registration, report)
+    with pytest.raises(InvalidMessage, match=r"^invalid SearcherReport: free_space: .*and \d+ more$") as error:
+        read(SearcherReport, report)
     assert len(str(error.value)) < 1_000
 
 

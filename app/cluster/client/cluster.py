@@ -93,18 +93,17 @@ class ClusterSearchClient(SearchClient):
         request = validate_request(request)
         self._searchers.count("searches")
         parts = split_by_domain(request)
+        deadline = Deadline.after(self._deadline, hedge_after=_HEDGE * self._deadline)
         # With the caller's context, which has its trace.
         in_thread, run_here = partial(asyncio.get_running_loop().run_in_executor, self._threads), copy_context().run
-        deadline = Deadline.after(self._deadline, hedge_after=_HEDGE * self._deadline)
         routes = self._routes.get_cached()
         if routes is None:
-            outcomes = await in_thread(partial(run_here, self._ask, SearchReply, parts, seconds=self._deadline))
-        else:
-            hedged = self._hedged_requests(SearchReply, parts, routes, deadline)
-            await arun(hedged, deadline)
-            finish = partial(self._retry_failed, SearchReply, parts, hedged, deadline)
-            retried = any(isinstance(each.outcome, _RETRIED) for each in hedged)
-            outcomes = await in_thread(partial(run_here, finish)) if retried else finish()
+            routes = await in_thread(partial(run_here, self._routes.get, until=deadline.until))
+        hedged = self._hedged_requests(SearchReply, parts, routes, deadline)
+        await arun(hedged, deadline)
+        finish = partial(self._retry_failed, SearchReply, parts, hedged, deadline)
+        retried = any(isinstance(each.outcome, _RETRIED) for each in hedged)
+        outcomes = await in_thread(partial(run_here, finish)) if retried else finish()
         return merge(request, outcomes, time.perf_counter() - began)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:

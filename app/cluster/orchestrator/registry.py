@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from app.cluster.orchestrator.searcher_record import SearcherRecord
-from app.cluster.protocol import MISSED_HEARTBEATS, Heartbeat, Outcome, PackVersion, Registration, SearcherReport
+from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, PackVersion, SearcherReport
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class SearcherRegistry:
         found = {searcher_id: record.version(domain) for searcher_id, record in self.records.items()}
         return {searcher_id: version for searcher_id, version in found.items() if version is not None}
 
-    def receive(self, report: Heartbeat, *, now: float) -> bool:
+    def receive(self, report: SearcherReport, *, now: float) -> bool:
         """Receive a heartbeat or a registration; return whether it changes anything.
 
         Each fact is taken from the latest message that has it: heartbeats use another queue and may overtake a
@@ -58,7 +58,7 @@ class SearcherRegistry:
         record = self.records.get(report.searcher_id)
         if record is None:
             return self._receive_first(report, now=now)
-        changed = isinstance(report, Registration) and record.replace_packs(report, now=now)
+        changed = record.replace_packs(report, now=now)
         changed |= self._receive_later(record, report, now=now)
         return record.end_orders(now=now, patience=self.patience) or changed
 
@@ -77,7 +77,7 @@ class SearcherRegistry:
         searcher_id = report.searcher_id
         if report.leaving or report.seq <= self._seqs.get(searcher_id, -1):
             return False
-        if not isinstance(report, Registration):
+        if report.holdings is None:
             self._request_registration(searcher_id, now=now)
             return False
         packs = len(report.holdings)

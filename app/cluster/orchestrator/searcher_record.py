@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from app.cluster.placement.model import LoadFailure, Order, Pack, SearcherState
 from app.cluster.protocol import (
-    Heartbeat,
     Load,
     Outcome,
     PackVersion,
-    Registration,
     SearcherReport,
     SearcherStatus,
     Unload,
@@ -81,12 +79,12 @@ class SearcherRecord:
     It adds to `changed` each domain whose version on the searcher has changed, or whether the searcher serves it.
     """
 
-    def __init__(self, registration: Registration, now: float, changed: set[str]) -> None:
+    def __init__(self, registration: SearcherReport, now: float, changed: set[str]) -> None:
         self._changed = changed
-        self.report: SearcherReport = registration
+        self.report = registration
         self.last_seen = now
         # A dict keeps their order.
-        self._loading = dict.fromkeys(registration.loading)
+        self._loading = dict.fromkeys(registration.loading or ())
         self._holdings = _holdings(registration, now)
         self._pending: dict[str, _PendingOrder] = {}
         self._failed: dict[str, _Backoff] = {}
@@ -102,18 +100,21 @@ class SearcherRecord:
         changed = False
         if report.leaving != before.leaving:
             self.note_all()
-        if isinstance(report, Heartbeat):
+        if report.loading is not None:
             loading = dict.fromkeys(report.loading)
             changed, self._loading = loading != self._loading, loading
         return changed or any(
             getattr(before, name) != getattr(report, name) for name in ("free_space", "capacity", "leaving")
         )
 
-    def replace_packs(self, registration: Registration, *, now: float) -> bool:
-        """Replace the searcher's packs, unless a later outcome was applied; return whether that changes anything."""
-        if registration.seq <= self._holdings.seq:
+    def replace_packs(self, report: SearcherReport, *, now: float) -> bool:
+        """Replace the searcher's packs by those of a registration, unless a later outcome was applied.
+
+        Return whether that changes anything.
+        """
+        if report.holdings is None or report.seq <= self._holdings.seq:
             return False
-        before, self._holdings = self._holdings.packs, _holdings(registration, now)
+        before, self._holdings = self._holdings.packs, _holdings(report, now)
         now_held = self._holdings.packs
         changed = {domain for domain in before.keys() | now_held.keys() if before.get(domain) != now_held.get(domain)}
         self._changed |= changed
@@ -268,6 +269,6 @@ class SearcherRecord:
         )
 
 
-def _holdings(registration: Registration, now: float) -> _Holdings:
-    packs = {version.domain: version for version in registration.holdings}
+def _holdings(registration: SearcherReport, now: float) -> _Holdings:
+    packs = {version.domain: version for version in registration.holdings or ()}
     return _Holdings(packs, registration.seq, registration.changes, now)

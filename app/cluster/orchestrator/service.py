@@ -19,10 +19,10 @@ from app.cluster.orchestrator.store_guard import StoreGuard
 from app.cluster.orchestrator.store_scan import ScanSchedule, StoreScan
 from app.cluster.protocol import (
     MISSED_HEARTBEATS,
-    Heartbeat,
     Load,
     Outcome,
     RoutesRequest,
+    SearcherReport,
     problem_reply,
     read,
     to_json,
@@ -144,22 +144,18 @@ class OrchestratorService:
         self._stop()
         self._responder.close()
 
-    def receive_report(self, report: Heartbeat) -> None:
+    def receive_report(self, report: SearcherReport) -> None:
         """Receive a searcher's registration or heartbeat."""
         self.state.receive_report(report, now=self._clock())
 
     def _receive_heartbeat(self, delivery: Delivery, payload: dict[str, Any]) -> None:
         if delivery.exchange != events_exchange.name:
             raise InvalidMessage(f"a heartbeat came from {delivery.exchange}, to which clients publish")
-        self.receive_report(read(Heartbeat, payload))
+        self.receive_report(read(SearcherReport, payload))
 
-    def order_completed(self, outcome: Outcome) -> None:
-        """Receive `loaded` or `unloaded`."""
-        self.state.order_completed(outcome, now=self._clock())
-
-    def order_failed(self, outcome: Outcome) -> None:
-        """Receive `failed`."""
-        self.state.order_failed(outcome, now=self._clock())
+    def receive_outcome(self, outcome: Outcome) -> None:
+        """Receive `loaded`, `unloaded` or `failed`."""
+        self.state.receive_outcome(outcome, now=self._clock())
 
     def pack_updated(self, domain: str) -> None:
         """Read a domain's pack from the store again, soon and in a thread."""

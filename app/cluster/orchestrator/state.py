@@ -11,7 +11,7 @@ from app.cluster.orchestrator.routing_table import RoutingTable
 from app.cluster.placement.copies import Copies
 from app.cluster.placement.model import AddressedOrder, ClusterState, Pack, Placement
 from app.cluster.placement.place import place
-from app.cluster.protocol import Heartbeat, Outcome, Routes, RoutesRequest
+from app.cluster.protocol import Outcome, Routes, RoutesRequest, SearcherReport
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
 log = logging.getLogger(__name__)
@@ -45,29 +45,20 @@ class OrchestratorState:
 
     # Events of searchers.
 
-    def receive_report(self, report: Heartbeat, *, now: float) -> None:
+    def receive_report(self, report: SearcherReport, *, now: float) -> None:
         """Receive a `register` or `heartbeat`; what a later message has changed stays."""
         self._note_change(self._registry.receive(report, now=now))
 
-    def order_completed(self, outcome: Outcome, *, now: float) -> None:
-        """Receive `loaded` or `unloaded`: a searcher executed an order."""
-        log.info(
-            "Searcher %s executed an order for %s (%.12s)", outcome.report.searcher_id, outcome.domain, outcome.sha256
-        )
-        self._note_change(self._registry.receive_outcome(outcome, now=now))
-
-    def order_failed(self, outcome: Outcome, *, now: float) -> None:
-        """Receive `failed`: a searcher could not execute an order. It backs off from this version for a while."""
+    def receive_outcome(self, outcome: Outcome, *, now: float) -> None:
+        """Receive `loaded`, `unloaded` or `failed`. After a failure, the searcher backs off from this version."""
         searcher_id = outcome.report.searcher_id
-        log.warning(
-            "Searcher %s failed to execute an order for %s (%.12s): %.1000s",
-            searcher_id,
-            outcome.domain,
-            outcome.sha256,
-            outcome.reason,
-        )
+        order = f"an order for {outcome.domain} ({outcome.sha256:.12})"
+        if outcome.reason:
+            log.warning("Searcher %s failed to execute %s: %.1000s", searcher_id, order, outcome.reason)
+        else:
+            log.info("Searcher %s executed %s", searcher_id, order)
         self._note_change(self._registry.receive_outcome(outcome, now=now))
-        if searcher_id in self._registry.records:
+        if outcome.reason and searcher_id in self._registry.records:
             self._registry.records[searcher_id].back_off(outcome, now=now)
 
     def registrations_to_request(self) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
-from app.cluster.protocol import Heartbeat, Load, Registration
+from app.cluster.protocol import Load, SearcherReport
 from app.cluster.searcher.data_directory import StoredPack
 from app.cluster.searcher.pack_jobs import Job, JobOutcome, PackJobs
 
@@ -63,11 +64,11 @@ class Loader:
         with self._changed:
             return (*(version.sha256 for version, _path in self._unrecovered), *self._to_load)
 
-    def heartbeat(self, searcher_id: str) -> Heartbeat:
-        """Return a report of the searcher's state, with sequence number 0."""
+    def report(self, searcher_id: str) -> SearcherReport:
+        """Return a report of the searcher's state without its packs, with sequence number 0."""
         # In this order, a pack that is loaded meanwhile is in `loading`, counted in `changes`, or both.
         loading, changes, space = self.loading(), self._jobs.packs.changes(), self._jobs.disk_space()
-        return Heartbeat(
+        return SearcherReport(
             searcher_id=searcher_id,
             seq=0,
             changes=changes,
@@ -76,19 +77,11 @@ class Loader:
             loading=loading,
         )
 
-    def registration(self, searcher_id: str) -> Registration:
+    def registration(self, searcher_id: str) -> SearcherReport:
         """Return a complete report of the searcher's state, with sequence number 0."""
-        report = self.heartbeat(searcher_id)
+        report = self.report(searcher_id)
         changes, versions = self._jobs.packs.versions()
-        return Registration(
-            searcher_id=searcher_id,
-            seq=0,
-            changes=changes,
-            free_space=report.free_space,
-            capacity=report.capacity,
-            loading=report.loading,
-            holdings=versions,
-        )
+        return replace(report, changes=changes, holdings=versions)
 
     def close(self, seconds: float) -> None:
         """Start no further job, and wait for the current one, `seconds` at most; it does not count as a crash."""

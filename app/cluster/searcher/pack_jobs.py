@@ -129,7 +129,7 @@ class PackJobs:
         except Exception as error:
             # Any exception: a searcher whose loader thread ended would still send heartbeats, but execute no order.
             expected = isinstance(error, ApplicationError | OSError)
-            reason = str(error).removeprefix(f"{job.domain}: ") if expected else repr(error)
+            reason = (str(error).removeprefix(f"{job.domain}: ") if expected else "") or repr(error)
             log.warning("%s: order not executed: %s", job.domain, reason, exc_info=None if expected else error)
             return JobOutcome(
                 kind="failed",

@@ -125,7 +125,7 @@ def build(
         heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, BROKER_TIMEOUT)),
         published=directory.touch,
         every=settings.heartbeat,
-        heartbeat=partial(loader.heartbeat, searcher_id),
+        report=partial(loader.report, searcher_id),
         registration=partial(loader.registration, searcher_id),
         silence_reason=lambda: "" if is_connected() else "the broker is unreachable",
     )

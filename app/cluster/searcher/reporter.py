@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from app.broker.errors import PublishFailed
 from app.broker.publishing import Publisher
-from app.cluster.protocol import MISSED_HEARTBEATS, Heartbeat, Outcome, Registration, SearcherReport, to_payload
+from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, SearcherReport, to_payload
 from app.cluster.searcher.pack_jobs import JobOutcome
 from app.messages.envelopes import event_message
 from config.routes import HEARTBEAT
@@ -20,8 +19,6 @@ log = logging.getLogger(__name__)
 
 #: Attempts to publish an outcome, and seconds between two. After the last one, the searcher registers.
 _ATTEMPTS, _ATTEMPT_INTERVAL = 3, 1.0
-
-R = TypeVar("R", bound=SearcherReport)
 
 
 class Reporter:
@@ -37,11 +34,11 @@ class Reporter:
         heartbeats: Publisher,
         published: Callable[[], None],
         every: float,
-        heartbeat: Callable[[], Heartbeat],
-        registration: Callable[[], Registration],
+        report: Callable[[], SearcherReport],
+        registration: Callable[[], SearcherReport],
         silence_reason: Callable[[], str],
     ) -> None:
-        """`heartbeat` and `registration` make a report without a number. `published` is called after each of the two.
+        """`report` and `registration` make a report without a number. `published` is called after each of the two.
 
         Two connections, so that heartbeats do not wait for the confirm of an event.
         """
@@ -49,7 +46,7 @@ class Reporter:
         self._heartbeats = heartbeats
         self._published = published
         self._every = every
-        self._heartbeat = heartbeat
+        self._report = report
         self._registration = registration
         self._seq = 0
         self._leaving = False
@@ -62,7 +59,7 @@ class Reporter:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
 
-    def _numbered(self, report: Callable[[], R]) -> R:
+    def _numbered(self, report: Callable[[], SearcherReport]) -> SearcherReport:
         """Return a report of the current state; the later of two reports has the higher number."""
         with self._counting:
             self._seq += 1
@@ -82,16 +79,8 @@ class Reporter:
             if attempt:
                 time.sleep(_ATTEMPT_INTERVAL)
             # Each attempt reports the state of its own time, and packs change only after this outcome is reported.
-            state = self._numbered(self._heartbeat)
             message = Outcome(
-                report=SearcherReport(
-                    searcher_id=state.searcher_id,
-                    seq=state.seq,
-                    changes=state.changes,
-                    free_space=state.free_space,
-                    capacity=state.capacity,
-                    leaving=state.leaving,
-                ),
+                report=replace(self._numbered(self._report), loading=None),
                 domain=outcome.domain,
                 sha256=outcome.sha256,
                 reason=outcome.reason,
@@ -158,7 +147,7 @@ class Reporter:
             if registering:
                 self._publish_registration()
             else:
-                heartbeat = event_message(HEARTBEAT, to_payload(self._numbered(self._heartbeat)))
+                heartbeat = event_message(HEARTBEAT, to_payload(self._numbered(self._report)))
                 expiration = str(round(self._every * MISSED_HEARTBEATS * 1_000))
                 properties = {"delivery_mode": 1, "expiration": expiration}
                 self._heartbeats.publish([replace(heartbeat, properties=properties)])
