@@ -197,6 +197,19 @@ def test_an_announced_version_is_loaded_and_a_deleted_pack_is_unloaded_and_forgo
     assert b"pack-not-found" in (wire.take(search("0.example")) or b"")
 
 
+def test_an_announced_version_is_read_again_if_the_store_was_away(
+    wire: Wire, store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_manifest(store, "0.example", 2)
+    (tmp_path / "store").rename(tmp_path / "away")
+    wire.service.pack_updated("0.example")
+    eventually(lambda: wire.orders() == [] and "Read of announced packs failed" in caplog.text, "it cannot be read")
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert wire.orders() == []
+    wire.now += 1.0
+    eventually(lambda: wire.orders() == [(SEARCHER_QUEUE.format("a"), "load", "0.example")], "it is read, and ordered")
+
+
 def test_placement_decisions_take_at_most_a_tenth_of_the_event_loop(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,10 +13,9 @@ from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, PublishFailed
 from app.broker.outgoing import Outgoing
 from app.broker.rpc.responder import Handler, Responder
-from app.cluster.orchestrator.pack_reads import PackReads
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.orchestrator.store_guard import StoreGuard
-from app.cluster.orchestrator.store_scan import ScanSchedule, StoreScan
+from app.cluster.orchestrator.store_scan import ScanSchedule
 from app.cluster.protocol import (
     MISSED_HEARTBEATS,
     Load,
@@ -100,9 +99,8 @@ class OrchestratorService:
         that ends it.
         """
         self.state = OrchestratorState(replicas=replicas, heartbeat=heartbeat, now=clock())
-        self._reads = PackReads(store)
         guard = StoreGuard(max_deleted_share=max_deleted_share)
-        self._schedule = ScanSchedule(StoreScan(store), check=guard.check, now=clock())
+        self._schedule = ScanSchedule(store, check=guard.check)
         self._registration = RegistrationTime(publish)
         self._every = every
         self._clock = clock
@@ -159,8 +157,7 @@ class OrchestratorService:
 
     def pack_updated(self, domain: str) -> None:
         """Read a domain's pack from the store again, soon and in a thread."""
-        self._schedule.discard(domain)
-        self._reads.request(domain)
+        self._schedule.request(domain)
 
     # Passage of time.
 
@@ -174,14 +171,7 @@ class OrchestratorService:
                 # A client waits for a reply: forward its request to another searcher.
                 self.take(delivery)
         self._registration.turn(now=now)
-        for domain, announced in self._reads.results():
-            if announced is None:
-                # Whether the pack was deleted, or the store is empty, is decided on the result of a scan.
-                self._schedule.request(domain)
-            else:
-                self.state.pack_updated(announced)
-        result = self._schedule.result(domains=self.state.known_domains, now=now)
-        if result is not None:
+        for result in self._schedule.results(domains=self.state.known_domains, now=now):
             for pack in result.packs:
                 self.state.pack_updated(pack)
             for domain in sorted(result.deleted):

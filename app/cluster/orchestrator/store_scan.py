@@ -1,10 +1,10 @@
-"""Scans of the store for packs, in a thread: a listing may take longer than requests can wait."""
+"""Scans of the store for packs, in threads: a store that is slow or hangs delays neither requests nor reports."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +25,8 @@ UNCLEAR_CHECK_INTERVAL: Final = 1.0
 UNCLEAR_RESCAN_INTERVAL: Final = 10.0
 #: Seconds before a failed scan is repeated: after the first failure, and at most. Each failure doubles them.
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
+#: Seconds after which a scan of some domains is logged as slow. The store's own time limits end it.
+_SLOW: Final = 10.0
 
 
 def pack_of(manifest: Manifest) -> Pack:
@@ -62,29 +64,52 @@ class StoreScan:
         self._thread: threading.Thread | None = None
         self._result = ScanResult()
         self._outdated: set[str] = set()
+        #: The domains of the last scan.
+        self.domains: frozenset[str] = frozenset()
+        #: When the next scan may start: after a failed one it is repeated with backoff.
+        self.due_at = 0.0
+        self._backoff = _FIRST_BACKOFF
+        self._slow_at = float("inf")
 
     @property
     def is_running(self) -> bool:
         """Whether a scan was started whose result was not collected yet."""
         return self._thread is not None
 
-    def start(self, domains: frozenset[str], *, whole: bool) -> None:
+    def start(self, domains: frozenset[str], *, whole: bool, now: float) -> None:
         """Scan these domains; with `whole`, list all packs and then read the domains that the listing lacks."""
+        self.domains = domains
         self._outdated.clear()
+        self._slow_at = float("inf") if whole else now + _SLOW
         self._thread = threading.Thread(target=self._run, args=(domains, whole), name="store-scan", daemon=True)
         self._thread.start()
 
-    def discard(self, domain: str) -> None:
-        """Discard the running scan's result for a domain, since a newer version of its pack is known."""
-        self._outdated.add(domain)
+    def discard(self, domains: Iterable[str]) -> None:
+        """Discard the running scan's result for domains that are read again from now on."""
+        self._outdated.update(domains)
 
-    def result(self) -> ScanResult | None:
+    def result(self, *, now: float) -> ScanResult | None:
         """Return the result of a finished scan once, or None."""
         if self._thread is None or self._thread.is_alive():
+            if now >= self._slow_at:
+                self._slow_at = float("inf")
+                log.warning("Read of announced packs takes more than %g s: the store answers slowly", _SLOW)
             return None
         self._thread = None
         packs = tuple(pack for pack in self._result.packs if pack.domain not in self._outdated)
         return replace(self._result, packs=packs, deleted=self._result.deleted - self._outdated)
+
+    def succeeded(self, *, due_at: float) -> None:
+        """Note that the result was believed, and when the next scan may start."""
+        self.due_at, self._backoff = due_at, _FIRST_BACKOFF
+
+    def failed(self, error: str, *, now: float) -> None:
+        """Log the error of a scan, empty for one that was not believed, and repeat it with backoff."""
+        if error:
+            scan = "Scan of the store" if self._result.whole else "Read of announced packs"
+            log.warning("%s failed, again in %g s: %s", scan, self._backoff, error)
+        self.due_at = now + self._backoff
+        self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
 
     def _run(self, domains: frozenset[str], whole: bool) -> None:
         try:
@@ -106,71 +131,69 @@ class StoreScan:
                 store_id = create_marker(store)
             self._result = ScanResult(packs=tuple(packs), deleted=frozenset(deleted), whole=whole, store_id=store_id)
         except (StoreError, OSError) as error:
-            self._result = ScanResult(error=str(error))
+            self._result = ScanResult(whole=whole, error=str(error))
         except Exception as error:
             log.exception("Scan of the store failed")
-            self._result = ScanResult(error=repr(error))
+            self._result = ScanResult(whole=whole, error=repr(error))
 
 
 class ScanSchedule:
     """Decides when to scan the store, and which domains.
 
-    `check` returns what to believe of a scan, given the domains of all known packs; None for a scan to ignore.
+    The whole store is scanned now and then. Domains whose pack was announced, or of which searchers have a version that
+    is not clear, are read beside it: a listing may take long. `check` returns what to believe of a scan, given the
+    domains of all known packs; None for a scan to ignore.
     """
 
     def __init__(
-        self, scan: StoreScan, *, check: Callable[[ScanResult, frozenset[str]], ScanResult | None], now: float
+        self,
+        store: Callable[[], ObjectStore],
+        *,
+        check: Callable[[ScanResult, frozenset[str]], ScanResult | None],
     ) -> None:
-        self._scan = scan
+        """`store` opens the store."""
+        self._whole, self._named = StoreScan(store), StoreScan(store)
         self._check = check
-        self._whole_at = self._check_at = now
+        self._check_at = 0.0
         self._requested: set[str] = set()
-        self._backoff = _FIRST_BACKOFF
         #: Whether the whole store was scanned once.
         self.is_complete = False
 
-    def result(self, *, domains: Callable[[], frozenset[str]], now: float) -> ScanResult | None:
-        """Return what to believe of a finished scan, or None. A failed or ignored scan is repeated with backoff.
+    def request(self, domain: str) -> None:
+        """Read a domain's pack soon, again if it is being read."""
+        self._requested.add(domain)
+
+    def results(self, *, domains: Callable[[], frozenset[str]], now: float) -> Iterator[ScanResult]:
+        """Yield what to believe of finished scans. A failed or ignored scan is repeated with backoff.
 
         `domains` returns those of all known packs.
         """
-        result = self._scan.result()
-        if result is None:
-            return None
-        if result.error:
-            log.warning("Scan of the store failed, again in %g s: %s", self._backoff, result.error)
-        believed = None if result.error else self._check(result, domains())
-        if believed is None:
-            self._whole_at = now + self._backoff
-            self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
-            return None
-        self._backoff = _FIRST_BACKOFF
-        if believed.whole:
-            self.is_complete = True
-            self._whole_at = now + SCAN_INTERVAL
-        return believed
-
-    def discard(self, domain: str) -> None:
-        """Discard the running scan's result for a domain, since a newer version of its pack is known."""
-        self._scan.discard(domain)
-
-    def request(self, domain: str) -> None:
-        """Read a domain's pack with the next scan, which is due at once."""
-        self._requested.add(domain)
-        self._check_at = 0.0
+        for scan in (self._whole, self._named):
+            result = scan.result(now=now)
+            if result is None:
+                continue
+            believed = None if result.error else self._check(result, domains())
+            if believed is None:
+                scan.failed(result.error, now=now)
+                self._requested |= scan.domains if scan is self._named else frozenset()
+                continue
+            scan.succeeded(due_at=now + (SCAN_INTERVAL if believed.whole else 0.0))
+            self.is_complete |= believed.whole
+            yield believed
 
     def start_due(
         self, *, domains: Callable[[], frozenset[str]], unclear: Callable[[], frozenset[str]], now: float
     ) -> None:
-        """Start the scan that is due: of the whole store with these domains, or of the unclear domains."""
-        if self._scan.is_running:
+        """Start the scans that are due: of the whole store with these domains, and of requested or unclear ones."""
+        if self._named.is_running:
             return
-        if now >= self._whole_at:
-            self._scan.start(domains() | unclear() | self._requested, whole=True)
+        if now >= self._whole.due_at and not self._whole.is_running:
+            self._whole.start(domains() | unclear(), whole=True, now=now)
+        if self.is_complete and now >= self._check_at:
+            found = unclear()
+            self._requested |= found
+            self._check_at = now + (UNCLEAR_RESCAN_INTERVAL if found else UNCLEAR_CHECK_INTERVAL)
+        if self._requested and now >= self._named.due_at:
+            self._whole.discard(self._requested)
+            self._named.start(frozenset(self._requested), whole=False, now=now)
             self._requested.clear()
-        elif self.is_complete and now >= self._check_at:
-            named = unclear() | self._requested
-            self._requested.clear()
-            self._check_at = now + (UNCLEAR_RESCAN_INTERVAL if named else UNCLEAR_CHECK_INTERVAL)
-            if named:
-                self._scan.start(named, whole=False)
