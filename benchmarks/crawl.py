@@ -52,20 +52,19 @@ def crawl(
                 before, began = usage(groups), time.perf_counter()
                 post_crawl(system.settings, served.urls[site])
                 progress = _finished(system.settings, domain, worker, home / "worker.log")
-                wall, after = time.perf_counter() - began, usage(groups)
+                wall, spent = time.perf_counter() - began, usage(groups).since(before)
                 commands = _commands(system.settings)
         pages = _stored(home / "store", domain)
     _check(progress, pages, site)
-    spent = dict(after.since(before))
-    nginx = spent.pop("nginx") + spent.pop("nginx children")
+    cpu = {name: seconds for name, seconds in spent.cpu.items() if name.partition(" ")[0] not in ("own", "nginx")}
     return CrawlRun(
         site=site,
         contestant=f"Perennial -c {concurrency}",
         pages=pages,
         wall=wall,
-        cpu=spent,
-        apart={"nginx": nginx},
-        others=after.others(before, ours=sum(spent.values()) + nginx),
+        cpu=cpu,
+        apart={"nginx": spent.cpu["nginx"] + spent.cpu["nginx children"]},
+        others=spent.others,
         redis_commands=commands,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, ratios, spread, verdict, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, Spread, at_least, at_most, ratios, spread
 from benchmarks.profile import Share
 from benchmarks.runs import CrawlRun
 
@@ -41,10 +41,10 @@ def shown(crawls: Crawls, profiles: Profiles) -> MeasuredRow:
     """Return tables and aims of the runs."""
     aims = []
     for site, runs in crawls.items():
-        reached, aim = crawl_ratio(runs, best(runs)), CRAWL_AIMS[site]
-        figure = f"pages a second, {site}, times Scrapy ({best(runs)})"
-        aims.append((figure, f"{aim:g}", reached.text(2), verdict(reached.median, aim)))
-        aims.append(_cpu_aim(site, of(runs, best(runs))))
+        own, cpu = best(runs), spread([run.cpu_ms_per_page for run in of(runs, best(runs))])
+        rate = f"pages a second, {site}, times Scrapy ({own})"
+        aims.append(at_least(rate, CRAWL_AIMS[site], crawl_ratio(runs, own), digits=2))
+        aims.append(at_most(f"CPU ms a page, {site} ({own})", CPU_AIMS[site], cpu, digits=1))
     tables = [crawl_table(site, runs) for site, runs in crawls.items()]
     tables.append(processes_table(crawls))
     tables += [profile_table(crawls, profiles)] if profiles else []
@@ -71,12 +71,6 @@ def crawl_ratio(runs: Sequence[CrawlRun], contestant: str) -> Spread:
 def cpu_ratio(runs: Sequence[CrawlRun], contestant: str) -> Spread:
     """Return a contestant's CPU time per page as a multiple of Scrapy's in the same round."""
     return ratios(*([run.cpu_ms_per_page for run in of(runs, name)] for name in (contestant, PEER)))
-
-
-def _cpu_aim(site: str, runs: Sequence[CrawlRun]) -> Aim:
-    reached = spread([run.cpu_ms_per_page for run in runs])
-    figure = f"CPU ms a page, {site} ({runs[0].contestant})"
-    return figure, f"<= {CPU_AIMS[site]:g}", reached.text(1), verdict_below(reached.median, CPU_AIMS[site])
 
 
 def crawl_table(site: str, runs: Sequence[CrawlRun]) -> FigureTable:

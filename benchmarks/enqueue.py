@@ -15,11 +15,11 @@ from kombu import Connection, Queue
 
 from app.topology.retry_policies import site_policy
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, ratios, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, Spread, at_most, ratios
 from benchmarks.processes import LineProcess, line_process
 from benchmarks.senders import SENDERS
 from benchmarks.system import BenchSystem
-from benchmarks.usage import others_since, own_usage
+from benchmarks.usage import usage
 from config.routes import INDEX
 from config.settings import Settings
 
@@ -81,9 +81,9 @@ def run(system: BenchSystem, *, rounds: int = ROUNDS, calls: int = CALLS) -> Enq
         for sender in senders:
             sender.turn(WARM_UP)
             _take(channel, sender.queue, WARM_UP)
-        before = own_usage()
+        before = usage()
         seconds = _rounds(channel, senders, rounds=rounds, calls=calls)
-        others = others_since(before)
+        others = usage().since(before).others
     return EnqueueFigures(seconds, others)
 
 
@@ -128,19 +128,13 @@ def _take(channel: Any, queue: str, count: int) -> None:
 
 def shown(figures: EnqueueFigures) -> MeasuredRow:
     """Return table and aims of the calls."""
-    return MeasuredRow(tuple(_aims(figures)), (_table(figures),), others=figures.others)
-
-
-def _aims(figures: EnqueueFigures) -> list[Aim]:
-    rows = []
-    for percent, aim in AIMS.items():
-        reached = figures.percentile("Perennial", percent)
-        figure = f"`delay()` without confirms, p{percent}, ms"
-        rows.append((figure, f"< {aim:g}", f"{reached:.2f}", verdict_below(reached, aim)))
-    ratio = figures.ratio("Perennial", "Celery")
-    figure = "`delay()` without confirms, p50, times plain Celery's"
-    rows.append((figure, f"<= {RATIO_AIM:g}", ratio.text(2), verdict_below(ratio.median, RATIO_AIM)))
-    return rows
+    figure = "`delay()` without confirms"
+    times = (
+        at_most(f"{figure}, p{percent}, ms", aim, figures.percentile("Perennial", percent), digits=2)
+        for percent, aim in AIMS.items()
+    )
+    ratio = at_most(f"{figure}, p50, times plain Celery's", RATIO_AIM, figures.ratio("Perennial", "Celery"), digits=2)
+    return MeasuredRow((*times, ratio), (_table(figures),), others=figures.others)
 
 
 def _table(figures: EnqueueFigures) -> FigureTable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -20,9 +19,9 @@ from app.coverart.project import COVER_ART
 from app.private_services.procfile import procfile
 from app.private_services.service import wait_until
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, at_least, at_most, bullets
 from benchmarks.processes import running
-from benchmarks.system import BenchSystem, cpu_ms, empty_redis_and_queues, environment, machine_share_of_others
+from benchmarks.system import BenchSystem, cpu_ms, empty_redis_and_queues, environment
 from benchmarks.usage import usage
 from tests.servers.musicbrainz import changes, database
 from tests.servers.postgres import postgres
@@ -76,18 +75,18 @@ def _measured(system: BenchSystem, url: str, polls: Mapping[int, float], *, smal
         home, variables = Path(name), environment(system.settings, Path(name), {"WORKER_CONCURRENCY": 2})
         art = stack.enter_context(art_system(system.settings, variables, url, home, "event_queue"))
         _queue_changes(art, SMALL_ARTISTS if small else ARTISTS)
-        pids = {"PostgreSQL": psutil.Process(art.database.info.backend_pid).ppid(), "own": os.getpid(), **system.pids}
+        pids = {"PostgreSQL": psutil.Process(art.database.info.backend_pid).ppid(), **system.pids}
         for name, process, ready in (("worker", "coverart", " ready."), ("reader", "eventreader", "Events published")):
             command = running(procfile()[process], art.environment, home / f"{process}.log", ready=ready)
             pids[name] = stack.enter_context(command).pid
         first = _wait(art, WARM_UP)
         before, began = usage(pids), time.monotonic()
         done = _wait(art, first + (SMALL_EVENTS if small else EVENTS)) - first
-        after, seconds = usage(pids), time.monotonic() - began
-    spent = after.since(before)
+        seconds, spent = time.monotonic() - began, usage(pids).since(before)
     more = {"event reader": ["reader"], "stand-ins": ["own"], "PostgreSQL": ["PostgreSQL", "PostgreSQL children"]}
-    cpu = cpu_ms(spent, done) | {title: 1_000 * sum(map(spent.__getitem__, of)) / done for title, of in more.items()}
-    return EventsRun(done / seconds, cpu, polls, machine_share_of_others(after, before))
+    cpu = cpu_ms(spent.cpu, done)
+    cpu |= {title: 1_000 * sum(map(spent.cpu.__getitem__, groups)) / done for title, groups in more.items()}
+    return EventsRun(done / seconds, cpu, polls, spent.others)
 
 
 def _queue_changes(art: ArtSystem, artists: int) -> None:
@@ -135,15 +134,17 @@ def _poll_ms(url: str, queued: int) -> float:
 
 def shown(run: EventsRun) -> MeasuredRow:
     """Return table and aims of a run."""
-    rate = f"{run.rate:.0f}", verdict(run.rate, RATE_AIM)
-    aims = [("events a second, 20,000 queued, two pool processes", f">= {RATE_AIM:g}", *rate)]
-    for queued, ms in run.polls.items():
-        reached = f"{ms:.1f}", verdict_below(ms, POLL_AIMS[queued])
-        aims.append((f"CPU ms of the database for a poll, {queued:,} queued", f"<= {POLL_AIMS[queued]:g}", *reached))
+    aims = (
+        at_least("events a second, 20,000 queued, two pool processes", RATE_AIM, run.rate, digits=0),
+        *(
+            at_most(f"CPU ms of the database for a poll, {queued:,} queued", POLL_AIMS[queued], ms, digits=1)
+            for queued, ms in run.polls.items()
+        ),
+    )
     cpu = {**run.cpu, "all but the stand-ins": sum(run.cpu.values()) - run.cpu["stand-ins"]}
     rows = {
         "events a second": [f"{run.rate:.0f}"],
         **{f"CPU ms an event, {name}": [f"{cpu[name]:.2f}"] for name in cpu},
     }
     table = FigureTable.of_figures("Events through reader and worker", ["20,000 queued"], rows)
-    return MeasuredRow(tuple(aims), (table,), others=run.others)
+    return MeasuredRow(aims, (table,), others=run.others)

@@ -11,7 +11,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, at_most, bullets
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
 from benchmarks.plots import Plot
-from benchmarks.system import BenchSystem, RunningCrawler, machine_share_of_others, running_crawler
+from benchmarks.system import BenchSystem, RunningCrawler, running_crawler
 
 #: Pages of the other site that wait.
 SIZES, SMALL_SIZES = (1_000, 10_000, 100_000), (1_000, 5_000)
@@ -72,7 +72,7 @@ def _measured(system: BenchSystem, size: int, delay: float) -> FairnessRun:
         waiting, before, posted = crawler.progress(old.domain).waiting, crawler.usage(), time.monotonic()
         crawler.post(new.url)
         crawler.wait(lambda: len(new.first) > 1, FIRST_TIMEOUT, "a linked page of the new site is requested")
-        share, after = _share(old, new, SHARE_SECONDS + SHARE_DELAYS * delay), crawler.usage()
+        share, spent = _share(old, new, SHARE_SECONDS + SHARE_DELAYS * delay), crawler.usage().since(before)
         _require_backlog(crawler, old)
     times = sorted(new.first.values())
     return FairnessRun(
@@ -82,7 +82,7 @@ def _measured(system: BenchSystem, size: int, delay: float) -> FairnessRun:
         first_page=times[0] - posted,
         first_linked_page=times[1] - posted,
         share=share,
-        others=machine_share_of_others(after, before),
+        others=spent.others,
     )
 
 

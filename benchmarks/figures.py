@@ -1,4 +1,4 @@
-"""Medians, ratios within a round, verdicts and tables."""
+"""Medians, ratios within a round, aims and tables."""
 
 from __future__ import annotations
 
@@ -43,19 +43,23 @@ def ratios(values: Sequence[float], others: Sequence[float]) -> Spread:
     return spread([own / other for own, other in zip(values, others, strict=True)])
 
 
-def verdict(reached: float, aim: float) -> str:
-    """Return in words whether a figure of which more is better reached its aim."""
-    return "reached" if reached >= aim else f"not reached: {reached / aim:.0%} of it"
-
-
-def verdict_below(reached: float, aim: float) -> str:
-    """Return in words whether a figure of which less is better reached its aim."""
-    return "reached" if reached <= aim else f"not reached: {reached / aim:.2f} times it"
-
-
-def at_most(figure: str, aim: float, reached: float, *, digits: int) -> Aim:
+def at_most(figure: str, aim: float, reached: float | Spread, *, digits: int) -> Aim:
     """Return the aim of a figure that must not exceed it; `digits` are decimal places of what it reached."""
-    return figure, f"<= {aim:g}", f"{reached:.{digits}f}", verdict_below(reached, aim)
+    value, text = _value(reached, digits)
+    return figure, f"<= {aim:g}", text, "reached" if value <= aim else f"not reached: {value / aim:.2f} times it"
+
+
+def at_least(figure: str, aim: float, reached: float | Spread, *, digits: int, unit: str = "") -> Aim:
+    """Return the aim of a figure that must not be lower; `digits` are decimal places of what it reached."""
+    value, text = _value(reached, digits)
+    verdict = "reached" if value >= aim else f"not reached: {value / aim:.0%} of it"
+    return figure, f">= {aim:g}{unit}", f"{text}{unit}", verdict
+
+
+def _value(reached: float | Spread, digits: int) -> tuple[float, str]:
+    if isinstance(reached, Spread):
+        return reached.median, reached.text(digits)
+    return reached, f"{reached:.{digits}f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,10 @@ from benchmarks.parked import ParkedFigures
 from benchmarks.placement import PlacementRun
 from benchmarks.plots import Plot
 from benchmarks.system import (
-    GROUPS,
     RunningCrawler,
     cpu_ms,
+    cpu_rows,
     has_ended,
-    machine_share_of_others,
     running_crawler,
     start_system,
 )
@@ -71,11 +70,6 @@ class GrowthRun:
     after: float
     others: float
 
-    @property
-    def all_cpu(self) -> float:
-        """CPU ms a page of all processes."""
-        return sum(self.cpu.values())
-
 
 @dataclass(frozen=True, slots=True)
 class TimersRun:
@@ -116,7 +110,7 @@ class Growth:
     def cost(self) -> dict[str, list[tuple[int, float]]]:
         """Number and CPU ms of a unit in each run, by axis."""
         return {
-            "page crawled": [(run.pages, run.all_cpu) for run in self.pages],
+            "page crawled": [(run.pages, sum(run.cpu.values())) for run in self.pages],
             "pack placed": [(run.packs, 1_000 * run.cpu / run.packs) for run in self.packs],
             "timer fired": [(run.timers, run.cpu) for run in self.timers],
             "message parked": [(run.count, 1_000 * run.cpu / run.count) for run in self.parked],
@@ -152,16 +146,16 @@ def _measured(crawler: RunningCrawler, site: GeneratedSite) -> GrowthRun:
         if time.monotonic() > began + TIMEOUT:
             break
         time.sleep(INTERVAL)
-    wall, after, pages = time.monotonic() - began, crawler.usage(), site.form.pages
+    wall, spent, pages = time.monotonic() - began, crawler.usage().since(before), site.form.pages
     crawler.wait_for_end(site.domain, pages, INTERVAL)
     crawler.wait_for_record(site.domain)
     return GrowthRun(
         pages=pages,
         seconds=wall,
-        cpu=cpu_ms(after.since(before), pages),
+        cpu=cpu_ms(spent.cpu, pages),
         during=(peak - baseline) / pages,
         after=(_memory(crawler) - baseline) / pages,
-        others=machine_share_of_others(after, before),
+        others=spent.others,
     )
 
 
@@ -179,7 +173,7 @@ def _fired(crawler: RunningCrawler, size: int) -> TimersRun:
         time.sleep(max(0.0, due - time.monotonic()))
         before = crawler.usage()
         crawler.wait(lambda: timers.count() == later, TIMEOUT, f"{size} timers have fired")
-        seconds, spent = time.monotonic() - due, cpu_ms(crawler.usage().since(before), size)
+        seconds, spent = time.monotonic() - due, cpu_ms(crawler.usage().since(before).cpu, size)
         queue(connection.default_channel).delete()
     return TimersRun(size, seconds, sum(spent.values()))
 
@@ -233,8 +227,7 @@ def _cost_table(cost: Mapping[str, Sequence[tuple[int, float]]]) -> FigureTable:
 def _pages_table(runs: Sequence[GrowthRun]) -> FigureTable:
     rows = {
         "pages a second": [f"{run.pages / run.seconds:.0f}" for run in runs],
-        **{f"CPU ms a page, {group}": [f"{run.cpu[group]:.2f}" for run in runs] for group in GROUPS},
-        "CPU ms a page, all": [f"{run.all_cpu:.2f}" for run in runs],
+        **cpu_rows("a page", [run.cpu for run in runs]),
         "Redis bytes a page, during": [f"{run.during:.0f}" for run in runs],
         "Redis bytes a page, after": [f"{run.after:.0f}" for run in runs],
     }

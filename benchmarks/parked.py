@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from app.errors import FetchError
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Aim, FigureTable, at_most
 from benchmarks.memory import peak_memory
-from benchmarks.system import BenchSystem, machine_share_of_others
+from benchmarks.system import BenchSystem
 from benchmarks.usage import usage
 
 #: Delays in ms, taken in turn, each times the number of messages. The policy rounds none of them. All messages must be
@@ -85,28 +84,27 @@ def run(system: BenchSystem, queue_type: QueueType, count: int) -> ParkedFigures
     with Connection(system.settings.broker) as connection:
         for queue in queues:
             queue(connection.default_channel).declare()
-        watched = {"own": os.getpid(), "RabbitMQ": system.pids["RabbitMQ"]}
+        watched = {"RabbitMQ": system.pids["RabbitMQ"]}
         before, began, start = _memory(system), time.monotonic(), usage(watched)
         due = _park(publisher, policy, work, count=count, delays_ms=delays_ms)
         parking, parked = time.monotonic() - began, _memory(system)
         if time.time() > min(due):
             raise BenchmarkError(f"parking took {parking:.0f} s: the first messages came back before the last was sent")
-        came, end = _back(connection, work, due), usage(watched)
+        came, spent = _back(connection, work, due), usage(watched).since(start)
         publisher.close()
         for queue in queues:
             connection.default_channel.queue_delete(queue.name)
-    spent = end.since(start)
     late = [first - then for first, then in zip((min(times) for times in came), due, strict=True)]
     return ParkedFigures(
         queue_type=queue_type,
         count=count,
         parking=parking,
-        cpu=sum(spent[name] for name in ("RabbitMQ", "RabbitMQ children")),
+        cpu=spent.cpu["RabbitMQ"] + spent.cpu["RabbitMQ children"],
         memory=(before, parked, _memory(system)),
         peak=peak_memory(system.pids["RabbitMQ"]),
         late=(statistics.median(late), max(late)),
         twice=sum(len(times) for times in came) - count,
-        others=machine_share_of_others(end, start),
+        others=spent.others,
     )
 
 

@@ -34,11 +34,11 @@ def scrapy(site: str, served: ServedSites, folder: Path) -> CrawlRun:
         before = usage({"nginx": served.pid})
         files = [f"{home}/items.jl", f"{home}/figures"]
         process_cpu = _run([sys.executable, str(SCRAPY), served.urls[site], *files, str(CONCURRENCY)], home)
-        after = usage({"nginx": served.pid})
+        spent = usage({"nginx": served.pid}).since(before)
         figures = json.loads((home / "figures").read_text())
         with (home / "items.jl").open() as lines:
             pages = frozenset(canonical_key(json.loads(line)["url"]) for line in lines)
-    nginx = sum(after.since(before).values())
+    nginx = spent.cpu["nginx"] + spent.cpu["nginx children"]
     return CrawlRun(
         site=site,
         contestant="Scrapy",
@@ -46,7 +46,7 @@ def scrapy(site: str, served: ServedSites, folder: Path) -> CrawlRun:
         wall=figures["wall"],
         cpu={"scrapy": figures["cpu"]},
         apart={"nginx": nginx, "start and end": process_cpu - figures["cpu"]},
-        others=after.others(before, ours=process_cpu + nginx),
+        others=spent.others,
     )
 
 

@@ -28,7 +28,7 @@ from benchmarks.processes import LineProcess, line_process, running
 from benchmarks.queries import BenchQuery, make_queries
 from benchmarks.search_contestants import CONTESTANTS
 from benchmarks.system import BenchSystem
-from benchmarks.usage import others_since, own_usage, usage
+from benchmarks.usage import usage
 
 ROUNDS = 5
 #: Queries of each thread that are not counted.
@@ -153,7 +153,7 @@ def _measure(
     turns: dict[str, dict[Mode, list[Turn]]] = {
         contestant.process.name: {mode: [] for mode in MODES} for contestant in contestants
     }
-    start, meter = own_usage(), CpuMeter(groups)
+    start, meter = usage(), CpuMeter(groups)
     for number in range(rounds):
         # The order rotates, because work that one contestant leaves behind slows the next.
         first = number % len(contestants)
@@ -161,7 +161,7 @@ def _measure(
         for mode in MODES:
             for name, turn in _by_turns(order, queries, mode, meter).items():
                 turns[name][mode].append(turn)
-    return SearchFigures(queries, pages, turns, meter.spent, others_since(start))
+    return SearchFigures(queries, pages, turns, meter.spent, usage().since(start).others)
 
 
 def _by_turns(
@@ -189,7 +189,8 @@ class CpuMeter:
         """Measure during the block."""
         before = usage(self.groups)
         yield
-        self.spent.update(usage(self.groups).since(before))
+        cpu = usage(self.groups).since(before).cpu
+        self.spent.update({name: seconds for name, seconds in cpu.items() if not name.startswith("own")})
 
 
 def check(turns: Mapping[str, Turn], queries: Sequence[BenchQuery]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.figures import Aim, FigureTable, MeasuredRow, spread, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, at_most, spread
 from benchmarks.modes import ALONE, AWAKE, CROWD, RESTED, Mode
 from benchmarks.queries import KINDS
 from benchmarks.search import ECHO, END_TO_END, HEALTH, PACK_SEARCHER, SEARCH_CLIENT, SearchFigures
@@ -42,14 +42,12 @@ METHOD = """\
 def shown(figures: SearchFigures) -> MeasuredRow:
     """Return tables and aims of the queries."""
     figure = "search over HTTP, broker and searcher, p50 above the search itself, processors"
-    aims = (_aim(figures, f"{figure} awake, ms", AWAKE), _aim(figures, f"{figure} as they are, ms", ALONE))
+    aims = tuple(
+        at_most(f"{figure} {state}, ms", OVERHEAD_AIM, figures.added(END_TO_END, PACK_SEARCHER, mode), digits=2)
+        for state, mode in (("awake", AWAKE), ("as they are", ALONE))
+    )
     tables = (_finders(figures), _breakdown(figures), _kinds(figures), _cpu(figures))
     return MeasuredRow(aims, tables, others=figures.others)
-
-
-def _aim(figures: SearchFigures, figure: str, mode: Mode) -> Aim:
-    added = figures.added(END_TO_END, PACK_SEARCHER, mode)
-    return figure, f"< {OVERHEAD_AIM:g}", added.text(2), verdict_below(added.median, OVERHEAD_AIM)
 
 
 def _finders(figures: SearchFigures) -> FigureTable:

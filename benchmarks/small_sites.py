@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.figures import FigureTable, MeasuredRow, bullets, verdict_below
+from benchmarks.figures import FigureTable, MeasuredRow, at_most, bullets
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
 from benchmarks.system import (
     WITH_SEARCH,
     BenchSystem,
     RunningCrawler,
     cpu_ms,
-    machine_share_of_others,
+    cpu_rows,
     running_crawler,
 )
 
@@ -41,11 +41,6 @@ class SmallSitesRun:
     scripts: float
     others: float
 
-    @property
-    def all_cpu(self) -> float:
-        """CPU ms a page of all processes."""
-        return sum(self.cpu.values())
-
 
 def run(system: BenchSystem, *, small: bool) -> MeasuredRow:
     """Measure the sites."""
@@ -64,13 +59,14 @@ def measured(system: BenchSystem, sites: int) -> SmallSitesRun:
         crawler.redis.config_resetstat()
         before = crawler.usage()
         _index(crawler, served[WARM_UP:], loaded=len(served))
-        after, pages, commands = crawler.usage(), PAGES * sites, crawler.redis.info("commandstats")
+        spent, pages = crawler.usage().since(before), PAGES * sites
+        commands = crawler.redis.info("commandstats")
     calls = {name.removeprefix("cmdstat_"): int(values["calls"]) for name, values in commands.items()}
     return SmallSitesRun(
-        cpu=cpu_ms(after.since(before), pages),
+        cpu=cpu_ms(spent.cpu, pages),
         commands=sum(calls.values()) / pages,
         scripts=(calls.get("evalsha", 0) + calls.get("eval", 0)) / pages,
-        others=machine_share_of_others(after, before),
+        others=spent.others,
     )
 
 
@@ -82,10 +78,9 @@ def _index(crawler: RunningCrawler, sites: Sequence[GeneratedSite], *, loaded: i
 
 def shown(run: SmallSitesRun) -> MeasuredRow:
     """Return table and aim of the run."""
-    aim = ("CPU ms a page of small sites", f"<= {AIM:g}", f"{run.all_cpu:.1f}", verdict_below(run.all_cpu, AIM))
+    aim = at_most("CPU ms a page of small sites", AIM, sum(run.cpu.values()), digits=1)
     rows = {
-        **{f"CPU ms a page, {group}": [f"{cpu:.2f}"] for group, cpu in run.cpu.items()},
-        "CPU ms a page, all": [f"{run.all_cpu:.2f}"],
+        **cpu_rows("a page", [run.cpu]),
         "Redis commands a page": [f"{run.commands:.1f}"],
         "calls of Redis scripts a page": [f"{run.scripts:.1f}"],
     }

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +127,7 @@ class RunningCrawler:
 
     def usage(self) -> Usage:
         """Return the CPU time of the processes, of the services, and of this process with its sites as `own`."""
-        return usage({**self.pids, **self.system.pids, "own": os.getpid()})
+        return usage({**self.pids, **self.system.pids})
 
     def wait(self, condition: Callable[[], bool], seconds: float, description: str) -> None:
         """Wait until the condition is true; raises BenchmarkError after `seconds`."""
@@ -217,9 +217,7 @@ def cpu_ms(spent: Mapping[str, float], pages: int) -> dict[str, float]:
     }
 
 
-def machine_share_of_others(after: Usage, before: Usage) -> float:
-    """Return the share of the machine, 0 to 1, that other programs took between two usages."""
-    spent = dict(after.since(before))
-    # The processes that are measured are children of this one.
-    spent.pop("own children", None)
-    return after.others(before, ours=sum(spent.values()))
+def cpu_rows(unit: str, runs: Sequence[Mapping[str, float]]) -> dict[str, list[str]]:
+    """Return the rows of a table with the CPU ms of each group of processes, and of all, for each run."""
+    groups = {f"CPU ms {unit}, {group}": [f"{cpu[group]:.2f}" for cpu in runs] for group in runs[0]}
+    return {**groups, f"CPU ms {unit}, all": [f"{sum(cpu.values()):.2f}" for cpu in runs]}

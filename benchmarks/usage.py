@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import psutil
 
@@ -19,19 +20,29 @@ class Usage:
     busy: float
     total: float
 
-    def since(self, before: Usage) -> Mapping[str, float]:
-        """Return the CPU seconds of each group since `before`."""
-        return {name: seconds - before.groups[name] for name, seconds in self.groups.items()}
+    def since(self, before: Usage) -> Spent:
+        """Return what was spent since `before`."""
+        cpu = {name: seconds - before.groups[name] for name, seconds in self.groups.items()}
+        # Services and contestants are children of this process.
+        others = max(0.0, self.busy - before.busy - cpu["own"] - cpu["own children"])
+        return Spent(cpu, others / (self.total - before.total))
 
-    def others(self, before: Usage, *, ours: float) -> float:
-        """Return the share of the machine, 0 to 1, that other programs took since `before`, beside `ours` seconds."""
-        return max(0.0, self.busy - before.busy - ours) / (self.total - before.total)
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """CPU seconds by group of processes, and the share of the machine, 0 to 1, that other programs took."""
+
+    cpu: Mapping[str, float]
+    others: float
 
 
-def usage(groups: Mapping[str, int]) -> Usage:
-    """Return the usage of the processes with these ids. The children of `x`, ended ones included, are `x children`."""
+def usage(groups: Mapping[str, int] = MappingProxyType({})) -> Usage:
+    """Return the usage of the processes with these ids, and of this one as `own`.
+
+    The children of `x`, ended ones included, are `x children`.
+    """
     seconds: dict[str, float] = {}
-    for name, pid in groups.items():
+    for name, pid in {**groups, "own": os.getpid()}.items():
         root = psutil.Process(pid)
         times = root.cpu_times()
         seconds[name] = times.user + times.system
@@ -39,17 +50,6 @@ def usage(groups: Mapping[str, int]) -> Usage:
     machine = psutil.cpu_times()
     total = float(sum(machine[:8]))  # User time already includes guests.
     return Usage(seconds, total - machine.idle - machine.iowait, total)
-
-
-def own_usage() -> Usage:
-    """Return the usage of this process and its children: contestants and services are some of them."""
-    return usage({"own": os.getpid()})
-
-
-def others_since(before: Usage) -> float:
-    """Return the share of the machine, 0 to 1, that other programs took since an `own_usage`."""
-    after = own_usage()
-    return after.others(before, ours=sum(after.since(before).values()))
 
 
 def quiet_within(seconds: float) -> None:

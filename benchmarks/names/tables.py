@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from benchmarks.figures import Aim, FigureTable, MeasuredRow
+from benchmarks.figures import Aim, FigureTable, MeasuredRow, at_least
 from benchmarks.names.definitions import Opened, Outcome
 from benchmarks.names.indexes import BOTH_WORDS, KINDS, OWN_PAGE, SECTION, SITES
 from benchmarks.relevance.contestants import OURS
@@ -34,13 +34,8 @@ def _aims(outcomes: Sequence[Outcome]) -> Iterable[Aim]:
     own = [each for each in outcomes if each.contestant == OURS]
     for kind, aim in AIMS.items():
         reached = _right([each for each in own if each.name.kind == kind])
-        yield f"first hit defines the name, {kind}", f"{aim:g}", f"{reached:.3f}", _verdict(reached >= aim)
-    reached = _opened(own)
-    yield "opened at the right section, of those", f"{OPENED_AIM:g}", f"{reached:.3f}", _verdict(reached >= OPENED_AIM)
-
-
-def _verdict(reached: bool) -> str:
-    return "reached" if reached else "not reached"
+        yield at_least(f"first hit defines the name, {kind}", aim, reached, digits=3)
+    yield at_least("opened at the right section, of those", OPENED_AIM, _opened(own), digits=3)
 
 
 def _contestants(half: str, outcomes: Sequence[Outcome]) -> FigureTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.figures import Aim, FigureTable, MeasuredRow
+from benchmarks.figures import Aim, FigureTable, MeasuredRow, at_least
 from benchmarks.relevance import measures
 from benchmarks.relevance.contestants import OURS, TANTIVY, TANTIVY_FIELDS
 from benchmarks.relevance.judged import KINDS, JudgedQuery
@@ -60,7 +60,7 @@ def _aims(part: Part) -> Iterator[Aim]:
     yield "the same, tantivy with our fields", ">= 0", against.text(), _verdict(against.mean >= 0)
     for kind, aim in RANK_AIMS.items():
         rank = _mean(part, OURS, _of_kind(kind)).reciprocal_rank
-        yield f"MRR on the unseen sites, {kind}", f"{aim:g}", f"{rank:.3f}", _verdict(rank >= aim)
+        yield at_least(f"MRR on the unseen sites, {kind}", aim, rank, digits=3)
 
 
 def _verdict(reached: bool) -> str:

@@ -40,7 +40,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.events import EventsRun
 from benchmarks.extract import OURS, PEER, Quality, quality
 from benchmarks.fairness import FairnessRun
-from benchmarks.figures import MeasuredRow, Spread, ratios, verdict
+from benchmarks.figures import MeasuredRow, Spread, at_least, ratios
 from benchmarks.generated_sites import SiteForm, number_of, path_of, serve_generated
 from benchmarks.growth import Growth, GrowthRun, TimersRun
 from benchmarks.latency import LatencyRun
@@ -106,10 +106,9 @@ def test_the_best_contestant_has_the_most_pages_per_second() -> None:
 
 
 def test_a_verdict_on_an_aim_names_the_distance() -> None:
-    assert verdict(2.0, 2.0) == "reached"
-    assert verdict(1.0, 2.0) == "not reached: 50% of it"
+    assert at_least("figure", 2.0, 2.0, digits=1) == ("figure", ">= 2", "2.0", "reached")
     row, cpu = crawl_tables.shown({SITE: ROUNDS}, {}).aims
-    assert row[1:] == ("10", "4.00", "not reached: 40% of it")
+    assert row[1:] == (">= 10", "4.00", "not reached: 40% of it")
     assert cpu[1:] == ("<= 7", "25.0 (20.0-30.0)", "not reached: 3.57 times it")
 
 
@@ -229,7 +228,7 @@ def test_added_time_is_the_difference_per_query_within_a_round() -> None:
     assert SEARCHED.added(END_TO_END, PACK_SEARCHER, AWAKE).text(1) == "16.5 (3.0-30.0)"
     assert SEARCHED.added(END_TO_END, PACK_SEARCHER, AWAKE, kind="word").text(2) == "13.75 (2.50-25.00)"
     awake, asleep = search_tables.shown(SEARCHED).aims
-    assert awake[1:] == asleep[1:] == ("< 5", "16.50 (3.00-30.00)", "not reached: 3.30 times it")
+    assert awake[1:] == asleep[1:] == ("<= 5", "16.50 (3.00-30.00)", "not reached: 3.30 times it")
 
 
 def test_the_page_shows_search_by_contestant_part_kind_and_process() -> None:
@@ -439,7 +438,7 @@ def test_a_long_article_counts_as_much_as_a_short_one() -> None:
 def test_the_text_of_articles_has_aims_on_the_pages_held_out() -> None:
     parts = {"tuning": Quality(1, 1), "held out": Quality(0.85, 0.98)}
     row = extract.shown({OURS: parts, PEER: parts}, {OURS: [3.0, 2.0], PEER: [2.0, 2.0]})
-    assert aims(row) == [("0.90", "0.910", "reached"), ("0.97", "0.980", "reached"), ("<= 2", "2.0", "reached")]
+    assert aims(row) == [(">= 0.9", "0.910", "reached"), (">= 0.97", "0.980", "reached"), ("<= 2", "2.0", "reached")]
     assert row.tables[0].rows[0][-1] == "1.25 (1.00-1.50)"
 
 
