@@ -106,12 +106,12 @@ def bench(
         "growth-long": lambda: _grown(folder, growth.LONG),
         "pack": lambda: _packed(folder, pack.SHORT),
         "pack-long": lambda: _packed(folder, pack.LONG),
-        "enqueue": lambda: _enqueued(folder, runs=runs),
+        "enqueue": lambda: _in_system(lambda system: enqueue.shown(enqueue.run(system, rounds=10 * runs)), folder),
         "search": lambda: _searched(folder),
         "relevance": lambda: _judged(folder, unseen=unseen),
         "names": lambda: _named(folder),
         "extract": lambda: (extract.run(folder), extract.versions()),
-        **{row: partial(_generated, row, folder, small=small) for row in GENERATED},
+        **{row: partial(_in_system, partial(run, small=small), folder) for row, run in GENERATED.items()},
     }
     complete = {
         "crawl": set(chosen) == set(sites.SITES) and profile,
@@ -156,14 +156,9 @@ def _write_page(path: Path, sections: Sequence[Section]) -> None:
     console.print(f"Written: {path}")
 
 
-def _generated(row: str, folder: Path, *, small: bool) -> Measured:
+def _in_system(run: Callable[[BenchSystem], MeasuredRow], folder: Path) -> Measured:
     with start_system(folder) as system:
-        return GENERATED[row](system, small=small), machine.services_versions(system.settings)
-
-
-def _enqueued(folder: Path, *, runs: int) -> Measured:
-    with start_system(folder) as system:
-        return enqueue.shown(enqueue.run(system, rounds=10 * runs)), machine.broker_version(system.settings)
+        return run(system), machine.services_versions(system.settings)
 
 
 def _grown(folder: Path, sizes: growth.GrowthSizes) -> Measured:
@@ -177,9 +172,8 @@ def _packed(folder: Path, form: pack.PackForm) -> Measured:
 
 
 def _searched(folder: Path) -> Measured:
-    with start_system(folder) as system:
-        measured = search_tables.shown(search.run(system))
-        return measured, machine.broker_version(system.settings) | _packages(sites.SITES, folder)
+    measured, versions = _in_system(lambda system: search_tables.shown(search.run(system)), folder)
+    return measured, versions | _packages(sites.SITES, folder)
 
 
 def _judged(folder: Path, *, unseen: bool) -> Measured:
@@ -218,7 +212,7 @@ def _crawls(chosen: Sequence[str], folder: Path, *, runs: int, pools: Sequence[i
         system = stack.enter_context(start_system(folder))
         runs_by_site = {site: _rounds(site, served, system, runs=runs, pools=pools) for site in chosen}
         profiles = {site: _profile(site, served, system, runs_by_site[site]) for site in chosen} if profile else {}
-        versions = machine.server_versions(system.settings)
+        versions = machine.services_versions(system.settings) | machine.nginx_version()
     return crawl_tables.shown(runs_by_site, profiles), versions | _packages(chosen, folder)
 
 

@@ -9,24 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
-from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Progress
-from app.private_services.procfile import procfile
 from app.private_services.service import tail, wait_until
-from app.redis_state.client import get_redis
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_prefix, from_json
-from app.storage.open import create_store
 from benchmarks.errors import BenchmarkError
-from benchmarks.processes import running
 from benchmarks.runs import CrawlRun
 from benchmarks.sites import ServedSites
-from benchmarks.system import BenchSystem, empty_redis_and_queues, environment, has_ended, post_crawl
+from benchmarks.system import PROCESSES, BenchSystem, has_ended, running_crawler
 from benchmarks.usage import usage
-from config.settings import Settings
 
 #: Seconds after which a crawl counts as failed, and between two checks of the frontier.
 TIMEOUT, INTERVAL = 300.0, 0.05
@@ -40,22 +32,19 @@ def crawl(
     With `profile`, py-spy samples the worker and writes its stacks to that file, which slows the crawl.
     """
     domain = urlsplit(served.urls[site]).netloc
-    with TemporaryDirectory(prefix="crawl-", dir=system.folder) as name:
-        home = Path(name)
-        empty_redis_and_queues(system.settings)
-        variables = environment(system.settings, home, {"WORKER_CONCURRENCY": concurrency})
-        create_store(variables["STORE_URL"])
-        with running(procfile()["worker"], variables, home / "worker.log") as worker:
-            groups = {"worker": worker.pid, **system.pids, "nginx": served.pid}
-            with _profiled(worker.pid, profile):
-                get_redis(system.settings.redis).config_resetstat()
-                before, began = usage(groups), time.perf_counter()
-                post_crawl(system.settings, served.urls[site])
-                progress = _finished(system.settings, domain, worker, home / "worker.log")
-                wall, spent = time.perf_counter() - began, usage(groups).since(before)
-                commands = _commands(system.settings)
-        pages = _stored(home / "store", domain)
-    _check(progress, pages, site)
+    with running_crawler(system, {"worker": PROCESSES["worker"]}, WORKER_CONCURRENCY=concurrency) as crawler:
+        groups = {**crawler.pids, **system.pids, "nginx": served.pid}
+        with _profiled(crawler.pids["worker"], profile):
+            crawler.redis.config_resetstat()
+            before, began = usage(groups), time.perf_counter()
+            crawler.post(served.urls[site])
+            ended = f"the crawl of {domain} has ended"
+            crawler.wait(lambda: has_ended(crawler.progress(domain)), TIMEOUT, ended, every=INTERVAL)
+            wall, spent = time.perf_counter() - began, usage(groups).since(before)
+            commands, progress = crawler.redis_calls(), crawler.progress(domain)
+        pages = _stored(crawler.home / "store", domain)
+    if progress.dead or not pages:
+        raise BenchmarkError(f"{site}: {len(pages)} pages stored, {progress.dead} dead letters: {progress}")
     cpu = {name: seconds for name, seconds in spent.cpu.items() if name.partition(" ")[0] not in ("own", "nginx")}
     return CrawlRun(
         site=site,
@@ -69,38 +58,11 @@ def crawl(
     )
 
 
-def _finished(settings: Settings, domain: str, worker: subprocess.Popen[bytes], log: Path) -> Progress:
-    """Wait until the crawl has no open message. Return its progress."""
-    frontier = Frontier(get_redis(settings.redis))
-    ended = wait_until(
-        lambda: worker.poll() is not None or has_ended(frontier.progress(domain)),
-        TIMEOUT,
-        every=INTERVAL,
-    )
-    progress = frontier.progress(domain)
-    if not ended or worker.poll() is not None:
-        raise BenchmarkError(
-            f"the crawl of {domain} did not end: {progress}; the worker's log ends with:\n{tail(log, 30)}"
-        )
-    return progress
-
-
-def _commands(settings: Settings) -> dict[str, int]:
-    """Return the calls of each Redis command since its statistics were reset, including those in scripts."""
-    stats = get_redis(settings.redis).info("commandstats")
-    return {name.removeprefix("cmdstat_"): int(counters["calls"]) for name, counters in stats.items()}
-
-
 def _stored(folder: Path, domain: str) -> frozenset[str]:
     """Return the canonical keys of the stored pages, without tombstones."""
     store = FolderStore(folder)
     contents = (from_json(store.get(stat.key).data) for stat in store.list(content_prefix(domain)))
     return frozenset(content.canonical_key for content in contents if isinstance(content, Page))
-
-
-def _check(progress: Progress, pages: frozenset[str], site: str) -> None:
-    if progress.dead or not pages:
-        raise BenchmarkError(f"{site}: {len(pages)} pages stored, {progress.dead} dead letters: {progress}")
 
 
 @contextmanager

@@ -77,19 +77,15 @@ def versions() -> dict[str, str]:
     return own | {name: version(name) for name in PACKAGES}
 
 
-def broker_version(settings: Settings) -> dict[str, str]:
-    """Return the version of the running RabbitMQ."""
-    with Connection(settings.broker) as connection:
-        connection.connect()
-        return {"RabbitMQ": str(connection.connection.server_properties["version"])}
-
-
 def services_versions(settings: Settings) -> dict[str, str]:
     """Return the versions of the running RabbitMQ and Redis."""
-    return broker_version(settings) | {"Redis": str(get_redis(settings.redis).info()["redis_version"])}
+    with Connection(settings.broker) as connection:
+        connection.connect()
+        broker = str(connection.connection.server_properties["version"])
+    return {"RabbitMQ": broker, "Redis": str(get_redis(settings.redis).info()["redis_version"])}
 
 
-def server_versions(settings: Settings) -> dict[str, str]:
-    """Return the versions of the running RabbitMQ and Redis, and of nginx."""
+def nginx_version() -> dict[str, str]:
+    """Return the version of nginx."""
     output = subprocess.run([ensure_nginx(), "-v"], capture_output=True, text=True, check=True).stderr
-    return services_versions(settings) | {"nginx": output.rpartition("/")[2].strip()}
+    return {"nginx": output.rpartition("/")[2].strip()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.figures import FigureTable, MeasuredRow, at_most, bullets
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
@@ -60,8 +59,7 @@ def measured(system: BenchSystem, sites: int) -> SmallSitesRun:
         before = crawler.usage()
         _index(crawler, served[WARM_UP:], loaded=len(served))
         spent, pages = crawler.usage().since(before), PAGES * sites
-        commands = crawler.redis.info("commandstats")
-    calls = {name.removeprefix("cmdstat_"): int(values["calls"]) for name, values in commands.items()}
+        calls = crawler.redis_calls()
     return SmallSitesRun(
         cpu=cpu_ms(spent.cpu, pages),
         commands=sum(calls.values()) / pages,
@@ -71,7 +69,7 @@ def measured(system: BenchSystem, sites: int) -> SmallSitesRun:
 
 
 def _index(crawler: RunningCrawler, sites: Sequence[GeneratedSite], *, loaded: int) -> None:
-    log: Path = crawler.log.with_name("searcher.log")
+    log = crawler.home / "searcher.log"
     crawler.post(*(site.url for site in sites))
     crawler.wait(lambda: log.read_text().count("serving generation") >= loaded, TIMEOUT, f"{loaded} packs are loaded")
 

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -100,26 +100,21 @@ def empty_redis_and_queues(settings: Settings) -> None:
             bound.purge()
 
 
-def post_crawl(settings: Settings, *urls: str) -> None:
-    """Publish one `index+crawl` message for each start page."""
-    publisher = Publisher(settings.broker)
-    publisher.publish([site_message("index+crawl", url=url, crawl_id=secrets.token_hex(8)) for url in urls])
-    publisher.close()
-
-
 @dataclass(frozen=True, slots=True)
 class RunningCrawler:
     """The processes of a crawl while they run, and what they have done so far."""
 
     system: BenchSystem
+    home: Path
     pids: Mapping[str, int]
-    log: Path
     redis: Redis
     frontier: Frontier
 
     def post(self, *urls: str) -> None:
         """Begin a crawl at each start page."""
-        post_crawl(self.system.settings, *urls)
+        messages = [site_message("index+crawl", url=url, crawl_id=secrets.token_hex(8)) for url in urls]
+        with closing(Publisher(self.system.settings.broker)) as publisher:
+            publisher.publish(messages)
 
     def progress(self, domain: str) -> Progress:
         """Return the counts of a domain's crawl."""
@@ -129,10 +124,15 @@ class RunningCrawler:
         """Return the CPU time of the processes, of the services, and of this process with its sites as `own`."""
         return usage({**self.pids, **self.system.pids})
 
-    def wait(self, condition: Callable[[], bool], seconds: float, description: str) -> None:
+    def redis_calls(self) -> dict[str, int]:
+        """Return the calls of each Redis command since its statistics were reset, including those in scripts."""
+        stats = self.redis.info("commandstats")
+        return {name.removeprefix("cmdstat_"): int(counters["calls"]) for name, counters in stats.items()}
+
+    def wait(self, condition: Callable[[], bool], seconds: float, description: str, *, every: float = 0.02) -> None:
         """Wait until the condition is true; raises BenchmarkError after `seconds`."""
-        if not wait_until(condition, seconds, every=0.02):
-            end_of_log = f"the worker's log ends with:\n{tail(self.log, 30)}"
+        if not wait_until(condition, seconds, every=every):
+            end_of_log = f"the worker's log ends with:\n{tail(self.home / 'worker.log', 30)}"
             raise BenchmarkError(f"not within {seconds:g} s: {description}; {end_of_log}")
 
     def wait_for_end(self, domain: str, pages: int, seconds: float) -> None:
@@ -182,7 +182,7 @@ def running_crawler(
             log = home / f"{process}.log"
             pids[process] = stack.enter_context(running(procfile()[process], variables, log, ready=ready)).pid
         redis: Redis = get_redis(system.settings.redis)
-        yield RunningCrawler(system, pids, home / "worker.log", redis, Frontier(redis))
+        yield RunningCrawler(system, home, pids, redis, Frontier(redis))
 
 
 @dataclass(frozen=True, slots=True)
