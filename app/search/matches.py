@@ -131,6 +131,11 @@ def number_of_matches(connection: sqlite3.Connection, match: str, scope: Ranking
     return rounded(sum(_counted(connection, match, scope, rows)[1] for rows in scope.parts))
 
 
+def best_first(scores: dict[int, float]) -> dict[int, float]:
+    """Return scores by page, best first. Equal ones keep their order."""
+    return dict(sorted(scores.items(), key=itemgetter(1), reverse=True))
+
+
 def rounded(number: float) -> int:
     """Return a number with two digits that are not 0."""
     whole = round(number)

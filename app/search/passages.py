@@ -8,11 +8,10 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from itertools import islice
-from operator import itemgetter
 from typing import Final
 
 from app.search.contract import MAX_HITS
-from app.search.matches import RankingScope
+from app.search.matches import RankingScope, best_first
 from app.search.stemmed import PassageStem, Stems
 
 #: What the best passage adds to a score, as a share of it.
@@ -50,7 +49,7 @@ def raised(
     if most <= 0:
         return scores
     changed = {page: scores[page] * (1 + MAX_SHARE * min(1.0, score / most)) for page, score in best.items()}
-    return dict(sorted((scores | changed).items(), key=itemgetter(1), reverse=True))
+    return best_first(scores | changed)
 
 
 def _best(connection: sqlite3.Connection, match: str, scores: Container[int]) -> dict[int, float]:

@@ -9,25 +9,25 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from operator import itemgetter
 from urllib.parse import unquote
 
 from app.search import pack_tables, passages, title_match
 from app.search.contract import MAX_HITS
-from app.search.matches import Matches, RankingScope, number_of_matches, ranked_matches
+from app.search.matches import Matches, RankingScope, best_first, number_of_matches, ranked_matches
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
 from app.search.stemmed import Stems
 from app.text.titles import NUMBERING
 from app.text.variants import symbols_in
 
-#: Weights of the columns of `pages_fts`, in their order: see app/pack/schema.sql.
-WEIGHTS = "bm25(10.0, 5.0, 5.0, 3.0, 4.0, 0.4, 1.0)"
+#: Fields of a page, and their weights, in the order of the columns of `pages_fts`: see app/pack/schema.sql. Forms of
+#: names are `names`, and those of other words have the smaller weight of `body`.
+_WEIGHTS = (
+    ("title", 10.0), ("headings", 5.0), ("anchors", 5.0), ("description", 3.0), ("names", 4.0), ("body", 0.4),
+    ("body", 1.0),
+)  # fmt: skip
 #: The same of the names of pages, in `name_stems`.
-_NAME_WEIGHTS = "bm25(2.0, 1.0, 2.0)"
-#: What the columns contain: the field of a page. Forms of names have the weight of `names`.
-_FIELDS = ("title", "headings", "anchors", "description", "names", "body", "body")
-_NAME_FIELDS = ("title", "headings", "anchors")
+_NAME_WEIGHTS = (("title", 2.0), ("headings", 1.0), ("anchors", 2.0))
 #: Upper bound of bm25's term frequency factor, k1 + 1. FTS5 has k1 = 1.2
 #: (https://sqlite.org/fts5.html#the_bm25_function).
 _SATURATION = 2.2
@@ -68,7 +68,6 @@ _NAME_COLUMNS = f"""id, {cut("title", 1_000)}, {cut("headings", 1_000)}, {cut("p
 _NUMBERING_OF_LINES = re.compile(NUMBERING.pattern, re.MULTILINE)
 #: A word between two names, where many names are compared at once.
 _BETWEEN = "qzq"
-_NUMBER = re.compile(r"[\d.]+")
 _NO_FACTORS: Mapping[str, float] = {}
 _TITLE_SEPARATOR = re.compile(r"(?<!\s)\s+[|–—·:-]\s+|:\s+")
 
@@ -106,7 +105,7 @@ def rank(
     match a whole question: its answer may have other words. `factors` of the fields change their weights. `stems` are
     those of the query.
     """
-    weights = _multiplied(WEIGHTS, _FIELDS, factors)
+    weights = bm25(factors)
     found = ranked_matches(connection, query.match, scope, weights, named=stems.all_in_names(query.phrases))
     scores, complete, counted = found.scores, found.read, found
     if not complete and query.relaxed_match:
@@ -115,9 +114,9 @@ def rank(
     elif query.any_phrase_match and scope.choice is None and (len(complete) < _ENOUGH or query.is_sentence):
         found = _ranked_any(connection, query, query.phrases_alone, scope, weights)
         raised = {page: _COMPLETE_FACTOR * found.scores.get(page, score) for page, score in scores.items()}
-        scores = dict(sorted((found.scores | raised).items(), key=itemgetter(1), reverse=True))
+        scores = best_first(found.scores | raised)
     relaxed = bool(scores) and not complete
-    name_weights = _multiplied(_NAME_WEIGHTS, _NAME_FIELDS, factors)
+    name_weights = bm25(factors, _NAME_WEIGHTS)
     scores = _add_name_scores(connection, stems, scores, name_weights, scope)
     phrases = query.relaxed_terms if relaxed else query.phrases
     return Ranking(scores, phrases, complete, counted.read, counted.factor, found.total, found.estimated, relaxed)
@@ -146,12 +145,9 @@ def _ranked_any(
     return replace(found, total=number_of_matches(connection, every, scope), estimated=True)
 
 
-def _multiplied(weights: str, fields: Sequence[str], factors: Mapping[str, float]) -> str:
-    """Return the weights of columns, each multiplied by the factor of its field."""
-    if not factors:
-        return weights
-    numbers = zip(_NUMBER.findall(weights.removeprefix("bm25")), fields, strict=True)
-    return f"bm25({', '.join(f'{float(number) * factors.get(field, 1.0):.6g}' for number, field in numbers)})"
+def bm25(factors: Mapping[str, float] = _NO_FACTORS, weights: Sequence[tuple[str, float]] = _WEIGHTS) -> str:
+    """Return FTS5's ranking function with the weights of columns, each multiplied by the factor of its field."""
+    return f"bm25({', '.join(f'{weight * factors.get(field, 1.0):.6g}' for field, weight in weights)})"
 
 
 def _add_name_scores(
@@ -170,7 +166,7 @@ def _add_name_scores(
     raised = {page: scores[page] - score for page, score in found.fetchall() if page in scores}
     if not raised:
         return scores
-    return dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
+    return best_first(scores | raised)
 
 
 def weighted(scores: dict[int, float], inlinks: Sequence[int], *, pages: int) -> dict[int, float]:
@@ -186,8 +182,7 @@ def weighted(scores: dict[int, float], inlinks: Sequence[int], *, pages: int) ->
 
     # Pages share few numbers, and a logarithm takes longer than a look-up.
     factors = {number: factor(number) for number in set(map(inlinks.__getitem__, scores))}
-    raised = [(page, score * factors[inlinks[page]]) for page, score in scores.items()]
-    return dict(sorted(raised, key=itemgetter(1), reverse=True))
+    return best_first({page: score * factors[inlinks[page]] for page, score in scores.items()})
 
 
 # Promoted pages
@@ -250,7 +245,7 @@ def promote(promoted: Promoted, scores: dict[int, float], *, bound: float) -> di
     if promoted.raised:
         # With synonyms, scores may be above the bound until `bounded` cuts them.
         raised = {page: min(max(bound, scores[page]), _ADJACENT_FACTOR * scores[page]) for page in promoted.raised}
-        scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
+        scores = best_first(scores | raised)
     best = next((score for page, score in scores.items() if page not in promoted.by_name), 0.0)
     top = max(bound, best)
     step = _PROMOTION_BAND * (top - best) / (len(promoted.by_name) + len(promoted.by_phrase) + 1)

@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from operator import itemgetter
 from typing import Final
 
 from app.search import pack_tables
+from app.search.matches import best_first
 from app.search.query import Query, spans, words
 from app.text.variants import stems_of
 
@@ -68,7 +68,7 @@ def raised(
         page: 1 + MAX_SHARE * math.sqrt(share(typed, title) * share(title, typed)) for page, title in in_titles.items()
     }
     changed = {page: scores[page] * factor for page, factor in factors.items() if factor > 1}
-    return dict(sorted((scores | changed).items(), key=itemgetter(1), reverse=True)) if changed else scores
+    return best_first(scores | changed) if changed else scores
 
 
 @lru_cache(maxsize=_TITLES_IN_MEMORY)
