@@ -158,10 +158,6 @@ def _missing_full_packs(ledger: Ledger) -> Iterator[str]:
             yield f"{domain} has no full pack with every page"
 
 
-def _timers(ledger: Ledger) -> Iterable[str]:
-    return ledger.remains.timers
-
-
 def _open_messages(ledger: Ledger) -> Iterator[str]:
     for domain, count in ledger.remains.open_messages.items():
         if count:
@@ -170,22 +166,6 @@ def _open_messages(ledger: Ledger) -> Iterator[str]:
 
 def _queued_messages(ledger: Ledger) -> Iterator[str]:
     return (f"{count} in {queue}" for queue, count in ledger.remains.queued.items() if count)
-
-
-def _pages_published_again(ledger: Ledger) -> Iterable[str]:
-    return ledger.remains.published_again
-
-
-def _missing_processes(ledger: Ledger) -> Iterable[str]:
-    return ledger.remains.not_running
-
-
-def _ended_processes(ledger: Ledger) -> Iterable[str]:
-    return ledger.remains.ended
-
-
-def _unserved_packs(ledger: Ledger) -> Iterable[str]:
-    return ledger.remains.unserved
 
 
 def _forbidden_duplicates(ledger: Ledger) -> Iterator[str]:
@@ -201,12 +181,12 @@ RULES: Mapping[str, tuple[Column, Callable[[Ledger], Iterable[str]]]] = {
     "no other message is dead": ("wrong", _unexpected_letters),
     "the first pack has every page": ("early", _pages_missing_from_the_first_pack),
     "a full pack comes in the end": ("stuck", _missing_full_packs),
-    "no timer is left": ("stuck", _timers),
+    "no timer is left": ("stuck", lambda ledger: ledger.remains.timers),
     "no open message is left": ("stuck", _open_messages),
-    "no page waits to be published again": ("stuck", _pages_published_again),
+    "no page waits to be published again": ("stuck", lambda ledger: ledger.remains.published_again),
     "no message waits in a queue": ("stuck", _queued_messages),
-    "every process runs": ("stuck", _missing_processes),
-    "no process ended by itself": ("stuck", _ended_processes),
-    "a searcher serves the newest pack": ("stuck", _unserved_packs),
+    "every process runs": ("stuck", lambda ledger: ledger.remains.not_running),
+    "no process ended by itself": ("stuck", lambda ledger: ledger.remains.ended),
+    "a searcher serves the newest pack": ("stuck", lambda ledger: ledger.remains.unserved),
     "only a fault that redelivers repeats an effect": ("duplicates", _forbidden_duplicates),
 }
