@@ -133,12 +133,6 @@ def test_the_last_word_may_be_a_prefix(text: str, prefix: str | None) -> None:
     assert parse(text).prefix == prefix
 
 
-def test_a_query_has_required_and_excluded_phrases() -> None:
-    query = parse('make "a b" os.path -"x y" fi')
-    assert [phrase.words for phrase in query.phrases] == [("make",), ("a", "b"), ("os", "path"), ("fi",)]
-    assert [phrase.words for phrase in query.excluded] == [("x", "y")]
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
