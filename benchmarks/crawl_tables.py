@@ -97,8 +97,9 @@ def processes_table(crawls: Crawls) -> FigureTable:
     """Return CPU time by process, for the best Perennial contestant on each site."""
     own = {site: of(runs, best(runs)) for site, runs in crawls.items()}
     rows = [(title, *(f"{_cpu_ms(runs, groups):.2f}" for runs in own.values())) for title, groups in PROCESSES.items()]
-    commands = (f"{statistics.median(_commands(run) for run in runs):.1f}" for runs in own.values())
-    rows.append(("Redis commands a page, those in scripts included", *commands))
+    commands = ([sum(run.redis_commands.values()) / len(run.pages) for run in runs] for runs in own.values())
+    medians = (f"{statistics.median(each):.1f}" for each in commands)
+    rows.append(("Redis commands a page, those in scripts included", *medians))
     header = ("CPU ms a page", *(f"{site} ({best(crawls[site])})" for site in own))
     return FigureTable("CPU time by process", header, tuple(rows))
 
@@ -114,10 +115,6 @@ PROCESSES = {
 
 def _cpu_ms(runs: Sequence[CrawlRun], groups: Sequence[str]) -> float:
     return statistics.median(1_000 * sum(run.cpu[group] for group in groups) / len(run.pages) for run in runs)
-
-
-def _commands(run: CrawlRun) -> float:
-    return sum(run.redis_commands.values()) / len(run.pages)
 
 
 def profile_table(crawls: Crawls, profiles: Profiles) -> FigureTable:

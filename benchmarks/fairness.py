@@ -11,7 +11,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, at_most, bullets
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
 from benchmarks.plots import Plot
-from benchmarks.system import BenchSystem, RunningCrawler, running_crawler
+from benchmarks.system import BenchSystem, running_crawler
 
 #: Pages of the other site that wait.
 SIZES, SMALL_SIZES = (1_000, 10_000, 100_000), (1_000, 5_000)
@@ -73,7 +73,8 @@ def _measured(system: BenchSystem, size: int, delay: float) -> FairnessRun:
         crawler.post(new.url)
         crawler.wait(lambda: len(new.first) > 1, FIRST_TIMEOUT, "a linked page of the new site is requested")
         share, spent = _share(old, new, SHARE_SECONDS + SHARE_DELAYS * delay), crawler.usage().since(before)
-        _require_backlog(crawler, old)
+        if not crawler.progress(old.domain).waiting:
+            raise BenchmarkError("the backlog of the first site was empty before the measurement ended")
     times = sorted(new.first.values())
     return FairnessRun(
         size=size,
@@ -92,11 +93,6 @@ def _share(old: GeneratedSite, new: GeneratedSite, seconds: float) -> float:
     time.sleep(seconds)
     old_requests, new_requests = old.requests - before[0], new.requests - before[1]
     return new_requests / max(1, old_requests + new_requests)
-
-
-def _require_backlog(crawler: RunningCrawler, site: GeneratedSite) -> None:
-    if not crawler.progress(site.domain).waiting:
-        raise BenchmarkError("the backlog of the first site was empty before the measurement ended")
 
 
 def shown(runs: Sequence[FairnessRun]) -> MeasuredRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -80,7 +80,8 @@ def run(system: BenchSystem, queue_type: QueueType, count: int) -> ParkedFigures
     policy = DelayQueues(f"parked-{queue_type}", queue_type=queue_type)
     work = policy.namespace + ".work"
     publisher = Publisher(system.settings.broker, timeout=60)
-    queues = [*map(policy.delay_queue, delays_ms), policy.dead, _work_queue(policy, work)]
+    work_queue = Queue(work, routing_key=work, durable=True, queue_arguments=dict(policy.work_arguments()))
+    queues = [*map(policy.delay_queue, delays_ms), policy.dead, work_queue]
     with Connection(system.settings.broker) as connection:
         for queue in queues:
             queue(connection.default_channel).declare()
@@ -108,15 +109,11 @@ def run(system: BenchSystem, queue_type: QueueType, count: int) -> ParkedFigures
     )
 
 
-def _work_queue(policy: DelayQueues, name: str) -> Queue:
-    return Queue(name, routing_key=name, durable=True, queue_arguments=dict(policy.work_arguments()))
-
-
 def _park(publisher: Publisher, policy: DelayQueues, work: str, *, count: int, delays_ms: Sequence[int]) -> list[float]:
     """Publish retries as a worker does. Return when each is due, in seconds since the epoch."""
     messages = (_parked(policy, work, number, delays_ms[number % len(delays_ms)]) for number in range(count))
     due: list[float] = []
-    for batch in _batches(messages):
+    while batch := list(islice(messages, BATCH)):
         now = time.time()
         due += [now + delays_ms[number % len(delays_ms)] / 1_000 for number in range(len(due), len(due) + len(batch))]
         publisher.publish(batch)
@@ -140,11 +137,6 @@ def _parked(policy: DelayQueues, work: str, number: int, delay_ms: int) -> Outgo
         raise BenchmarkError(f"expected a retry, got {decision}")
     exchange = decision.queue.exchange.name
     return Outgoing.replacing(came, exchange=exchange, routing_key=decision.routing_key, headers=decision.headers)
-
-
-def _batches(messages: Iterator[Outgoing]) -> Iterator[list[Outgoing]]:
-    while batch := list(islice(messages, BATCH)):
-        yield batch
 
 
 def _back(connection: Connection, queue: str, due: Sequence[float]) -> list[list[float]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from app.crawl.urls import canonical_key
-from app.private_services.service import tail, wait_until
+from app.private_services.service import tail
 from benchmarks.errors import BenchmarkError
 from benchmarks.runs import CrawlRun
 from benchmarks.sites import ServedSites
@@ -52,31 +52,16 @@ def scrapy(site: str, served: ServedSites, folder: Path) -> CrawlRun:
 
 def _run(command: list[str], home: Path) -> float:
     """Run a command to its end. Return its CPU seconds with children, as the kernel reports them to its parent."""
-    log = home / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home)
+    log, before = home / "log", resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
-        exit_code, seconds = _wait(process.pid)
-        process.returncode = exit_code
-    finally:
-        if process.returncode is None:  # After the time limit or an interrupt.
-            process.kill()
-            process.wait()
-    if exit_code:
-        raise BenchmarkError(f"Scrapy ended with {exit_code}:\n{tail(log)}")
-    return seconds
-
-
-def _wait(pid: int) -> tuple[int, float]:
-    """Return the exit code of a child process, and its CPU seconds with children."""
-    ended: list[tuple[int, float]] = []
-
-    def has_ended() -> bool:
-        ended_pid, status, resources = os.wait4(pid, os.WNOHANG)
-        if ended_pid:
-            ended.append((os.waitstatus_to_exitcode(status), resources.ru_utime + resources.ru_stime))
-        return bool(ended_pid)
-
-    if not wait_until(has_ended, TIMEOUT):
-        raise BenchmarkError(f"Scrapy did not end within {TIMEOUT:g} s")
-    return ended[0]
+        with log.open("wb") as output:
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=TIMEOUT, check=True, cwd=home
+            )
+    except subprocess.TimeoutExpired as error:
+        raise BenchmarkError(f"Scrapy did not end within {TIMEOUT:g} s") from error
+    except subprocess.CalledProcessError as error:
+        raise BenchmarkError(f"Scrapy ended with {error.returncode}:\n{tail(log)}") from error
+    # Of the processes that have ended: the services run on.
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -52,7 +52,7 @@ class Plot:
     def svg(self) -> str:
         """Return the chart as SVG."""
         x, y = self._axes()
-        names = self._names(y)
+        middle = (TOP + HEIGHT - BOTTOM) / 2
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
             f' role="img" aria-label="{escape(self.title)}">',
@@ -63,9 +63,9 @@ class Plot:
             *(_tick_x(x, value) for value in x.ticks()),
             f'<path class="axis" fill="none" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>',
             _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, self.x_label, anchor="middle"),
-            _text(0, 0, self.y_label, anchor="middle", more=f'transform="translate(20 {_middle()}) rotate(-90)"'),
+            _text(0, 0, self.y_label, anchor="middle", more=f'transform="translate(20 {middle}) rotate(-90)"'),
             *(_line(number, points, x, y) for number, points in enumerate(self.lines.values())),
-            *names,
+            *self._names(y),
             "</svg>",
         ]
         return "\n".join(parts) + "\n"
@@ -75,7 +75,10 @@ class Plot:
         xs, ys = [x for x, _ in points], [y for _, y in points]
         ys += [] if self.aim is None else [self.aim]
         across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT, log=True)
-        low, high = (_step_below(min(ys)), _step_above(max(ys))) if self.log_y else (0.0, 1.08 * max(ys) or 1.0)
+        low, high = 0.0, 1.08 * max(ys) or 1.0
+        if self.log_y:
+            low = max(step for step in _STEPS if step <= min(ys))
+            high = min(step for step in _STEPS if step >= max(ys))
         return across, Axis(low, high, HEIGHT - BOTTOM, TOP, log=self.log_y)
 
     def _names(self, y: Axis) -> list[str]:
@@ -131,18 +134,6 @@ def write_plots(folder: Path, plots: Sequence[Plot]) -> None:
     folder.mkdir(exist_ok=True)
     for plot in plots:
         (folder / f"{plot.name}.svg").write_text(plot.svg())
-
-
-def _step_below(value: float) -> float:
-    return max(step for step in _STEPS if step <= value)
-
-
-def _step_above(value: float) -> float:
-    return min(step for step in _STEPS if step >= value)
-
-
-def _middle() -> float:
-    return (TOP + HEIGHT - BOTTOM) / 2
 
 
 def _text(x: float, y: float, text: str, *, css: str = "", anchor: str = "start", more: str = "") -> str:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from app.private_services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
@@ -63,17 +62,13 @@ class LineProcess:
 
     def ask(self, line: str) -> str:
         """Send a line and return the reply; raises BenchmarkError if the process has ended."""
-        into, out = self._pipes()
-        into.write(f"{line}\n")
-        into.flush()
-        if not (reply := out.readline()):
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        if not (reply := self.process.stdout.readline()):
             raise BenchmarkError(f"the process {self.name!r} ended with {self.process.wait(10)}")
         return reply
-
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        if self.process.stdin is None or self.process.stdout is None:
-            raise BenchmarkError(f"the process {self.name!r} was started without pipes")
-        return self.process.stdin, self.process.stdout
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import statistics
@@ -19,6 +18,7 @@ from typing import Any
 import requests
 
 from app.pack.manifest import list_manifests
+from app.private_services.procfile import procfile
 from app.storage.open import create_store
 from benchmarks import packs
 from benchmarks.errors import BenchmarkError
@@ -27,7 +27,7 @@ from benchmarks.modes import CROWD, MODES, Mode, kept_awake
 from benchmarks.processes import LineProcess, line_process, running
 from benchmarks.queries import BenchQuery, make_queries
 from benchmarks.search_contestants import CONTESTANTS
-from benchmarks.system import BenchSystem
+from benchmarks.system import BenchSystem, environment
 from benchmarks.usage import usage
 
 ROUNDS = 5
@@ -44,8 +44,6 @@ END_TO_END, SEARCH_CLIENT, PACK_SEARCHER, ECHO, HEALTH = (
     "echo",
     "GET /healthz",
 )
-
-_ORCHESTRATOR = "orchestrator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,39 +222,27 @@ def _packs(system: BenchSystem, folder: Path) -> Iterator[tuple[dict[str, Path],
 @contextmanager
 def _started(system: BenchSystem) -> Iterator[tuple[str, dict[str, int]]]:
     """Run orchestrator, searchers, web and echo. Yield the web's address and the process ids."""
-    home, environment = system.folder / "search", _environment(system)
+    home, variables = system.folder / "search", _environment(system)
     with ExitStack() as stack:
 
         def start(name: str, command: str, ready: str = " ready.") -> int:
-            return stack.enter_context(running(command, environment, home / f"{name}.log", ready=ready)).pid
+            return stack.enter_context(running(command, variables, home / f"{name}.log", ready=ready)).pid
 
-        groups = {"orchestrator": start("orchestrator", _worker(_ORCHESTRATOR, "orchestrator"))}
+        groups = {"orchestrator": start("orchestrator", procfile()["orchestrator"])}
         for number in range(1, SEARCHERS + 1):
             name = f"searcher {number}"
-            groups[name] = start(name, f"{sys.executable} -m app.cluster.searcher")
-        groups["web"] = start("web", f"{sys.executable} -m app.web", "Search page: ")
+            groups[name] = start(name, procfile()["searcher"])
+        groups["web"] = start("web", procfile()["web"], "Search page: ")
         start("echo", f"{sys.executable} -m benchmarks.echo", "echo is ready.")
         address = _address(home / "web.log")
         _await_packs(address)
         yield address, {**groups, "RabbitMQ": system.pids["RabbitMQ"]}
 
 
-def _worker(queues: str, name: str) -> str:
-    options = "--pool=solo --without-gossip --without-mingle"
-    return f"{sys.executable} -m celery -A app worker --hostname={name}@%h --queues={queues} {options}"
-
-
 def _environment(system: BenchSystem) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PERENNIAL_DATA_DIR": str(system.settings.data_dir),
-        "STORE_URL": (system.folder / "search" / "store").absolute().as_uri(),
-        "BROKER_URL": system.settings.broker,
-        "REPLICAS": str(SEARCHERS),
-        "WEB_PORT": "0",
-        # All queries come from one address, which the default limit would slow down.
-        "WEB_RATE_LIMIT": "1000000/second",
-    }
+    # All queries come from one address, which the default limit would slow down.
+    values = {"REPLICAS": SEARCHERS, "WEB_PORT": 0, "WEB_RATE_LIMIT": "1000000/second"}
+    return environment(system.settings, (system.folder / "search").absolute(), values)
 
 
 def _address(log: Path) -> str:

@@ -48,8 +48,9 @@ class Part:
 
 def shown(parts: Sequence[Part]) -> MeasuredRow:
     """Return the tables of each part, and the aims, which are for the unseen sites."""
+    tables = (_contestants, _by_kind, _differences, _by_site)
     aims = tuple(row for part in parts if part.name == "unseen sites" for row in _aims(part))
-    return MeasuredRow(aims, tuple(table for part in parts for table in _tables(part)))
+    return MeasuredRow(aims, tuple(make(part) for part in parts for make in tables))
 
 
 def _aims(part: Part) -> Iterator[Aim]:
@@ -65,10 +66,6 @@ def _aims(part: Part) -> Iterator[Aim]:
 
 def _verdict(reached: bool) -> str:
     return "reached" if reached else "not reached"
-
-
-def _tables(part: Part) -> tuple[FigureTable, ...]:
-    return _contestants(part), _by_kind(part), _differences(part), _by_site(part)
 
 
 def _contestants(part: Part) -> FigureTable:
