@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from amqp.exceptions import AccessRefused, ChannelError
+from amqp.exceptions import ChannelError
 from celery.utils.imports import symbol_by_name
-from redis import RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.broker.connection import connected
-from app.broker.errors import ApplicationError, BrokerUnreachable, ManagementFailed, ManagementRefused, PublishFailed
+from app.broker.errors import BrokerUnreachable, ManagementFailed, ManagementRefused
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
 from app.coverart import musicbrainz
 from app.coverart.event_state import event_queue_state
 from app.doctor import probes
-from app.doctor.circuit_breakers import breaker_states, redis_client
+from app.doctor.check import CheckContext, CheckResult, DoctorCheck, unverified
+from app.doctor.circuit_breakers import breaker_states
 from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
-from app.doctor.results import CheckResult
 from app.private_services.procfile import procfile
 from app.private_services.unreachable import unreachable_text
 from app.redis_state.client import get_quick_redis
@@ -33,8 +31,7 @@ from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, store_of
 from app.text.phrases import MAX_NAMED, listed
-from app.topology.check import TopologyReport, check_topology, management_api, server_version
-from app.topology.model import QueueDefinition
+from app.topology.check import check_topology, management_api
 from app.topology.queues import task_queues
 from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS
@@ -49,109 +46,51 @@ _DAMAGE_REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckContext:
-    """What the checks of the broker read: `report` compares the topology, `celery` is Celery's configuration.
+def run_checks(settings: Settings, celery: Any, checks: Sequence[DoctorCheck] | None = None) -> Iterator[CheckResult]:
+    """Yield the results of checks, of all by default, in their order.
 
-    There is no report without the broker's management API.
+    Without a broker only those that need none run; without its management API, those that need its report do not.
     """
-
-    settings: Settings
-    report: TopologyReport | None
-    connection: Any
-    publisher: Publisher
-    celery: Any
-    processes: Mapping[str, str]
-
-    @property
-    def found(self) -> Mapping[str, QueueDefinition]:
-        """Our queues as the broker has them, by name; none without a report."""
-        if self.report is None:
-            return {}
-        found = self.report.found.queues
-        return {name: found[name] for name in self.report.ours.queues if name in found}
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """RabbitMQ's version."""
-        return server_version(self.connection)
-
-
-BrokerCheck = Callable[[CheckContext], Iterator[CheckResult]]
-
-
-def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
-    """Yield the results of every check, in order. An error that a check raises is a problem.
-
-    Without a broker only the checks in WITHOUT_BROKER run; without its management API, those that need it do not.
-    """
-    try:
-        report = None
+    wanted = CHECKS if checks is None else checks
+    of_broker = [check for check in wanted if check.needs]
+    if of_broker:
         try:
-            report = check_topology(settings)
-        except ManagementRefused as error:
-            yield _unverified(error, "topology")
-        except ManagementFailed as error:
-            yield CheckResult("problem", str(error), "topology")
-        publisher = Publisher(settings.broker)
-        try:
-            with connected(settings.broker) as connection:
-                context = CheckContext(settings, report, connection, publisher, celery, procfile())
-                for name, broker_check in CHECKS.items():
-                    if report is not None or name not in NEED_MANAGEMENT_API:
-                        yield from _results(name, broker_check, context)
-        finally:
-            publisher.close()
-    except BrokerUnreachable as error:
-        yield CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker")
-    for name, independent_check in WITHOUT_BROKER.items():
-        yield from _results(name, independent_check, settings)
+            yield from _broker_results(settings, celery, of_broker)
+        except BrokerUnreachable as error:
+            yield CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker")
+    for check in wanted:
+        if not check.needs:
+            yield from check.results(CheckContext(settings))
 
 
 def outages(settings: Settings) -> Iterator[CheckResult]:
     """Yield the results of the checks of what workers wait for."""
-    for name in OUTAGES:
-        yield from _results(name, WITHOUT_BROKER[name], settings)
+    return run_checks(settings, None, [check for check in CHECKS if check.outage])
 
 
 def quick_problems(settings: Settings) -> dict[str, list[str]]:
-    """Return the problems that the checks in QUICK find, by check: they publish and write nothing."""
-    results: list[CheckResult] = []
-    try:
-        with connected(settings.broker) as connection:
-            context = CheckContext(settings, None, connection, Publisher(settings.broker), None, {})
-            for name in CHECKS.keys() & QUICK:
-                results += _results(name, CHECKS[name], context)
-    except BrokerUnreachable as error:
-        results.append(CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker"))
-    for name in WITHOUT_BROKER.keys() & QUICK:
-        results += _results(name, WITHOUT_BROKER[name], settings)
+    """Return the problems that the quick checks find, by check."""
     problems: dict[str, list[str]] = {}
-    for each in results:
+    for each in run_checks(settings, None, [check for check in CHECKS if check.quick]):
         if each.status == "problem":
             problems.setdefault(each.check, []).append(each.text)
     return problems
 
 
-def _results(name: str, run: Callable[[Any], Iterator[CheckResult]], subject: Any) -> Iterator[CheckResult]:
-    try:
-        for result in run(subject):
-            yield replace(result, check=name)
-    except BrokerUnreachable:
-        raise
-    except (RedisConnectionError, RedisTimeoutError):
-        return  # The check of Redis reports it.
-    except AccessRefused as error:
-        yield _unverified(error, name)
-    except PublishFailed as error:
-        refused = isinstance(error.__cause__, AccessRefused)
-        yield _unverified(error, name) if refused else CheckResult("problem", f"PublishFailed: {error}", name)
-    except (ApplicationError, RedisError, OSError) as error:
-        yield CheckResult("problem", f"{type(error).__name__}: {error}", name)
-
-
-def _unverified(error: Exception, name: str) -> CheckResult:
-    return CheckResult("unverified", f"this account may not try it, that of an administrator may: {error}", name)
+def _broker_results(settings: Settings, celery: Any, checks: Sequence[DoctorCheck]) -> Iterator[CheckResult]:
+    report = None
+    if any(check.needs == "report" for check in checks):
+        try:
+            report = check_topology(settings)
+        except ManagementRefused as error:
+            yield unverified(error, "topology")
+        except ManagementFailed as error:
+            yield CheckResult("problem", str(error), "topology")
+    with closing(Publisher(settings.broker)) as publisher, connected(settings.broker) as connection:
+        context = CheckContext(settings, connection, publisher, report, celery)
+        for check in checks:
+            if report is not None or check.needs == "broker":
+                yield from check.results(context)
 
 
 def broker(context: CheckContext) -> Iterator[CheckResult]:
@@ -247,7 +186,7 @@ def dead_sets(context: CheckContext) -> Iterator[CheckResult]:
 def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
     """Compare how long each worker can hold a message unacknowledged with the broker's consumer_timeout."""
     found = context.found
-    for process, queues, multiplier in worker_prefetches(context.processes, context.celery.worker_prefetch_multiplier):
+    for process, queues, multiplier in worker_prefetches(procfile(), context.celery.worker_prefetch_multiplier):
         longest = max_unacknowledged_seconds(queues, multiplier)
         limit, source = min(consumer_timeout(found.get(queue), context.settings, context.version) for queue in queues)
         times = f"{process}: a message is unacknowledged for at most {longest:g} s; the broker waits {limit:g} s"
@@ -335,13 +274,12 @@ def orchestrator(context: CheckContext) -> Iterator[CheckResult]:
     )
 
 
-def redis(settings: Settings) -> Iterator[CheckResult]:
+def redis(context: CheckContext) -> Iterator[CheckResult]:
     """Check that timers and the frontier survive a restart of Redis and a full memory."""
     try:
-        with redis_client(settings) as client:
-            info: Any = client.info()
+        info: Any = get_quick_redis(context.settings.redis).info()
     except (RedisConnectionError, RedisTimeoutError) as error:
-        yield CheckResult("problem", unreachable_text("Redis", error, settings))
+        yield CheckResult("problem", unreachable_text("Redis", error, context.settings))
         return
     if not info.get("aof_enabled"):
         yield CheckResult("warning", "Redis writes no append-only file: a restart loses timers and frontier")
@@ -361,18 +299,18 @@ def redis(settings: Settings) -> Iterator[CheckResult]:
         )
 
 
-def circuit_breakers(settings: Settings) -> Iterator[CheckResult]:
+def circuit_breakers(context: CheckContext) -> Iterator[CheckResult]:
     """Report the services that workers wait for, and the error that opened each circuit breaker."""
-    states = breaker_states(settings)
-    unavailable = [state for state in states if state.reason is not None]
+    states = breaker_states(context.settings)
+    unavailable = [state for state in states if state.is_open]
     yield from (CheckResult("problem", str(state)) for state in unavailable)
     if not unavailable:
         yield CheckResult("ok", f"no work waits for the {' or the '.join(state.service for state in states)}")
 
 
-def musicbrainz_database(settings: Settings) -> Iterator[CheckResult]:
+def musicbrainz_database(context: CheckContext) -> Iterator[CheckResult]:
     """Open MusicBrainz's database, which jobs of cover art read, and which must be the primary."""
-    url = settings.musicbrainz_url.get_secret_value()
+    url = context.settings.musicbrainz_url.get_secret_value()
     if not url:
         yield CheckResult("ok", "MUSICBRAINZ_URL is empty, so no art is served")
         return
@@ -380,9 +318,9 @@ def musicbrainz_database(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("ok", "MusicBrainz's database answers, and is the primary")
 
 
-def event_queue(settings: Settings) -> Iterator[CheckResult]:
+def event_queue(context: CheckContext) -> Iterator[CheckResult]:
     """Report what waits, runs and failed in MusicBrainz's event queue, and whether its reader runs."""
-    state = event_queue_state(settings)
+    state = event_queue_state(context.settings)
     if state is None:
         yield CheckResult("ok", "EVENT_QUEUE_URL is empty, so no events are read")
         return
@@ -397,9 +335,9 @@ def event_queue(settings: Settings) -> Iterator[CheckResult]:
     yield from (CheckResult("ok", f"events of the type {each.entity}: {each}") for each in state.entities)
 
 
-def store(settings: Settings) -> Iterator[CheckResult]:
+def store(context: CheckContext) -> Iterator[CheckResult]:
     """Try the store's conditional writes, and look for the marker that identifies it."""
-    opened = store_of(settings)
+    opened = store_of(context.settings)
     check_conditional_writes(opened)
     yield CheckResult("ok", "conditional writes work, also with concurrent writers: packs do not overwrite each other")
     yield _verified(
@@ -410,49 +348,38 @@ def store(settings: Settings) -> Iterator[CheckResult]:
     )
 
 
-def damaged_objects(settings: Settings) -> Iterator[CheckResult]:
+def damaged_objects(context: CheckContext) -> Iterator[CheckResult]:
     """Report the objects that could not be read, and still have the same bytes."""
-    keys = [each.key for each in DamageNotes(get_quick_redis(settings.redis)).present(store_of(settings))]
+    keys = [
+        each.key for each in DamageNotes(get_quick_redis(context.settings.redis)).present(store_of(context.settings))
+    ]
     if keys:
         yield CheckResult("problem", f"damaged objects count as missing: {listed(keys)}; {_DAMAGE_REMEDY}")
     else:
         yield CheckResult("ok", "no damaged object was met, or all are repaired")
 
 
-#: The checks that need a broker, by name, in their order.
-CHECKS: Mapping[str, BrokerCheck] = {
-    "broker": broker,
-    "confirms": confirms,
-    "waiting": waiting,
-    "topology": topology,
-    "at-least-once": at_least_once,
-    "cluster": cluster,
-    "dead sets": dead_sets,
-    "consumer_timeout": acknowledgement_time,
-    "work queues": work_queues,
-    "workers": workers,
-    "clocks": clocks,
-    "orchestrator": orchestrator,
-}
-
-#: Those that read the broker's own report of its exchanges and queues.
-NEED_MANAGEMENT_API = frozenset({"topology", "at-least-once", "cluster", "dead sets"})
-
-#: Those that a worker makes every minute.
-QUICK = frozenset({"broker", "work queues", "redis", "circuit breakers", "damaged objects"})
-
-#: Those that `perennial status` makes.
-OUTAGES = ("circuit breakers", "MusicBrainz", EVENT_QUEUE)
-
-#: The checks that need no broker.
-WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {
-    "redis": redis,
-    "circuit breakers": circuit_breakers,
-    "MusicBrainz": musicbrainz_database,
-    EVENT_QUEUE: event_queue,
-    "store": store,
-    "damaged objects": damaged_objects,
-}
+#: Every check, in the order of their results.
+CHECKS: Final = (
+    DoctorCheck("broker", broker, needs="broker", quick=True),
+    DoctorCheck("confirms", confirms, needs="broker"),
+    DoctorCheck("waiting", waiting, needs="broker"),
+    DoctorCheck("topology", topology, needs="report"),
+    DoctorCheck("at-least-once", at_least_once, needs="report"),
+    DoctorCheck("cluster", cluster, needs="report"),
+    DoctorCheck("dead sets", dead_sets, needs="report"),
+    DoctorCheck("consumer_timeout", acknowledgement_time, needs="broker"),
+    DoctorCheck("work queues", work_queues, needs="broker", quick=True),
+    DoctorCheck("workers", workers, needs="broker"),
+    DoctorCheck("clocks", clocks, needs="broker"),
+    DoctorCheck("orchestrator", orchestrator, needs="broker"),
+    DoctorCheck("redis", redis, quick=True),
+    DoctorCheck("circuit breakers", circuit_breakers, quick=True, outage=True),
+    DoctorCheck("MusicBrainz", musicbrainz_database, outage=True),
+    DoctorCheck(EVENT_QUEUE, event_queue, outage=True),
+    DoctorCheck("store", store),
+    DoctorCheck("damaged objects", damaged_objects, quick=True),
+)
 
 
 def _verified(holds: bool, text: str, problem: str) -> CheckResult:

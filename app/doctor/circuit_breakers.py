@@ -2,48 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from redis import Redis
-
 from app.coverart.outages import Services
+from app.messages.circuit_breakers import breakers_by_queue
 from app.notifications.delivery import receiver_breaker
-from app.redis_state.client import open_redis
+from app.redis_state.client import get_quick_redis
 from app.storage.outage import store_breaker
 from config.settings import Settings
-
-#: Seconds to wait for Redis.
-_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerState:
-    """The state of one circuit breaker; `reason` is the error that opened it, None while it is closed."""
+    """The state of one circuit breaker; `reason` is the error that opened it, None while it is closed.
+
+    `queues` are those that no worker consumes while it is open.
+    """
 
     service: str
     reason: str | None
     seconds_open: float
+    queues: tuple[str, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages wait."""
+        return self.reason is not None
 
     def __str__(self) -> str:
         return f"the {self.service} is unavailable, its messages wait {self.seconds_open:.0f} s more: {self.reason}"
 
 
-def redis_client(settings: Settings) -> Redis:
-    """Return a client that waits five seconds at most, and does not try again: what is checked is Redis, too."""
-    return open_redis(
-        settings.redis, decode_responses=True, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=None
-    )
-
-
-def breaker_states(settings: Settings) -> list[BreakerState]:
+def breaker_states(settings: Settings) -> Sequence[BreakerState]:
     """Return the state of each circuit breaker once: archives, database, web service, public reads, store, receivers.
 
     Raises RedisError.
     """
-    with redis_client(settings) as redis:
-        services = [Services.of(exchange, settings, redis) for exchange in settings.art_exchanges]
-        of_art = [breaker for each in services for breaker in each.breakers]
-        of_receivers = [receiver_breaker(redis, name, settings) for name in settings.receivers]
-        # All archives share some of them.
-        breakers = {each.name: each for each in (*of_art, store_breaker(redis), *of_receivers)}
-        return [BreakerState(each.service, each.reason(), each.seconds_open()) for each in breakers.values()]
+    redis = get_quick_redis(settings.redis)
+    of_art = [each for exchange in settings.art_exchanges for each in Services.of(exchange, settings, redis).breakers]
+    of_receivers = [receiver_breaker(redis, name, settings) for name in settings.receivers]
+    # All archives share some of them.
+    breakers = {each.name: each for each in (*of_art, store_breaker(redis), *of_receivers)}
+    queues: dict[str, list[str]] = {name: [] for name in breakers}
+    for queue, needed in breakers_by_queue(settings, redis).items():
+        for each in needed:
+            queues[each.name].append(queue)
+    return [
+        BreakerState(each.service, each.reason(), each.seconds_open(), tuple(queues[name]))
+        for name, each in breakers.items()
+    ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from app.doctor.circuit_breakers import redis_client
+from app.redis_state.client import get_quick_redis
 from app.topology.check import management_api
 from config.settings import Settings
 
@@ -50,12 +50,12 @@ def clock_readings(settings: Settings, connection: Any, *, now: Callable[[], flo
     """Return the readings of Redis and, with BROKER_API_URL, of the broker. Raises RedisError and ManagementFailed."""
 
     def redis_time() -> float:
-        seconds, micros = cast(tuple[int, int], client.time())
+        seconds, micros = client.time()
         return seconds + micros / 1e6
 
-    with redis_client(settings) as client:
-        client.ping()
-        readings = [read_clock("Redis", redis_time, now=now)]
+    client = get_quick_redis(settings.redis)
+    client.ping()
+    readings = [read_clock("Redis", redis_time, now=now)]
     if settings.broker_api:
         api = management_api(settings, connection)
         readings.append(read_clock("the broker", api.clock, resolution=1.0, now=now))

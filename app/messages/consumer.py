@@ -15,14 +15,12 @@ from app.broker.declaring import RefusedDeclaration
 from app.broker.delivery import Delivery
 from app.broker.worker.consumer import Consumer
 from app.coverart.jobs import event_of, parse
-from app.coverart.outages import Services
+from app.messages.circuit_breakers import breakers_by_queue
 from app.messages.envelopes import TaskCall, call_of_envelope, to_task_message
-from app.redis_state.circuit_breaker import CircuitBreaker
 from app.redis_state.client import get_quick_redis
-from app.storage.outage import store_breaker
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch
 from app.topology.declare import declare_all
-from config.routes import STORE_QUEUES, TICK, Route, art_routes
+from config.routes import TICK, Route, art_routes
 from config.settings import get_settings
 
 logger = get_logger(__name__)
@@ -51,11 +49,7 @@ class EnvelopeConsumer(Consumer):
             self._ticks_overdue = False
             self.timer.call_repeatedly(_CHECK_TICKS_EVERY, self._check_ticks)
         #: The queues of this worker, each with the circuit breakers of the services that its messages need.
-        self._breakers: dict[str, tuple[CircuitBreaker, ...]] = {
-            queue: Services.of(exchange, settings, redis).needed_by(route.type)
-            for queue, (exchange, route) in self._art.items()
-        }
-        self._breakers |= dict.fromkeys(STORE_QUEUES, (store_breaker(redis),))
+        self._breakers = breakers_by_queue(settings, redis)
         self._redis_failed, self._next_check = False, 0.0
         self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breakers)
 

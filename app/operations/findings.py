@@ -69,8 +69,8 @@ def _services(snapshot: Snapshot) -> Iterator[Finding]:
         remedy = "is it mounted? perennial store create makes a new one"
         yield Finding("problem", "the store has no marker: it is empty, or another place", remedy)
     for breaker in snapshot.breakers.value or ():
-        if breaker.status != "ok":
-            yield Finding("problem", breaker.text, "it is tried again by itself", "/ops/art")
+        if breaker.is_open:
+            yield Finding("problem", str(breaker), "it is tried again by itself", "/ops/art")
 
 
 def _processes(snapshot: Snapshot) -> Iterator[Finding]:
@@ -97,7 +97,9 @@ def _queues(snapshot: Snapshot) -> Iterator[Finding]:
         text = f"the broker has no queue {listed(missing)}"
         yield Finding("problem", text, "run perennial topology apply", "/ops/queues")
     work = [queue for queue in report.of_kind("work") if not queue.is_missing]
-    idle = [queue for queue in work if not queue.consumers]
+    # Workers do not consume while a service that the messages need is unavailable, which is a finding of its own.
+    paused = {name for breaker in snapshot.breakers.value or () if breaker.is_open for name in breaker.queues}
+    idle = [queue for queue in work if not queue.consumers and queue.name not in paused]
     busy = [queue for queue in idle if queue.ready]
     if busy:
         text = f"no worker consumes from {listed([_counted(queue) for queue in busy])}"

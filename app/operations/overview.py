@@ -13,6 +13,9 @@ from app.crawl.frontier.values import Progress
 from app.crawl.frontier.view import CrawlView
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
+from app.doctor.check import CheckResult
+from app.doctor.checks import run_checks
+from app.doctor.circuit_breakers import BreakerState, breaker_states
 from app.errors import PackNotFound
 from app.messages.dead_sets import dead_sets
 from app.operations.parts import Part, Reading
@@ -81,18 +84,6 @@ class DeadHistory:
     oldest: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLine:
-    """A result of the checks of `perennial doctor`, or an open circuit breaker."""
-
-    status: str
-    check: str
-    text: str
-
-
-Lines = Callable[[], Sequence[CheckLine]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The readings of all parts at one time."""
@@ -104,18 +95,14 @@ class Snapshot:
     packs: Reading[Sequence[str]]
     dead: Reading[DeadHistory]
     processes: Reading[Processes]
-    breakers: Reading[Sequence[CheckLine]]
-    checks: Reading[Sequence[CheckLine]]
+    breakers: Reading[Sequence[BreakerState]]
+    checks: Reading[Sequence[CheckResult]]
 
 
 class Overview:
-    """Gathers the parts for all pages of one web process, only while they are read.
+    """Gathers the parts for all pages of one web process, only while they are read. `routes` asks the orchestrator."""
 
-    `routes` asks the orchestrator. `checks` runs the checks of `perennial doctor`, `breakers` reads the circuit
-    breakers: they are above this package.
-    """
-
-    def __init__(self, settings: Settings, *, routes: Callable[[], Routes], checks: Lines, breakers: Lines) -> None:
+    def __init__(self, settings: Settings, *, routes: Callable[[], Routes]) -> None:
         self._settings = settings
         self._growth = Growth()
         self._ticks: TickWatch | None = None
@@ -127,8 +114,8 @@ class Overview:
         self.dead = Part("dead", self._read_deaths, every=_CHECKS)
         self.processes = Part("processes", self._read_processes, every=_QUICK)
         self.workers = Part("workers", self._read_workers, every=_QUICK)
-        self.breakers = Part("breakers", breakers, every=_QUICK)
-        self.checks = Part("checks", checks, every=_CHECKS)
+        self.breakers = Part("breakers", lambda: breaker_states(settings), every=_QUICK)
+        self.checks = Part("checks", self._run_checks, every=_CHECKS)
 
     def read(self, *, patience: float = PATIENCE) -> Snapshot:
         """Return all parts, after at most `patience` seconds. The checks take longer: their last results are taken."""
@@ -198,6 +185,12 @@ class Overview:
                 oldest = at if oldest is None else min(oldest, at)
                 hours[int((now - at) // 3_600)] += 1
         return DeadHistory(total, [hours[_HOURS - 1 - hour] for hour in range(_HOURS)], oldest)
+
+    def _run_checks(self) -> Sequence[CheckResult]:
+        # Importing app.celery reads the settings of the environment, which the tests of these pages do not have.
+        from app.celery import app
+
+        return list(run_checks(self._settings, app.conf))
 
     def _read_processes(self) -> Processes:
         folder, now = self._settings.heartbeat_dir, time.time()

@@ -19,6 +19,7 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
 from app.crawl.reports.first_crawls import FirstCrawls, no_crawls
 from app.errors import MethodNotAllowed, ResourceNotFound, SearchUnavailable
+from app.operations.overview import Overview
 from app.sites.search_counter import SearchCounter
 from app.web import api, monitoring, opensearch, pages, problems
 from app.web.middleware import (
@@ -33,7 +34,6 @@ from app.web.middleware import (
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.ops import acts, art, audit, home, letter_page, letters, live, login, queues, searchers, sites, waiting
 from app.web.ops.live import Streams
-from app.web.ops.overviews import overview_for
 from app.web.ops.visits import OpsState, trouble
 from app.web.ops_api import crawls, overview
 from app.web.ops_api import letters as letters_api
@@ -79,7 +79,7 @@ def create_app(
     """
     metrics = Metrics()
     metrics.registry.register(RoutesCollector(client, counts))
-    overview = overview_for(ops.settings, client.routes) if ops else None
+    overview = Overview(ops.settings, routes=client.routes) if ops else None
     if ops and overview:
         metrics.registry.register(ServicesCollector(ops.settings, overview))
     app = _fastapi([client, *([search_counter] if search_counter else [])])

@@ -15,7 +15,8 @@ from pydantic import SecretStr
 
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
-from app.doctor.checks import WITHOUT_BROKER
+from app.doctor.check import CheckContext
+from app.doctor.checks import event_queue
 from app.errors import ServicesError
 from app.private_services import Urls, service
 from tests.servers import postgres
@@ -143,7 +144,7 @@ def test_through_a_pooler_in_transaction_mode_events_are_read_run_and_recorded(
                 eventually(lambda: states(url) == {("completed", 1)}, "all events are completed", seconds=60)
             for one, is_pooled in ((through, True), (url, False)):
                 checked = settings.model_copy(update={"event_queue_url": SecretStr(one)})
-                texts = " ".join(each.text for each in WITHOUT_BROKER["event queue"](checked))
+                texts = " ".join(each.text for each in event_queue(CheckContext(checked)))
                 assert ("leads through a pooler" in texts) is is_pooled
             assert [art.images(gid) for gid in GIDS[:3]] == [[1], [2], [3]]
 

@@ -20,7 +20,8 @@ from app.coverart import event_table
 from app.coverart.event_state import ReaderStatus, event_queue_state
 from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.jobs import EVENT
-from app.doctor.checks import WITHOUT_BROKER, run_checks
+from app.doctor.check import CheckContext
+from app.doctor.checks import event_queue, run_checks
 from app.errors import ActRefused, ArtNotServed
 from app.messages.art_event_reader import EventReader
 from app.operations import art
@@ -61,7 +62,7 @@ class Desk:
 
     def problems(self) -> list[str]:
         """Return what the doctor says of the table, without what is right."""
-        found = WITHOUT_BROKER["event queue"](self.ops.settings)
+        found = event_queue(CheckContext(self.ops.settings))
         return [result.text for result in found if result.status != "ok"]
 
 

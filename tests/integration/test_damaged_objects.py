@@ -16,6 +16,7 @@ from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.record.entries import UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import append_segment
+from app.doctor.check import CheckContext
 from app.doctor.checks import damaged_objects
 from app.errors import ObjectDamaged, StoreError
 from app.sites.site import Site as Declared
@@ -124,11 +125,11 @@ def test_ticks_schedules_and_sweeps_go_on_for_all_sites_and_an_operator_reads_th
     assert damaged in found.damaged
     assert f"\n  damaged objects, which count as missing: {found.damaged[0]}" in str(found)
     assert status(OTHER, settings=process.settings).damaged == []
-    [result] = damaged_objects(process.settings)
+    [result] = damaged_objects(CheckContext(process.settings))
     assert (result.status, damaged in result.text) == ("problem", True)
     for crawl_id in ("a", "a2"):
         process.store.delete(KEYS[kind](crawl_id))
-    assert [each.status for each in damaged_objects(process.settings)] == ["ok"]
+    assert [each.status for each in damaged_objects(CheckContext(process.settings))] == ["ok"]
 
 
 def test_an_error_of_one_site_that_is_no_damage_ends_a_sweep_after_the_other_sites(

@@ -20,8 +20,9 @@ from app.counts import TASK_RUNS, CountTable
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.findings import findings, sentence
-from app.operations.overview import CheckLine, Overview
+from app.operations.overview import Overview
 from app.storage.open import store_of
+from app.storage.outage import store_breaker
 from app.timers.timers import Timers, full_pack, incremental_pack
 from app.topology.queues import task_queues
 from app.web.ops import live
@@ -54,10 +55,10 @@ def texts(client: httpx.Client) -> list[str]:
     return [each["text"] for each in answer.json()["findings"]]
 
 
-def test_with_a_consumer_of_each_queue_everything_is_well(operable: Settings) -> None:
-    found = Overview(
-        operable, routes=ScriptedSearchClient([]).routes, checks=lambda: [CheckLine("ok", "all", "")], breakers=list
-    )
+def test_with_a_consumer_of_each_queue_everything_is_well(operable: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The doctor would find that the consumer of the orchestrator's requests does not reply.
+    monkeypatch.setattr("app.operations.overview.run_checks", lambda *_: [])
+    found = Overview(operable, routes=ScriptedSearchClient([]).routes)
     with Connection(operable.broker) as connection:
         for queue in task_queues(operable):
             connection.default_channel.basic_consume(queue.name, no_ack=True)
@@ -94,6 +95,20 @@ def test_dead_letters_overdue_timers_and_missing_queues_are_findings(
     assert "the broker has no queue site.pack" in found
     assert "no worker consumes from site.index (1 ready)" in found
     assert HOSTILE not in client.get("/ops").text
+
+
+def test_queues_that_workers_do_not_consume_while_the_store_is_away_need_no_worker(
+    operable: Settings, client: httpx.Client, publisher: Publisher, redis: Redis
+) -> None:
+    publisher.publish([site_message("index", url="https://site.example/")])
+    store_breaker(redis).fail(reason="503 Slow Down")
+
+    def paused() -> list[str]:
+        found = texts(client)
+        return found if any("the store is unavailable" in text for text in found) else []
+
+    found = eventually(paused, "the circuit breaker is a finding", every=0.5)
+    assert "no worker consumes from orchestrator, orchestrator.requests, site.tick, site.timer" in found
 
 
 @pytest.mark.parametrize(
