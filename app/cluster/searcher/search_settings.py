@@ -80,8 +80,9 @@ class SearchSettingsReader:
             domain = _domain(key)
             try:
                 site = read_site(self._store, domain)
-                self._packs.apply(domain, settings_of(site) if site else NO_SETTINGS)
-                self._keep(key, site)
+                settings = settings_of(site) if site else NO_SETTINGS
+                self._packs.apply(domain, settings)
+                self._keep(key, site if settings != NO_SETTINGS else None)
             except ApplicationError as error:
                 # An invalid site or a damaged pack must not keep the others from their settings. It is logged once,
                 # and read again with the next listing.
@@ -93,9 +94,9 @@ class SearchSettingsReader:
                 self._failed.pop(key, None)
 
     def _keep(self, key: str, site: Site | None) -> None:
-        """Keep a site that has search settings for the next process. Without it, that one waits for the store."""
+        """Keep a site that has search settings for the next process, which else waits for the store; None has none."""
         try:
-            if site and (site.synonyms or site.best_bets or site.hidden_paths or site.field_weights or site.meaning):
+            if site:
                 self._kept.put(key, site.to_json())
             else:
                 self._kept.delete(key)
