@@ -1,4 +1,4 @@
-"""`perennial dead`: list what is in the dead sets, replay it, drop it, export and restore it."""
+"""`perennial dead`: list what is in the dead sets, replay it as it is or changed, drop it, export and restore it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 from typer.core import TyperCommand
 
-from app.broker.dead_letters import Chosen, DeadSets, LetterSummary, read_export, to_record
+from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, LetterSummary, read_export, to_record
 from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.broker.headers import ReplayBudget
-from app.cli import dead_changes
 from app.cli import dead_output as output
 from app.cli.arguments import AsJson, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_result, printable
 from app.errors import StoreError
 from app.messages.dead_sets import dead_sets, new_export
-from app.operations.letter_queries import LetterQuery, parse_time
-from app.operations.letters import LetterOrder, act_on_letters, tidy_dead_sets
+from app.operations.letter_queries import LetterQuery
+from app.operations.letters import (
+    DONE,
+    IdsBySet,
+    LetterOrder,
+    act_on_letters,
+    add_note,
+    editable,
+    edited_body,
+    find_letter,
+    tidy_dead_sets,
+)
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
@@ -35,10 +45,20 @@ cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries,
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")]
 Every = Annotated[bool, typer.Option("--all", help="Every dead letter, or every one that the filters match.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the dead letters concerned.")]
+OneId = Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many, the oldest first.")]
+Budget = Annotated[ReplayBudget | None, typer.Option(help="As of `replay`.")]
+Again = Annotated[bool, typer.Option("--again", help="As of `replay`.")]
+Queue = Annotated[str, typer.Option("--queue", metavar="NAME", help="The queue, one of this application's.")]
+Exchange = Annotated[str, typer.Option("--exchange", metavar="NAME", help="The exchange.")]
+Key = Annotated[str, typer.Option("--key", metavar="KEY", help="The routing key.")]
 
 #: The value of `list --group` without a key.
 EVERY_GROUP = "*"
+
+
+#: The filters of the operations page that are options of commands. The other ones read each whole message.
+FILTERS = [name for name in LetterQuery.model_fields if name not in ("text", "act")]
 
 
 def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
@@ -49,87 +69,21 @@ def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) 
     return value
 
 
-def _age(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """Return the value, which `parse_time` reads; raises a usage error for anything else."""
-    if _not_empty(context, option, value):
-        try:
-            parse_time(value)
-        except InvalidMessage as error:
-            raise typer.BadParameter(str(error)) from error
-    return value
-
-
-def _filter_option(help_: str, *names: str, metavar: str | None = None, callback: Any = _not_empty) -> Any:
-    return typer.Option(*names, callback=callback, metavar=metavar, help=help_)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadFilters:
-    """The filter options of a command. Ages are texts such as `2h`."""
-
-    set_: Annotated[str, _filter_option("Only of this dead set.", "--set", metavar="NAME")] = ""
-    task: Annotated[str, _filter_option("Only of this task.", metavar="NAME")] = ""
-    domain: Annotated[str, _filter_option("Only about this domain.")] = ""
-    reason: Annotated[str, _filter_option("Only with this reason.", metavar="CODE")] = ""
-    exception: Annotated[str, _filter_option("Only of this exception.", metavar="NAME")] = ""
-    group: Annotated[
-        str, _filter_option("Only of this group (`list --group` alone counts the groups).", metavar="KEY")
-    ] = ""
-    older: Annotated[str, _filter_option("Only dead for longer: 90s, 10m, 2h, 7d.", metavar="AGE", callback=_age)] = ""
-    newer: Annotated[str, _filter_option("Only dead for less.", metavar="AGE", callback=_age)] = ""
-
-    def sets(self) -> DeadSets:
-        """Return the dead sets to read. Raises InvalidMessage for an unknown one."""
-        sets = _sets()
-        return sets.only(self.set_) if self.set_ else sets
-
-    def query(self) -> LetterQuery:
-        """Return the filters as those of the operations page."""
-        return LetterQuery(
-            set=self.set_,
-            task=self.task,
-            domain=self.domain,
-            reason=self.reason,
-            exception=self.exception,
-            group="" if self.group == EVERY_GROUP else self.group,
-            before=self.older,
-            after=self.newer,
-        )
-
-    def condition(self) -> Callable[[LetterSummary], bool]:
-        """Return the condition within the dead sets to read. Raises InvalidUrl."""
-        return self.query().model_copy(update={"set": ""}).condition()
-
-    def chosen(self, ids: Sequence[str] | None, *, every: bool) -> Chosen:
-        """Return the letters to act on. Raises a usage error unless exactly one of ids, a group or --all is given."""
-        if ids:
-            if every or not self.match_everything:
-                raise typer.BadParameter("ids and filters do not go together")
-            return ids
-        if not (every or self.group):
-            raise typer.BadParameter("give message ids, --group KEY, or --all (optionally with filters)")
-        return self.condition()
-
-    def subject(self, ids: Sequence[str] | None) -> str:
-        """Return the ids, or else the filters, for the audit."""
-        return ", ".join(ids) if ids else str(self.query())
-
-    @property
-    def match_everything(self) -> bool:
-        """Whether they match every letter of the dead sets."""
-        return self.query().given().keys() <= {"set"}
-
-
 def filtered(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the filter options to a command, which gets them as its argument `filters`."""
-    names = [field.name for field in fields(DeadFilters)]
+    """Add the filters as options to a command, which gets them as its argument `filters`."""
     own = inspect.signature(command, eval_str=True).parameters
-    options = inspect.signature(DeadFilters, eval_str=True).parameters
-    kept = [parameter for name, parameter in own.items() if name != "filters"]
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*kept, *options.values())]
+    parameters = [each.replace(kind=each.KEYWORD_ONLY) for name, each in own.items() if name != "filters"]
+    for name in FILTERS:
+        option = typer.Option(callback=_not_empty, help=LetterQuery.model_fields[name].description)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default="", annotation=Annotated[str, option]))
 
     def run(**values: Any) -> None:
-        filters = DeadFilters(**{name: values.pop(name) for name in names})
+        filters = LetterQuery(**{name: values.pop(name) for name in FILTERS})
+        try:
+            filters.condition()
+        except InvalidMessage as error:
+            raise typer.BadParameter(str(error)) from error
         command(filters=filters, **values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -153,30 +107,29 @@ class BareGroupOption(TyperCommand):
 
 @cli.command("list", cls=BareGroupOption)
 @filtered
-def list_(filters: DeadFilters, limit: Limit = None, as_json: AsJson = False) -> None:
+def list_(filters: LetterQuery, limit: Limit = None, as_json: AsJson = False) -> None:
     """List dead letters, oldest first; with --group, their causes. Reading changes nothing."""
-    sets = filters.sets()
+    is_grouped = filters.group == EVERY_GROUP
+    filters = filters.model_copy(update={"group": ""}) if is_grouped else filters
+    sets, condition, is_everything = _sets(filters), _condition(filters), _match_everything(filters)
     empty = "No dead letter matches."
-    if filters.match_everything:
+    if is_everything:
         empty = "The dead set is empty." if len(sets.names) == 1 else "The dead sets are empty."
-    if filters.group == EVERY_GROUP:
-        output.print_groups(sets.groups(filters.condition())[:limit], as_json=as_json, empty=empty)
+    if is_grouped:
+        output.print_groups(sets.groups(condition)[:limit], as_json=as_json, empty=empty)
         return
     on_terminal = sys.stdout.isatty() and not as_json
     # Without a filter, no more is read than is shown.
     shown = limit or (output.SCREENFUL if on_terminal else None)
-    letters = sets.summaries(filters.condition(), limit=shown if filters.match_everything else None)
+    letters = sets.summaries(condition, limit=shown if is_everything else None)
     if on_terminal:
-        total = sets.depth() if filters.match_everything else len(letters)
-        output.print_table(letters[:shown], empty=empty, total=total)
+        output.print_table(letters[:shown], empty=empty, total=sets.depth() if is_everything else len(letters))
     else:
         output.print_letters(letters[:limit], as_json=as_json, empty=empty)
 
 
 @cli.command()
-def show(
-    ident: Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")], as_json: AsJson = False
-) -> None:
+def show(ident: OneId, as_json: AsJson = False) -> None:
     """Show one dead letter: its arguments, error, headers and traceback."""
     sets = _sets()
     [letter] = sets.find([ident])
@@ -190,7 +143,7 @@ def show(
 @cli.command()
 @filtered
 def replay(
-    filters: DeadFilters,
+    filters: LetterQuery,
     idents: Ids = None,
     every: Every = False,
     limit: Limit = None,
@@ -212,7 +165,7 @@ def replay(
     ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
     with output.progress(ids) as on_progress:
         order = LetterOrder(verb="replay", budget=budget, rate=rate, canary=wait if canary else None, again=again)
-        subject = filters.subject(idents)
+        subject = _subject(filters, idents)
         result = act_on_letters(operations(), order, ids, subject=subject, why=why, on_progress=on_progress)
     output.exit_with_result(result, "replayed", as_json=as_json)
 
@@ -220,7 +173,7 @@ def replay(
 @cli.command()
 @filtered
 def drop(
-    filters: DeadFilters,
+    filters: LetterQuery,
     idents: Ids = None,
     every: Every = False,
     limit: Limit = None,
@@ -235,12 +188,9 @@ def drop(
     path = new_export(get_settings())
     if ids and not yes:
         plan = " and ".join(f"{len(set_ids):,} of {name}" for name, set_ids in ids.items())
-        confirm(
-            f"Drop {plan}? They are exported first",
-            without_terminal="standard input is not a terminal: confirm with --yes",
-        )
+        confirm(f"Drop {plan}? They are exported first")
     with output.progress(ids) as on_progress:
-        order, subject = LetterOrder(verb="drop"), filters.subject(idents)
+        order, subject = LetterOrder(verb="drop"), _subject(filters, idents)
         result = act_on_letters(
             operations(), order, ids, subject=subject, why=why, export=path, on_progress=on_progress
         )
@@ -251,13 +201,13 @@ def drop(
 @cli.command()
 @filtered
 def export(
-    filters: DeadFilters,
+    filters: LetterQuery,
     idents: Ids = None,
     limit: Limit = None,
     path: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of standard output.")] = None,
 ) -> None:
     """Print dead letters as JSON lines for `restore`. They stay in the dead set."""
-    letters = filters.sets().iter_chosen(filters.chosen(idents, every=not idents))
+    letters = _sets(filters).iter_chosen(_chosen_by(filters, idents, every=not idents))
     lines = (json.dumps(to_record(letter)) + "\n" for letter in islice(letters, limit))
     if path is None:
         for line in lines:
@@ -291,21 +241,103 @@ def tidy(as_json: AsJson = False) -> None:
     )
 
 
-def _sets() -> DeadSets:
-    """Return the dead sets; what an operator should know of them is printed on standard error."""
-    return dead_sets(on_note=lambda text: typer.echo(printable(text), err=True))
+@cli.command()
+def edit(
+    ident: OneId,
+    arguments: Annotated[
+        str, typer.Option("--arguments", metavar="JSON", help="The new arguments, else those of standard input.")
+    ] = "",
+    content_type: Annotated[str, typer.Option("--content-type", metavar="TYPE", help="A new content type.")] = "",
+    queue: Queue = "",
+    exchange: Exchange = "",
+    key: Key = "",
+    budget: Budget = None,
+    again: Again = False,
+    why: Why = "",
+    as_json: AsJson = False,
+) -> None:
+    """Replay a dead letter with other arguments; without them $EDITOR opens, or standard input is read."""
+    ops = operations()
+    letter = find_letter(ops.dead_sets, ident)
+    body = edited_body(letter, arguments or _new_arguments(letter))
+    order = LetterOrder(verb="edit", budget=budget, again=again, body=body, content_type=content_type or None)
+    if queue or exchange or key:
+        order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
+    _carry_out(order, {letter.set: [letter.id]}, why=why, as_json=as_json)
 
 
-for _command in (dead_changes.edit, dead_changes.redirect, dead_changes.note):
-    cli.command()(_command)
+@cli.command()
+def redirect(
+    idents: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids, or their beginnings.")],
+    queue: Queue = "",
+    exchange: Exchange = "",
+    key: Key = "",
+    budget: Budget = None,
+    again: Again = False,
+    why: Why = "",
+    as_json: AsJson = False,
+) -> None:
+    """Replay dead letters to another queue, or to an exchange with a routing key."""
+    ops = operations()
+    order = LetterOrder(verb="redirect", budget=budget, again=again)
+    order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
+    _carry_out(order, ops.dead_sets.choose(idents), why=why, as_json=as_json)
+
+
+@cli.command()
+def note(
+    ident: OneId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The note.")],
+    as_json: AsJson = False,
+) -> None:
+    """Keep a note about a dead letter; the operations page shows it."""
+    ops = operations()
+    letter = find_letter(ops.dead_sets, ident)
+    notes = add_note(ops, letter.id, text)
+    result = {"id": letter.id, "notes": list(map(asdict, notes))}
+    print_result(result, f"{letter.id}: {len(notes)} notes", as_json=as_json)
+
+
+def _sets(filters: LetterQuery | None = None) -> DeadSets:
+    """Return the dead sets, or the one that is filtered for; raises InvalidMessage for an unknown one.
+
+    What an operator should know of them is printed on standard error.
+    """
+    sets = dead_sets(on_note=lambda text: typer.echo(printable(text), err=True))
+    return sets.only(filters.set) if filters and filters.set else sets
+
+
+def _match_everything(filters: LetterQuery) -> bool:
+    """Return whether the filters match every letter of the dead sets that are read."""
+    return filters.given().keys() <= {"set"}
+
+
+def _condition(filters: LetterQuery) -> Callable[[LetterSummary], bool]:
+    """Return the condition within the dead sets that are read."""
+    return filters.model_copy(update={"set": ""}).condition()
+
+
+def _chosen_by(filters: LetterQuery, idents: Sequence[str] | None, *, every: bool) -> Chosen:
+    """Return the letters to act on. Raises a usage error unless exactly one of ids, a group or --all is given."""
+    if idents:
+        if every or not _match_everything(filters):
+            raise typer.BadParameter("ids and filters do not go together")
+        return idents
+    if not (every or filters.group):
+        raise typer.BadParameter("give message ids, --group KEY, or --all (optionally with filters)")
+    return _condition(filters)
+
+
+def _subject(filters: LetterQuery, idents: Sequence[str] | None) -> str:
+    """Return the ids, or else the filters, for the audit."""
+    return ", ".join(idents) if idents else str(filters)
 
 
 def _chosen(
-    filters: DeadFilters, idents: list[str] | None, limit: int | None, *, every: bool, dry_run: bool, as_json: bool
+    filters: LetterQuery, idents: list[str] | None, limit: int | None, *, every: bool, dry_run: bool, as_json: bool
 ) -> dict[str, list[str]]:
     """Return the ids of the chosen letters by dead set; for a dry run print the letters and exit."""
-    chosen = filters.chosen(idents, every=every)
-    sets = filters.sets()
+    chosen, sets = _chosen_by(filters, idents, every=every), _sets(filters)
     if not dry_run:
         return sets.choose(chosen, limit=limit)
     letters = list(islice(sets.iter_chosen_summaries(chosen), limit))
@@ -314,3 +346,21 @@ def _chosen(
     else:
         output.print_letters(letters, as_json=as_json)
     raise typer.Exit
+
+
+def _new_arguments(letter: DeadLetter) -> str:
+    """Return what the user makes of the arguments; raises Exit if the user changes nothing."""
+    if not sys.stdin.isatty():
+        return sys.stdin.read()
+    text = click.edit(editable(letter), extension=".json")
+    if text is None:
+        typer.echo("Nothing was changed.", err=True)
+        raise typer.Exit(1)
+    return text
+
+
+def _carry_out(order: LetterOrder, ids: IdsBySet, *, why: str, as_json: bool) -> None:
+    subject = ", ".join(ident for listed in ids.values() for ident in listed)
+    with output.progress(ids) as on_progress:
+        result = act_on_letters(operations(), order, ids, subject=subject, why=why, on_progress=on_progress)
+    output.exit_with_result(result, "replayed" if order.verb == "edit" else DONE[order.verb], as_json=as_json)

@@ -31,78 +31,47 @@ class LazyCommand(TyperCommand):
 
 
 #: Every subcommand: its name, its module and the first line of its help, which a test compares with the module's.
-COMMANDS = (
-    LazyCommand("index", "app.cli.site", "Index a page, or with --crawl the whole site from it."),
-    LazyCommand("pack", "app.cli.site", "Pack a domain now."),
-    LazyCommand(
-        "status",
-        "app.cli.site",
-        "Report a domain, or without one the processes of `perennial up` and outages.",
-    ),
-    LazyCommand("explain", "app.cli.urls", "Explain one URL: its reason in the crawl, and what is stored of it."),
-    LazyCommand("urls", "app.cli.urls", "Print every URL of a domain's latest crawl with its reason."),
-    LazyCommand(
-        "broken-links",
-        "app.cli.urls",
-        "List a domain's broken links, and the pages that have them. Exit 1 if there are any.",
-    ),
-    LazyCommand(
-        "pause",
-        "app.cli.crawl",
-        "Pause a domain's crawls: open pages go back to their backlogs, and no page is requested.",
-    ),
-    LazyCommand("resume", "app.cli.crawl", "Resume a domain's paused crawls."),
-    LazyCommand("cancel", "app.cli.crawl", "Cancel a domain's crawls for good. Stored pages are packed."),
-    LazyCommand(
-        "repair",
-        "app.cli.crawl",
-        "Compare the store with Redis, and begin again what is missing there.",
-    ),
-    LazyCommand(
-        "doctor",
-        "app.cli.doctor",
-        "Prove by trying that no message can be lost here; exit 1 on a problem.",
-    ),
-    LazyCommand(
-        "up",
-        "app.cli.up",
-        "Start private services where no URLs are given, and all processes, until Ctrl-C or `down`.",
-    ),
-    LazyCommand(
-        "down", "app.cli.up", "Stop the processes of `perennial up`, then the private services; their data stay."
-    ),
-    LazyCommand(
-        "search",
-        "app.cli.search",
-        "Search indexed sites. Exit 1 without hits or answer.",
-    ),
-    LazyCommand(
-        "search-report",
-        "app.cli.search_report",
-        "Report searches without results and clicks of a site that counts them.",
-    ),
-    LazyCommand(
-        "searchers",
-        "app.cli.searchers",
-        "Show searchers and packs. Exit 1 if the orchestrator is unreachable or a pack is unassigned.",
-    ),
-    LazyCommand("site", "app.cli.sites", "Sites: start URLs, schedule, limits, and what their requests need."),
-    LazyCommand("services", "app.cli.services", "The private RabbitMQ and Redis of this checkout."),
-    LazyCommand(
-        "systemd",
-        "app.cli.systemd",
-        "Write systemd units of the Procfile's processes, and a target that starts all of them.",
-    ),
-    LazyCommand("topology", "app.cli.topology", "Exchanges, queues and bindings."),
-    LazyCommand("dead", "app.cli.dead", "Messages that spent their retries, or that nothing can be done with."),
-    LazyCommand("caa", "app.cli.caa", "Cover art and event art: what the archive holds, and what it should."),
-    LazyCommand("store", "app.cli.store", "The object store of STORE_URL."),
-    LazyCommand(
-        "password",
-        "app.cli.password",
-        "Print the hash of a password that is typed or read from standard input, for OPS_PASSWORD.",
-    ),
-    LazyCommand("config", "app.cli.config", "The settings, which come from the environment."),
+COMMANDS = tuple(
+    LazyCommand(name, f"app.cli.{module}", text)
+    for name, module, text in (
+        ("index", "site", "Index a page, or with --crawl the whole site from it."),
+        ("pack", "site", "Pack a domain now."),
+        ("status", "site", "Report a domain, or without one the processes of `perennial up` and outages."),
+        ("explain", "urls", "Explain one URL: its reason in the crawl, and what is stored of it."),
+        ("urls", "urls", "Print every URL of a domain's latest crawl with its reason."),
+        (
+            "broken-links",
+            "urls",
+            "List a domain's broken links, and the pages that have them. Exit 1 if there are any.",
+        ),
+        ("pause", "crawl", "Pause a domain's crawls: open pages go back to their backlogs, and no page is requested."),
+        ("resume", "crawl", "Resume a domain's paused crawls."),
+        ("cancel", "crawl", "Cancel a domain's crawls for good. Stored pages are packed."),
+        ("repair", "crawl", "Compare the store with Redis, and begin again what is missing there."),
+        ("doctor", "doctor", "Prove by trying that no message can be lost here; exit 1 on a problem."),
+        ("up", "up", "Start private services where no URLs are given, and all processes, until Ctrl-C or `down`."),
+        ("down", "up", "Stop the processes of `perennial up`, then the private services; their data stay."),
+        ("search", "search", "Search indexed sites. Exit 1 without hits or answer."),
+        ("search-report", "search_report", "Report searches without results and clicks of a site that counts them."),
+        (
+            "searchers",
+            "searchers",
+            "Show searchers and packs. Exit 1 if the orchestrator is unreachable or a pack is unassigned.",
+        ),
+        ("site", "sites", "Sites: start URLs, schedule, limits, and what their requests need."),
+        ("services", "services", "The private RabbitMQ and Redis of this checkout."),
+        ("systemd", "up", "Write systemd units of the Procfile's processes, and a target that starts all of them."),
+        ("topology", "topology", "Exchanges, queues and bindings."),
+        ("dead", "dead", "Messages that spent their retries, or that nothing can be done with."),
+        ("caa", "caa", "Cover art and event art: what the archive holds, and what it should."),
+        ("store", "store", "The object store of STORE_URL."),
+        (
+            "password",
+            "password",
+            "Print the hash of a password that is typed or read from standard input, for OPS_PASSWORD.",
+        ),
+        ("config", "config", "The settings, which come from the environment."),
+    )
 )
 
 

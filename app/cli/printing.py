@@ -38,7 +38,7 @@ def print_result(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
     typer.echo(json.dumps(value, default=str) if as_json else text)
 
 
-def confirm(question: str, *, without_terminal: str) -> None:
+def confirm(question: str, *, without_terminal: str = "standard input is not a terminal: confirm with --yes") -> None:
     """Put a question to the user; raises Exit for a no, or BadParameter with `without_terminal` without a terminal."""
     if not sys.stdin.isatty():
         raise typer.BadParameter(without_terminal)

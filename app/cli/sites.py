@@ -1,37 +1,35 @@
-"""`perennial site`: add, list, show, change, pause and resume sites, and apply a file of them."""
+"""`perennial site`: add, list, change, pause and remove sites, apply a file of them, block pages, roll a pack back."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from app.cli import site_removal
-from app.cli.arguments import AsJson, Domain, Why, Yes
+from app.cli.arguments import AsJson, Domain, DryRun, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_json, print_lines, print_result
+from app.crawl.urls import parse_domain
 from app.errors import InvalidSite
-from app.operations import sites
-from app.operations.removal import remove_sites
+from app.operations import removal, sites
+from app.pack.rollback import plan_rollback
 from app.sites.declared import differences, read_declared
 from app.sites.site import Site
 from app.sites.stored import list_sites
 
 cli = typer.Typer(no_args_is_help=True, help="Sites: start URLs, schedule, limits, and what their requests need.")
 
-cli.command()(site_removal.remove)
-cli.command()(site_removal.block)
-cli.command()(site_removal.unblock)
-cli.command()(site_removal.rollback)
-
 Values = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FIELD=VALUE]...", help="Fields, such as delay=2; a list's field once for each element."),
 ]
+OfSite = Annotated[str, typer.Option("--site", metavar="DOMAIN", help="The site, if it is not the host of the URL.")]
+Url = Annotated[str, typer.Argument(help="A page.")]
 
 
 @cli.command()
@@ -102,7 +100,7 @@ def resume(domain: Domain, why: Why = "", as_json: AsJson = False) -> None:
 @cli.command()
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML with a table [[sites]] for each site.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
+    dry_run: DryRun = False,
     prune: Annotated[bool, typer.Option("--prune", help="Remove the sites that the file does not name.")] = False,
     yes: Yes = False,
     why: Why = "",
@@ -115,9 +113,9 @@ def apply(
     removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
     if removed and not yes:
         question = f"Delete all of {', '.join(removed)}, their messages and dead letters?"
-        confirm(question, without_terminal="without a terminal, add --yes")
+        confirm(question)
     if removed:
-        remove_sites(ops, removed, why=why)
+        removal.remove_sites(ops, removed, why=why)
     if not dry_run:
         sites.apply(ops, found, declared, why=why)
     differing = [each for each in found if prune or each.act != "remove"]
@@ -128,6 +126,54 @@ def apply(
         text = f"not in the file: {each.domain}" if each.act == "remove" and not prune else str(each)
         typer.echo(f"would {text}" if dry_run and (prune or each.act != "remove") else text)
     typer.echo(f"{len(declared)} sites declared, {len(differing)} differ")
+
+
+@cli.command()
+def remove(domain: Domain, yes: Yes = False, why: Why = "", as_json: AsJson = False) -> None:
+    """Delete all there is of a site, and drop its messages."""
+    ops, name = operations(), parse_domain(domain)
+    found = removal.holdings(ops, name)
+    if not as_json:
+        typer.echo(f"{name}: {found}" if found else f"{name}: there is nothing but messages, if any")
+    if not yes:
+        confirm(f"Delete all of {name}, its messages and dead letters?")
+    [deleted], letters = removal.remove_sites(ops, [name], why=why)
+    text = f"{name}: deleted, and {letters} dead letters; workers drop its messages, searchers follow"
+    print_result({**asdict(deleted), "removed_dead_letters": letters}, text, as_json=as_json)
+
+
+@cli.command()
+def block(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False) -> None:
+    """Remove one page from store, pack and searchers, and never request it again."""
+    page = removal.block(operations(), url, site=site, why=why)
+    text = "removed; searchers follow" if page.stored else "it was not stored"
+    print_result(asdict(page), f"{page.url} blocked, and {text}", as_json=as_json)
+
+
+@cli.command()
+def unblock(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False) -> None:
+    """Allow a blocked page again. The next crawl, or `perennial index --now`, indexes it."""
+    page = removal.unblock(operations(), url, site=site, why=why)
+    print_result(asdict(page), f"{page.url} is no longer blocked", as_json=as_json)
+
+
+@cli.command()
+def rollback(domain: Domain, dry_run: DryRun = False, yes: Yes = False, why: Why = "", as_json: AsJson = False) -> None:
+    """Serve the pack again that a site had before its last crawl."""
+    ops, name = operations(), parse_domain(domain)
+    plan = plan_rollback(ops.store, name)
+    counts = {"serves": plan.former.generation, "replaces": plan.present.generation, "fetched": plan.fetched}
+    if dry_run:
+        print_result({"domain": name, **counts}, f"{name}: would serve {plan}", as_json=as_json)
+        return
+    if not yes:
+        confirm(f"{name}: serve {plan}?")
+    generation = removal.roll_back(ops, plan, why=why).generation
+    text = (
+        f"{name}: serves {plan}; searchers follow\n"
+        "The next pack has the stored pages as they are: pause the site until its settings are right, or block pages"
+    )
+    print_result({"domain": name, "generation": generation, **counts}, text, as_json=as_json)
 
 
 def assigned(values: Sequence[str], former: Site | None = None) -> dict[str, Any]:

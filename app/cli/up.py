@@ -1,8 +1,10 @@
-"""`perennial up` and `down`: private services and every process of the Procfile."""
+"""`perennial up`, `down` and `systemd`: private services and every process of the Procfile."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -11,6 +13,7 @@ from app.cli.printing import print_json
 from app.doctor.checks import EVENT_QUEUE, outages
 from app.private_services import procfile
 from app.private_services.process_states import current_states
+from app.private_services.systemd import write_units
 from config.settings import Settings, get_settings
 
 cli = typer.Typer()
@@ -39,6 +42,15 @@ def down() -> None:
         typer.echo("processes stopped")
     services.down(settings)
     typer.echo("services stopped")
+
+
+@cli.command()
+def systemd(
+    directory: Annotated[Path, typer.Option(help="Folder for the units.")] = Path("/etc/systemd/system"),
+) -> None:
+    """Write systemd units of the Procfile's processes, and a target that starts all of them."""
+    for file in write_units(get_settings(), directory):
+        typer.echo(str(file))
 
 
 def print_outages(settings: Settings, *, as_json: bool) -> None:

@@ -99,8 +99,8 @@ def test_dead_letters_are_listed_shown_grouped_and_filtered(
         (["--domain", "A.gov"], 60),
         (["--task", "site.crawl"], 1),
         (["--reason", "unroutable", "--set", DEAD_SET], 1),
-        (["--exception", "KeyError", "--older", "1d"], 61),
-        (["--newer", "1d"], 0),
+        (["--exception", "KeyError", "--before", "1d"], 61),
+        (["--after", "1d"], 0),
     ):
         assert len(json.loads(perennial(environment, "list", "--json", *filters))) == count, filters
 

@@ -328,7 +328,7 @@ def test_ages_are_short() -> None:
         ("replay", "--reason", "exception"),
         ("replay", "abc", "--all"),
         ("replay", "--all", "--budget", "double"),
-        ("list", "--older", "soon"),
+        ("list", "--before", "soon"),
         ("drop", "--all", "--yes", "--reason", ""),
     ],
     ids=" ".join,
