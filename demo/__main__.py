@@ -7,14 +7,14 @@ import io
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from app.errors import DemoFailed
 from app.private_services import install
 from config.settings import ROOT, get_settings
-from demo.display import PlainDisplay, TerminalDisplay
+from demo.display import Display
 from demo.monitor import BrokerMonitor
 from demo.plan import Plan, plan_own_site, plan_user_site
 from demo.run import DemoRun, DemoSummary, Stopwatch, await_services
@@ -30,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Titles of pages may have characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="replace")
-    display = TerminalDisplay() if sys.stdin.isatty() and sys.stdout.isatty() else PlainDisplay()
+    display = Display()
     return exit_status(partial(run_demo, site, display), display.say)
 
 
-def run_demo(site: str | None, display: PlainDisplay) -> int:
+def run_demo(site: str | None, display: Display) -> int:
     """Run the demo on the user's `site`, or on its own (None); return 0. On a terminal, keep it until Ctrl-C."""
     stopwatch, given = Stopwatch(), get_settings()
     folder = given.data_dir.resolve() / "demo"
@@ -59,19 +59,19 @@ def run_demo(site: str | None, display: PlainDisplay) -> int:
         run = DemoRun(plan, display=display, supervisor=supervisor, broker=broker, stopwatch=stopwatch, site=own)
         stack.callback(run.close)
         summary = crawl_and_search(run, display, stopwatch)
-        if isinstance(display, TerminalDisplay):
+        if display.is_terminal:
             print("Everything keeps running until you press Ctrl-C.", flush=True)
             try:
                 while not threading.Event().wait(1.0):
                     supervisor.check()
             except KeyboardInterrupt:
                 print()
-    if not isinstance(display, TerminalDisplay):
+    if not display.is_terminal:
         print(summary.to_json(), flush=True)
     return 0
 
 
-def introduce(plan: Plan, own: DemoSite | None, folder: Path, display: PlainDisplay, stopwatch: Stopwatch) -> None:
+def introduce(plan: Plan, own: DemoSite | None, folder: Path, display: Display, stopwatch: Stopwatch) -> None:
     """Render the demo's own site, and print which site is crawled with which settings."""
     display.say("Perennial: crawl, pack and search a web site.")
     given = plan.settings
@@ -88,14 +88,13 @@ def introduce(plan: Plan, own: DemoSite | None, folder: Path, display: PlainDisp
         display.say(remark)
 
 
-def crawl_and_search(run: DemoRun, display: PlainDisplay, stopwatch: Stopwatch) -> DemoSummary:
+def crawl_and_search(run: DemoRun, display: Display, stopwatch: Stopwatch) -> DemoSummary:
     """Crawl, pack, replay and search. Print the results and where to see more, and return the summary."""
-    with display.live() if isinstance(display, TerminalDisplay) else nullcontext():
-        run.crawl()
-        dead, replayed = run.replay_dead_letters()
-        results, searchers = run.search()
-        first_query, first_result = results[0]
-        summary = run.summary(hits=first_result.total, dead=dead, replayed=replayed, searchers=searchers)
+    run.crawl()
+    dead, replayed = run.replay_dead_letters()
+    results, searchers = run.search()
+    first_query, first_result = results[0]
+    summary = run.summary(hits=first_result.total, dead=dead, replayed=replayed, searchers=searchers)
     for query, result in results:
         display.show_result(query, result)
     display.say("")

@@ -1,32 +1,27 @@
-"""How the demo shows its progress: a live panel on a terminal, plain lines elsewhere."""
+"""What the demo prints: events, about once a second a line of the present state, and results of searches."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.padding import Padding
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from app.search.contract import SearchResult
 from demo.monitor import Snapshot
 
-#: Seconds between two plain status lines.
+#: Seconds between two lines of the state.
 _INTERVAL = 1.0
-_COLOURS = {"retry": "yellow", "dead": "red", "pack": "green"}
 
 
-class PlainDisplay:
-    """Lines of plain text without control characters."""
+class Display:
+    """Lines without control characters of pages; with colours on a terminal."""
 
     def __init__(self) -> None:
-        self._console = Console(color_system=None, force_terminal=False, highlight=False, soft_wrap=True)
+        self.is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self._console = Console(force_terminal=self.is_terminal, highlight=False, soft_wrap=True)
         self._last_status = (0.0, "")
 
     def say(self, text: str) -> None:
@@ -49,34 +44,6 @@ class PlainDisplay:
             self._console.print(line)
 
 
-class TerminalDisplay(PlainDisplay):
-    """A panel that is redrawn below the printed lines during the `live` block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._console = Console(highlight=False)
-        self._live: Live | None = None
-
-    @contextmanager
-    def live(self) -> Iterator[None]:
-        """Show the panel during the block."""
-        with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
-            self._live = live
-            yield
-        self._live = None
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Redraw the panel."""
-        if self._live is not None:
-            self._live.update(panel(snapshot), refresh=True)
-
-    def show_result(self, query: str, result: SearchResult) -> None:
-        """Print a query and its hits, matches in bold."""
-        for line in result_lines(query, result):
-            indent = len(line.plain) - len(line.plain.lstrip(" "))
-            self._console.print(Padding(line[indent:], (0, 0, 0, indent)) if indent else line)
-
-
 def status_line(snapshot: Snapshot) -> str:
     """Return the state in one line."""
     depths = snapshot.depths
@@ -85,30 +52,6 @@ def status_line(snapshot: Snapshot) -> str:
         f"{snapshot.indexed}/{snapshot.seen} pages, {snapshot.rate:.0f} pages/s; "
         f"queues: {queues}, delayed {depths.delayed}, dead {depths.dead}; {_timer(snapshot)}; {_pack(snapshot)}"
     )
-
-
-def panel(snapshot: Snapshot) -> Panel:
-    """Return the panel, which fits on 80 columns and 24 lines."""
-    head = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=max(1, snapshot.seen), completed=snapshot.indexed, width=30)
-    head.add_row("Pages", bar, f"{snapshot.indexed} of {snapshot.seen} indexed, {snapshot.rate:.0f} pages/s")
-    facts = Table.grid(padding=(0, 1))
-    facts.add_row("Timer", _timer(snapshot))
-    facts.add_row("Pack", _pack(snapshot))
-    depths = snapshot.depths
-    queues = Table(box=None, padding=(0, 2, 0, 0))
-    queues.add_column("Queue", style="cyan")
-    queues.add_column("ready", justify="right")
-    for name, count in depths.work.items():
-        queues.add_row(name, str(count))
-    queues.add_row("site.delay.*", str(depths.delayed), style="yellow" if depths.delayed else "")
-    queues.add_row("site.dead", str(depths.dead), style="red" if depths.dead else "")
-    lines = [
-        Text(printable(event.text), _COLOURS[event.kind], no_wrap=True, overflow="ellipsis")
-        for event in snapshot.recent_events
-    ]
-    events = Group(*(lines or [Text("No failure yet.", "dim")]))
-    return Panel(Group(head, facts, queues, Text(), events), title="Perennial", border_style="dim")
 
 
 def _timer(snapshot: Snapshot) -> str:

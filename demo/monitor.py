@@ -28,17 +28,16 @@ from config.settings import Settings
 
 #: Work queues to show, in the order of a page's life. The queue of ticks is always empty.
 WORK_QUEUES = tuple(name for name in dict.fromkeys(POLICY_OF_QUEUE) if name != TICK)
-#: Events that the panel shows, and seconds over which pages per second are counted.
-_EVENTS, _RATE_WINDOW = 5, 3.0
+#: Seconds over which pages per second are counted.
+_RATE_WINDOW = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class MessageEvent:
-    """A retry, dead letter or new pack of the domain. `page` is a path, or the domain for a message without a page."""
+    """A retry, dead letter or new pack of the domain; `url` is empty for a message without a page."""
 
     kind: Literal["retry", "dead", "pack"]
     type: str
-    page: str
     text: str
     url: str = ""
 
@@ -66,7 +65,6 @@ class Snapshot:
     pack: Manifest | None
     consumers: int
     retried: int
-    recent_events: tuple[MessageEvent, ...]
     new_events: tuple[MessageEvent, ...]
 
     @property
@@ -75,9 +73,9 @@ class Snapshot:
         return self.seen, self.indexed, self.open, self.retried, self.depths, self.pack, self.consumers, self.timer
 
     def dead_letter_text(self, message_type: str) -> str | None:
-        """Return the text of a recent dead letter of this message type, or None."""
-        events = self.recent_events
-        return next((event.text for event in events if event.kind == "dead" and event.type == message_type), None)
+        """Return the text of a new dead letter of this message type, or None."""
+        events = (event for event in self.new_events if event.kind == "dead" and event.type == message_type)
+        return next((event.text for event in events), None)
 
 
 class BrokerMonitor:
@@ -149,10 +147,10 @@ class BrokerMonitor:
         page = urlsplit(url).path or self._domain
         if exchange == events_exchange.name:
             text = f"pack {payload.get('generation')} is published: {payload.get('pages')} pages"
-            return MessageEvent("pack", message_type, page, text)
+            return MessageEvent("pack", message_type, text)
         if exchange == DEAD_SET:
             reason = headers.get("perennial-message") or headers.get("perennial-reason")
-            return MessageEvent("dead", message_type, page, f"{message_type} of {page} is dead-lettered: {reason}", url)
+            return MessageEvent("dead", message_type, f"{message_type} of {page} is dead-lettered: {reason}", url)
         # Postponed messages share delay queues with retries; only a retry has an error.
         error = headers.get("perennial-last-error")
         replay = str(headers.get("perennial-replay-of", ""))
@@ -161,7 +159,7 @@ class BrokerMonitor:
             return None
         self._retries.add(run)
         return MessageEvent(
-            "retry", message_type, page, f"{message_type} of {page} failed ({error}); retry after {exchange}", url
+            "retry", message_type, f"{message_type} of {page} failed ({error}); retry after {exchange}", url
         )
 
 
@@ -172,14 +170,12 @@ class DomainMonitor:
         self._settings = settings
         self._domain = domain
         self._broker = broker
-        self._events: deque[MessageEvent] = deque(maxlen=_EVENTS)
         self._dead_pages: set[str] = set()
         self._counts: deque[tuple[float, int]] = deque()
 
     def snapshot(self) -> Snapshot:
         """Return the present state."""
         new_events = tuple(self._broker.events())
-        self._events.extend(new_events)
         self._dead_pages |= {event.url for event in new_events if event.kind == "dead" and event.type == "index"}
         domain = status(self._domain, settings=self._settings, reasons=False)
         # A crawl keeps a page that failed, for the copy of an earlier crawl. This is the first crawl.
@@ -200,7 +196,6 @@ class DomainMonitor:
             pack=Manifest(**domain.pack) if domain.pack else None,
             consumers=self._broker.consumers(),
             retried=self._broker.retried,
-            recent_events=tuple(self._events),
             new_events=new_events,
         )
 

@@ -29,7 +29,7 @@ _MAX_REDIRECTS = 10
 class Plan:
     """The start page and settings of a run. `environment` gives processes the same settings.
 
-    An empty `query` stands for a frequent word of the pages' titles.
+    An empty `query` stands for a word of the start page's title.
     """
 
     start: Target

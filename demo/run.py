@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
-import tempfile
 import threading
 import time
 import urllib.request
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from urllib.parse import urlencode
 
 from app import private_services as services
@@ -22,18 +18,17 @@ from app.broker.dead_letters import DeadSets, LetterSummary
 from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
-from app.errors import DemoFailed, SearchUnavailable, StoreError
+from app.errors import DemoFailed, ObjectNotFound, SearchUnavailable, StoreError
 from app.messages.dead_sets import domain_of, labels_of
 from app.messages.envelopes import site_message
-from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest
 from app.search.contract import SearchRequest, SearchResult
 from app.search.query import words
+from app.storage.layout import Page, content_key, content_of, page_id
 from app.storage.marker import read_marker
 from app.storage.open import store_of
 from app.topology.retry_policies import site_policy
-from config.settings import Settings
-from demo.display import PlainDisplay
+from demo.display import Display
 from demo.monitor import BrokerMonitor, DomainMonitor, Snapshot
 from demo.plan import Plan
 from demo.site import DemoSite
@@ -46,8 +41,6 @@ _SERVICES_TIMEOUT = 900.0
 _HTTP_TIMEOUT = 5.0
 #: Hits to print of each query.
 _HITS = 3
-#: Characters of the shortest word that is chosen as a query.
-_SHORTEST_WORD = 5
 
 
 @dataclass(slots=True)
@@ -106,7 +99,7 @@ class DemoRun:
         self,
         plan: Plan,
         *,
-        display: PlainDisplay,
+        display: Display,
         supervisor: Supervisor,
         broker: BrokerMonitor,
         stopwatch: Stopwatch,
@@ -196,7 +189,7 @@ class DemoRun:
             names = ", ".join(searcher[:8] for searcher in searchers)
             self.display.say(f"  {len(searchers)} searchers have loaded the pack: {names}")
         with self._stopwatch.part("searching"):
-            first = self.plan.query or frequent_word(page_titles(self.plan.settings, domain), domain)
+            first = self.plan.query or start_word(self.plan)
             queries = [first, "broken repaired"] if self.site else [first]
             requests = [SearchRequest(q=query, domains=(domain,), limit=_HITS) for query in queries]
             return [(request.q, self._search_client.search(request)) for request in requests], len(searchers)
@@ -290,22 +283,14 @@ def searchers_with(client: SearchClient, pack: Manifest) -> tuple[str, ...]:
     return route.searchers[: route.newest]
 
 
-def frequent_word(titles: Iterable[str], domain: str) -> str:
-    """Return the most frequent word of the titles, preferring words that at most half of them have."""
-    by_title = [{word for word in words(title) if len(word) >= _SHORTEST_WORD and word.isalpha()} for title in titles]
-    counts = Counter(word for title_words in by_title for word in title_words)
-    selective = {word: count for word, count in counts.items() if 1 < count <= len(by_title) // 2}
-    ranked = sorted((selective or counts).items(), key=lambda item: (-item[1], item[0]))
-    return ranked[0][0] if ranked else domain.partition(".")[0]
-
-
-def page_titles(settings: Settings, domain: str) -> list[str]:
-    """Return the titles of the pages in a domain's pack."""
-    store = store_of(settings)
-    with tempfile.TemporaryDirectory() as folder:
-        pack = fetch_pack(store, domain, Path(folder))
-        with closing(sqlite3.connect(f"{pack.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            return [str(title) for (title,) in connection.execute("SELECT title FROM pages ORDER BY id")]
+def start_word(plan: Plan) -> str:
+    """Return the longest word of the start page's title as a query; the domain's first word for one without a title."""
+    start, title = plan.start, ""
+    key = content_key(start.domain, page_id(start.canonical_key))
+    with suppress(ObjectNotFound):
+        page = content_of(key, store_of(plan.settings).get(key).data)
+        title = page.title if isinstance(page, Page) else ""
+    return max(filter(str.isalpha, words(title)), key=len, default=start.domain.partition(".")[0])
 
 
 def is_up(url: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
@@ -11,14 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from app.pack.manifest import Manifest
 from demo import pydoc_site
-from demo.display import panel, printable, status_line
-from demo.monitor import MessageEvent, QueueDepths, Snapshot
+from demo.display import printable, status_line
+from demo.monitor import QueueDepths, Snapshot
 from demo.pydoc_site import module_names, render, with_real_links
-from demo.run import frequent_word
 from demo.site import BROKEN, FAILURES, FLAKY, DemoSite
 
 pytestmark = pytest.mark.unit
@@ -38,7 +35,6 @@ PACK = Manifest(
     table_start=1,
     table_size=1,
 )
-LONG = MessageEvent("retry", "index", "/x", "index of /x failed \x1b[31m " + "and says why " * 20)
 SNAPSHOT = Snapshot(
     seen=360,
     indexed=120,
@@ -50,7 +46,6 @@ SNAPSHOT = Snapshot(
     pack=PACK,
     consumers=1,
     retried=6,
-    recent_events=(LONG,) * 5,
     new_events=(),
 )
 
@@ -125,39 +120,10 @@ def test_the_site_links_every_page_and_has_one_flaky_and_one_broken_page(site: D
     assert [site.answer(path)[0] for path in ("/secret.html", "/modules.json", "/../json.html", "/json")] == [404] * 4
 
 
-def test_the_panel_fits_on_a_small_terminal() -> None:
-    console = Console(width=80, height=24, file=io.StringIO())
-    console.print(panel(SNAPSHOT))
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert len(lines) <= 23
-    assert max(map(len, lines)) <= 80
-    text = "\n".join(lines)
-    for expected in (
-        "120 of 360 indexed, 61 pages/s",
-        "pack_full in 2 s or later",
-        "site.index",
-        "pack 2 (incremental)",
-    ):
-        assert expected in text
-
-
 def test_the_status_line_has_no_control_characters() -> None:
     line = status_line(SNAPSHOT)
     assert line == (
         "120/360 pages, 61 pages/s; queues: index 12, crawl 34, timer 0, pack 0, delayed 3, dead 2; "
         "pack_full in 2 s or later; pack 2 (incremental): 360 pages, 1.8 MB"
     )
-    assert printable(LONG.text).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("titles", "word"),
-    [
-        (["Roses | Garden", "Roses and tulips | Garden", "Trees | Garden", "Ponds | Garden"], "roses"),
-        (["Garden one", "Garden two"], "garden"),
-        (["of the"], "example"),
-        ([], "example"),
-    ],
-)
-def test_the_query_is_a_frequent_word_of_the_titles(titles: list[str], word: str) -> None:
-    assert frequent_word(titles, "example.org") == word
+    assert printable("index of /x failed \x1b[31m") == "index of /x failed  [31m"
