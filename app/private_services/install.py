@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import subprocess
@@ -14,13 +13,12 @@ from pathlib import Path
 from app.errors import ServicesError
 from app.private_services.service import locked, wait_until
 
-log = logging.getLogger(__name__)
-
 #: What a user can do instead, for error messages.
 ALTERNATIVES = "Install it yourself, set BROKER_URL and REDIS_URL to servers that you have, or run `docker compose up`."
 
-#: The file that invoke-rc.d(8) runs before it starts a service; exit code 101 forbids the start.
+#: The file that invoke-rc.d(8) runs before it starts a service, and the exit code that forbids the start.
 POLICY = Path("/usr/sbin/policy-rc.d")
+_FORBIDDEN = 101
 
 #: The line by which our policy is known.
 _SIGNATURE = "# written by an installation of Perennial"
@@ -52,7 +50,6 @@ def missing(*, broker: bool, redis: bool) -> list[str]:
 
 def ensure(*, broker: bool, redis: bool) -> None:
     """Install the packages that are needed and missing; raises ServicesError, which names the alternatives."""
-    remove_leftover_policy(POLICY)
     packages = missing(broker=broker, redis=redis)
     if not packages:
         return
@@ -86,80 +83,32 @@ def add_packages(packages: Sequence[str]) -> None:
 
 @contextmanager
 def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
-    """Forbid packages to start, stop or restart system services within the block.
+    """Forbid packages to start, stop or restart system services within the block; other installations wait.
 
-    Writes a file to `policy` that forbids it, and restores a former one afterwards. A policy that another program
-    writes within the block stays. `prefix` comes before each command, to run it as root. Other installations wait.
-    Raises ServicesError after _OTHER_INSTALLATION seconds of waiting for one.
+    Writes a file to `policy` that forbids it while this process holds the lock of the folder. The kernel frees the lock
+    with the process, so what a killed installation leaves forbids nothing, and the next one replaces it. The policy
+    of another program stays. `prefix` comes before each command, to run it as root. Raises ServicesError where that
+    policy allows a start, and after _OTHER_INSTALLATION seconds of waiting for another installation.
     """
-    with _locked(policy.parent, wait=_OTHER_INSTALLATION) as alone:
-        if not alone:
+    # Read permission is enough to lock a folder, so all users of one machine share the lock.
+    folder = os.open(policy.parent, os.O_RDONLY)
+    try:
+        if not wait_until(lambda: locked(folder), _OTHER_INSTALLATION):
             raise ServicesError(f"another installation has not ended within {_OTHER_INSTALLATION:g} s. {ALTERNATIVES}")
-        _undo_leftover(policy, prefix)
-        if os.path.lexists(policy):
-            _run([*prefix, "mv", "-f", str(policy), str(_kept(policy))])
-        with tempfile.NamedTemporaryFile("w") as ours:
-            ours.write(f"#!/bin/sh\n{_SIGNATURE}\nexit 101\n")
-            ours.flush()
-            _run([*prefix, "install", "-m", "755", ours.name, str(policy)])
+        if not os.path.lexists(policy) or _is_ours(policy):
+            with tempfile.NamedTemporaryFile("w") as ours:
+                ours.write(f"#!/bin/sh\n{_SIGNATURE}\nflock --nonblock '{policy.parent}' true || exit {_FORBIDDEN}\n")
+                ours.flush()
+                _run([*prefix, "install", "-m", "755", ours.name, str(policy)])
+        elif not _forbids_starts(policy):
+            raise ServicesError(f"{policy} lets packages start their services at once. {ALTERNATIVES}")
         try:
             yield
         finally:
-            _restore(policy, prefix)
-
-
-def remove_leftover_policy(policy: Path, prefix: Sequence[str] | None = None) -> None:
-    """Undo what an installation that was killed has left at `policy`; the file of another program stays.
-
-    Without `prefix` it is looked up how to run a command as root, but only if there is something to undo.
-    """
-    if not _is_left_over(policy):
-        return
-    with _locked(policy.parent, wait=0.0) as alone:
-        if not alone:
-            return  # An installation runs.
-        prefix = _privilege() if prefix is None else prefix
-        if prefix is None:
-            log.warning(
-                "%s was left by an installation that was killed. It keeps services off: remove it as root", policy
-            )
-        else:
-            _undo_leftover(policy, prefix)
-
-
-@contextmanager
-def _locked(folder: Path, *, wait: float) -> Iterator[bool]:
-    """Yield whether this process got the lock of a folder within `wait` seconds. The kernel frees it with the process.
-
-    Read permission is enough to lock a folder, so all users of one machine share the lock.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield wait_until(lambda: locked(descriptor), wait)
+            if _is_ours(policy):
+                _run([*prefix, "rm", "-f", str(policy)])
     finally:
-        os.close(descriptor)
-
-
-def _is_left_over(policy: Path) -> bool:
-    """Return whether, without an installation under way, it is our policy, or one that we only moved aside."""
-    return _is_ours(policy) or (not os.path.lexists(policy) and os.path.lexists(_kept(policy)))
-
-
-def _undo_leftover(policy: Path, prefix: Sequence[str]) -> None:
-    if _is_left_over(policy):
-        _restore(policy, prefix)
-
-
-def _restore(policy: Path, prefix: Sequence[str]) -> None:
-    kept = _kept(policy)
-    if os.path.lexists(policy) and not _is_ours(policy):
-        return
-    _run([*prefix, "mv", "-f", str(kept), str(policy)] if os.path.lexists(kept) else [*prefix, "rm", "-f", str(policy)])
-
-
-def _kept(policy: Path) -> Path:
-    """Return where a policy that was there before is kept."""
-    return policy.with_name(f"{policy.name}.before-perennial")
+        os.close(folder)
 
 
 def _is_ours(policy: Path) -> bool:
@@ -168,6 +117,13 @@ def _is_ours(policy: Path) -> bool:
         return _SIGNATURE in policy.read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def _forbids_starts(policy: Path) -> bool:
+    """Return whether the policy of another program forbids packages to start services."""
+    if not os.access(policy, os.X_OK):
+        return False
+    return subprocess.run([policy, "rabbitmq-server", "start"], check=False).returncode == _FORBIDDEN  # noqa: S603
 
 
 def _privilege() -> list[str] | None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from honcho.environ import parse_procfile
 
@@ -72,18 +71,19 @@ def supervise(commands: Mapping[str, str], *, env: Mapping[str, str]) -> int:
 def only_one(data_dir: Path) -> Iterator[list[ProcessState]]:
     """Hold the lock of `perennial up` for the block; raises ServicesError while another process holds it.
 
-    Yields the processes that a killed `perennial up` had left, which are stopped before. The lock's file contains the
-    identity of its holder, for `stop`.
+    Yields the processes that a killed `perennial up` had left, which are stopped before.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
-    with _lock_file(data_dir).open("a+") as file:
+    with _lock_file(data_dir).open("w") as file:
+        former = process_states.load(data_dir)
         if not locked(file):
-            raise ServicesError(f"perennial up runs already, as {_named(_holder(file))}")
-        ourselves = identify(os.getpid()) or ProcessId(os.getpid(), 0)
-        file.truncate(0)
-        file.write(f"{ourselves.pid} {ourselves.started}")
-        file.flush()
-        yield _stop_leftovers(data_dir)
+            raise ServicesError(f"perennial up runs already, as {_named(former.supervisor)}")
+        # From now on `stop` finds this process.
+        ourselves = identify(os.getpid())
+        process_states.save(data_dir, UpState(ourselves, former.processes))
+        left = _stop_leftovers(data_dir)
+        process_states.save(data_dir, UpState(ourselves))
+        yield left
 
 
 def stop(data_dir: Path) -> bool:
@@ -93,14 +93,14 @@ def stop(data_dir: Path) -> bool:
     """
     if not _lock_file(data_dir).exists():
         return False
-    with _lock_file(data_dir).open("a+") as file:
+    with _lock_file(data_dir).open("w") as file:
         if locked(file):
             return bool(_stop_leftovers(data_dir))
         deadline, signalled = time.monotonic() + KILL_WAIT + 10, None
         while not locked(file):
-            # Another `perennial down` may hold the lock, or an `up` that has not written its identity yet. Then the
-            # file names a process that has ended, and its id may be that of another one.
-            holder = _holder(file)
+            # Another `perennial down` may hold the lock, or an `up` that has not saved its identity yet. Then the
+            # state names a process that has ended, and its id may be that of another one.
+            holder = process_states.load(data_dir).supervisor
             if holder is not None and holder != signalled:
                 send_signal(holder, signal.SIGTERM)
                 signalled = holder
@@ -127,13 +127,3 @@ def _lock_file(data_dir: Path) -> Path:
 
 def _named(holder: ProcessId | None) -> str:
     return f"process {holder.pid}" if holder and is_running(holder) else "a process that starts or stops it now"
-
-
-def _holder(file: IO[str]) -> ProcessId | None:
-    """Return the process that the lock's file names, or None; it may have ended."""
-    file.seek(0)
-    try:
-        pid, started = map(int, file.read().split())
-    except ValueError:
-        return None
-    return ProcessId(pid, started)

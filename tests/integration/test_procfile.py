@@ -139,7 +139,7 @@ def test_down_does_not_signal_a_process_that_got_the_id_of_a_killed_up(
     monkeypatch.setattr(procfile, "KILL_WAIT", -9.5)
     now = identify(bystander.pid)
     assert now is not None
-    (tmp_path / "up.lock").write_text(f"{now.pid} {now.started - 1}")
+    process_states.save(tmp_path, UpState(ProcessId(now.pid, now.started - 1)))
     # As a second `perennial down` does for a moment.
     with (tmp_path / "up.lock").open("a+") as other:
         fcntl.flock(other, fcntl.LOCK_EX)

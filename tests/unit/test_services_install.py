@@ -18,7 +18,7 @@ from tests.support.programs import postgres_programs
 
 pytestmark = pytest.mark.unit
 
-ALLOW = "#!/bin/sh\nexit 0\n"
+ALLOW, FORBID = "#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 101\n"
 
 
 @pytest.fixture
@@ -39,66 +39,38 @@ def test_system_services_are_kept_off_during_an_installation_only(policy: Path) 
     assert list(policy.parent.iterdir()) == []
 
 
-def test_a_policy_that_was_there_is_put_back_as_it_was(policy: Path) -> None:
-    before = script(policy, ALLOW).stat()
+@pytest.mark.parametrize("mode", ["before", "meanwhile"])
+def test_the_policy_of_another_program_is_never_replaced_or_removed(policy: Path, mode: str) -> None:
+    if mode == "before":
+        policy.symlink_to(script(policy.parent / "theirs", FORBID))
     with install.services_kept_off(policy, []):
+        if mode == "meanwhile":
+            script(policy, FORBID)
         assert subprocess.run([policy]).returncode == 101
-    assert (policy.read_text(), policy.stat().st_ino, policy.stat().st_mode) == (ALLOW, before.st_ino, before.st_mode)
-    assert list(policy.parent.iterdir()) == [policy]
+    assert policy.read_text() == FORBID
 
 
-def test_a_failed_installation_puts_the_policy_back_too(policy: Path) -> None:
-    policy.symlink_to(script(policy.parent / "theirs", ALLOW))
-    with pytest.raises(ServicesError, match="no room"), install.services_kept_off(policy, []):
-        raise ServicesError("no room")
-    assert policy.is_symlink()
+def test_no_package_is_installed_where_a_policy_allows_services_to_start(policy: Path) -> None:
+    script(policy, ALLOW)
+    with pytest.raises(ServicesError, match="lets packages start"), install.services_kept_off(policy, []):
+        pytest.fail("it installs")
     assert policy.read_text() == ALLOW
 
 
-@pytest.mark.parametrize("former", [None, ALLOW])
-def test_what_a_killed_installation_left_is_undone_by_the_next_command(
-    policy: Path, former: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if former:
-        script(policy, former)
+def test_a_killed_installation_forbids_nothing_and_the_next_one_removes_what_it_left(policy: Path) -> None:
     killed_script = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom app.private_services import install\n"
         "with install.services_kept_off(Path(sys.argv[1]), []): os.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.run([sys.executable, "-c", killed_script, str(policy)], cwd=ROOT)
     assert killed.returncode == -signal.SIGKILL
-    assert subprocess.run([policy]).returncode == 101
-    monkeypatch.setattr(install, "POLICY", policy)
-    install.ensure(broker=False, redis=False)
-    assert [file.read_text() for file in policy.parent.iterdir()] == ([former] if former else [])
-
-
-def test_a_policy_that_was_only_moved_aside_is_moved_back(policy: Path) -> None:
-    script(policy.with_name("policy-rc.d.before-perennial"), ALLOW)
-    install.remove_leftover_policy(policy, [])
-    assert policy.read_text() == ALLOW
-    assert list(policy.parent.iterdir()) == [policy]
-
-
-@pytest.mark.parametrize("theirs", ["#!/bin/sh\nexit 101\n", ALLOW])
-def test_a_policy_of_somebody_else_is_never_removed(policy: Path, theirs: str) -> None:
-    script(policy, theirs)
-    install.remove_leftover_policy(policy, [])
-    assert policy.read_text() == theirs
-    policy.unlink()
-    with install.services_kept_off(policy, []):
-        script(policy, theirs)
-    assert policy.read_text() == theirs
-
-
-def test_the_policy_of_an_installation_that_runs_is_kept(policy: Path) -> None:
-    with install.services_kept_off(policy, []):
-        install.remove_leftover_policy(policy, [])
-        assert subprocess.run([policy]).returncode == 101
+    assert subprocess.run([policy]).returncode == 0
+    with pytest.raises(ServicesError, match="no room"), install.services_kept_off(policy, []):
+        raise ServicesError("no room")
+    assert list(policy.parent.iterdir()) == []
 
 
 def test_installations_of_several_processes_wait_for_each_other(policy: Path) -> None:
-    script(policy, ALLOW)
     install_once = (
         "import subprocess, sys\nfrom pathlib import Path\nfrom app.private_services import install\n"
         "for _ in range(20):\n"
@@ -107,8 +79,7 @@ def test_installations_of_several_processes_wait_for_each_other(policy: Path) ->
     )
     processes = [subprocess.Popen([sys.executable, "-c", install_once, str(policy)], cwd=ROOT) for _ in range(4)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 4
-    assert policy.read_text() == ALLOW
-    assert list(policy.parent.iterdir()) == [policy]
+    assert list(policy.parent.iterdir()) == []
 
 
 def test_the_wrapper_that_changes_users_is_not_taken_for_the_server(
@@ -143,7 +114,7 @@ def test_missing_packages_are_installed_after_one_update_and_may_not_start_servi
     tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands, log = tmp_path / "bin", tmp_path / "log"
-    for name in ("env", "mv", "rm", "install", "sh", "chmod", "touch"):
+    for name in ("env", "rm", "install", "sh", "chmod", "touch", "flock", "true"):
         script(commands / name, f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n')
     script(
         commands / "apt-get",
