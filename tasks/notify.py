@@ -49,7 +49,7 @@ def notify(self: Any, **message: Any) -> None:
         raise InvalidMessage(f"receiver {name!r}: expected the name of one")
     turn = (self.request.headers or {}).get(TURN)
     if name in found:  # Otherwise it was removed from the settings.
-        EventDelivery.of(found[name], process.settings, process.redis, process.publisher).run(turn)
+        EventDelivery(found[name], process.settings, process.redis, process.publisher).run(turn)
 
 
 @task("watch", Task, bind=True)

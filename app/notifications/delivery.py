@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from amqp.exceptions import ResourceLocked
@@ -16,7 +15,6 @@ from redis import Redis
 from app.broker.connection import CONNECTION_ERRORS, connection_to
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Postpone, PublishFailed, Undecodable
-from app.broker.policies.base import Policy, message_of
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out
 from app.broker.worker.failures import failure_of
@@ -54,7 +52,6 @@ def receiver_breaker(redis: Redis, receiver: str, settings: Settings) -> Circuit
     )
 
 
-@dataclass(frozen=True, slots=True)
 class EventDelivery:
     """Delivers the events of one receiver.
 
@@ -63,26 +60,14 @@ class EventDelivery:
     An event that was sent and not acknowledged is skipped, if Redis has its id. Otherwise it is sent again.
     """
 
-    receiver: Receiver
-    settings: Settings
-    redis: Redis
-    publisher: Publisher
-    policy: Policy
-    breaker: CircuitBreaker
-    quiet: QuietPeriods
-
-    @classmethod
-    def of(cls, receiver: Receiver, settings: Settings, redis: Redis, publisher: Publisher) -> EventDelivery:
-        """Return the delivery to a receiver of the settings."""
-        return cls(
-            receiver=receiver,
-            settings=settings,
-            redis=redis,
-            publisher=publisher,
-            policy=notification_policy(settings),
-            breaker=receiver_breaker(redis, receiver.name, settings),
-            quiet=QuietPeriods(redis, receiver.name),
-        )
+    def __init__(self, receiver: Receiver, settings: Settings, redis: Redis, publisher: Publisher) -> None:
+        self.receiver = receiver
+        self.settings = settings
+        self.redis = redis
+        self.publisher = publisher
+        self.policy = notification_policy(settings)
+        self.breaker = receiver_breaker(redis, receiver.name, settings)
+        self.quiet = QuietPeriods(redis, receiver.name)
 
     def run(self, turn: object = None) -> None:
         """Deliver events until the queue is empty; raises Postpone to go on later.

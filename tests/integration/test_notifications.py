@@ -215,7 +215,7 @@ def test_a_receiver_that_asks_for_a_pause_gets_it(process: Context, site: Site) 
     assert breaker(process).seconds_open() > 100
     [problem] = quick_problems(process.settings)["circuit breakers"]
     assert problem.startswith("the receiver notify.webhook is unavailable")
-    delivery = EventDelivery.of(
+    delivery = EventDelivery(
         receivers.receivers(process.settings)[WEBHOOK], process.settings, process.redis, process.publisher
     )
     # The wait takes several hops, and the message of another wake has nothing to wait for.
