@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,15 +13,12 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from app.crawl.frontier.values import Progress
-from app.sites.status import seconds_left
+from app.sites.status import crawl_rate, seconds_left
 
-#: Seconds over which the rate is measured, and seconds between two looks.
-WINDOW = 60.0
+#: Seconds between two looks at a crawl.
 EVERY = 1.0
 #: Seconds between two lines where the output is no terminal.
 LINE_EVERY = 10.0
-#: Seconds of measurement from which a rate is shown.
-_MIN_MEASURED = 3.0
 
 #: Shows the progress; with `at_once=True` a line that is not due, too.
 Show = Callable[..., None]
@@ -61,63 +57,28 @@ def shown_progress(console: Console, state: Callable[[], tuple[str, int, int]], 
         yield print_line
 
 
-class Meter:
-    """Measures the rate of a crawl, and estimates its end. `former` is the number of pages of the former crawl."""
+def progress_text(progress: Progress, *, former_pages: int = 0) -> str:
+    """Return the rate of a crawl since its start, what waits, the delay and how long the known pages take, in words.
 
-    def __init__(self, *, former: int = 0) -> None:
-        self._former = former
-        self._samples: deque[tuple[float, Progress]] = deque()
-
-    def add(self, at: float, progress: Progress) -> None:
-        """Add what was seen of the crawl at a time in seconds."""
-        self._samples.append((at, progress))
-        while at - self._samples[0][0] > WINDOW:
-            self._samples.popleft()
-
-    @property
-    def rate(self) -> float | None:
-        """Completed pages a second within the last minute, None before some seconds are measured."""
-        (first, before), (last, after) = self._samples[0], self._samples[-1]
-        return (after.done - before.done) / (last - first) if last - first >= _MIN_MEASURED else None
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds until the known pages are fetched; None while nothing is known of the rate.
-
-        Not less than the delay of the host allows. Pages of the former crawl count as known.
-        """
-        return seconds_left(self._samples[-1][1], rate=self.rate, former=self._former)
-
-    @property
-    def finds_pages(self) -> bool:
-        """Whether the crawl has found new pages within the last minute: then its end is later than estimated."""
-        return self._samples[-1][1].seen > self._samples[0][1].seen or len(self._samples) == 1
-
-    def text(self) -> str:
-        """Return the rate, what waits, the delay and the estimate, in words."""
-        progress = self._samples[-1][1]
-        parts = [f"{pages_done(progress)} of {progress.seen} known pages"]
-        if self.rate is not None:
-            parts.append(f"{self.rate:.1f} pages/s")
-        parts.append(f"{progress.open + progress.waiting} wait")
-        if progress.delay:
-            parts.append(f"one request in {progress.delay:g} s")
-        if progress.state != "running":
-            parts.append(progress.state)
-        elif self.seconds_left is not None:
-            about = "at least" if self.finds_pages else "about"
-            parts.append(f"{about} {duration(self.seconds_left)} left")
-        return ", ".join(parts)
+    Pages of the former crawl count as known.
+    """
+    rate = crawl_rate(progress)
+    parts = [f"{pages_done(progress)} of {progress.seen} known pages"]
+    if rate is not None:
+        parts.append(f"{rate:.1f} pages/s")
+    parts.append(f"{progress.open + progress.waiting} wait")
+    if progress.delay:
+        parts.append(f"one request in {progress.delay:g} s")
+    if progress.state != "running":
+        parts.append(progress.state)
+    elif left := seconds_left(progress, rate=rate, former=former_pages):
+        parts.append(f"at least {timedelta(seconds=round(left))} left")
+    return ", ".join(parts)
 
 
 def pages_done(progress: Progress) -> int:
     """Return the known pages that are done. A start page is two messages, and sitemaps are messages without a page."""
     return max(0, progress.seen - progress.open - progress.waiting)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as `0:11:40`."""
-    return str(timedelta(seconds=round(seconds)))
 
 
 def watch(
@@ -127,12 +88,15 @@ def watch(
 
     On a terminal this is a bar; elsewhere a line each ten seconds, and when the number of known pages has doubled.
     """
-    meter, shown_pages = Meter(former=former_pages), 0
-    with shown_progress(console, lambda: (meter.text(), pages_done(last), last.seen), line_every=LINE_EVERY) as show:
+
+    def state() -> tuple[str, int, int]:
+        return progress_text(last, former_pages=former_pages), pages_done(last), last.seen
+
+    shown_pages = 0
+    with shown_progress(console, state, line_every=LINE_EVERY) as show:
         while True:
             last = progress_of()
             if last.crawl is not None and last.crawl.id != former and last.seen:
-                meter.add(time.monotonic(), last)
                 has_doubled = last.seen >= 2 * shown_pages
                 shown_pages = last.seen if has_doubled else shown_pages
                 show(at_once=has_doubled)

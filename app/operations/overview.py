@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from app.cluster.protocol import Routes
 from app.crawl.frontier.values import Progress
@@ -36,6 +36,8 @@ _QUICK, _STORE, _CHECKS, _SLOW = 2.0, 10.0, 60.0, 300.0
 #: Crawls and timers that are read, domains whose packs are compared, and dead letters whose times are read.
 _MAX_CRAWLS, _MAX_TIMERS, _MAX_DOMAINS, _MAX_LETTERS = 20, 100, 500, 2_000
 _HOURS: Final = 24
+#: Parts that take longer than a page waits.
+_SLOWLY_READ: Final = frozenset({"packs", "dead", "checks"})
 #: Seconds without a heartbeat after which a worker's file counts as one of a worker that was killed.
 _SILENT: Final = 30.0
 
@@ -118,25 +120,12 @@ class Overview:
         self.checks = Part("checks", self._run_checks, every=_CHECKS)
 
     def read(self, *, patience: float = PATIENCE) -> Snapshot:
-        """Return all parts, after at most `patience` seconds. The checks take longer: their last results are taken."""
+        """Return all parts, after at most `patience` seconds. Of those that take longer, the last values are taken."""
         until = time.monotonic() + patience
-        parts: Sequence[Part[object]] = (  # type: ignore[assignment]
-            *(self.checks, self.dead, self.packs, self.queues, self.redis),
-            *(self.routes, self.store, self.processes, self.breakers),
-        )
-        for part in parts:
+        parts: dict[str, Part[Any]] = {each.name: getattr(self, each.name) for each in fields(Snapshot)}
+        for part in parts.values():
             part.start()
-        return Snapshot(
-            queues=self.queues.read(until),
-            redis=self.redis.read(until),
-            routes=self.routes.read(until),
-            store=self.store.read(until),
-            processes=self.processes.read(until),
-            breakers=self.breakers.read(until),
-            packs=self.packs.read(until, fresh=False),
-            dead=self.dead.read(until, fresh=False),
-            checks=self.checks.read(until, fresh=False),
-        )
+        return Snapshot(**{name: part.read(until, fresh=name not in _SLOWLY_READ) for name, part in parts.items()})
 
     def _read_redis(self) -> RedisReport:
         redis = get_quick_redis(self._settings.redis)

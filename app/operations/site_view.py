@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from app.cluster.protocol import Routes
@@ -20,7 +20,7 @@ from app.operations.sites import site_row
 from app.sites.search_counter import THRESHOLD
 from app.sites.search_reports import read_reports, today, total
 from app.sites.site import Site
-from app.sites.status import Status, seconds_left, status
+from app.sites.status import Status, crawl_rate, seconds_left, status
 from app.sites.stored import read_site
 
 #: What the crawl under way has of its progress.
@@ -202,8 +202,7 @@ def _running(ops: Operations, domain: str) -> RunningCrawl | None:
     crawl = progress.crawl
     if crawl is None or not (progress.open or progress.waiting or ops.frontier.is_active(domain)):
         return None
-    elapsed = (datetime.now(UTC) - crawl.started).total_seconds()
-    rate = progress.done / elapsed if progress.done and elapsed > 0 else None
+    rate = crawl_rate(progress)
     return RunningCrawl(
         id=crawl.id,
         started=crawl.started.isoformat(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.crawl.frontier.frontier import Frontier
@@ -74,6 +74,14 @@ class Status:
             + (f"\n  stopped by {budgets}" if budgets else "")
             + (f"\n  damaged objects, which count as missing: {listed(self.damaged)}" if self.damaged else "")
         )
+
+
+def crawl_rate(progress: Progress) -> float | None:
+    """Return the completed messages of a crawl a second since its start, None without any yet."""
+    if progress.crawl is None or not progress.done:
+        return None
+    elapsed = (datetime.now(UTC) - progress.crawl.started).total_seconds()
+    return progress.done / elapsed if elapsed > 0 else None
 
 
 def seconds_left(progress: Progress, *, rate: float | None = None, former: int = 0) -> float | None:
