@@ -38,6 +38,9 @@ _NUMBERS = ("age", "tries", "count", "first", "last")
 #: Columns that are never narrowed.
 _WHOLE = ("id", "group", "failed at", *_NUMBERS)
 
+#: Fields that `dead show` has in sections of their own, or within others.
+_NOT_ON_PAGE = ("exception", "message", "arguments", "body", "properties", "headers", "traceback")
+
 # Printing
 
 
@@ -192,27 +195,11 @@ def group_fields(group: LetterGroup) -> dict[str, Any]:
 
 
 def page(letter: DeadLetter) -> Iterator[str]:
-    """Yield the lines of `dead show`: the fields, then arguments, headers and traceback."""
-    cause, delivery = letter.cause, letter.delivery
-    values = {
-        "id": letter.id,
-        "queue": letter.queue or "unknown",
-        "reason": letter.reason,
-        "attempts": cause.attempts,
-        "error": letter.error,
-        "location": cause.location,
-        "group": letter.group,
-        "task": task_of(letter),
-        "domain": domain_of(letter),
-        "first failed": _with_age(letter.first_failed_at),
-        "failed": _with_age(letter.failed_at),
-        "worker": cause.worker,
-        "dead set": letter.set,
-        "routing key": f"{delivery.routing_key} (exchange {delivery.exchange or 'default'})",
-        "content type": delivery.content_type,
-        "former ids": ", ".join(letter.replay_history),
-    }
-    yield from (f"{name + ':':<17}{printable(str(value))}" for name, value in values.items() if value not in ("", None))
+    """Yield the lines of `dead show`: the fields that are not empty, then arguments, headers and traceback."""
+    for name, value in details(letter).items():
+        if name not in _NOT_ON_PAGE and value not in ("", None, []):
+            text = ", ".join(value) if isinstance(value, list) else str(value)
+            yield f"{name.replace('_', ' ') + ':':<17}{printable(text)}"
     arguments = letter.arguments()
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, indent=2, ensure_ascii=False)
     yield from _section("arguments", text.splitlines())
@@ -251,7 +238,3 @@ def _other_headers(letter: DeadLetter) -> Iterator[str]:
     for name in sorted(by_broker, key=by_broker.__getitem__):
         value = headers[name]
         yield f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-
-
-def _with_age(seconds: float | None) -> str:
-    return f"{iso(seconds)} ({age(seconds)} ago)" if seconds is not None else ""

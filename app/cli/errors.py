@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import redis.exceptions
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut
-from app.errors import SearchUnavailable
+from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.private_services.unreachable import unreachable_text
 from config.settings import get_settings
 
@@ -15,6 +17,13 @@ _SEARCH_REMEDY = (
     "start the orchestrator and searchers with `perennial up`, or search a pack's file with"
     " `perennial search --pack FILE`"
 )
+#: What a user can do about errors of searches.
+_REMEDIES: Mapping[type[Exception], str] = {
+    SearchUnavailable: _SEARCH_REMEDY,
+    RequestTimedOut: _SEARCH_REMEDY,
+    PackNotFound: "`perennial index --crawl URL` indexes a site",
+    NotPlaced: "`perennial searchers` shows where every pack is",
+}
 
 
 def explained(error: BaseException) -> tuple[int, list[str]] | None:
@@ -31,6 +40,5 @@ def explained(error: BaseException) -> tuple[int, list[str]] | None:
     cause = error.__cause__ if isinstance(error, SearchUnavailable) else error
     if isinstance(cause, (BrokerUnreachable, OperationalError)):
         return 1, [unreachable_text("RabbitMQ", cause, get_settings())]
-    if isinstance(error, (SearchUnavailable, RequestTimedOut)):
-        return 1, [str(error), _SEARCH_REMEDY]
-    return (1, [str(error)]) if isinstance(error, ApplicationError) else None
+    remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), None)
+    return (1, [str(error), *([remedy] if remedy else [])]) if isinstance(error, ApplicationError) else None

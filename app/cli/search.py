@@ -8,19 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.broker.errors import InvalidMessage
+from app.broker.errors import ApplicationError, InvalidMessage
 from app.cli.printing import printable
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
 from app.cluster.client.local import LocalSearchClient
 from app.crawl.urls import parse_domain
-from app.errors import InvalidQuery, NotPlaced, PackNotFound, StoreError
+from app.errors import InvalidQuery, StoreError
 from app.search.contract import MAX_HITS, MAX_LIMIT, Filters, Hit, SearchRequest, SearchResult, Sort
 from app.sites.stored import read_site
 from app.storage.open import store_of
@@ -28,6 +28,7 @@ from config.settings import get_settings
 
 #: Seconds that the command waits for display names.
 NAMES_TIMEOUT = 2.0
+_USAGE = "perennial search DOMAIN WORDS..."
 #: Values of a facet that are printed.
 _FACET_VALUES = 6
 
@@ -62,7 +63,10 @@ def search(
         domains, q = _domains_and_query(words, client if pack else None)
         filters = Filters(section=section, lang=lang, type=kind)
         request = SearchRequest(q=q, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)
-        result = _search(client, request)
+        try:
+            result = client.search(request)
+        except (InvalidQuery, InvalidMessage) as error:
+            raise typer.BadParameter(str(error)) from error
     if as_json:
         fields = {"domains": request.domains, "query": request.q, "sort": request.sort, "offset": request.offset}
         typer.echo(json.dumps(fields | asdict(result), ensure_ascii=False, indent=1))
@@ -76,7 +80,10 @@ def search(
             out.print(Text(printable(best_bet.text)))
         out.print()
     if not result.hits:
-        _exit_without_hits(request, result, names)
+        for line in _silent_lines(result, names):
+            typer.echo(f"perennial: {line}", err=True)
+        typer.echo(f"perennial: {_no_hits_text(request, result, names)}", err=True)
+        raise typer.Exit(1)
     if not as_json:
         _print_page(out, request, result, names)
 
@@ -92,7 +99,7 @@ def _search_client(packs: Sequence[Path]) -> Iterator[SearchClient]:
         with closing(LocalSearchClient(packs)) as client:
             yield client
     except FileNotFoundError as error:
-        raise PackNotFound(f"{error.filename}: no such file") from error
+        raise ApplicationError(f"{error.filename}: no such file") from error
 
 
 def _domains_and_query(words: Sequence[str], local: SearchClient | None) -> tuple[tuple[str, ...], str]:
@@ -102,30 +109,15 @@ def _domains_and_query(words: Sequence[str], local: SearchClient | None) -> tupl
         domains = tuple(parse_domain(name) for name in first.split(","))
     except InvalidMessage as error:
         if local is None:
-            _exit(2, f"{error}. The first argument names the site: perennial search DOMAIN WORDS...")
+            raise typer.BadParameter(f"{error}. The first argument names the site: {_USAGE}") from error
         domains = ()
     if local is not None:
         packed = tuple(route.domain for route in local.routes().routes)
         if not rest or not domains or not set(domains) <= set(packed):
             return packed, " ".join(words)
     if not rest:
-        _exit(2, f"the words to search for on {first} are missing: perennial search DOMAIN WORDS...")
+        raise typer.BadParameter(f"the words to search for on {first} are missing: {_USAGE}")
     return domains, " ".join(rest)
-
-
-def _search(client: SearchClient, request: SearchRequest) -> SearchResult:
-    """Search; exit with the reason and a remedy for an invalid query, and for a site that is not on a searcher."""
-    try:
-        return client.search(request)
-    except (InvalidQuery, InvalidMessage) as error:
-        _exit(2, str(error))
-    except PackNotFound as error:
-        indexed = {route.domain for route in client.routes().routes}
-        missing = [domain for domain in request.domains if domain not in indexed]
-        commands = "; ".join(f"perennial index --crawl https://{domain}/" for domain in missing)
-        _exit(1, f"{error}. To index it: {commands}")
-    except NotPlaced as error:
-        _exit(1, f"{error}\nperennial searchers shows where every pack is")
 
 
 def _display_names(domains: Sequence[str]) -> Mapping[str, str]:
@@ -175,15 +167,13 @@ def _print_page(out: Console, request: SearchRequest, result: SearchResult, name
             out.print(Text(f"--{facet.name}: {values}{more}", "dim"))
 
 
-def _exit_without_hits(request: SearchRequest, result: SearchResult, names: Mapping[str, str]) -> NoReturn:
+def _no_hits_text(request: SearchRequest, result: SearchResult, names: Mapping[str, str]) -> str:
     sites = ", ".join(printable(names.get(pack.domain, pack.domain)) for pack in result.sources)
     if result.total:
-        _exit(1, f"{sites}: {result.total} hits for: {request.q}; none from offset {request.offset} on")
-    for line in _silent_lines(result, names):
-        typer.echo(f"perennial: {line}", err=True)
+        return f"{sites}: {result.total} hits for: {request.q}; none from offset {request.offset} on"
     filtered = "" if request.filters == Filters() else " with these filters"
     proposal = f"; did you mean: {result.did_you_mean}" if result.did_you_mean else ""
-    _exit(1, f"no page on {sites}{filtered} matches: {request.q}{proposal}")
+    return f"no page on {sites}{filtered} matches: {request.q}{proposal}"
 
 
 def _silent_lines(result: SearchResult, names: Mapping[str, str]) -> Iterator[str]:
@@ -207,8 +197,3 @@ def _hit_lines(hit: Hit, names: Mapping[str, str]) -> Iterator[Text]:
     for piece, marked in hit.snippet.pieces:
         snippet.append(printable(piece), "bold yellow" if marked else "")
     yield snippet
-
-
-def _exit(status: int, message: str) -> NoReturn:
-    typer.echo(f"perennial: {message}", err=True)
-    raise typer.Exit(status)

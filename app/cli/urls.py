@@ -11,10 +11,9 @@ import typer
 from app.broker.errors import InvalidMessage
 from app.cli.arguments import AsJson, Domain
 from app.cli.printing import iso, print_json, print_result, printable
-from app.crawl.reports.crawl_report import MAX_SOURCES, CrawlReport
+from app.crawl.reports.crawl_report import MAX_SOURCES
 from app.crawl.reports.explanation import Explanation
 from app.crawl.reports.url_export import Format, export_urls
-from app.errors import ResourceNotFound
 from app.sites.crawl_reports import CrawlReports
 from config.settings import get_settings
 
@@ -35,7 +34,7 @@ def urls(
     reason: Annotated[str, typer.Option(help="Only URLs with this reason code, such as `noindex` or `404`.")] = "",
 ) -> None:
     """Print every URL of a domain's latest crawl with its reason."""
-    report = _report(domain)
+    report = CrawlReports(get_settings()).latest(domain)
     try:
         pieces = export_urls(report, form, reason=reason)
     except InvalidMessage as error:
@@ -47,8 +46,9 @@ def urls(
 @cli.command("broken-links")
 def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
     """List a domain's broken links, and the pages that have them. Exit 1 if there are any."""
-    report = _report(domain)
-    found = CrawlReports(get_settings()).broken_links(report)
+    reports = CrawlReports(get_settings())
+    report = reports.latest(domain)
+    found = reports.broken_links(report)
     if as_json:
         print_json(map(asdict, found.read()))
     else:
@@ -72,12 +72,3 @@ def printed(found: Explanation) -> str:
     if found.referrer:
         lines.append(f"  first linked from: {found.referrer}")
     return "\n".join(map(printable, [*lines, f"  stored: {found.stored}"]))
-
-
-def _report(domain: str) -> CrawlReport:
-    """Return the report of a domain's latest crawl; exits for a domain without one."""
-    try:
-        return CrawlReports(get_settings()).latest(domain)
-    except ResourceNotFound as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(code=2) from error
