@@ -22,7 +22,6 @@ imports = (
     "tasks.coverart",
     "tasks.orchestrator",
     "tasks.notify",
-    "tasks.retention",
 )
 
 

@@ -29,7 +29,7 @@ from app.crawl.steps import Steps, complete_dead
 from app.crawl.urls import PROBE, SITEMAP, TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.redis_state.circuit_breaker import CircuitBreaker
-from app.redis_state.client import get_quick_redis, get_redis
+from app.redis_state.client import PREFIX, get_quick_redis, get_redis
 from app.redis_state.epoch import Epoch
 from app.redis_state.outage import WITHOUT_REDIS, without_redis
 from app.redis_state.outage import is_outage as is_redis_outage
@@ -127,6 +127,11 @@ def context() -> Context:
         )
         return _contexts.setdefault(pid, made)
     return _contexts[pid]
+
+
+def is_due(mark: str, every: float) -> bool:
+    """Return whether no process called this with the mark within `every` seconds, and note this call."""
+    return bool(context().redis.set(f"{PREFIX}{mark}", 1, nx=True, px=round(every * 1_000)))
 
 
 def role_of(message: Mapping[str, Any]) -> str:

@@ -18,15 +18,13 @@ from app.notifications.delivery import TURN, WAKE, EventDelivery
 from app.notifications.events import PublicEvent
 from app.notifications.receivers import receivers
 from app.notifications.watch import Watch
-from app.redis_state.client import PREFIX
 from app.redis_state.lease import lease
 from app.topology.retry_policies import retry_policies
-from tasks.base import context, task
+from tasks.base import context, is_due, task
 
 logger = get_task_logger(__name__)
 
-#: While Redis has this key, no look at the system is due; and its seconds.
-_WATCHED = f"{PREFIX}watched"
+#: Seconds between two looks at the system, of all processes together.
 WATCH_EVERY = 60
 
 
@@ -90,7 +88,7 @@ def publish_due_notifications() -> None:
     names = receivers(process.settings)
     if names and process.redis.delete(WAKE):
         process.publisher.publish([site_message("notify", process.budgets, receiver=name) for name in names])
-    if process.redis.set(_WATCHED, 1, nx=True, ex=WATCH_EVERY):
+    if is_due("watched", WATCH_EVERY):
         process.publisher.publish([site_message("watch", process.budgets)])
 
 

@@ -1,4 +1,4 @@
-"""Debounce timers and what the ticks drive: start_timer, reset_timer, tick, sweep."""
+"""Debounce timers and what the ticks drive: start_timer, reset_timer, tick, sweep, tidy."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from app.crawl.frontier.values import Admitted, Refill
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.steps import complete_lost
+from app.messages.dead_sets import new_export
 from app.messages.envelopes import queue_message, site_message
-from app.redis_state.client import PREFIX
 from app.sites.scheduler import START_LOST, DueCrawl
 from app.sites.sweep import Sweep
 from app.storage.damage import isolated
 from app.timers.stored import StoredTimer, delete_stored_timers, store_timer
 from app.timers.timers import Callback, Timer, callback_of, full_pack, incremental_pack, timeout_of
 from config.routes import CRAWL, INDEX, PAGE
-from tasks.base import DomainTask, context, domain_of, task
+from tasks.base import DomainTask, context, domain_of, is_due, task
 from tasks.notify import publish_due_notifications
-from tasks.retention import publish_due_tidy
 from tasks.site import page_messages, publish_end
 from tasks.traces import trace_of
 
@@ -36,13 +35,12 @@ logger = get_task_logger(__name__)
 #: Seconds in which one tick fires timers; the next one goes on.
 _FIRING = 1.0
 
-#: While Redis has this key, no process looks for crawls that are due.
-_SITES_READ = f"{PREFIX}sites:read"
 #: Seconds without a finished page after which open messages of a crawl are published again. Only a broker
 #: that lost what it confirmed makes this necessary.
 STALLED = 3_600.0
-#: Milliseconds between two looks of all processes together.
-_READ_SITES_EVERY_MS = 5_000
+#: Seconds between two looks for crawls that are due, and between two tidyings of dead sets, of all processes together.
+_READ_SITES_EVERY = 5.0
+_TIDY_EVERY = 300.0
 #: Scheduled crawls that one tick starts; the next look starts the others.
 _MAX_STARTS = 100
 
@@ -113,6 +111,30 @@ def sweep(**message: Any) -> None:
         logger.warning("Sweep of %s", action)
 
 
+@task("tidy", Task)
+def tidy() -> None:
+    """Export and drop the dead letters that the settings do not keep, as an act of the system."""
+    # Imported here because every worker imports this module, and few need what operators do.
+    from app.operations.letters import tidy_dead_sets
+    from app.operations.operations import Operations
+    from app.operations.operators import system_operator
+
+    settings = context().settings
+    export = new_export(settings)
+    _, dropped = tidy_dead_sets(Operations(settings, system_operator()), export)
+    if dropped.done:
+        logger.info("Dead letters exported to %s and dropped, by the settings: %d", export, len(dropped.done))
+    if dropped.stopped:
+        logger.warning("The retention of dead letters stopped: %s; next attempt in %d s", dropped.stopped, _TIDY_EVERY)
+
+
+def publish_due_tidy() -> None:
+    """Publish `tidy` once in five minutes of all processes, if the settings limit dead letters."""
+    process = context()
+    if process.settings.dead_max_letters and is_due("tidied", _TIDY_EVERY):
+        process.publisher.publish([site_message("tidy", process.budgets)])
+
+
 def _fire(timers: Sequence[Timer]) -> None:
     """Publish the callbacks of claimed timers together, and delete the timers whose callbacks are confirmed.
 
@@ -177,7 +199,7 @@ def start_due_crawls() -> None:
     ends the tick, and opens the store's circuit breaker.
     """
     process = context()
-    if process.store_breaker.seconds_open() or not process.redis.set(_SITES_READ, 1, nx=True, px=_READ_SITES_EVERY_MS):
+    if process.store_breaker.seconds_open() or not is_due("sites:read", _READ_SITES_EVERY):
         return
     now = datetime.now(UTC)
     for crawl in islice(process.scheduler.due(now), _MAX_STARTS):
