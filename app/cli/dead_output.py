@@ -7,12 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from app.broker.dead_letters import DeadLetter, LetterGroup, LetterSummary, OperationResult
 from app.broker.dead_letters.exports import readable
@@ -20,6 +18,7 @@ from app.broker.delivery import BROKER_HEADERS
 from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
 from app.cli.printing import iso, print_json, print_lines, print_result, printable, short
 from app.cli.progress import shown_progress
+from app.cli.tables import table
 from app.messages.dead_sets import domain_of, task_of
 from app.text.phrases import duration
 
@@ -35,8 +34,8 @@ _WIDE = 110
 #: Right-aligned columns.
 _NUMBERS = ("age", "tries", "count", "first", "last")
 
-#: Columns that are never narrowed.
-_WHOLE = ("id", "group", "failed at", *_NUMBERS)
+#: Other columns that are never narrowed.
+_WHOLE = ("id", "group", "failed at")
 
 #: Fields that `dead show` has in sections of their own, or within others.
 _NOT_ON_PAGE = ("exception", "message", "arguments", "body", "properties", "headers", "traceback")
@@ -73,7 +72,7 @@ def print_table(shown: Sequence[LetterSummary], *, empty: str, total: int) -> No
         }
         for letter in shown
     ]
-    terminal.print(_table(rows))
+    terminal.print(table(rows, whole=_WHOLE, numbers=_NUMBERS))
     if total > len(shown):
         terminal.print(f"{len(shown):,} of {total:,} shown; --limit shows more, --group counts causes.")
 
@@ -101,7 +100,7 @@ def print_groups(groups: Sequence[LetterGroup], *, as_json: bool, empty: str) ->
             }
             for group in groups
         ]
-        terminal.print(_table(rows))
+        terminal.print(table(rows, whole=_WHOLE, numbers=_NUMBERS))
 
 
 @contextmanager
@@ -210,17 +209,6 @@ def page(letter: DeadLetter) -> Iterator[str]:
 def age(seconds: float | None) -> str:
     """Return how long ago an epoch time was; empty for None."""
     return "" if seconds is None else duration(max(0.0, time.time() - seconds))
-
-
-def _table(rows: Sequence[Mapping[str, str]]) -> Table:
-    """Return a table, whose widest columns rich narrows to the terminal. Their cells are cut at the end."""
-    table = Table(box=None, pad_edge=False)
-    for name in rows[0]:
-        justify: Literal["left", "right"] = "right" if name in _NUMBERS else "left"
-        table.add_column(name, no_wrap=name in _WHOLE, justify=justify)
-    for row in rows:
-        table.add_row(*(Text(printable(cell), no_wrap=True, overflow="ellipsis") for cell in row.values()))
-    return table
 
 
 def _section(name: str, lines: Iterable[str]) -> Iterator[str]:

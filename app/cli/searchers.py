@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from datetime import datetime
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
 from rich.text import Text
 
 from app.cli.arguments import AsJson
-from app.cli.printing import print_lines, printable, short
+from app.cli.printing import print_lines, printable
+from app.cli.tables import table
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus
 from app.text.phrases import listed
 from config.settings import get_settings
 
 cli = typer.Typer()
+
+_NUMBERS = ("free MB", "of MB", "packs", "loads", "reported", "pages", "version", "MB", "copies", "missing")
 
 
 @cli.command()
@@ -34,23 +34,35 @@ def searchers(as_json: AsJson = False) -> None:
     elif console.is_terminal:
         show(routes, console)
     else:
-        print_lines(table_rows(routes))
+        print_lines(("searcher", *searcher_row(node).values()) for node in routes.searchers)
+        print_lines(("pack", *pack_row(route).values(), route.why) for route in routes.routes)
     raise typer.Exit(0 if all(route.searchers for route in routes.routes) else 1)
 
 
-def table_rows(routes: Routes) -> Iterator[Sequence[object]]:
-    """Yield a row for each searcher and then for each pack, for programs.
+def searcher_row(node: SearcherStatus) -> dict[str, object]:
+    """Return the columns of a searcher: `loads` in progress, and seconds since its last report."""
+    return {
+        "searcher": node.searcher_id,
+        "free MB": node.free_space,
+        "of MB": node.capacity,
+        "packs": node.packs,
+        "loads": len(node.loading),
+        "reported": f"{node.age:.1f}",
+        "state": "leaving" if node.leaving else "",
+    }
 
-    Of a searcher: "searcher", id, free MB, capacity in MB, packs, loads in progress, seconds since its last report,
-    "leaving" or nothing. Of a pack: "pack", domain, pages, time of its build, generation, MB, copies of the newest
-    generation, missing copies, diagnostics.
-    """
-    for node in routes.searchers:
-        numbers = (node.free_space, node.capacity, node.packs, len(node.loading), f"{node.age:.1f}")
-        yield ("searcher", node.searcher_id, *numbers, "leaving" if node.leaving else "")
-    for route in routes.routes:
-        version = (route.pages, route.built_at, route.generation, route.size_mb)
-        yield ("pack", route.domain, *version, _newest_copies(route), route.missing, route.why)
+
+def pack_row(route: PackRoute) -> dict[str, object]:
+    """Return the columns of a pack: the copies are of the newest generation, which an orchestrator may not report."""
+    return {
+        "pack": route.domain,
+        "pages": route.pages,
+        "built": route.built_at,
+        "version": route.generation,
+        "MB": route.size_mb,
+        "copies": route.newest or len(route.searchers),
+        "missing": route.missing,
+    }
 
 
 def show(routes: Routes, console: Console) -> None:
@@ -60,54 +72,15 @@ def show(routes: Routes, console: Console) -> None:
     if not routes.searchers:
         console.print("No searcher is running; perennial up starts them.", style="yellow")
     else:
-        console.print(_searchers_table(routes.searchers))
+        console.print(table(list(map(searcher_row, routes.searchers)), whole=(), numbers=_NUMBERS))
     console.print()
     if not routes.routes:
         console.print("Nothing is indexed yet; perennial index URL --crawl starts a crawl.")
     else:
-        console.print(_packs_table(routes.routes))
+        console.print(table(list(map(pack_row, routes.routes)), whole=("built",), numbers=_NUMBERS))
     domains_by_reason: dict[str, list[str]] = {}
     for route in routes.routes:
         if route.why:
             domains_by_reason.setdefault(printable(route.why), []).append(printable(route.domain))
     for reason, domains in domains_by_reason.items():
         console.print(Text(f"\n{listed(domains)}: {reason}", "yellow"))
-
-
-def _searchers_table(nodes: Sequence[SearcherStatus]) -> Table:
-    numbers = (Column(name, no_wrap=True, justify="right") for name in ("free MB", "of MB", "packs", "reported"))
-    table = Table(Column("searcher", no_wrap=True), *numbers, "", box=None, pad_edge=False)
-    for node in nodes:
-        state = ([f"loads {len(node.loading)}"] if node.loading else []) + (["leaves"] if node.leaving else [])
-        table.add_row(
-            short(node.searcher_id),
-            *(f"{node.free_space:,}", f"{node.capacity:,}", f"{node.packs:,}", f"{node.age:.1f} s ago"),
-            ", ".join(state),
-        )
-    return table
-
-
-def _packs_table(routes: Sequence[PackRoute]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("domain", overflow="fold")
-    for name in ("pages", "built (UTC)", "version", "MB", "copies", "missing"):
-        table.add_column(name, no_wrap=True, justify="left" if name == "built (UTC)" else "right")
-    for route in routes:
-        try:
-            built = f"{datetime.fromisoformat(route.built_at):%Y-%m-%d %H:%M}"
-        except ValueError:
-            built = printable(route.built_at)
-        older = len(route.searchers) - _newest_copies(route)
-        copies = f"{_newest_copies(route)}{f' + {older} older' if older else ''}"
-        table.add_row(
-            Text(printable(route.domain)),
-            *(f"{route.pages:,}", built, f"{route.generation:,}", f"{route.size_mb:,}"),
-            Text(copies, "" if route.searchers else "bold red"),
-            Text(str(route.missing or ""), "yellow"),
-        )
-    return table
-
-
-def _newest_copies(route: PackRoute) -> int:
-    """Return the number of copies of the newest generation; an orchestrator that does not report it has only those."""
-    return route.newest or len(route.searchers)
