@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.broker.errors import ApplicationError, InvalidMessage
+from app.broker.errors import InvalidMessage
 from app.cli.printing import printable
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
@@ -55,11 +55,13 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     pack: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Search this pack's file, without services; DOMAIN may be left out."),
+        typer.Option(
+            metavar="FILE", exists=True, help="Search this pack's file, without services; DOMAIN may be left out."
+        ),
     ] = None,
 ) -> None:
     """Search indexed sites. Exit 1 without hits or answer."""
-    with _search_client(pack or []) as client:
+    with closing(LocalSearchClient(pack) if pack else ClusterSearchClient.of(get_settings())) as client:
         domains, q = _domains_and_query(words, client if pack else None)
         filters = Filters(section=section, lang=lang, type=kind)
         request = SearchRequest(q=q, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)
@@ -86,20 +88,6 @@ def search(
         raise typer.Exit(1)
     if not as_json:
         _print_page(out, request, result, names)
-
-
-@contextmanager
-def _search_client(packs: Sequence[Path]) -> Iterator[SearchClient]:
-    """Lend a client for these packs, or for the cluster without any."""
-    if not packs:
-        with closing(ClusterSearchClient.of(get_settings())) as client:
-            yield client
-        return
-    try:
-        with closing(LocalSearchClient(packs)) as client:
-            yield client
-    except FileNotFoundError as error:
-        raise ApplicationError(f"{error.filename}: no such file") from error
 
 
 def _domains_and_query(words: Sequence[str], local: SearchClient | None) -> tuple[tuple[str, ...], str]:

@@ -176,7 +176,7 @@ def test_a_pack_file_is_searched_without_services(tmp_path: Path) -> None:
     assert json.loads(both.stdout)["domains"] == ["other.example", "site.example"]
     assert json.loads(both.stdout)["total"] == 2
     none = perennial("search", "--pack", str(tmp_path / "none"), "x")
-    assert (none.returncode, none.stderr) == (1, f"perennial: {tmp_path}/none: no such file\n")
+    assert (none.returncode, "does not exist" in none.stderr) == (2, True)
     assert perennial("search", "--pack", __file__, "x").returncode == 1
 
 

@@ -10,9 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from app.cli.urls import cli
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult, Gone, Limits, Redirected, Skipped, classify
@@ -21,6 +19,7 @@ from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead
 from app.crawl.urls import Scope, Target
+from app.errors import ResourceNotFound
 from app.http.response import Response
 from app.sites.status import status
 from app.timers.timers import full_pack
@@ -176,7 +175,8 @@ def test_a_csv_export_holds_no_formula(process: Context, policy: CrawlPolicy) ->
 
 
 def test_a_domain_without_a_record_is_an_error(process: Context) -> None:
-    assert "has no crawl record" in CliRunner().invoke(cli, ["urls", "b.gov"]).output
+    with pytest.raises(ResourceNotFound, match="has no crawl record"):
+        invoked("urls", "b.gov")
 
 
 def test_totals_without_a_hash_count_no_duplicates(process: Context, policy: CrawlPolicy) -> None:
