@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import click
 import typer
-from typer.core import TyperCommand
 
 from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, LetterSummary, read_export, to_record
 from app.broker.dead_letters.sent import IN_DOUBT
@@ -53,9 +52,6 @@ Queue = Annotated[str, typer.Option("--queue", metavar="NAME", help="The queue, 
 Exchange = Annotated[str, typer.Option("--exchange", metavar="NAME", help="The exchange.")]
 Key = Annotated[str, typer.Option("--key", metavar="KEY", help="The routing key.")]
 
-#: The value of `list --group` without a key.
-EVERY_GROUP = "*"
-
 
 #: The filters of the operations page that are options of commands. The other ones read each whole message.
 FILTERS = [name for name in LetterQuery.model_fields if name not in ("text", "act")]
@@ -92,30 +88,20 @@ def filtered(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-class BareGroupOption(TyperCommand):
-    """A command whose `--group` may have no key."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert EVERY_GROUP where no key follows."""
-        filled: list[str] = []
-        for number, arg in enumerate(args):
-            filled.append(arg)
-            if arg == "--group" and (number + 1 == len(args) or args[number + 1].startswith("-")):
-                filled.append(EVERY_GROUP)
-        return super().parse_args(ctx, filled)
-
-
-@cli.command("list", cls=BareGroupOption)
+@cli.command("list")
 @filtered
-def list_(filters: LetterQuery, limit: Limit = None, as_json: AsJson = False) -> None:
-    """List dead letters, oldest first; with --group, their causes. Reading changes nothing."""
-    is_grouped = filters.group == EVERY_GROUP
-    filters = filters.model_copy(update={"group": ""}) if is_grouped else filters
+def list_(
+    filters: LetterQuery,
+    groups: Annotated[bool, typer.Option("--groups", help="Count the causes instead.")] = False,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """List dead letters, oldest first, or their causes. Reading changes nothing."""
     sets, condition, is_everything = _sets(filters), _condition(filters), _match_everything(filters)
     empty = "No dead letter matches."
     if is_everything:
         empty = "The dead set is empty." if len(sets.names) == 1 else "The dead sets are empty."
-    if is_grouped:
+    if groups:
         output.print_groups(sets.groups(condition)[:limit], as_json=as_json, empty=empty)
         return
     on_terminal = sys.stdout.isatty() and not as_json

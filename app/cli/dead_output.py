@@ -74,7 +74,7 @@ def print_table(shown: Sequence[LetterSummary], *, empty: str, total: int) -> No
     ]
     terminal.print(table(rows, whole=_WHOLE, numbers=_NUMBERS))
     if total > len(shown):
-        terminal.print(f"{len(shown):,} of {total:,} shown; --limit shows more, --group counts causes.")
+        terminal.print(f"{len(shown):,} of {total:,} shown; --limit shows more, --groups counts causes.")
 
 
 def print_groups(groups: Sequence[LetterGroup], *, as_json: bool, empty: str) -> None:

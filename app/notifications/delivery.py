@@ -15,6 +15,7 @@ from redis import Redis
 from app.broker.connection import CONNECTION_ERRORS, connection_to
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Postpone, PublishFailed, Undecodable
+from app.broker.policies.base import message_of
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out
 from app.broker.worker.failures import failure_of

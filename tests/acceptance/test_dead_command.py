@@ -104,7 +104,7 @@ def test_dead_letters_are_listed_shown_grouped_and_filtered(
     ):
         assert len(json.loads(perennial(environment, "list", "--json", *filters))) == count, filters
 
-    group_letters = json.loads(perennial(environment, "list", "--group", "--json"))
+    group_letters = json.loads(perennial(environment, "list", "--groups", "--json"))
     assert [(group["count"], group["location"]) for group in group_letters[:2]] == [
         (60, "shop/till.py:7 in sell"),
         (1, "shop/till.py:9 in sell"),
@@ -131,7 +131,7 @@ def test_a_list_fits_its_terminal_and_prints_no_escape_sequence_of_a_message(
     lines = on_a_terminal(environment, "list", width=width)
     assert len(lines) == 52
     assert max(map(len, lines)) <= width
-    assert lines[-1] == "50 of 55 shown; --limit shows more, --group counts causes."
+    assert lines[-1] == "50 of 55 shown; --limit shows more, --groups counts causes."
     assert "\x1b" not in "".join(lines)
     assert "[31m[red]xx" in lines[1]
     assert "…" in lines[1]
