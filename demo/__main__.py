@@ -6,6 +6,7 @@ import argparse
 import io
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -17,7 +18,7 @@ from config.settings import ROOT, get_settings
 from demo.display import Display
 from demo.monitor import BrokerMonitor
 from demo.plan import Plan, plan_own_site, plan_user_site
-from demo.run import DemoRun, DemoSummary, Stopwatch, await_services
+from demo.run import DemoRun, DemoSummary, await_services
 from demo.site import DemoSite, rendered_site
 from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_status, uninterrupted_stop
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_demo(site: str | None, display: Display) -> int:
     """Run the demo on the user's `site`, or on its own (None); return 0. On a terminal, keep it until Ctrl-C."""
-    stopwatch, given = Stopwatch(), get_settings()
+    began, given = time.monotonic(), get_settings()
     folder = given.data_dir.resolve() / "demo"
     with exclusive(folder), ExitStack() as stack:
         data_folder = empty_data_folder(folder / "home")
@@ -52,13 +53,12 @@ def run_demo(site: str | None, display: Display) -> int:
         supervisor = stack.enter_context(
             uninterrupted_stop(Supervisor(plan.environment, log=folder / "processes.log"), display.say)
         )
-        introduce(plan, own, folder, display, stopwatch)
-        with stopwatch.part("starting"):
-            await_services(plan, supervisor)
+        introduce(plan, own, folder, display)
+        await_services(plan, supervisor)
         broker = stack.enter_context(BrokerMonitor(plan.settings, plan.start.domain))
-        run = DemoRun(plan, display=display, supervisor=supervisor, broker=broker, stopwatch=stopwatch, site=own)
+        run = DemoRun(plan, display=display, supervisor=supervisor, broker=broker, site=own)
         stack.callback(run.close)
-        summary = crawl_and_search(run, display, stopwatch)
+        summary = crawl_and_search(run, display, began)
         if display.is_terminal:
             print("Everything keeps running until you press Ctrl-C.", flush=True)
             try:
@@ -71,7 +71,7 @@ def run_demo(site: str | None, display: Display) -> int:
     return 0
 
 
-def introduce(plan: Plan, own: DemoSite | None, folder: Path, display: Display, stopwatch: Stopwatch) -> None:
+def introduce(plan: Plan, own: DemoSite | None, folder: Path, display: Display) -> None:
     """Render the demo's own site, and print which site is crawled with which settings."""
     display.say("Perennial: crawl, pack and search a web site.")
     given = plan.settings
@@ -79,8 +79,7 @@ def introduce(plan: Plan, own: DemoSite | None, folder: Path, display: Display, 
         display.say("RabbitMQ or Redis is not installed. Installing takes about a minute.")
     if own is not None:
         display.say("The site: the documentation of Python's standard library, rendered by pydoc.")
-        with stopwatch.part("rendering"):
-            own.show(rendered_site(folder))
+        own.show(rendered_site(folder))
         display.say(f"It has {own.pages} pages on {own.url}. One page fails twice, one until the demo repairs it.")
     else:
         display.say(f"The site: {plan.start.url}")
@@ -88,21 +87,24 @@ def introduce(plan: Plan, own: DemoSite | None, folder: Path, display: Display, 
         display.say(remark)
 
 
-def crawl_and_search(run: DemoRun, display: Display, stopwatch: Stopwatch) -> DemoSummary:
-    """Crawl, pack, replay and search. Print the results and where to see more, and return the summary."""
+def crawl_and_search(run: DemoRun, display: Display, began: float) -> DemoSummary:
+    """Crawl, pack, replay and search. Print the results and where to see more, and return the summary.
+
+    The demo began at `began` on the monotonic clock.
+    """
     run.crawl()
     dead, replayed = run.replay_dead_letters()
     results, searchers = run.search()
     first_query, first_result = results[0]
-    summary = run.summary(hits=first_result.total, dead=dead, replayed=replayed, searchers=searchers)
+    seconds = time.monotonic() - began
+    summary = run.summary(seconds=seconds, hits=first_result.total, dead=dead, replayed=replayed, searchers=searchers)
     for query, result in results:
         display.show_result(query, result)
     display.say("")
     display.say(
         f"Pages packed: {summary.pages}; retries through delay queues: {summary.retried}; "
-        f"dead letters: {summary.dead}, replayed: {summary.replayed}."
+        f"dead letters: {summary.dead}, replayed: {summary.replayed}; {summary.seconds:.1f} s."
     )
-    display.say(f"{str(stopwatch).capitalize()}.")
     results_url, flower_url = run.addresses(first_query)
     user, _, password = run.plan.settings.flower_login.partition(":")
     data_folder = run.plan.settings.data_dir

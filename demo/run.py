@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from urllib.parse import urlencode
 
@@ -43,32 +41,6 @@ _HTTP_TIMEOUT = 5.0
 _HITS = 3
 
 
-@dataclass(slots=True)
-class Stopwatch:
-    """Seconds that each part took, in the order of the parts."""
-
-    began: float = field(default_factory=time.monotonic)
-    parts: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Measure the block."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.parts[name] = self.parts.get(name, 0.0) + time.monotonic() - began
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self.began
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.parts.items())
-        return f"{parts}; {self.seconds:.1f} s in total"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSummary:
     """The result of a demo: `pages` in the pack, `seconds` to the first result, `hits` of the first query.
@@ -96,21 +68,12 @@ class DemoRun:
     """A run on started processes. `site` is the demo's own site, None for a site that the user named."""
 
     def __init__(
-        self,
-        plan: Plan,
-        *,
-        display: Display,
-        supervisor: Supervisor,
-        broker: BrokerMonitor,
-        stopwatch: Stopwatch,
-        site: DemoSite | None,
+        self, plan: Plan, *, display: Display, supervisor: Supervisor, broker: BrokerMonitor, site: DemoSite | None
     ) -> None:
         self.plan = plan
         self.site = site
         self.display = display
         self._supervisor = supervisor
-        self._stopwatch = stopwatch
-        self._interrupted = threading.Event()
         self._monitor = DomainMonitor(plan.settings, plan.start.domain, broker)
         self._publisher = get_publisher(plan.settings.broker)
         self._search_client = ClusterSearchClient.of(plan.settings)
@@ -120,31 +83,12 @@ class DemoRun:
         self._search_client.close()
 
     def crawl(self) -> None:
-        """Crawl and pack the site. For a user's site, which may be large, Ctrl-C packs the pages stored so far."""
-        if self.site is not None:
-            self.crawl_to_end()
-            return
-        before = signal.signal(signal.SIGINT, lambda *_: self._interrupted.set())
-        try:
-            self.crawl_to_end()
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, before)
-            self.display.say("Interrupted: packing the pages that are stored so far. Ctrl-C again ends the demo.")
-            self._publisher.publish([site_message("pack_incremental", domain=self.plan.start.domain)])
-            self._wait("the pack", lambda now: now.pack is not None)
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    def crawl_to_end(self) -> None:
         """Publish `index+crawl` as a producer without Celery would, and wait for the full pack."""
         start = self.plan.start
-        with self._stopwatch.part("starting"):
-            self._wait("a worker", lambda now: now.consumers > 0)
-        with self._stopwatch.part("crawling"):
-            self._publisher.publish([site_message("index+crawl", url=start.url, domain=start.domain)])
-            self._wait("the end of the crawl", lambda now: now.seen > 0 and now.open == 0)
-        with self._stopwatch.part("packing"):
-            self._wait("the pack", lambda now: now.pack is not None)
+        self._wait("a worker", lambda now: now.consumers > 0)
+        self._publisher.publish([site_message("index+crawl", url=start.url, domain=start.domain)])
+        self._wait("the end of the crawl", lambda now: now.seen > 0 and now.open == 0)
+        self._wait("the pack", lambda now: now.pack is not None)
 
     def replay_dead_letters(self) -> tuple[int, int]:
         """Repair the demo's broken page and replay its dead letters.
@@ -156,19 +100,18 @@ class DemoRun:
         dead = dead_sets.letters(self._is_of_domain)
         if not dead or self.site is None:
             return len(dead), 0
-        with self._stopwatch.part("replaying"):
-            for letter in dead:
-                attempts = f"{letter.reason} after {letter.cause.attempts} attempts"
-                self.display.say(f"Dead letter {letter.id} from {letter.queue}: {attempts}")
-            self.display.say(f"The demo repairs the page and replays dead letters: {len(dead)}.")
-            self.site.repair()
-            before = self._monitor.snapshot().pack
-            replayed = dead_sets.replay(self._is_of_domain, budget="fresh").done
-            self._monitor.forget_dead_pages()
-            self._wait(
-                "the pack with the repaired page",
-                lambda now: bool(before and now.pack and now.pack.generation > before.generation) and now.open == 0,
-            )
+        for letter in dead:
+            attempts = f"{letter.reason} after {letter.cause.attempts} attempts"
+            self.display.say(f"Dead letter {letter.id} from {letter.queue}: {attempts}")
+        self.display.say(f"The demo repairs the page and replays dead letters: {len(dead)}.")
+        self.site.repair()
+        before = self._monitor.snapshot().pack
+        replayed = dead_sets.replay(self._is_of_domain, budget="fresh").done
+        self._monitor.forget_dead_pages()
+        self._wait(
+            "the pack with the repaired page",
+            lambda now: bool(before and now.pack and now.pack.generation > before.generation) and now.open == 0,
+        )
         return len(dead), len(replayed) - len(dead_sets.letters(self._is_of_domain))
 
     def search(self) -> tuple[list[tuple[str, SearchResult]], int]:
@@ -184,17 +127,15 @@ class DemoRun:
             searchers = searchers_with(self._search_client, now.pack) if now.pack else ()
             return bool(searchers)
 
-        with self._stopwatch.part("placing"):
-            self._wait("searchers to load the pack", is_loaded)
-            names = ", ".join(searcher[:8] for searcher in searchers)
-            self.display.say(f"  {len(searchers)} searchers have loaded the pack: {names}")
-        with self._stopwatch.part("searching"):
-            first = self.plan.query or start_word(self.plan)
-            queries = [first, "broken repaired"] if self.site else [first]
-            requests = [SearchRequest(q=query, domains=(domain,), limit=_HITS) for query in queries]
-            return [(request.q, self._search_client.search(request)) for request in requests], len(searchers)
+        self._wait("searchers to load the pack", is_loaded)
+        names = ", ".join(searcher[:8] for searcher in searchers)
+        self.display.say(f"  {len(searchers)} searchers have loaded the pack: {names}")
+        first = self.plan.query or start_word(self.plan)
+        queries = [first, "broken repaired"] if self.site else [first]
+        requests = [SearchRequest(q=query, domains=(domain,), limit=_HITS) for query in queries]
+        return [(request.q, self._search_client.search(request)) for request in requests], len(searchers)
 
-    def summary(self, *, hits: int, dead: int, replayed: int, searchers: int) -> DemoSummary:
+    def summary(self, *, seconds: float, hits: int, dead: int, replayed: int, searchers: int) -> DemoSummary:
         """Return the summary; raises DemoFailed if the pack lacks a page of the demo's own site."""
         now, domain = self._monitor.snapshot(), self.plan.start.domain
         if now.pack is None:
@@ -204,7 +145,7 @@ class DemoRun:
         return DemoSummary(
             domain=domain,
             pages=now.pack.pages,
-            seconds=self._stopwatch.seconds,
+            seconds=seconds,
             hits=hits,
             pack=now.pack,
             retried=now.retried,
@@ -237,10 +178,7 @@ class DemoRun:
                 raise DemoFailed(
                     f"no change for {_STALLED:.0f} s while waiting for {event}; {self._supervisor.last_lines()}"
                 )
-            # Interrupts are handled between two snapshots, so that no connection is left in the middle of a reply.
-            if self._interrupted.wait(_INTERVAL):
-                self._interrupted.clear()
-                raise KeyboardInterrupt
+            time.sleep(_INTERVAL)
         self.display.show(now)
 
     def _is_of_domain(self, letter: LetterSummary) -> bool:
