@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.broker.dead_letters import EVERYTHING, DeadLetter, DeadSets, LetterGroup, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.messages.dead_sets import domain_of, task_of, where
-from app.text.phrases import cut
+from app.text.phrases import cut, parse_duration
 
 #: Hours of a group's trend, and seconds of one.
 TREND_HOURS: Final = 24
@@ -32,9 +32,6 @@ MAX_GROUPS: Final = 100
 
 #: Letters of a group whose errors are compared to find the most frequent one: a fourth of the time of a long list.
 _COMPARED: Final = 1_000
-
-_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-_SECONDS_OF_UNIT: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 #: What differs between errors with one cause, and what is shown in its place. URLs come first: they contain numbers.
 _VARIABLE: Final = re.compile(
@@ -276,8 +273,9 @@ def normalised(error: str) -> str:
 
 def parse_time(text: str) -> float:
     """Return the time of an age such as `2h`, or of ISO 8601, in seconds since the epoch; raises InvalidMessage."""
-    if age := _AGE.fullmatch(text.strip()):
-        return time.time() - float(age[1]) * _SECONDS_OF_UNIT[age[2]]
+    age = parse_duration(text.strip())
+    if age is not None:
+        return time.time() - age
     try:
         moment = datetime.fromisoformat(text.strip())
         return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -38,6 +38,8 @@ BEAT: Final = 1.0
 SILENT: Final = 10.0
 #: Seconds that a request waits for a short act to end.
 PATIENCE: Final = 2.0
+#: Seconds between attempts to write how an act ended, an hour in all.
+_PAUSES: Final = (1.0, 2.0, 5.0, *[10.0] * 359)
 #: Letters that stayed or were missing, of which an act keeps the ids and reasons.
 MAX_LISTED: Final = 100
 #: Letters of one act.
@@ -308,7 +310,7 @@ class _Run:
             with suppress(StoreError):
                 self._beat()
             worker.join(BEAT)
-        for wait in _pauses():
+        for wait in _PAUSES:
             try:
                 self.acts.end(self.act, self.result, self.ids)
             except StoreError as error:
@@ -362,11 +364,6 @@ class _Run:
             self.halted = "another process counted this run as interrupted"
         else:
             self.halted = act.wanted
-
-
-def _pauses() -> Iterator[float]:
-    """Yield the seconds to wait for the store, an hour in all."""
-    yield from (1.0, 2.0, 5.0, *[10.0] * 359)
 
 
 def _key(ident: str, prefix: str = ACTS_PREFIX) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from celery.schedules import ParseException, crontab
 
+from app.text.phrases import parse_duration
+
 #: Seconds of the shortest and the longest interval.
 MIN_INTERVAL = 1
 MAX_INTERVAL = 366 * 86_400
-
-_SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +61,14 @@ def check_schedule(text: str) -> str:
     return text
 
 
-def interval_of(text: str) -> int | None:
-    """Return the seconds of an interval such as `90s`, `30m`, `6h`, `7d` or `2w`, None for any other text.
+def interval_of(text: str) -> float | None:
+    """Return the seconds of an interval such as `30m`, None for any other text.
 
     Raises ValueError for one that is too short or too long.
     """
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    seconds = parse_duration(text)
+    if seconds is None:
         return None
-    seconds = int(found[1]) * _SECONDS_OF_UNIT[found[2]]
     if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
         raise ValueError(f"{text!r}: an interval is {MIN_INTERVAL} s at least and 366 days at most")
     return seconds
