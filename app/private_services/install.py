@@ -85,9 +85,9 @@ def add_packages(packages: Sequence[str]) -> None:
 def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
     """Forbid packages to start, stop or restart system services within the block; other installations wait.
 
-    Writes a file to `policy` that forbids it while this process holds the lock of the folder. The kernel frees the lock
-    with the process, so what a killed installation leaves forbids nothing, and the next one replaces it. The policy
-    of another program stays. `prefix` comes before each command, to run it as root. Raises ServicesError where that
+    Writes a file to `policy` that forbids it while this process holds the lock of the folder. The kernel frees the
+    lock with the process, so what a killed installation leaves forbids nothing; the next one removes it. The policy of
+    another program stays. `prefix` comes before each command, to run it as root. Raises ServicesError where that
     policy allows a start, and after _OTHER_INSTALLATION seconds of waiting for another installation.
     """
     # Read permission is enough to lock a folder, so all users of one machine share the lock.
@@ -95,7 +95,7 @@ def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
     try:
         if not wait_until(lambda: locked(folder), _OTHER_INSTALLATION):
             raise ServicesError(f"another installation has not ended within {_OTHER_INSTALLATION:g} s. {ALTERNATIVES}")
-        if not os.path.lexists(policy) or _is_ours(policy):
+        if not os.path.lexists(policy):
             with tempfile.NamedTemporaryFile("w") as ours:
                 ours.write(f"#!/bin/sh\n{_SIGNATURE}\nflock --nonblock '{policy.parent}' true || exit {_FORBIDDEN}\n")
                 ours.flush()
