@@ -20,7 +20,7 @@ from bs4 import BeautifulSoup
 from resiliparse.extract.html2text import extract_plain_text
 
 from app.celery import GARBAGE_THRESHOLD
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, at_least, at_most, bullets, ratios
 
@@ -91,7 +91,7 @@ def run(folder: Path) -> MeasuredRow:
     """Measure on the pages, which are downloaded below `folder`; raises BenchmarkError where they cannot be."""
     articles = load(folder)
     contestants: dict[str, Callable[[str], str]] = {
-        OURS: lambda html: extractor("lexbor").extract(html).body,
+        OURS: lambda html: LexborExtractor().extract(html).body,
         PEER: lambda html: extract_plain_text(html, main_content=True),
     }
     parts = {"tuning": TUNING, "held out": HELD_OUT}

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from app.crawl.read.classify import Indexed, classify
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.urls import Scope
 from app.http.response import Response
 from app.pack.fetch import fetch_pack
@@ -37,7 +37,7 @@ def build(store: ObjectStore, *, downloads: Path, folder: Path) -> dict[str, Pat
 
 def pages(domain: str, folder: Path) -> Iterator[Page]:
     """Yield the page of each HTML file in a folder, as a crawl would extract it."""
-    scope, parser = Scope(domain), extractor("lexbor")
+    scope, parser = Scope(domain), LexborExtractor()
     for file in sorted(folder.rglob("*.html")):
         url = f"https://{domain}/{quote(file.relative_to(folder).as_posix())}"
         response = Response(url=url, status=200, headers={"content-type": "text/html"}, body=file.read_bytes())

@@ -44,7 +44,7 @@ from app.crawl.read.classify import (
     content_hash,
 )
 from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.entries import UrlEntry, first_links
 from app.crawl.record.reasons import Reason
 from app.crawl.urls import SITEMAP, Target, canonical_key, host_of
@@ -107,7 +107,7 @@ class Steps:
         self.policies = policies
         self.host_limits = HostRateLimiter(redis)
         self.limits = Limits.of(settings)
-        self._extractor = extractor("lexbor")
+        self._extractor = LexborExtractor()
         self._clients = SiteClients(settings)
         self._robots = RobotsCache(
             redis,

@@ -14,7 +14,7 @@ import pytest
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult, Gone, Limits, Redirected, Skipped, classify
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead
@@ -56,7 +56,7 @@ def complete(
     """Store and complete a page, given by its HTML or its result, as a worker does, without a request."""
     if isinstance(given, str):
         response = Response(url(name), 200, {"content-type": "text/html"}, given.encode())
-        result = classify(response, scope=Scope(DOMAIN), extractor=extractor("lexbor"), limits=Limits())
+        result = classify(response, scope=Scope(DOMAIN), extractor=LexborExtractor(), limits=Limits())
     else:
         result = given
     page = replace(target(name, depth), crawl_id=crawl_id)

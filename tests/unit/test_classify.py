@@ -21,7 +21,9 @@ from app.crawl.read.classify import (
     links_of,
     modified_date,
 )
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
+from app.crawl.read.extract.contract import Extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.steps import entry_of
 from app.crawl.urls import Link, Scope, Target
 from app.errors import ServerError
@@ -33,6 +35,7 @@ from tests.servers.site import document
 pytestmark = pytest.mark.unit
 
 URL = "https://x.gov/docs/a.html?v=1"
+PARSERS: dict[str, Extractor] = {"lexbor": LexborExtractor(), "beautifulsoup": BeautifulSoupExtractor()}
 
 
 def classified(
@@ -49,7 +52,7 @@ def classified(
     return classify(
         Response(url, status, fields, data, truncated),
         scope=Scope("x.gov"),
-        extractor=extractor(parser),
+        extractor=PARSERS[parser],
         limits=Limits(links=3),
     )
 
@@ -170,7 +173,7 @@ def test_versions_of_a_page_in_other_languages_are_followed_after_its_links() ->
         ("url=/b", ""),
     ],
 )
-@pytest.mark.parametrize("parser", ["lexbor", "beautifulsoup"])
+@pytest.mark.parametrize("parser", PARSERS)
 def test_a_refresh_within_five_seconds_is_a_redirect(content: str, target: str, parser: str) -> None:
     tag = f"<meta http-equiv=Refresh content='{content}'>" if "'" not in content else (
         f'<meta http-equiv=Refresh content="{content}">')  # fmt: skip
@@ -181,7 +184,7 @@ def test_a_refresh_within_five_seconds_is_a_redirect(content: str, target: str, 
         assert urls(found) == ("https://x.gov/c",)
 
 
-@pytest.mark.parametrize("parser", ["lexbor", "beautifulsoup"])
+@pytest.mark.parametrize("parser", PARSERS)
 def test_a_refresh_for_browsers_without_javascript_or_of_a_nofollow_page_is_ignored(parser: str) -> None:
     refresh = "<meta http-equiv=refresh content='0;url=/b'>"
     for head in (f"<noscript>{refresh}</noscript>", f"<meta name=robots content=nofollow>{refresh}"):

@@ -23,8 +23,9 @@ from app.crawl.read.classify import (
     links_of,
     robots_directives,
 )
+from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.contract import Extractor
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.urls import Scope, canonical_key, parse_target, path_of, resolve
 from app.errors import ServerError
 from app.http.response import Response
@@ -54,7 +55,7 @@ headers = st.dictionaries(
     header_names, st.one_of(st.text(st.characters(max_codepoint=255), max_size=30), soup), max_size=3
 )
 statuses = st.sampled_from([200, 200, 200, 203, 301, 302, 404, 410, 429, 500, 999])
-parsers = st.sampled_from([extractor("lexbor"), extractor("beautifulsoup")])
+parsers = st.sampled_from([LexborExtractor(), BeautifulSoupExtractor()])
 lines = st.lists(
     st.one_of(
         soup,

@@ -14,7 +14,7 @@ from selectolax.lexbor import SelectolaxError
 from app.crawl.read.extract import lexbor
 from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.contract import Anchor, Extract, Extractor
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.storage.page_parts import MAX_ANCHOR, Block
 
 pytestmark = pytest.mark.unit
@@ -55,7 +55,7 @@ EXPECTED = Extract(
     ),
 )
 
-both = pytest.mark.parametrize("parser", [extractor("lexbor"), extractor("beautifulsoup")], ids=["lexbor", "bs4"])
+both = pytest.mark.parametrize("parser", [LexborExtractor(), BeautifulSoupExtractor()], ids=["lexbor", "bs4"])
 
 
 @both
@@ -228,12 +228,7 @@ def test_a_document_that_lexbor_rejects_is_parsed_by_beautifulsoup(monkeypatch: 
         raise SelectolaxError(document[:10])
 
     monkeypatch.setattr(lexbor, "LexborHTMLParser", refuse)
-    assert extractor("lexbor").extract(PAGE) == EXPECTED
-
-
-def test_an_unknown_extractor_is_named() -> None:
-    with pytest.raises(ValueError, match="'other'"):
-        extractor("other")
+    assert LexborExtractor().extract(PAGE) == EXPECTED
 
 
 # Two parsers, one answer
@@ -250,8 +245,8 @@ LONG_MODULES = ["ast", "configparser", "enum", "inspect", "mailbox", "pathlib"]
 def test_parsers_agree_on_a_real_page(name: str) -> None:
     html = pydoc.HTMLDoc()
     document = html.page(name, html.document(importlib.import_module(name)))
-    found = extractor("lexbor").extract(document)
-    assert found == extractor("beautifulsoup").extract(document)
+    found = LexborExtractor().extract(document)
+    assert found == BeautifulSoupExtractor().extract(document)
     assert found.links
     assert len(found.body) > 500
 
@@ -348,7 +343,7 @@ documents = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(documents)
 def test_parsers_agree_on_a_well_formed_document(document: str) -> None:
-    assert extractor("lexbor").extract(document) == extractor("beautifulsoup").extract(document)
+    assert LexborExtractor().extract(document) == BeautifulSoupExtractor().extract(document)
 
 
 # Without <select> and <svg>, whose rules changed since html5lib was written.
@@ -363,7 +358,7 @@ soup = st.lists(st.sampled_from(pieces), max_size=25).map(" ".join)
 @settings(max_examples=200, deadline=None)
 @given(soup)
 def test_lexbor_agrees_with_html5lib_on_any_tag_soup(document: str) -> None:
-    fast, slow = extractor("lexbor").extract(document), BeautifulSoupExtractor("html5lib").extract(document)
+    fast, slow = LexborExtractor().extract(document), BeautifulSoupExtractor("html5lib").extract(document)
     assert (fast.links, fast.title, fast.headings) == (slow.links, slow.title, slow.headings)
     assert fast.body.split() == slow.body.split()
 

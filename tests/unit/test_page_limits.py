@@ -23,8 +23,9 @@ from app.broker.headers import failure_headers
 from app.broker.worker.failures import failure_of
 from app.crawl.read.classify import Indexed, Skipped, classify
 from app.crawl.read.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
-from app.crawl.read.extract.contract import MAX_SIBLINGS, excess_complexity
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
+from app.crawl.read.extract.contract import MAX_SIBLINGS, Extractor, excess_complexity
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
@@ -51,12 +52,12 @@ def sizes(of: Page) -> tuple[int, int, int, int, str]:
     return len(of.title), len(of.description), len(of.headings), max(map(len, of.headings), default=0), of.lang
 
 
-@pytest.mark.parametrize("parser", ["lexbor", "beautifulsoup"])
-def test_an_extracted_page_has_bounded_texts(parser: str) -> None:
+@pytest.mark.parametrize("parser", [LexborExtractor(), BeautifulSoupExtractor()], ids=["lexbor", "bs4"])
+def test_an_extracted_page_has_bounded_texts(parser: Extractor) -> None:
     response = Response(
         url=f"https://{DOMAIN}/", status=200, headers={"content-type": "text/html"}, body=HOSTILE.encode()
     )
-    result = classify(response, scope=Scope(DOMAIN, mode="exact"), extractor=extractor(parser))
+    result = classify(response, scope=Scope(DOMAIN, mode="exact"), extractor=parser)
     assert isinstance(result, Indexed)
     limits = layout.MAX_TITLE, layout.MAX_DESCRIPTION, layout.MAX_HEADINGS
     assert sizes(result.page) == (*limits, 1, "")
@@ -210,7 +211,7 @@ def test_headings_in_headings_take_time_in_proportion_to_their_depth() -> None:
     nested = "<h1><div><p></p>" * 1_500 + "x"
     assert excess_complexity(nested) == ""
     began = time.process_time()
-    assert len(extractor("lexbor").extract(nested).headings) == 1_500
+    assert len(LexborExtractor().extract(nested).headings) == 1_500
     assert time.process_time() - began < 0.5
 
 
@@ -224,7 +225,7 @@ def test_what_the_limit_admits_is_extracted_in_seconds(opening: str) -> None:
     deepest = 3_000
     assert excess_complexity(opening * deepest) == ""
     began = time.process_time()
-    extractor("lexbor").extract(opening * deepest + "x")
+    LexborExtractor().extract(opening * deepest + "x")
     assert time.process_time() - began < 5
 
 
@@ -234,7 +235,7 @@ def test_a_page_that_is_too_complex_is_skipped_for_good() -> None:
     result = classify(
         Response("https://x.gov/a", 200, {"content-type": "text/html"}, body),
         scope=Scope("x.gov"),
-        extractor=extractor("lexbor"),
+        extractor=LexborExtractor(),
     )
     assert result == Skipped(why="too-complex", detail="its elements are nested too deeply")
     assert time.process_time() - began < 5
@@ -243,7 +244,7 @@ def test_a_page_that_is_too_complex_is_skipped_for_good() -> None:
 def _deceive() -> None:
     # The parser ignores </div> within <object>: 25,000 elements are open at the end.
     with cpu_limit(0.3):
-        extractor("lexbor").extract("<div><object></div></object>" * 25_000)
+        LexborExtractor().extract("<div><object></div></object>" * 25_000)
 
 
 def _deceive_in_thread() -> None:
@@ -256,7 +257,7 @@ def _deceive_after_a_child() -> None:
     with cpu_limit(0.3):
         with child_at_work():
             sum(range(20_000_000))  # Not counted: another thread could have a page that takes as much.
-        extractor("lexbor").extract("<div><object></div></object>" * 25_000)
+        LexborExtractor().extract("<div><object></div></object>" * 25_000)
 
 
 @pytest.mark.parametrize("deceive", [_deceive, _deceive_in_thread, _deceive_after_a_child])

@@ -10,7 +10,7 @@ import pytest
 
 from app.crawl.read.classify import FetchResult, Indexed, Limits, Skipped, classify
 from app.crawl.read.extract import pdf as extraction
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
@@ -24,7 +24,7 @@ def classified(
 ) -> FetchResult:
     named = {"content-type": content_type, **{name.replace("_", "-"): value for name, value in headers.items()}}
     response = Response("https://x.gov/files/trees.pdf", 200, named, body, truncated)
-    return classify(response, scope=Scope("x.gov"), extractor=extractor("lexbor"), limits=Limits())
+    return classify(response, scope=Scope("x.gov"), extractor=LexborExtractor(), limits=Limits())
 
 
 @pytest.mark.parametrize("label", ["application/pdf", "application/octet-stream", ""])

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.boilerplate import HINTED, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, separated
 from app.crawl.read.extract.contract import Extractor
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.pack import database, repeated
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
@@ -154,7 +155,7 @@ def test_the_lines_of_a_page_are_its_body(lines: list[tuple[str, ...]], breadcru
 OWN_TEXT = "A storm is coming. It will be over the coast by Friday morning, and it will stay until Sunday."
 LINKS = "<ul><li><a href=a>Weather</a><li><a href=b>Sport today</a><li><a href=c>Sea</a></ul>"
 
-both = pytest.mark.parametrize("parser", [extractor("lexbor"), extractor("beautifulsoup")], ids=["lexbor", "bs4"])
+both = pytest.mark.parametrize("parser", [LexborExtractor(), BeautifulSoupExtractor()], ids=["lexbor", "bs4"])
 
 
 @both

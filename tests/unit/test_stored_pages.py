@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.crawl.read.classify import Indexed, classify
-from app.crawl.read.extract.extractors import extractor
+from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.urls import Scope
 from app.errors import StoreError
 from app.http.response import Response
@@ -45,7 +45,7 @@ links = st.builds(
 def crawled(name: str) -> Page:
     body = DOCUMENT.format(name).encode()
     response = Response(f"https://{DOMAIN}/{name}", 200, {"content-type": "text/html; charset=utf-8"}, body)
-    result = classify(response, scope=Scope(DOMAIN), extractor=extractor("lexbor"))
+    result = classify(response, scope=Scope(DOMAIN), extractor=LexborExtractor())
     assert isinstance(result, Indexed)
     return result.page
 

@@ -7,10 +7,8 @@ from itertools import islice
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
-from app.crawl.read.extract import boilerplate, contract, marks, visible
+from app.crawl.read.extract import boilerplate, contract, extraction, marks, visible
 from app.crawl.read.extract.contract import Extract
-
-_NEVER_BOILERPLATE = ", ".join(boilerplate.NEVER_BOILERPLATE)
 
 # A selector costs a walk over the whole tree, with a look-up of each of its names at each element. So one walk finds
 # all elements, by lexbor's numbers of their names, which are the same in every document.
@@ -21,20 +19,16 @@ def _by_number(names: Iterable[str]) -> dict[int, str]:
     return {_NEW.create_node(name).tag_id: name for name in names}
 
 
-_LINKS = _by_number(contract.LINKS)
 _INLINE = frozenset(_by_number(contract.INLINE))
-_IMAGE = "img"
-_NAMES = _by_number((*marks.MARKED, contract.ITEM, contract.DEFINED, contract.ANCHORED, "a"))
-#: Elements that are read with the text.
-_READ = _by_number((*marks.MARKED, _IMAGE))
-#: Elements that are read or removed before the text is read: the list of `_elements` that each is in.
+_NAMES = _by_number((*marks.MARKED, *contract.LINKS, *extraction.NAMES))
+_READ_WITH_TEXT = _by_number(extraction.READ_WITH_TEXT)
+#: Elements that are read or removed before the text is read: the list of `read_first` that each is in.
 _FIRST = {
     **dict.fromkeys(_INLINE, "inline"),
     **dict.fromkeys(_by_number(contract.NOT_TEXT), "not text"),
     **dict.fromkeys(_by_number((visible.BUTTON,)), "buttons"),
-    **dict.fromkeys(_by_number(contract.HEADINGS), "headings"),
-    **dict.fromkeys(_LINKS, "links"),
-    **_by_number(("base", contract.DEFINED, "link", "meta", "noframes", "script", "time")),
+    **{number: extraction.READ_FIRST[name] for number, name in _by_number(extraction.READ_FIRST).items()},
+    **_by_number(("noframes",)),
     **{comment.tag_id: "comments" for comment in _NEW.css("p")[0].iter()},
 }
 
@@ -54,12 +48,22 @@ class LexborExtractor:
             from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 
             return BeautifulSoupExtractor().extract(document)
-        found, without_frames = _extract(tree, root)
-        return visible.with_text_instead_of_frames(found, without_frames, self)
+        return extraction.extract(_LexborTree(tree, root), self)
 
 
-class _LexborNodes:
-    """Reads lexbor's nodes."""
+class _LexborTree:
+    """The tree of lexbor."""
+
+    def __init__(self, tree: LexborHTMLParser, root: LexborNode) -> None:
+        self._tree = tree
+        self._root = root
+        self._first: dict[str, list[LexborNode]] = {name: [] for name in _FIRST.values()}
+        by_number = {number: self._first[name] for number, name in _FIRST.items()}
+        for node in root.traverse():
+            elements = by_number.get(node.tag_id)
+            if elements is not None:
+                elements.append(node)
+        self.without_frames = next((node.text() for node in self._first["noframes"]), "")
 
     def key(self, node: LexborNode) -> int:
         return node.mem_id
@@ -71,7 +75,7 @@ class _LexborNodes:
         return node.attributes
 
     def id(self, node: LexborNode) -> str:
-        return node.id or (_LINKS.get(node.tag_id) == "a" and node.attributes.get("name")) or ""
+        return node.id or (self.name(node) == "a" and node.attributes.get("name")) or ""
 
     def parent(self, node: LexborNode) -> LexborNode | None:
         parent = node.parent
@@ -102,118 +106,55 @@ class _LexborNodes:
     def text(self, node: LexborNode) -> str:
         return contract.collapsed(node.text(separator=" "))
 
+    def root_attributes(self) -> contract.Attributes:
+        return self._root.attributes
 
-_NODES = _LexborNodes()
+    def read_first(self) -> Mapping[str, list[LexborNode]]:
+        return self._first
 
+    def anchor(self, node: LexborNode) -> str:
+        text = node.text(separator="\0")
+        if not text or text.isspace():
+            return " ".join(visible.text_of_image(image.attributes) for image in node.css("img"))
+        if "\0" not in text:
+            return text
+        within_a_word = all(part.tag_id in _INLINE for part in self.within(node))
+        return text.replace("\0", "" if within_a_word else " ")
 
-def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
-    """Return the content, and the document that a page of frames has for browsers without them."""
-    first = _elements(root)
-    # Links and metadata are read first: the steps below remove parts of the tree.
-    linking = [(_LINKS[node.tag_id], node.attributes, node) for node in first["links"]]
-    links, nofollow = contract.links_to_follow(linking, _anchor)
-    link_texts = contract.texts_of(links)
-    by_anchor = marks.anchored(_NODES, ((attributes, node) for name, attributes, node in linking if name == "a"))
-    metas = [node.attributes for node in first["meta"]]
-    description, robots = contract.description_and_directives(metas)
-    json_ld = (node.text() for node in first["script"] if contract.is_json_ld(node.attributes))
-    times = (node.attributes for node in first["time"] if _is_within(node, contract.MAIN))
-    dates = contract.dates_in(metas, json_ld, times)
-    bases = (node.attributes for node in first["base"])
-    base = next((attributes for attributes in bases if "href" in attributes), {})
-    links_of_head = [node.attributes for node in first["link"]]
-    refreshes = (node for node in first["meta"] if contract.is_refresh(node.attributes))
-    refresh = contract.refresh_in(node.attributes for node in refreshes if not _is_within(node, ("noscript",)))
-    ids = marks.section_ids(_NODES, first["headings"], by_anchor)
-    terms = marks.terms_of(_NODES, first[contract.DEFINED], by_anchor, link_texts=link_texts)
-    without_frames = next((node.text() for node in first["noframes"]), "")
-    _reduce_to_text(tree, first)
-    title = tree.css_first("title")
-    text = _read_text(tree, root, ids, link_texts)
-    found = Extract(
-        title=(_NODES.text(title) if title else "") or contract.shared_title(metas) or text.first_heading,
-        description=description,
-        headings=tuple(mark.heading for mark in text.headings),
-        body=text.body,
-        blocks=text.blocks,
-        terms=terms,
-        lang=(root.attributes.get("lang") or root.attributes.get("xml:lang") or "").strip(),
-        base=(base.get("href") or "").strip(),
-        canonical=contract.canonical_in(links_of_head),
-        alternates=contract.alternates_in(links_of_head),
-        refresh=refresh,
-        dates=dates,
-        robots=robots,
-        links=links,
-        nofollow=nofollow,
-    )
-    return found, without_frames
+    def contains(self, node: LexborNode, names: Collection[str]) -> bool:
+        return node.css_first(", ".join(names)) is not None
 
+    def reduce_to_text(self) -> None:
+        # What may occur within a word, inline tags and comments, is unwrapped.
+        first = self._first
+        hidden = [node for node in self._tree.css(visible.MAY_BE_HIDDEN) if visible.is_hidden(node.attributes)]
+        buttons = first["buttons"]
+        controls = [node for node in buttons if not marks.is_within(self, node, visible.KEEPS_BUTTONS)]
+        removed = {node.mem_id: node for node in (*hidden, *controls) if not self._is_kept(node)}
+        never_text = ("not text", "noframes", "script", "comments")
+        removed |= {node.mem_id: node for name in never_text for node in first[name]}
+        for node in removed.values():
+            # Its content stays in it, so that elements within it can be removed from it, too.
+            node.decompose(recursive=False)
+        for name in ("inline", "links", "time"):
+            for node in first[name]:
+                if node.tag_id in _INLINE and not (hidden and node.mem_id in removed):
+                    node.unwrap(delete_empty=True)
+        self._tree.merge_text_nodes()
 
-def _elements(root: LexborNode) -> Mapping[str, list[LexborNode]]:
-    """Return the elements of `_FIRST` by the name of their list, in document order."""
-    found: dict[str, list[LexborNode]] = {name: [] for name in _FIRST.values()}
-    by_number = {number: found[name] for number, name in _FIRST.items()}
-    for node in root.traverse():
-        elements = by_number.get(node.tag_id)
-        if elements is not None:
-            elements.append(node)
-    return found
+    def read_with_text(self) -> Iterable[tuple[str, LexborNode]]:
+        return ((name, node) for node in self._root.traverse() if (name := _READ_WITH_TEXT.get(node.tag_id)))
 
+    def show_instead(self, image: LexborNode, text: str) -> None:
+        image.insert_before(text)
 
-def _is_within(node: LexborNode, names: Collection[str]) -> bool:
-    parent = node.parent
-    while parent is not None and parent.tag not in names:
-        parent = parent.parent
-    return parent is not None
+    def enclose(self, node: LexborNode, opening: str, closing: str) -> None:
+        node.insert_before(opening)
+        node.insert_after(closing)
 
+    def body(self) -> str:
+        body = self._tree.body
+        return body.text(separator=marks.EDGE, skip_empty=True) if body is not None else ""
 
-def _is_kept(node: LexborNode) -> bool:
-    return node.tag in visible.NEVER_HIDDEN or node.css_first(_NEVER_BOILERPLATE) is not None
-
-
-def _anchor(node: LexborNode) -> str:
-    text = node.text(separator="\0")
-    if not text or text.isspace():
-        return " ".join(visible.text_of_image(image.attributes) for image in node.css("img"))
-    if "\0" not in text:
-        return text
-    within_a_word = all(part.tag_id in _INLINE for part in _NODES.within(node))
-    return text.replace("\0", "" if within_a_word else " ")
-
-
-def _reduce_to_text(tree: LexborHTMLParser, first: Mapping[str, list[LexborNode]]) -> None:
-    """Remove what is never shown as text, and unwrap what may occur within a word: inline tags and comments."""
-    hidden = [node for node in tree.css(visible.MAY_BE_HIDDEN) if visible.is_hidden(node.attributes)]
-    controls = [node for node in first["buttons"] if not _is_within(node, visible.KEEPS_BUTTONS)]
-    removed = {node.mem_id: node for node in (*hidden, *controls) if not _is_kept(node)}
-    removed |= {node.mem_id: node for name in ("not text", "noframes", "script", "comments") for node in first[name]}
-    for node in removed.values():
-        # Its content stays in it, so that elements within it can be removed from it, too.
-        node.decompose(recursive=False)
-    for name in ("inline", "links", "time"):
-        for node in first[name]:
-            if node.tag_id in _INLINE and not (hidden and node.mem_id in removed):
-                node.unwrap(delete_empty=True)
-    tree.merge_text_nodes()
-
-
-def _read_text(
-    tree: LexborHTMLParser, root: LexborNode, ids: Mapping[int, str], link_texts: Collection[str]
-) -> marks.Text:
-    # Only what is still in the tree: the parent of another image may be removed.
-    left = [(name, node) for node in root.traverse() if (name := _READ.get(node.tag_id))]
-    elements = marks.elements_of(_NODES, ((name, node) for name, node in left if name != _IMAGE))
-    crumbs = next((each.node for each in elements if each.sign.is_breadcrumb), None)
-    if crumbs is not None and crumbs.css_first(_NEVER_BOILERPLATE) is not None:
-        crumbs = None
-    breadcrumb = _NODES.text(crumbs) if crumbs is not None else ""
-    for image in (node for name, node in left if name == _IMAGE):
-        if instead := visible.text_of_image(image.attributes):
-            image.insert_before(instead)
-    marked = marks.marks_of(_NODES, elements, crumbs, ids)
-    for number, (node, _) in enumerate(marked):
-        node.insert_before(marks.opening(number))
-        node.insert_after(marks.CLOSING)
-    text = tree.body.text(separator=marks.EDGE, skip_empty=True) if tree.body is not None else ""
-    return marks.read(text, [mark for _, mark in marked], breadcrumb=breadcrumb, links=link_texts)
+    def _is_kept(self, node: LexborNode) -> bool:
+        return node.tag in visible.NEVER_HIDDEN or self.contains(node, boilerplate.NEVER_BOILERPLATE)

@@ -205,7 +205,7 @@ def marks_of(
         if kind == LIST and (parent := nodes.parent(node)) is not None and nodes.name(parent) == contract.ITEM:
             kind = TEXT
         region, part, _ = signs.get(key, NO_SIGN)
-        if name == boilerplate.HEADER and region == OWN and not _is_within(nodes, node, contract.MAIN):
+        if name == boilerplate.HEADER and region == OWN and not is_within(nodes, node, contract.MAIN):
             region = IN_HEADER
         if kind != TEXT or region != OWN or part:
             heading = contract.heading(nodes.text(node)) if name in contract.HEADINGS else ""
@@ -229,7 +229,8 @@ def _signs(nodes: Nodes[Node], elements: Sequence[Element[Node]]) -> dict[int, S
     return signs
 
 
-def _is_within(nodes: Nodes[Node], element: Node, names: Collection[str]) -> bool:
+def is_within(nodes: Nodes[Node], element: Node, names: Collection[str]) -> bool:
+    """Return whether an element is in one with one of these names."""
     parent = nodes.parent(element)
     while parent is not None and nodes.name(parent) not in names:
         parent = nodes.parent(parent)
