@@ -526,7 +526,7 @@ def test_a_retry_after_pauses_a_host_without_using_up_reservations(redis_url: st
 
 @pytest.fixture
 def flight(redis_url: str) -> SingleFlight:
-    return SingleFlight(get_raw_redis(redis_url), ttl=60, lease=5)
+    return SingleFlight(get_raw_redis(redis_url), seconds=5)
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_many_messages_at_once_cause_one_fetch(flight: SingleFlight) -> None:
 
 def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_url: str) -> None:
     redis = get_raw_redis(redis_url)
-    alive = SingleFlight(redis, ttl=60, lease=1)
+    alive = SingleFlight(redis, seconds=1)
     began, release = threading.Event(), threading.Event()
 
     def slow() -> FetchResult:
@@ -585,15 +585,15 @@ def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_u
     start = redis.time()[0]
     eventually(lambda: redis.time()[0] - start >= 3, "three leases have passed")
     with pytest.raises(Postpone):
-        SingleFlight(redis, ttl=60).fetch("c", "crawl", "k", lambda: pytest.fail("fetched twice"))
+        SingleFlight(redis).fetch("c", "crawl", "k", lambda: pytest.fail("fetched twice"))
     release.set()
     thread.join()
 
-    redis.set("perennial:crawl:c:visit:" + fingerprint("other") + ":by", "a worker that died", px=500)
+    redis.set("perennial:lease:crawl:c:visit:" + fingerprint("other"), "a worker that died", px=500)
 
     def fetched() -> bool:
         try:
-            return SingleFlight(redis, ttl=60).fetch("c", "index", "other", lambda: Gone(why="410")) == Gone(why="410")
+            return SingleFlight(redis).fetch("c", "index", "other", lambda: Gone(why="410")) == Gone(why="410")
         except Postpone:
             return False
 
@@ -653,7 +653,7 @@ def test_a_worker_that_lost_its_lease_shares_no_result_of_a_page_that_is_complet
     kinds: tuple[MessageKind, ...] = ("index", "crawl")
 
     def slow() -> FetchResult:
-        redis.delete(f"perennial:crawl:c:visit:{fingerprint('k')}:by")
+        redis.delete(f"perennial:lease:crawl:c:visit:{fingerprint('k')}")
         for kind in kinds:
             assert flight.fetch("c", kind, "k", lambda: gone) == gone
             complete(frontier, kind, "k")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import fields
-from pathlib import Path
+from functools import partial
+from typing import Final
 
 import zstandard
 from redis import Redis
@@ -17,13 +18,13 @@ from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.values import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
 from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged
 from app.crawl.urls import Excluded, Link
-from app.redis_state.client import load_script
-from app.redis_state.lease import Renewer
+from app.redis_state.client import PREFIX
+from app.redis_state.lease import lease
 from app.storage.layout import page_from_fields, to_fields
 
-#: Seconds that the second message waits for the first one's result before it is postponed. A fast site responds
-#: within them, and a hop through a delay queue costs more than the wait.
-_SHORT_WAIT = 0.05
+#: Seconds that the second message waits for the first one's result before it is postponed, and between two look-ups.
+#: A fast site responds within them, and a hop through a delay queue costs more than the wait.
+_SHORT_WAIT, _PAUSE = 0.05, 0.005
 
 #: Seconds that `index` and `crawl` of one page share a response. The second message rarely waits for so long.
 _RESPONSE_TTL = 3_600
@@ -31,23 +32,20 @@ _RESPONSE_TTL = 3_600
 #: Seconds of the postponement when the response takes longer.
 _POSTPONEMENT = 0.5
 
+#: No result is shared: the page must be fetched.
+_MISSING: Final = Skipped(why="")
+
 
 class SingleFlight:
-    """Shares fetch results through Redis, at most for `ttl` seconds.
+    """Shares fetch results through Redis, at most for an hour.
 
     A result is deleted when both messages of its page are completed: the frontier's `complete` does that.
-    While a fetch runs, its worker holds a lease on the page; `lease` seconds after a worker died another may fetch.
+    While a fetch runs, its worker holds a lease on the page; `seconds` after a worker died another may fetch.
     """
 
-    def __init__(self, redis: Redis, *, ttl: int = _RESPONSE_TTL, lease: float = 10.0) -> None:
+    def __init__(self, redis: Redis, *, seconds: float = 10.0) -> None:
         self._redis = redis
-        self._renewer = Renewer(seconds=lease)
-        self._ttl = ttl
-        self._lease_ms = int(lease * 1_000)
-        folder = Path(__file__).parent
-        self._begin = load_script(redis, folder / "single_flight_begin.lua")
-        self._end = load_script(redis, folder / "single_flight_end.lua")
-        self._renew = redis.register_script(Lock.LUA_REACQUIRE_SCRIPT)
+        self._seconds = seconds
 
     def fetch(
         self, crawl_id: str, kind: MessageKind, canonical_key: str, get: Callable[[], FetchResult], *, domain: str = ""
@@ -57,34 +55,45 @@ class SingleFlight:
         Raises Postpone when another worker is still fetching, and whatever `get` raises. With `domain`, raises
         InvalidMessage if the crawl is one of another domain.
         """
-        token, crawl = uuid.uuid4().bytes, crawl_key(crawl_id)
-        result_key = f"{crawl}:visit:{fingerprint(canonical_key)}"
-        lease_key = f"{result_key}:by"
-        keys = [f"{crawl}:pages", result_key, lease_key, crawl]
-        arguments = [message_name(kind, canonical_key), token, self._lease_ms, domain]
-        deadline, pause = time.monotonic() + _SHORT_WAIT, 0.002
-        state, *shared = self._begin(keys=keys, args=arguments)
-        while state == b"busy" and time.monotonic() < deadline:
-            time.sleep(pause)
-            pause *= 2
-            state, *shared = self._begin(keys=keys, args=arguments)
-        if state == b"foreign":
-            raise InvalidMessage(foreign_crawl(crawl_id, str(shared[0], "utf-8", "replace"), domain))
-        if state == b"busy":
-            raise Postpone(_POSTPONEMENT, f"another worker is fetching {canonical_key}", code="page-busy")
-        if state == b"done":
-            return None
-        if state == b"visit":
-            return _load(shared[0])
-        dumped = b""
-        self._renewer.add(lease_key, lambda: self._renew(keys=[lease_key], args=[token, self._lease_ms]))
-        try:
+        key = f"{crawl_key(crawl_id)}:visit:{fingerprint(canonical_key)}"
+        shared = partial(self._shared, crawl_id, message_name(kind, canonical_key), key, domain)
+        deadline, lock = time.monotonic() + _SHORT_WAIT, None
+        with ExitStack() as stack:
+            # Also with the lease: the holder before may have shared its result.
+            while (found := shared()) is _MISSING and lock is None:
+                lock = self._taken(stack, key, deadline)
+            if found is not _MISSING or lock is None:
+                return found
             result = get()
-            dumped = _dump(result)
-        finally:
-            self._renewer.remove(lease_key)
-            self._end(keys=[result_key, lease_key], args=[token, dumped, self._ttl])
-        return result
+            # Without the lease, another worker may have shared its own, and both messages may be completed.
+            if lock.owned():
+                self._redis.set(key, _dump(result), ex=_RESPONSE_TTL)
+            return result
+
+    def _shared(self, crawl_id: str, message: str, result_key: str, domain: str) -> FetchResult | None:
+        """Return the shared result, _MISSING without one, and None for a message that needs none any more."""
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hmget(key, "domain", "state")
+        pipe.hget(f"{key}:pages", message)
+        pipe.get(result_key)
+        (owner, state), own_state, result = pipe.execute()
+        if owner and domain and owner != domain.encode():
+            raise InvalidMessage(foreign_crawl(crawl_id, str(owner, "utf-8", "replace"), domain))
+        if own_state == b"d" or state == b"cancelled":
+            return None
+        return _load(result) if result else _MISSING
+
+    def _taken(self, stack: ExitStack, key: str, deadline: float) -> Lock | None:
+        """Take the lease on a page; None while another worker holds it, which raises Postpone after the deadline."""
+        name = key.removeprefix(PREFIX)
+        try:
+            return stack.enter_context(lease(self._redis, name, seconds=self._seconds, retry_after=_POSTPONEMENT))
+        except Postpone:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE)
+            return None
 
 
 _RESULTS: dict[str, type[FetchResult]] = {
