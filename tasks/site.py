@@ -25,10 +25,8 @@ from app.crawl.frontier.values import (
     Completed,
     Crawl,
     FoundPage,
-    Host,
     MessageKind,
-    PageMessage,
-    key_of,
+    found_page,
 )
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult, Redirected, links_of
@@ -36,7 +34,7 @@ from app.crawl.read.cpu_limit import limit_was_exceeded
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import complete_dead, entry_of, message_of
+from app.crawl.steps import complete_dead, entry_of
 from app.crawl.urls import Link, Target, canonical_key, host_of
 from app.messages.envelopes import delayed_message, site_message
 from app.notifications.events import crawl_ended
@@ -150,9 +148,8 @@ def page(self: Any, **message: Any) -> None:
         raise InvalidMessage(f"more: its pages have other robots.txt than {targets[0].url}")
     first, headers = targets[0], self.request.headers or {}
     if len(targets) > 1 and _is_again(self.request):
-        host = Host(host_of(first.url), delay=0, concurrency=1)
-        process.frontier.release(first.crawl_id, "page", key_of(first), host, failed=False)
-        alone = Admitted(tuple(message_of(each) for each in targets))
+        process.frontier.release(first.crawl_id, "page", first.key, host_of(first.url), failed=False)
+        alone = Admitted(tuple(map(found_page, targets)))
         process.publisher.publish(page_messages(first.domain, first.crawl_id, alone))
         return
     too_complex = limit_was_exceeded(headers)
@@ -181,7 +178,7 @@ def _is_again(request: Any) -> bool:
 def _retry_alone(page: Target, error: Exception) -> None:
     """Publish the message of a page that failed beside others, as the policy decides on its first failed run."""
     process, name = context(), "site.page"
-    [sent] = page_messages(page.domain, page.crawl_id, Admitted((message_of(page),)))
+    [sent] = page_messages(page.domain, page.crawl_id, Admitted((found_page(page),)))
     kind, address = (sent.content_type, sent.content_encoding), (PAGE, sent.routing_key, sent.exchange)
     delivery, failure = (
         Delivery(sent.body, sent.headers, sent.properties, *kind, *address),
@@ -255,7 +252,7 @@ def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoi
 
     Pages under one robots.txt share messages, each `page` with `more`.
     """
-    budgets, alone, shared = context().budgets, [], dict[str, list[PageMessage]]()
+    budgets, alone, shared = context().budgets, [], dict[str, list[FoundPage]]()
     for each in admitted.messages:
         if each.kind == "page":
             shared.setdefault(robots_url(each.url), []).append(each)
@@ -278,7 +275,7 @@ def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoi
     ]
 
 
-def _fields_of(page: PageMessage) -> dict[str, Any]:
+def _fields_of(page: FoundPage) -> dict[str, Any]:
     """Return the fields of a message that name a page."""
     fields = {"url": page.url, "depth": page.depth}
     others = {"referrer": page.referrer, "redirects": page.redirects, "role": page.role}

@@ -204,7 +204,7 @@ class PageWork:
 
     def _with_found(self, run: UrlRun) -> UrlRun:
         """Return a run with the links of its page; of a start page, also with its probe and beside its robots.txt."""
-        target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.key)
+        target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
         redirects = target.redirects + 1 if run.kind == "page" and isinstance(result, Redirected) else 0
         links, excluded, found = links_of(result), result.excluded, list[FoundPage]()
         if target.depth == 0 and not is_move(result):

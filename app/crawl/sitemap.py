@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.crawl.fetch.robots import robots_url
-from app.crawl.frontier.values import FoundPage, key_of
+from app.crawl.frontier.values import FoundPage
 from app.crawl.read.classify import Redirected, Skipped, without_content
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
@@ -30,10 +30,10 @@ class SitemapWork:
 
     def of_robots_txt(self, start: UrlRun) -> UrlRun:
         """Return the run of the robots.txt of a start page, with the sitemaps that it names. It needs no request."""
-        url, own_id = robots_url(start.target.url), page_id(start.key)
+        url, own_id = robots_url(start.target.url), page_id(start.target.key)
         key, below = canonical_key(url), start.target.depth + 1
         target = replace(start.target, url=url, canonical_key=key, depth=below, referrer=own_id, role=SITEMAP)
-        run = replace(start, target=target, key=key_of(target), kind="page", member=False, text="")
+        run = replace(start, target=target, kind="page", member=False, text="")
         return self.work(run, too_complex=False)
 
     def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
@@ -49,7 +49,7 @@ class SitemapWork:
         If a part of it was not read, the crawl is noted as cut: pages that only this part names are no vanished ones.
         Of a sitemap that the site may not have, this holds if an earlier crawl has read it.
         """
-        frontier, target, policy, own_id = self._steps.frontier, run.target, run.policy, page_id(run.key)
+        frontier, target, policy, own_id = self._steps.frontier, run.target, run.policy, page_id(run.target.key)
         follows = target.redirects < policy.traps.redirects and target.depth < MAX_NESTING
         sitemaps = read.sitemaps if follows else ()
         was_read = run.entered.former is not None

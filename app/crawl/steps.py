@@ -27,8 +27,7 @@ from app.crawl.frontier.values import (
     FoundPage,
     Host,
     MessageKind,
-    PageMessage,
-    key_of,
+    found_page,
     message_name,
 )
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain
@@ -47,7 +46,7 @@ from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.entries import UrlEntry, first_links
 from app.crawl.record.reasons import Reason
-from app.crawl.urls import SITEMAP, Target, canonical_key, host_of
+from app.crawl.urls import SITEMAP, Target, host_of
 from app.errors import FetchError, ServerError
 from app.http.response import Response
 from app.storage.layout import page_id
@@ -71,14 +70,13 @@ _NO_RESULT: Final = Skipped(why="")
 class UrlRun:
     """One run of a URL's message, with what is known of the URL: each step returns it with more.
 
-    `key` names it in the frontier and in the crawl record, which a client's crawl does not have: `recorded` is false.
+    A client's crawl has no record: `recorded` is false.
     `member` says whether the page belongs in the pack, `text` is its `text_hash`. `found` are the URLs that it leads
     to, `excluded` those that are not followed, with their reasons. `error` is why it failed beside other URLs.
     `is_last`: no further URL of its message is to be requested now. `beside` are runs that are completed with it.
     """
 
     target: Target
-    key: str
     policy: CrawlPolicy
     client: SiteClient
     rules: RobotsRules
@@ -121,12 +119,12 @@ class Steps:
 
         Raises RobotsUnavailable, and Postpone while another worker requests the robots.txt.
         """
-        policy, key = self.policies(target.domain), key_of(target)
+        policy = self.policies(target.domain)
         client = self._clients.of(policy.request)
         rules = self._robots.rules(target.url, client, policy.settings, domain=target.domain)
         name, delay = host_of(target.url), max(policy.settings.host_delay, rules.crawl_delay or 0)
         host = Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
-        return UrlRun(target=target, key=key, policy=policy, client=client, rules=rules, host=host)
+        return UrlRun(target=target, policy=policy, client=client, rules=rules, host=host)
 
     def enter(self, targets: Sequence[Target], *, message_id: str, due: bool = False) -> list[UrlRun]:
         """Begin the run of a message of URLs of one host, in a crawl that Redis may have lost.
@@ -137,14 +135,10 @@ class Steps:
         """
         first = self.begin(targets[0])
         target, policy = first.target, first.policy
-        runs = [replace(first, target=each, key=key_of(each)) for each in targets]
-        links = [
-            FoundPage(each.url, each.canonical_key, each.depth, each.referrer, each.redirects, each.role)
-            for each in targets
-        ]
+        runs = [replace(first, target=each) for each in targets]
         enter = partial(
             self.frontier.enter,
-            *(target.crawl_id, target.domain, links, first.host),
+            *(target.crawl_id, target.domain, list(map(found_page, targets)), first.host),
             message_id=message_id,
             due=due,
             traps=policy.traps,
@@ -179,11 +173,11 @@ class Steps:
                 else:
                     fetched += 1
                     ended.append(_worked(run, work, alone=len(runs) == 1))
-        again = [message_of(run.target) for run in left]
+        again = [found_page(run.target) for run in left]
         again += [message for run in runs for message in run.entered.handover.messages]
         most = 1 if runs[0].host.delay else MOST_PAGES
         if not ended:
-            return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].key))
+            return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].target.key))
         pace = int(BATCH_SECONDS * fetched / max(0.001, time.monotonic() - began))
         is_pace = fetched and runs[0].target.role != SITEMAP
         completed = self.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
@@ -210,7 +204,7 @@ class Steps:
             failed = not isinstance(error, Postpone)
             for run in runs:
                 crawl_id, reason = run.target.crawl_id, _text_of(error)
-                self.frontier.release(crawl_id, run.kind, run.key, run.host, failed=failed, error=reason)
+                self.frontier.release(crawl_id, run.kind, run.target.key, run.host.name, failed=failed, error=reason)
             raise
 
     def complete(self, runs: Sequence[UrlRun], *, batch: int = 0) -> Completed:
@@ -251,15 +245,10 @@ def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def message_of(target: Target) -> PageMessage:
-    """Return the message of a page of a crawl alone."""
-    return PageMessage("page", target.url, target.depth, target.referrer, target.redirects, target.role)
-
-
 def _completion_of(run: UrlRun) -> Completion:
     """Return how a URL's run ends, which is counted. Of a `crawl`, the record gets no line."""
     if run.error:
-        return Completion(kind=run.kind, canonical_key=run.key, state="f", error=_text_of(run.error))
+        return Completion(kind=run.kind, canonical_key=run.target.key, state="f", error=_text_of(run.error))
     entry, line = entry_of(run.target, run.result), ""
     if run.kind != "crawl":
         CRAWLED_URLS.add(entry.state, entry.reason)
@@ -269,7 +258,7 @@ def _completion_of(run: UrlRun) -> Completion:
         line = entry.to_line().decode()
     return Completion(
         kind=run.kind,
-        canonical_key=run.key,
+        canonical_key=run.target.key,
         line=line,
         indexed=run.member,
         links=run.found,
@@ -298,7 +287,7 @@ def entry_of(target: Target, result: FetchResult) -> UrlEntry:
     """Return the entry of the crawl record for the result of a page, or of a sitemap."""
     entry = UrlEntry(
         url=target.url,
-        page_id=page_id(key_of(target)),
+        page_id=page_id(target.key),
         state="indexed",
         at=time.time(),
         depth=target.depth,
@@ -330,10 +319,10 @@ def entry_of(target: Target, result: FetchResult) -> UrlEntry:
     return entry
 
 
-def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[PageMessage]) -> None:
+def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[FoundPage]) -> None:
     """Complete messages that vanished from the broker again and again. What is stored of their pages stays."""
     for each in messages:
-        target = Target(each.url, domain, canonical_key(each.url), crawl_id, each.depth, role=each.role)
+        target = Target(each.url, domain, each.canonical_key, crawl_id, each.depth, role=each.role)
         complete_dead(frontier, target, each.kind, lost=True)
 
 
@@ -342,7 +331,7 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
 
     The crawl is noted as cut if the pages that the message leads to are unknown then.
     """
-    key = key_of(target)
+    key = target.key
     crawl = frontier.crawl(target.crawl_id)
     if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
         return

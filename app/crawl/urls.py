@@ -92,6 +92,16 @@ class Target:
     redirects: int = 0
     role: str = ""
 
+    @property
+    def key(self) -> str:
+        """The frontier's name of the URL, by its role."""
+        return frontier_key(self.canonical_key, self.role)
+
+
+def frontier_key(canonical_key: str, role: str = "") -> str:
+    """Return what the frontier and the crawl record name a URL by: as a sitemap it is another one than as a page."""
+    return f"{role} {canonical_key}" if role == SITEMAP else canonical_key
+
 
 def parse_target(message: Mapping[str, Any], *, any_host: bool = False) -> Target:
     """Return the page that a message names by `url`, or else by `domain`, `path` and `scheme`.

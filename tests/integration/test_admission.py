@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from app.broker.errors import Postpone
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Admitted, Completion, Crawl, FoundPage, Host, PageMessage
+from app.crawl.frontier.values import Admitted, Completion, Crawl, FoundPage, Host
 from app.crawl.frontier.view import CrawlView
 from app.redis_state.client import ConnectionCount, get_redis
 from tests.support.redis_proxy import RedisProxy, Trouble
@@ -42,7 +42,7 @@ class World:
     site: dict[int, list[int]]
     window: int
     batch: int
-    messages: list[tuple[Sequence[PageMessage], int, bool]] = field(default_factory=list)
+    messages: list[tuple[Sequence[FoundPage], int, bool]] = field(default_factory=list)
     fetched: Counter[str] = field(default_factory=Counter)
     published: int = 0
     deaths: int = 0
@@ -52,7 +52,7 @@ class World:
         self.host = Host(DOMAIN, 0, self.window)
         self.workers = [Frontier(self.redis, ttl=60) for _ in range(2)]
         self.workers[0].begin(Crawl("c", DOMAIN, url(0), datetime.now(UTC), recorded=True))
-        self.publish(Admitted((PageMessage("page", url(0), 0, ""),)))
+        self.publish(Admitted((FoundPage(url(0), url(0), 0),)))
 
     def publish(self, admitted: Admitted) -> None:
         for at in range(0, len(admitted.messages), admitted.batch):
@@ -77,12 +77,12 @@ class World:
             self.messages.append((message, own_id, True))
             with suppress(OutOfMemoryError):
                 for link in links:
-                    frontier.release("c", "page", link.url, self.host, failed=True)
+                    frontier.release("c", "page", link.url, DOMAIN, failed=True)
         elif fetched := [page for page, each in zip(message, entered, strict=True) if each.fetch]:
             self.complete(fetched, (message, own_id, again), worker, fault)
 
     def complete(
-        self, fetched: list[PageMessage], whole: tuple[Sequence[PageMessage], int, bool], worker: int, fault: str
+        self, fetched: list[FoundPage], whole: tuple[Sequence[FoundPage], int, bool], worker: int, fault: str
     ) -> None:
         """Complete the pages of a message together. With the fault `one fails`, one of several does."""
         frontier, failed = self.workers[worker], fetched[:1] if fault == "one fails" and len(fetched) > 1 else []
@@ -110,7 +110,7 @@ class World:
             return
         frontier.note_handed_over("c", completed.name)
 
-    def die(self, message: Sequence[PageMessage], own_id: int, worker: int) -> None:
+    def die(self, message: Sequence[FoundPage], own_id: int, worker: int) -> None:
         """Let the broker deliver the message again, to a new process. It repeats its pages at most."""
         self.deaths += len(message)
         self.messages.append((message, own_id, True))

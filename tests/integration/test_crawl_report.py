@@ -140,7 +140,7 @@ def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context,
     complete(process, policy, "a", "Amber" + links("none"))
     complete(process, policy, "none", Gone(why="404", status=404))
     enter_one(process.frontier, "c", DOMAIN, FoundPage(url("down"), url("down"), 1), HOST, message_id="m")
-    process.frontier.release("c", "page", url("down"), HOST, failed=True, error="ServerError: 500")
+    process.frontier.release("c", "page", url("down"), HOST.name, failed=True, error="ServerError: 500")
     complete_dead(process.frontier, target("down"), "page")
     error = "1 attempt failed, the last with: ServerError: 500"
     assert invoked("broken-links", DOMAIN, exit_code=1).splitlines() == [
@@ -159,7 +159,7 @@ def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_at
 ) -> None:
     for number in (1, 2):
         enter_one(process.frontier, "c", DOMAIN, FoundPage(url("a"), url("a"), 1), HOST, message_id="m")
-        process.frontier.release("c", "page", url("a"), HOST, failed=True, error=f"ServerError: {number}")
+        process.frontier.release("c", "page", url("a"), HOST.name, failed=True, error=f"ServerError: {number}")
     found: dict[str, Any] = json.loads(invoked("explain", url("a"), "--json"))
     assert found["failures"] | {"at": 0} == {"number": 2, "error": "ServerError: 2", "at": 0}
     assert found["next_attempt"] == found["failures"]["at"] + 2 * process.settings.retry_timeout_ms / 1_000

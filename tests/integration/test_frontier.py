@@ -173,7 +173,7 @@ def test_a_failed_page_leaves_the_window_and_the_next_refill_admits_another(fron
     complete(frontier, "page", "start", "1", "2", host=narrow)
     enter(frontier, "1", host=narrow)
     assert list(frontier.refill(stalled=60)) == []
-    frontier.release("c", "page", "1", narrow, failed=True)
+    frontier.release("c", "page", "1", narrow.name, failed=True)
     [refill] = frontier.refill(stalled=60)
     assert (refill.crawl_id, refill.domain, urls(refill.admitted)) == ("c", "a.gov", ["2"])
     # It is returned until its publication is noted: a tick may die before that.
@@ -189,7 +189,7 @@ def test_a_host_on_hold_takes_no_page_and_its_pages_go_back_to_the_backlog_witho
     enter(frontier, "start")
     complete(frontier, "page", "start", "1", "2", "3")
     enter(frontier, "2")
-    frontier.release("c", "page", "2", HOST, failed=True)
+    frontier.release("c", "page", "2", HOST.name, failed=True)
     HostRateLimiter(get_redis(redis_url)).pause("a.gov", 0.3)
     assert not enter(frontier, "1").fetch
     progress = frontier.progress("a.gov")
@@ -267,7 +267,7 @@ def test_open_messages_of_a_crawl_without_progress_are_returned_to_be_published_
     enter(frontier, "start")
     complete(frontier, "page", "start", "1", "2")
     frontier.note_published("c", [link("pair")])
-    frontier.release("c", "page", "1", HOST, failed=True)
+    frontier.release("c", "page", "1", HOST.name, failed=True)
     [stalled] = frontier.refill(stalled=-1)
     assert (stalled.ended, stalled.admitted.messages) == (False, ())
     messages, rounds = frontier.open_pages("c")

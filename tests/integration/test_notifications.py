@@ -477,7 +477,7 @@ def test_a_site_is_unreachable_after_two_failed_requests_of_its_start_page(
 
     def fail(error: str) -> None:
         enter_one(frontier, "c1", "a.gov", start, host, message_id="m")
-        frontier.release("c1", "page", start.canonical_key, host, failed=True, error=error)
+        frontier.release("c1", "page", start.canonical_key, host.name, failed=True, error=error)
 
     fail("OutOfScope: another")
     fail("OutOfScope: another")

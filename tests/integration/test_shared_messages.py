@@ -13,7 +13,7 @@ import pytest
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.headers import ITERATION
-from app.crawl.frontier.values import Admitted, Crawl, FoundPage, PageMessage, crawl_key
+from app.crawl.frontier.values import Admitted, Crawl, FoundPage, crawl_key
 from app.timers.timers import full_pack
 from config.routes import PAGE
 from tasks.base import Context
@@ -133,7 +133,7 @@ def test_only_pages_under_one_robots_txt_share_a_message(
     process: Context, broker: Broker, site: Site, message: dict[str, Any]
 ) -> None:
     urls = ["http://site.example/a", "https://site.example/b", "http://site.example/c"]
-    alone = Admitted(tuple(PageMessage("page", url, 1, "") for url in urls), batch=16)
+    alone = Admitted(tuple(FoundPage(url, url, 1) for url in urls), batch=16)
     bodies = [json.loads(each.body) for each in page_messages("site.example", "c", alone)]
     assert [(each["url"], len(each.get("more", []))) for each in bodies] == [(urls[0], 1), (urls[1], 0)]
     foreign = message | {"more": [{"url": site.at("/b").replace("http://", "https://"), "depth": 1}]}

@@ -8,7 +8,7 @@ from typing import Any
 from app.crawl.fetch.clients import SiteClients
 from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Completed, Completion, Entered, FoundPage, Host, MessageKind, frontier_key
+from app.crawl.frontier.values import Completed, Completion, Entered, FoundPage, Host, MessageKind
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
 from app.crawl.steps import UrlRun
@@ -23,8 +23,7 @@ def run_of(
     policy = policy or process.policies(target.domain)
     client = SiteClients(process.settings).of(policy.request)
     rules = RobotsRules.parse("", user_agent=policy.request.user_agent)
-    host, key = Host(target.domain, 0, 2), frontier_key(target.canonical_key, target.role)
-    run = UrlRun(target=target, key=key, policy=policy, client=client, rules=rules, host=host)
+    run = UrlRun(target=target, policy=policy, client=client, rules=rules, host=Host(target.domain, 0, 2))
     return replace(run, result=result, member=member)
 
 

@@ -29,14 +29,12 @@ from app.crawl.frontier.values import (
     FoundPage,
     Host,
     MessageKind,
-    PageMessage,
     Refill,
     admitted_of,
     crawl_key,
     crawls_key,
     fingerprint,
     foreign_crawl,
-    frontier_key,
     host_keys,
     latest_key,
     message_name,
@@ -49,7 +47,7 @@ from app.crawl.record.entries import STORED_STATES, Former, UrlEntry
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import TrapLimits
-from app.crawl.urls import SITEMAP, canonical_key, host_of
+from app.crawl.urls import SITEMAP, canonical_key, frontier_key, host_of
 from app.redis_state.client import PREFIX, connections_of, load_script
 from app.redis_state.epoch import EPOCH
 
@@ -239,12 +237,12 @@ class Frontier(CrawlView):
         return bool(self._add_line(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[line, uuid.uuid4().hex]))
 
     def release(
-        self, crawl_id: str, kind: MessageKind, canonical_key: str, host: Host, *, failed: bool, error: str = ""
+        self, crawl_id: str, kind: MessageKind, canonical_key: str, host: str, *, failed: bool, error: str = ""
     ) -> None:
         """End a run that did not complete its message. One that failed leaves the admission window until its retry."""
         key = crawl_key(crawl_id)
         self._release(
-            keys=[*parts_of(key, "admitted", "retrying"), host_keys(host.name)[1], f"{key}:failures"],
+            keys=[*parts_of(key, "admitted", "retrying"), host_keys(host)[1], f"{key}:failures"],
             args=[message_name(kind, canonical_key), int(failed), error[:MAX_ERROR], self._ttl],
         )
 
@@ -261,7 +259,7 @@ class Frontier(CrawlView):
         """Note that the pages of a refill are published. Those that another tick has admitted since stay noted."""
         self._redis.srem(f"{crawl_key(refill.crawl_id)}:refilled", *refill.names)
 
-    def open_pages(self, crawl_id: str) -> tuple[tuple[PageMessage, ...], int]:
+    def open_pages(self, crawl_id: str) -> tuple[tuple[FoundPage, ...], int]:
         """Return the open messages of a crawl, to be published again, and how often that was since its last progress.
 
         The crawl's idle time begins again.
@@ -272,7 +270,7 @@ class Frontier(CrawlView):
         self._redis.hset(key, mapping={"last": seconds, "rounds": rounds})
         return self.open_page_messages(crawl_id), rounds
 
-    def readmit(self, crawl_id: str) -> tuple[PageMessage, ...]:
+    def readmit(self, crawl_id: str) -> tuple[FoundPage, ...]:
         """Return the open messages of a crawl, to be published again since Redis may have lost its last writes.
 
         Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host. The note

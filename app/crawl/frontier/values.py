@@ -15,7 +15,7 @@ from app.crawl.record.entries import Former, UrlEntry
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import charges
-from app.crawl.urls import SITEMAP, Target, canonical_key
+from app.crawl.urls import SITEMAP, Target, canonical_key, frontier_key
 from app.redis_state.client import PREFIX
 from app.storage.layout import page_id
 
@@ -87,6 +87,7 @@ class FoundPage(NamedTuple):
     """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty.
 
     `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`, `probe` or, for a page, empty.
+    `kind` is that of its message.
     """
 
     url: str
@@ -95,11 +96,17 @@ class FoundPage(NamedTuple):
     referrer: str = ""
     redirects: int = 0
     role: str = ""
+    kind: MessageKind = "page"
+
+    @property
+    def key(self) -> str:
+        """The frontier's name of the page, by its role."""
+        return frontier_key(self.canonical_key, self.role)
 
     @property
     def name(self) -> str:
         """The name of its message in Redis."""
-        return fingerprint(frontier_key(self.canonical_key, self.role))
+        return message_name(self.kind, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +116,6 @@ class FetchedPage:
     canonical_key: str
     member: bool
     text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PageMessage:
-    """A message of a page that is to be published."""
-
-    kind: MessageKind
-    url: str
-    depth: int
-    referrer: str
-    redirects: int = 0
-    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +135,7 @@ class Host:
 class Admitted:
     """Pages to publish, up to `batch` in one message, each to be delivered after `wait` seconds."""
 
-    messages: tuple[PageMessage, ...] = ()
+    messages: tuple[FoundPage, ...] = ()
     wait: float = 0.0
     batch: int = 1
 
@@ -258,14 +253,9 @@ def fingerprint(key: str) -> str:
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
-def frontier_key(canonical_key: str, role: str = "") -> str:
-    """Return what the frontier and the crawl record name a URL by: as a sitemap it is another one than as a page."""
-    return f"{role} {canonical_key}" if role == SITEMAP else canonical_key
-
-
-def key_of(target: Target) -> str:
-    """Return the frontier's name of the URL of a message, by its role."""
-    return frontier_key(target.canonical_key, target.role)
+def found_page(target: Target) -> FoundPage:
+    """Return the page that a `page` message names, as its crawl found it."""
+    return FoundPage(target.url, target.canonical_key, target.depth, target.referrer, target.redirects, target.role)
 
 
 def is_sitemap(entry: UrlEntry) -> bool:
@@ -309,13 +299,19 @@ def to_entry(link: FoundPage) -> str:
     return _ENCODER.encode([link.url, link.depth, link.referrer, link.redirects, link.role, charged])
 
 
+def from_entry(entry: str, kind: MessageKind = "page") -> FoundPage:
+    """Return the page of an output of `to_entry`."""
+    url, depth, referrer, redirects, role = json.loads(entry)[:5]
+    return FoundPage(url, canonical_key(url), depth, referrer, redirects, role, kind)
+
+
 def admitted_of(items: Iterable[str], wait: float, batch: int = 1) -> Admitted:
     """Return the messages of backlog items: each is a message's name, then its entry."""
     messages = []
     for item in items:
         name, entry = item[: item.index("[")], item[item.index("[") :]
         kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > NAME_LENGTH else "page"
-        messages.append(PageMessage(kind, *json.loads(entry)[:5]))
+        messages.append(from_entry(entry, kind))
     return Admitted(tuple(messages), wait, batch)
 
 

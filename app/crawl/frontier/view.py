@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable
 
@@ -22,13 +21,13 @@ from app.crawl.frontier.values import (
     Failures,
     FoundPage,
     MessageKind,
-    PageMessage,
     Progress,
     admitted_of,
     crawl_key,
     crawl_of_fields,
     crawls_key,
     foreign_crawl,
+    from_entry,
     latest_key,
     message_name,
 )
@@ -89,7 +88,7 @@ class CrawlView:
         rows = pipe.execute()
         return {str(domain): (str(state or "running"), int(dead or 0)) for domain, state, dead in rows if domain}
 
-    def open_page_messages(self, crawl_id: str) -> tuple[PageMessage, ...]:
+    def open_page_messages(self, crawl_id: str) -> tuple[FoundPage, ...]:
         """Return the messages of a crawl that are published and not completed, also those that wait for a retry."""
         key = crawl_key(crawl_id)
         pipe = self._redis.pipeline(transaction=False)
@@ -238,8 +237,7 @@ class CrawlView:
         for name, state in zip(names, states, strict=True):
             if state is None:
                 reason, bracket, entry = str(entries[name]).partition("[")
-                url, depth, referrer, redirects, role = json.loads(bracket + entry)[:5]
-                listed.append((reason, FoundPage(url, "", depth, referrer, redirects, role)))
+                listed.append((reason, from_entry(bracket + entry)))
         exact = Counter(reason for reason, _ in listed)
         counts = {
             str(code): number if number > LISTED else exact[code]

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Final
 
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import ExcludedUrls, frontier_key, is_sitemap
+from app.crawl.frontier.values import ExcludedUrls, is_sitemap
 from app.crawl.record.crawls import CrawlRecord, latest_crawl, read_crawl
 from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.keys import CrawlRef
@@ -148,7 +148,7 @@ def excluded_entries(excluded: ExcludedUrls, *, at: float) -> list[UrlEntry]:
     return [
         UrlEntry(
             url=link.url,
-            page_id=page_id(frontier_key(canonical_key(link.url), link.role)),
+            page_id=page_id(link.key),
             state="excluded",
             reason=reason,
             at=at,

@@ -8,12 +8,12 @@ from itertools import chain
 from typing import Any
 
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Failures, MessageKind, frontier_key
+from app.crawl.frontier.values import Failures, MessageKind
 from app.crawl.record.crawls import list_crawls
 from app.crawl.record.entries import UrlEntry
 from app.crawl.record.segments import read_entries, read_excluded
 from app.crawl.reports.crawl_report import read_report
-from app.crawl.urls import SITEMAP, Target
+from app.crawl.urls import SITEMAP, Target, frontier_key
 from app.errors import ObjectDamaged
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
 from app.storage.store import ObjectStore
