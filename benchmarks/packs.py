@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from app.crawl.read.classify import Indexed, classify
+from app.crawl.read.classify import classify
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.urls import Scope
 from app.http.response import Response
@@ -42,5 +42,5 @@ def pages(domain: str, folder: Path) -> Iterator[Page]:
         url = f"https://{domain}/{quote(file.relative_to(folder).as_posix())}"
         response = Response(url=url, status=200, headers={"content-type": "text/html"}, body=file.read_bytes())
         visit = classify(response, scope=scope, extractor=parser)
-        if isinstance(visit, Indexed):
+        if visit.page:
             yield visit.page

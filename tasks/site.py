@@ -29,7 +29,7 @@ from app.crawl.frontier.values import (
     found_page,
 )
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
-from app.crawl.read.classify import FetchResult, Redirected, links_of
+from app.crawl.read.classify import FetchResult
 from app.crawl.read.cpu_limit import limit_was_exceeded
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
@@ -133,7 +133,7 @@ def crawl(self: Any, **message: Any) -> None:
     if target := redirect_of_start_page(page, result):
         _move(page, target)
     elif not recorded:
-        _publish_pairs(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)
+        _publish_pairs(page.domain, page.crawl_id, result.links, depth=page.depth + 1)
     publish_admitted(page, process.pages.complete_message(page, "crawl", result, recorded=recorded))
 
 
@@ -215,7 +215,7 @@ def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> Fetch
     former = process.frontier.former(page.crawl_id, page.canonical_key) if page.crawl_id else None
     result = process.pages.fetch(page, kind, too_complex=limit_was_exceeded(headers), former=former)
     target = redirect_of_start_page(page, result) if result and page.crawl_id else None
-    if target and not _may_move(page.domain, host_of(target.target)):
+    if target and not _may_move(page.domain, host_of(target.detail)):
         return replace(target, why=Reason.MOVED_TO_KNOWN_SITE)
     return result
 
@@ -307,9 +307,9 @@ def _may_move(source: str, target: str) -> bool:
     return may_move(source, target, store=process.store, frontier=process.frontier, timers=process.timers)
 
 
-def _move(page: Target, redirect: Redirected) -> None:
+def _move(page: Target, redirect: FetchResult) -> None:
     """Start the crawl again at the host that its start page redirects to, unless others index that host."""
-    process, url = context(), redirect.target
+    process, url = context(), redirect.detail
     # Nothing of this crawl is packed, so the pack stays as it is.
     process.timers.stop(page.domain, callback=full_pack(page.domain, page.crawl_id))
     crawl, there = process.frontier.crawl(page.crawl_id), host_of(url)

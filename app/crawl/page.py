@@ -14,16 +14,9 @@ from app.crawl.frontier.values import Completed, FoundPage, MessageKind
 from app.crawl.probe import ProbeWork
 from app.crawl.read.classify import (
     FetchResult,
-    Gone,
-    Indexed,
-    Redirected,
-    Skipped,
-    Unchanged,
     content_hash,
-    links_of,
     not_due,
     not_modified,
-    same_content,
 )
 from app.crawl.record.entries import Former
 from app.crawl.record.reasons import Reason
@@ -98,7 +91,7 @@ class PageWork:
             if too_complex:
                 return TOO_COMPLEX
             if target.canonical_key in self._steps.policies(target.domain).blocked:
-                return Gone(why=Reason.BLOCKED)
+                return FetchResult("gone", Reason.BLOCKED)
             run, limits = self._steps.begin(target), self._steps.host_limits
             wait = limits.reserve(run.host, requester=target.canonical_key)
             if wait > 0:
@@ -121,16 +114,16 @@ class PageWork:
         """
         target = run.target
         if target.canonical_key in run.policy.blocked:
-            return Gone(why=Reason.BLOCKED)
+            return FetchResult("gone", Reason.BLOCKED)
         if not run.rules.allows(target.url):
-            return Gone(why=Reason.ROBOTS, detail=run.rules.denial(target.url))
+            return FetchResult("gone", Reason.ROBOTS, run.rules.denial(target.url))
         stored, data = self._stored(target, former) if former else (None, b"")
         response = request(run, headers=former.headers if former and stored else None)
         if former and stored and response.status == NOT_MODIFIED:
             return not_modified(response, stored, former)
         result = self._steps.classified(run, response)
-        if stored and isinstance(result, Indexed) and to_json(result.page) == data:
-            return same_content(result)
+        if stored and result.page and to_json(result.page) == data:
+            return replace(result, state="unchanged", why=Reason.SAME_CONTENT)
         return result
 
     def _stored(self, target: Target, former: Former) -> tuple[Page | None, bytes]:
@@ -145,7 +138,7 @@ class PageWork:
             return None, b""
         return (content, stored.data) if content_hash(content) == former.hash else (None, b"")
 
-    def _not_due(self, run: UrlRun, former: Former) -> Unchanged | None:
+    def _not_due(self, run: UrlRun, former: Former) -> FetchResult | None:
         """Return the result of a page that is not due, None if it must be requested.
 
         It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
@@ -162,19 +155,13 @@ class PageWork:
         """
         own_id = page_id(target.canonical_key)
         object_key = content_key(target.domain, own_id)
-        match result:
-            case Indexed(page=page):
-                self._store.put(object_key, to_json(page))
-            case Gone(why=why):
-                self._put_tombstone(object_key, target, why)
-                return ""
-            case Redirected():
-                self._put_tombstone(object_key, target, "redirect")
-                return ""
-            case Unchanged():
-                pass
-            case Skipped(why=why, detail=detail):
-                log.debug("Page skipped: %s: %s (%s); what is stored of it stays", target.url, why, detail)
+        if result.state == "indexed" and result.page:
+            self._store.put(object_key, to_json(result.page))
+        elif result.state in ("gone", "redirected"):
+            self._put_tombstone(object_key, target, result.why if result.state == "gone" else "redirect")
+            return ""
+        elif result.state == "skipped":
+            log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.why, result.detail)
         return own_id
 
     def _put_tombstone(self, object_key: str, target: Target, why: str) -> None:
@@ -205,8 +192,8 @@ class PageWork:
     def _with_found(self, run: UrlRun) -> UrlRun:
         """Return a run with the links of its page; of a start page, also with its probe and beside its robots.txt."""
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
-        redirects = target.redirects + 1 if run.kind == "page" and isinstance(result, Redirected) else 0
-        links, excluded, found = links_of(result), result.excluded, list[FoundPage]()
+        redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0
+        links, excluded, found = result.links, result.excluded, list[FoundPage]()
         if target.depth == 0 and not is_move(result):
             run = replace(run, beside=(self.sitemaps.of_robots_txt(run),))
             found += [FoundPage(url, canonical_key(url), below, own_id, role=PROBE) for url in self.probes.urls(target)]
@@ -221,19 +208,18 @@ class PageWork:
 def _read(run: UrlRun, received: FetchResult) -> UrlRun:
     """Return a run with the result of its page as the crawl sees it, and the hash of the text that was received."""
     target, former, policy, result = run.target, run.entered.former, run.policy, received
-    if isinstance(received, Redirected) and target.redirects >= policy.traps.redirects:
-        detail = f"to {received.target}"
-        result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=detail, status=received.status)
+    if received.state == "redirected" and target.redirects >= policy.traps.redirects:
+        detail = f"to {received.detail}"
+        result = FetchResult("skipped", Reason.TOO_MANY_REDIRECTS, detail, status=received.status)
     elif target.depth and run.entered.soft_404 and _hash_of(received, error_hash) == run.entered.soft_404:
-        result = Gone(why=Reason.SOFT_404, status=received.status)
+        result = FetchResult("gone", Reason.SOFT_404, status=received.status)
     result = with_interval(result, former, now=time.time(), longest=policy.max_page_interval)
     return replace(run, result=result, text=_hash_of(received))
 
 
 def _hash_of(result: FetchResult, text_hash: Callable[[str, str, str], str] = text_hash) -> str:
-    if not isinstance(result, Indexed | Unchanged):
-        return ""
-    return text_hash(result.page.title, result.page.body, result.page.path)
+    page = result.page
+    return text_hash(page.title, page.body, page.path) if page else ""
 
 
 def with_interval(result: FetchResult, former: Former | None, *, now: float, longest: float | None) -> FetchResult:
@@ -242,25 +228,25 @@ def with_interval(result: FetchResult, former: Former | None, *, now: float, lon
     They are more each time that the page is unchanged, and less each time that it changed. A page without a former
     request is due in the next crawl, as is one with an interval of 0.
     """
-    if longest is None or former is None or not former.at or not isinstance(result, Indexed | Unchanged):
+    if longest is None or former is None or not former.at or not result.page:
         return result
-    factor = UNCHANGED_FACTOR if isinstance(result, Unchanged) else CHANGED_FACTOR
+    factor = UNCHANGED_FACTOR if result.state == "unchanged" else CHANGED_FACTOR
     interval = min(longest, factor * (former.interval or max(0.0, now - former.at)))
     return replace(result, interval=interval, due=now + interval)
 
 
 def redirect_outside_crawl(target: Target, result: FetchResult) -> str | None:
     """Return the URL that an `index` outside of a crawl follows a redirect to, or None."""
-    if isinstance(result, Redirected) and result.in_scope and target.depth < _MAX_HOPS:
-        return result.target
+    if result.state == "redirected" and result.links and target.depth < _MAX_HOPS:
+        return result.detail
     return None
 
 
-def redirect_of_start_page(target: Target, result: FetchResult) -> Redirected | None:
+def redirect_of_start_page(target: Target, result: FetchResult) -> FetchResult | None:
     """Return the redirect of a crawl's start page out of the scope, or None: the crawl may move there."""
-    return result if isinstance(result, Redirected) and is_move(result) and target.depth == 0 else None
+    return result if is_move(result) and target.depth == 0 else None
 
 
 def is_move(result: FetchResult) -> bool:
     """Return whether a result is a redirect out of the scope."""
-    return isinstance(result, Redirected) and not result.in_scope
+    return result.state == "redirected" and not result.links

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.crawl.read.classify import Indexed, Skipped
+from app.crawl.read.classify import FetchResult
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import Steps, UrlRun, request
 from app.crawl.traps import error_hash, probe_url
@@ -27,24 +27,24 @@ class ProbeWork:
 
     def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
         """Request the URL, note the text of an error page, and return the run with the result."""
-        skipped = Skipped(why=Reason.PROBE, detail="its response took too much CPU time")
+        skipped = FetchResult("skipped", Reason.PROBE, "its response took too much CPU time")
         return replace(run, result=skipped if too_complex else self._read(run))
 
-    def _read(self, run: UrlRun) -> Skipped:
+    def _read(self, run: UrlRun) -> FetchResult:
         """Request the URL without retries, and note the text of the error page unless the site says that it is one."""
         url = run.target.url
         if not self._probes:
-            return Skipped(why=Reason.PROBE, detail="SOFT_404_PROBE is off")
+            return FetchResult("skipped", Reason.PROBE, "SOFT_404_PROBE is off")
         if not run.rules.allows(url):
-            return Skipped(why=Reason.PROBE, detail=run.rules.denial(url))
+            return FetchResult("skipped", Reason.PROBE, run.rules.denial(url))
         try:
             response = request(run)
             result = self._steps.classified(run, response)
         except FetchError as error:
-            return Skipped(why=Reason.PROBE, detail=str(error))
-        if not isinstance(result, Indexed):
-            return Skipped(why=Reason.PROBE, status=response.status)
+            return FetchResult("skipped", Reason.PROBE, str(error))
         page = result.page
+        if not page:
+            return FetchResult("skipped", Reason.PROBE, status=response.status)
         if text := error_hash(page.title, page.body, page.path):
             self._steps.frontier.note_soft_404(run.target.crawl_id, text)
-        return Skipped(why=Reason.PROBE, detail="the site has soft 404s", status=response.status)
+        return FetchResult("skipped", Reason.PROBE, "the site has soft 404s", status=response.status)

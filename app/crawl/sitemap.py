@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.values import FoundPage
-from app.crawl.read.classify import Redirected, Skipped, without_content
+from app.crawl.read.classify import FetchResult, without_content
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.entries import READ
@@ -62,7 +62,7 @@ class SitemapWork:
         read_once = bool(read.pages or read.sitemaps) or (partial and was_read)
         return replace(
             run,
-            result=Skipped(why=Reason.SITEMAP, detail=read.detail, hash=READ if read_once else ""),
+            result=FetchResult("skipped", Reason.SITEMAP, read.detail, hash=READ if read_once else ""),
             is_last=read.pauses,
             found=[
                 FoundPage(url, canonical_key(url), target.depth + 1, own_id, target.redirects + 1, SITEMAP)
@@ -96,8 +96,8 @@ class SitemapWork:
             return ReadSitemap(detail=f"none: {error}", partial=True, unproven=True, pauses=is_pause(error))
         if result is None:
             return self._content(target, response, run.policy.scope)
-        if isinstance(result, Redirected):
-            return ReadSitemap(sitemaps=(result.target,), detail=f"to {result.target}")
+        if result.state == "redirected":
+            return ReadSitemap(sitemaps=(result.detail,), detail=f"to {result.detail}")
         partial = response.status not in _NO_SITEMAP
         return ReadSitemap(detail=f"none: {response.status}", partial=partial, unproven=not is_named)
 

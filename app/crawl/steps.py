@@ -33,12 +33,7 @@ from app.crawl.frontier.values import (
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain
 from app.crawl.read.classify import (
     FetchResult,
-    Gone,
-    Indexed,
     Limits,
-    Redirected,
-    Skipped,
-    Unchanged,
     classify,
     content_hash,
 )
@@ -59,11 +54,11 @@ MOST_PAGES, BATCH_SECONDS = 16, 0.2
 _LOST_AGAIN = 1.0
 
 #: The result of a URL whose response took its last run more CPU time than a page may. It is not requested again.
-TOO_COMPLEX: Final = Skipped(why=Reason.TOO_COMPLEX, detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
+TOO_COMPLEX: Final = FetchResult("skipped", Reason.TOO_COMPLEX, f"it took over {MAX_CPU_SECONDS:g} s of CPU")
 
 #: What a run has before its first steps.
 _NOT_ENTERED: Final = Entered(fetch=False)
-_NO_RESULT: Final = Skipped(why="")
+_NO_RESULT: Final = FetchResult("skipped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +160,7 @@ class Steps:
         with self._released_on_error(runs):
             for run in runs:
                 if run.entered.spent:
-                    ended.append(replace(run, result=Skipped(why=run.entered.spent)))
+                    ended.append(replace(run, result=FetchResult("skipped", run.entered.spent)))
                 elif not run.entered.fetch:
                     ended += [run] if run.result is not _NO_RESULT else []
                 elif fetched and (run.host.delay or _is_last(ended) or time.monotonic() > began + BATCH_SECONDS):
@@ -285,38 +280,27 @@ def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes:
 
 def entry_of(target: Target, result: FetchResult) -> UrlEntry:
     """Return the entry of the crawl record for the result of a page, or of a sitemap."""
-    entry = UrlEntry(
+    page, why, detail = result.page, result.why, result.detail
+    if page and page.canonical:
+        why, detail = Reason.CANONICAL, page.canonical
+    return UrlEntry(
         url=target.url,
         page_id=page_id(target.key),
-        state="indexed",
+        state=result.state,
         at=time.time(),
+        reason=why,
+        detail=detail,
+        status=result.status,
         depth=target.depth,
         referrer=target.referrer,
-        status=result.status,
         etag=result.etag,
         last_modified=result.last_modified,
+        hash=content_hash(page) if page else result.hash,
+        # A stored page has its links.
+        links=() if page else tuple(link.url for link in result.links),
         interval=result.interval,
         due=result.due,
     )
-    match result:
-        case Indexed(page=page):
-            entry.hash = content_hash(page)
-            if page.canonical:
-                entry.reason, entry.detail = Reason.CANONICAL, page.canonical
-        case Unchanged(page=page, why=why):
-            entry.state, entry.hash = "unchanged", content_hash(page)
-            entry.reason, entry.detail = (Reason.CANONICAL, page.canonical) if page.canonical else (why, "")
-        case Gone(why=why, detail=detail, links=links):
-            entry.state, entry.reason, entry.detail = "gone", why, detail
-            entry.links = tuple(link.url for link in links)
-        case Redirected(target=onward, in_scope=in_scope, why=why):
-            entry.state, entry.reason, entry.detail = "redirected", why, onward
-            entry.links = (onward,) if in_scope else ()
-        case Skipped(why=why, detail=detail, links=links, hash=read):
-            entry.links, entry.hash = tuple(link.url for link in links), read
-            entry.state = "unchanged" if why == Reason.NOT_MODIFIED else "skipped"
-            entry.reason, entry.detail = why, detail
-    return entry
 
 
 def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[FoundPage]) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import FetchResult, Gone, Limits, Redirected, Skipped, classify
+from app.crawl.read.classify import FetchResult, Limits, classify
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead
-from app.crawl.urls import Scope, Target
+from app.crawl.urls import Link, Scope, Target
 from app.errors import ResourceNotFound
 from app.http.response import Response
 from app.sites.status import status
@@ -78,9 +78,14 @@ def test_each_url_of_a_crawl_has_its_reason(process: Context, policy: CrawlPolic
     complete(process, policy, "a", "<title>A</title>All about amber" + links("deep"), depth=2)
     complete(process, policy, "copy", "<title>A</title>All about amber" + links("deep"), depth=2)
     complete(process, policy, "print", '<title>P</title>To print<link rel="canonical" href="/a">')
-    complete(process, policy, "old", Redirected(target=url("a"), in_scope=True, status=301))
-    complete(process, policy, "none", Gone(why="404", status=404))
-    complete(process, policy, "secret", Skipped(why=Reason.ROBOTS, detail="Disallow: /secret"))
+    complete(
+        process,
+        policy,
+        "old",
+        FetchResult("redirected", "redirect", url("a"), links=(Link(url("a"), url("a")),), status=301),
+    )
+    complete(process, policy, "none", FetchResult("gone", "404", status=404))
+    complete(process, policy, "secret", FetchResult("skipped", Reason.ROBOTS, "Disallow: /secret"))
     found = {
         row["url"]: (row["state"], row["reason"], row["detail"])
         for row in map(json.loads, invoked("urls", DOMAIN).splitlines())
@@ -138,7 +143,7 @@ def test_the_pages_beyond_max_pages_are_counted_and_the_crawl_is_cut(process: Co
 def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context, policy: CrawlPolicy) -> None:
     complete(process, policy, "", "Welcome" + links("a", "none", "down"))
     complete(process, policy, "a", "Amber" + links("none"))
-    complete(process, policy, "none", Gone(why="404", status=404))
+    complete(process, policy, "none", FetchResult("gone", "404", status=404))
     enter_one(process.frontier, "c", DOMAIN, FoundPage(url("down"), url("down"), 1), HOST, message_id="m")
     process.frontier.release("c", "page", url("down"), HOST.name, failed=True, error="ServerError: 500")
     complete_dead(process.frontier, target("down"), "page")
@@ -169,7 +174,7 @@ def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_at
 
 
 def test_a_csv_export_holds_no_formula(process: Context, policy: CrawlPolicy) -> None:
-    complete(process, policy, "a", Skipped(why="content-type", detail="=cmd()"))
+    complete(process, policy, "a", FetchResult("skipped", "content-type", "=cmd()"))
     [row] = csv.DictReader(io.StringIO(invoked("urls", DOMAIN, "--format", "csv")))
     assert (row["url"], row["reason"], row["detail"]) == (url("a"), "content-type", "'=cmd()")
 

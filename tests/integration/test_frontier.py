@@ -30,7 +30,7 @@ from app.crawl.frontier.values import (
     crawl_key,
     fingerprint,
 )
-from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped
+from app.crawl.read.classify import FetchResult
 from app.crawl.traps import TrapLimits, pattern_of
 from app.crawl.urls import Link
 from app.errors import ServerError
@@ -532,13 +532,14 @@ def flight(redis_url: str) -> SingleFlight:
 @pytest.mark.parametrize(
     "result",
     [
-        Indexed(
+        FetchResult(
+            "indexed",
             page=Page(canonical_key="k", url="u", domain="d", path="/", headings=("a", "é"), body="text"),
             links=(Link("x", "x", "X"), Link("y?b&a", "y?a&b")),
         ),
-        Gone(why="404", status=404, etag='"1"', last_modified="Sat, 21 Nov 2026 12:00:00 GMT"),
-        Redirected(target="https://b.gov/", in_scope=False),
-        Skipped(why="robots", detail="disallowed"),
+        FetchResult("gone", "404", status=404, etag='"1"', last_modified="Sat, 21 Nov 2026 12:00:00 GMT"),
+        FetchResult("redirected", "redirect", "https://b.gov/"),
+        FetchResult("skipped", "robots", "disallowed"),
     ],
 )
 def test_the_second_message_gets_the_result_that_the_first_one_fetched(
@@ -555,7 +556,7 @@ def test_many_messages_at_once_cause_one_fetch(flight: SingleFlight) -> None:
 
     def fetch() -> FetchResult:
         fetched.append(1)
-        return Gone(why="404")
+        return FetchResult("gone", "404")
 
     def run() -> bool:
         with suppress(Postpone):  # A busy machine may postpone some of them; their messages would come again.
@@ -577,7 +578,7 @@ def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_u
     def slow() -> FetchResult:
         began.set()
         release.wait(20)
-        return Gone(why="404")
+        return FetchResult("gone", "404")
 
     thread = threading.Thread(target=alive.fetch, args=("c", "index", "k", slow))
     thread.start()
@@ -589,11 +590,13 @@ def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_u
     release.set()
     thread.join()
 
-    redis.set("perennial:lease:crawl:c:visit:" + fingerprint("other"), "a worker that died", px=500)
+    redis.set("perennial:lease:crawl:c:result:" + fingerprint("other"), "a worker that died", px=500)
 
     def fetched() -> bool:
         try:
-            return SingleFlight(redis).fetch("c", "index", "other", lambda: Gone(why="410")) == Gone(why="410")
+            return SingleFlight(redis).fetch("c", "index", "other", lambda: FetchResult("gone", "410")) == FetchResult(
+                "gone", "410"
+            )
         except Postpone:
             return False
 
@@ -608,7 +611,7 @@ def test_a_message_that_names_a_crawl_of_another_domain_is_refused(frontier: Fro
         frontier.crawl_of("b.gov", "theirs")
     with pytest.raises(InvalidMessage, match=r"a crawl of a\.gov, not of b\.gov"):
         flight.fetch("theirs", "index", "k", lambda: pytest.fail("fetched"), domain="b.gov")
-    gone = Gone(why="404")
+    gone = FetchResult("gone", "404")
     assert flight.fetch("theirs", "index", "k", lambda: gone, domain="a.gov") == gone
     assert flight.fetch("unknown", "index", "k", lambda: gone, domain="b.gov") == gone
 
@@ -619,7 +622,7 @@ def test_a_failed_fetch_is_not_shared(flight: SingleFlight) -> None:
 
     with pytest.raises(ServerError):
         flight.fetch("c", "index", "k", fail)
-    assert flight.fetch("c", "index", "k", lambda: Gone(why="404")) == Gone(why="404")
+    assert flight.fetch("c", "index", "k", lambda: FetchResult("gone", "404")) == FetchResult("gone", "404")
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("index", "crawl"))))
@@ -630,37 +633,37 @@ def test_a_fetch_result_stays_until_both_messages_of_its_page_are_completed(
     redis, (first, second) = get_redis(redis_url), order
     keys = [f"k{number}" for number in range(20)]
     frontier.note_published("c", [link(key) for key in keys])
-    results = {key: Gone(why="404", detail=key) for key in keys}
+    results = {key: FetchResult("gone", "404", key) for key in keys}
     for key in keys:
         assert flight.fetch("c", first, key, partial(results.__getitem__, key)) == results[key]
         complete(frontier, first, key)
         # Its acknowledgement was lost, and so was the reply to the completion.
         assert flight.fetch("c", first, key, lambda: pytest.fail("fetched")) is None
         complete(frontier, first, key)
-    assert len(list(redis.scan_iter("perennial:crawl:c:visit:*"))) == len(keys)
+    assert len(list(redis.scan_iter("perennial:crawl:c:result:*"))) == len(keys)
     for key in keys:
         assert flight.fetch("c", second, key, lambda: pytest.fail("fetched twice")) == results[key]
         complete(frontier, second, key, dead=dead)
         complete(frontier, second, key, dead=dead)
-    assert list(redis.scan_iter("perennial:crawl:c:visit:*")) == []
+    assert list(redis.scan_iter("perennial:crawl:c:result:*")) == []
     assert flight.fetch("c", first, keys[0], lambda: pytest.fail("fetched")) is None
 
 
 def test_a_worker_that_lost_its_lease_shares_no_result_of_a_page_that_is_completed(
     frontier: Frontier, flight: SingleFlight, redis_url: str
 ) -> None:
-    redis, gone = get_redis(redis_url), Gone(why="404")
+    redis, gone = get_redis(redis_url), FetchResult("gone", "404")
     kinds: tuple[MessageKind, ...] = ("index", "crawl")
 
     def slow() -> FetchResult:
-        redis.delete(f"perennial:lease:crawl:c:visit:{fingerprint('k')}")
+        redis.delete(f"perennial:lease:crawl:c:result:{fingerprint('k')}")
         for kind in kinds:
             assert flight.fetch("c", kind, "k", lambda: gone) == gone
             complete(frontier, kind, "k")
         return gone
 
     assert flight.fetch("c", "index", "k", slow) == gone
-    assert list(redis.scan_iter("perennial:crawl:c:visit:*")) == []
+    assert list(redis.scan_iter("perennial:crawl:c:result:*")) == []
 
 
 def test_a_lease_has_one_holder_and_is_released_at_the_end(redis_url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import Gone
+from app.crawl.read.classify import FetchResult
 from app.web.application import create_app
 from app.web.ops.access import Access
 from app.web.ops.visits import OpsState
@@ -62,7 +62,7 @@ def test_an_operator_reads_the_documents_of_the_commands(
 ) -> None:
     complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "none"))
     complete(process, policy, "a", "<title>=A</title>All about amber")
-    complete(process, policy, "none", Gone(why="404", status=404))
+    complete(process, policy, "none", FetchResult("gone", "404", status=404))
     client.headers.update(OPERATOR)
     site = {"domain": DOMAIN}
     explained = client.get("/api/v1/ops/explain", params={"url": url("none")})

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from app.broker.connection import connected
 from app.crawl.frontier.values import Crawl
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import Gone, Skipped
+from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl
 from app.crawl.record.reasons import Reason
 from app.operations.audit import AuditEntry, AuditLog
@@ -202,7 +202,7 @@ def test_urls_are_listed_by_reason_and_one_is_explained_with_its_history(
 ) -> None:
     complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "none", "login", rel="nofollow"))
     complete(process, policy, "a", "<title>A</title>All about amber" + links("none"))
-    complete(process, policy, "none", Gone(why="404", status=404))
+    complete(process, policy, "none", FetchResult("gone", "404", status=404))
     base = f"/ops/sites/{DOMAIN}"
     listed = text_of(client.get(f"{base}/urls"))
     assert "indexed 2" in listed
@@ -279,8 +279,8 @@ def test_a_crawl_that_ends_records_what_is_new_changed_and_gone(
     process.records.begin(later, timer_timeout=30, callback=full_pack(DOMAIN, "d").message)
     for name, text in {"": "Welcome", "a": "Agate", "e": "Elm"}.items():
         complete(process, policy, name, f"<title>T</title>{text}" + links("a", "b", "c"), crawl_id="d")
-    complete(process, policy, "b", Gone(why="404", status=404), crawl_id="d")
-    complete(process, policy, "c", Skipped(why=Reason.TOO_LARGE), crawl_id="d")
+    complete(process, policy, "b", FetchResult("gone", "404", status=404), crawl_id="d")
+    complete(process, policy, "c", FetchResult("skipped", Reason.TOO_LARGE), crawl_id="d")
     end(process, "d")
     crawls = client.get(f"/api/v1/ops/sites/{DOMAIN}", headers=BEARER).json()["crawls"]
     names = ("id", "state", "new", "changed", "gone")
@@ -313,7 +313,7 @@ def test_searches_are_reported_and_counting_that_is_off_is_said(process: Context
 def test_what_a_hostile_site_brings_is_only_text(process: Context, policy: CrawlPolicy, client: httpx.Client) -> None:
     add_site(process.store, Site.of(DOMAIN, {"name": HOSTILE, "include": ["/</textarea><script>"]}))
     complete(process, policy, "", f"<title>{html.escape(HOSTILE)}</title>Welcome" + links("a"))
-    complete(process, policy, "a?<script>\u202e", Gone(why=f"404 {HOSTILE}\x1b[31m", status=404))
+    complete(process, policy, "a?<script>\u202e", FetchResult("gone", f"404 {HOSTILE}\x1b[31m", status=404))
     pages = [
         client.get("/ops/sites"),
         client.get(f"/ops/sites/{DOMAIN}"),

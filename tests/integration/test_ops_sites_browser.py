@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import Gone
+from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
@@ -55,7 +55,7 @@ def base(process: Context, policy: CrawlPolicy, client: httpx.Client) -> str:
         add_crawl(process.store, record)
     complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "none", "x" * 150))
     complete(process, policy, "a", "<title>A</title>All about amber" + links("none"))
-    complete(process, policy, "none", Gone(why="404", status=404))
+    complete(process, policy, "none", FetchResult("gone", "404", status=404))
     pack = write_pack(process.settings.data_dir / "p.sqlite", [page("/one")], domain=DOMAIN)
     publish(process.store, pack, domain=DOMAIN)
     add_to_report(process.store, DOMAIN, today(), SearchReport(9, 2, 1))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from app.crawl.frontier.values import Crawl
-from app.crawl.read.classify import Gone
+from app.crawl.read.classify import FetchResult
 from app.crawl.record.entries import FIRST_LINKS, UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import latest_entries, read_entries
@@ -37,7 +37,7 @@ def crawl(process: Context) -> Crawl:
 def complete(process: Context, name: str, links: Iterable[str], *, flush: bool = True) -> None:
     """Complete a noindex page with these links as a worker does."""
     url = f"https://{DOMAIN}/{name}"
-    result = Gone(why="noindex", links=tuple(Link(each, each) for each in links))
+    result = FetchResult("gone", "noindex", links=tuple(Link(each, each) for each in links))
     completed = complete_page(process, Target(url, DOMAIN, url, "c", 1), result)
     if completed.write and flush:
         process.records.write_segment(REF)

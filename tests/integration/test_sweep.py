@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from redis import Redis
 
 from app.crawl.frontier.values import Crawl
-from app.crawl.read.classify import Gone, Indexed, Skipped
+from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead
@@ -53,11 +52,12 @@ def complete(process: Context, name: str, *links: str, indexed: bool = True) -> 
     """Run a page of the crawl `c` as a worker does: store it, then complete it with its links."""
     target = Target(url(name), DOMAIN, url(name), "c", depth=1)
     found = tuple(Link(url(each), url(each)) for each in links)
-    result: Indexed | Gone = Gone(why="noindex", links=found)
+    result = FetchResult("gone", "noindex", links=found)
     if indexed:
-        page = Page(canonical_key=url(name), url=url(name), domain=DOMAIN, path=f"/{name}")
-        result = Indexed(page=replace(page, links=tuple(PageLink(each.url) for each in found)), links=found)
-        process.store.put(content_key(DOMAIN, page_id(url(name))), to_json(result.page))
+        linked = tuple(PageLink(each.url) for each in found)
+        page = Page(canonical_key=url(name), url=url(name), domain=DOMAIN, path=f"/{name}", links=linked)
+        result = FetchResult("indexed", page=page, links=found)
+        process.store.put(content_key(DOMAIN, page_id(url(name))), to_json(page))
     complete_page(process, target, result, member=indexed)
 
 
@@ -67,7 +67,7 @@ def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     begin(process)
     complete(process, "start")
     sitemap = url("sitemap.xml")
-    read = Skipped(why=Reason.SITEMAP, detail="9 of 9 URLs")
+    read = FetchResult("skipped", Reason.SITEMAP, "9 of 9 URLs")
     complete_page(process, Target(sitemap, DOMAIN, sitemap, "c", depth=2), read)
     process.records.flush(process.frontier.crawl("c") or begin(process))
     process.redis.flushdb()
@@ -75,7 +75,7 @@ def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     [probe] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
     assert probe.role == "probe"
     target = Target(probe.url, DOMAIN, probe.url, "c", depth=1)
-    completed = complete_page(process, target, Skipped(why=Reason.PROBE))
+    completed = complete_page(process, target, FetchResult("skipped", Reason.PROBE))
     assert [(each.url, each.role) for each in completed.admitted.messages] == [(url("robots.txt"), "sitemap")]
 
 
@@ -110,7 +110,7 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     [refill] = process.frontier.refill(stalled=60)
     [probe] = refill.admitted.messages
     target = Target(probe.url, DOMAIN, probe.url, "c", depth=1)
-    completed = complete_page(process, target, Skipped(why=Reason.PROBE))
+    completed = complete_page(process, target, FetchResult("skipped", Reason.PROBE))
     assert [message.url for message in completed.admitted.messages] == [url("third"), url("robots.txt")]
     timer = process.timers.running(DOMAIN)
     assert timer is not None

@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from app.crawl.read.classify import (
     FetchResult,
-    Gone,
-    Indexed,
     Limits,
-    Redirected,
-    Skipped,
     classify,
-    links_of,
     modified_date,
 )
 from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
@@ -28,7 +23,7 @@ from app.crawl.steps import entry_of
 from app.crawl.urls import Link, Scope, Target
 from app.errors import ServerError
 from app.http.response import Response, retry_after
-from app.storage.layout import to_json
+from app.storage.layout import Page, to_json
 from app.storage.page_parts import Block, PageLink
 from tests.servers.site import document
 
@@ -57,29 +52,34 @@ def classified(
     )
 
 
-def indexed(body: bytes | str, *, url: str = URL, parser: str = "lexbor", **headers: str) -> Indexed:
+def redirected(target: str, *, in_scope: bool = True) -> FetchResult:
+    return FetchResult("redirected", "redirect", target, links=(Link(target, target),) if in_scope else ())
+
+
+def indexed(body: bytes | str, *, url: str = URL, parser: str = "lexbor", **headers: str) -> Page:
     found = classified(body, 200, truncated=False, url=url, parser=parser, **headers)
-    assert isinstance(found, Indexed)
-    return found
+    assert found.state == "indexed"
+    assert found.page
+    assert [link.url for link in found.page.links] == list(urls(found))
+    return found.page
 
 
 def page(head: str = "", *links: str) -> str:
     return document("Title", "text", links=links, extra_head=head)
 
 
-def urls(result: FetchResult) -> tuple[str, ...]:
-    return tuple(link.url for link in links_of(result))
+def urls(result: FetchResult | Page) -> tuple[str, ...]:
+    return tuple(link.url for link in result.links)
 
 
 def test_a_page_is_indexed_with_its_links() -> None:
     found = indexed(page("", "b.html#x", "https://y.gov/", "/c", "/d", "/e"))
     assert urls(found) == ("https://x.gov/docs/b.html", "https://x.gov/c", "https://x.gov/d")
-    assert (found.page.canonical_key, found.page.url, found.page.domain) == (URL, URL, "x.gov")
-    assert (found.page.path, found.page.title, found.page.lang) == ("/docs/a.html?v=1", "Title", "en")
-    assert (found.page.headings, found.page.content_type, found.page.canonical) == (("Title",), "text/html", "")
-    assert found.page.body.startswith("Title text b.html#x")
-    assert found.page.links[0] == PageLink("https://x.gov/docs/b.html", "b.html#x")
-    assert [link.url for link in found.page.links] == list(urls(found))
+    assert (found.canonical_key, found.url, found.domain) == (URL, URL, "x.gov")
+    assert (found.path, found.title, found.lang) == ("/docs/a.html?v=1", "Title", "en")
+    assert (found.headings, found.content_type, found.canonical) == (("Title",), "text/html", "")
+    assert found.body.startswith("Title text b.html#x")
+    assert found.links[0] == PageLink("https://x.gov/docs/b.html", "b.html#x")
 
 
 def test_a_page_has_the_date_that_it_or_its_server_gives() -> None:
@@ -92,7 +92,7 @@ def test_a_page_has_the_date_that_it_or_its_server_gives() -> None:
         ("text", served | {"content_type": "text/plain"}, "2015-01-02"),
     ):
         found = indexed(body, **headers)
-        assert found.page.modified == expected
+        assert found.modified == expected
 
 
 def test_links_are_resolved_against_the_base_of_the_page() -> None:
@@ -107,16 +107,16 @@ def test_links_are_resolved_against_the_base_of_the_page() -> None:
         (
             '<meta name="robots" content="noindex">',
             "",
-            Gone(why="noindex", detail="<meta>", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
+            FetchResult("gone", "noindex", "<meta>", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
         ),
-        ('<meta name="perennial" content="NONE">', "", Gone(why="noindex", detail="<meta>")),
-        ('<meta name="robots" content="noindex, nofollow">', "", Gone(why="noindex", detail="<meta>")),
+        ('<meta name="perennial" content="NONE">', "", FetchResult("gone", "noindex", "<meta>")),
+        ('<meta name="robots" content="noindex, nofollow">', "", FetchResult("gone", "noindex", "<meta>")),
         (
             "",
             "noindex",
-            Gone(why="noindex", detail="X-Robots-Tag", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
+            FetchResult("gone", "noindex", "X-Robots-Tag", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
         ),
-        ("", "noarchive\nperennial: none", Gone(why="noindex", detail="X-Robots-Tag")),
+        ("", "noarchive\nperennial: none", FetchResult("gone", "noindex", "X-Robots-Tag")),
     ],
 )
 def test_a_noindex_page_is_gone_and_its_links_may_be_followed(head: str, header: str, expected: FetchResult) -> None:
@@ -146,7 +146,7 @@ def test_a_canonical_url_in_scope_is_followed_and_any_other_is_ignored(
 ) -> None:
     tag, header = f'<link rel="canonical" href="{href}">', f'</style>; rel=preload, <{href}>; rel="Canonical"'
     found = indexed(page(), link=header) if by_header else indexed(page(tag))
-    assert found.page.canonical == canonical
+    assert found.canonical == canonical
     assert urls(found) == ((canonical,) if canonical else ())
 
 
@@ -179,7 +179,7 @@ def test_a_refresh_within_five_seconds_is_a_redirect(content: str, target: str, 
         f'<meta http-equiv=Refresh content="{content}">')  # fmt: skip
     found = classified(page(tag, "/c"), parser=parser)
     if target:
-        assert found == Redirected(target=target, in_scope="x.gov" in target)
+        assert found == redirected(target, in_scope="x.gov" in target)
     else:
         assert urls(found) == ("https://x.gov/c",)
 
@@ -201,20 +201,32 @@ def test_a_long_link_header_is_read_in_little_time() -> None:
 @pytest.mark.parametrize(
     ("location", "expected"),
     [
-        ("/b", Redirected(target="https://x.gov/b", in_scope=True)),
-        ("https://x.gov:443/b", Redirected(target="https://x.gov/b", in_scope=True)),
-        ("http://y.gov:443/b", Redirected(target="http://y.gov:443/b", in_scope=False)),
+        (
+            "/b",
+            redirected("https://x.gov/b"),
+        ),
+        (
+            "https://x.gov:443/b",
+            redirected("https://x.gov/b"),
+        ),
+        ("http://y.gov:443/b", redirected("http://y.gov:443/b", in_scope=False)),
         (
             "https://x.gov:8443/b",
-            Skipped(why="invalid-redirect", detail="to https://x.gov:8443/b, whose port ALLOW_PORTS does not name"),
+            FetchResult("skipped", "invalid-redirect", "to https://x.gov:8443/b, whose port ALLOW_PORTS does not name"),
         ),
-        ("//y.gov", Redirected(target="https://y.gov/", in_scope=False)),
-        ("http://x.gov/docs/a.html?v=1", Redirected(target="http://x.gov/docs/a.html?v=1", in_scope=True)),
-        ("/é".encode().decode("latin-1"), Redirected(target="https://x.gov/%C3%A9", in_scope=True)),
-        ("#here", Skipped(why="invalid-redirect", detail="to itself")),
-        ("//user:pass@x.gov/", Skipped(why="invalid-redirect", detail="to '//***@x.gov/'")),
-        ("file:///etc/passwd", Skipped(why="invalid-redirect", detail="to 'file:///etc/passwd'")),
-        ("", Skipped(why="invalid-redirect", detail="to ''")),
+        ("//y.gov", redirected("https://y.gov/", in_scope=False)),
+        (
+            "http://x.gov/docs/a.html?v=1",
+            redirected("http://x.gov/docs/a.html?v=1"),
+        ),
+        (
+            "/é".encode().decode("latin-1"),
+            redirected("https://x.gov/%C3%A9"),
+        ),
+        ("#here", FetchResult("skipped", "invalid-redirect", "to itself")),
+        ("//user:pass@x.gov/", FetchResult("skipped", "invalid-redirect", "to '//***@x.gov/'")),
+        ("file:///etc/passwd", FetchResult("skipped", "invalid-redirect", "to 'file:///etc/passwd'")),
+        ("", FetchResult("skipped", "invalid-redirect", "to ''")),
     ],
 )
 def test_a_redirect_has_its_target_and_whether_that_is_in_scope(location: str, expected: FetchResult) -> None:
@@ -225,15 +237,15 @@ def test_a_redirect_has_its_target_and_whether_that_is_in_scope(location: str, e
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (404, Gone(why="404")),
-        (410, Gone(why="410")),
-        (401, Skipped(why="401")),
-        (403, Skipped(why="403")),
-        (451, Skipped(why="451")),
-        (204, Skipped(why="204")),
-        (206, Skipped(why="206")),
-        (304, Skipped(why="not-modified")),
-        (300, Skipped(why="300")),
+        (404, FetchResult("gone", "404")),
+        (410, FetchResult("gone", "410")),
+        (401, FetchResult("skipped", "401")),
+        (403, FetchResult("skipped", "403")),
+        (451, FetchResult("skipped", "451")),
+        (204, FetchResult("skipped", "204")),
+        (206, FetchResult("skipped", "206")),
+        (304, FetchResult("skipped", "not-modified")),
+        (300, FetchResult("skipped", "300")),
     ],
 )
 def test_a_status_other_than_200_is_classified(status: int, expected: FetchResult) -> None:
@@ -261,7 +273,7 @@ def test_a_validator_that_is_long_or_cannot_be_sent_is_left_out(value: str) -> N
 
 
 def test_the_object_of_a_page_does_not_depend_on_validators() -> None:
-    assert to_json(indexed(page(), etag='"1"').page) == to_json(indexed(page(), etag='"2"').page)
+    assert to_json(indexed(page(), etag='"1"')) == to_json(indexed(page(), etag='"2"'))
 
 
 @pytest.mark.parametrize("status", [429, 408, 500, 502, 503, 599])
@@ -309,7 +321,7 @@ def test_retry_after_counts_from_now() -> None:
     ],
 )
 def test_a_body_that_is_not_text_by_label_or_content_is_skipped(body: bytes | str, label: str) -> None:
-    assert classified(body, content_type=label) == Skipped(why="content-type", detail=label)
+    assert classified(body, content_type=label) == FetchResult("skipped", "content-type", label)
 
 
 @pytest.mark.parametrize(
@@ -324,29 +336,31 @@ def test_a_body_that_is_not_text_by_label_or_content_is_skipped(body: bytes | st
 )
 def test_a_page_is_indexed_under_its_media_type(body: bytes | str, label: str, kind: str) -> None:
     found = indexed(body, content_type=label)
-    assert (found.page.content_type, found.page.title) == (kind, "Title")
+    assert (found.content_type, found.title) == (kind, "Title")
 
 
 @pytest.mark.parametrize("label", ["text/plain", "text/markdown"])
 def test_plain_text_is_a_page_without_links(label: str) -> None:
     found = indexed("See <a href='/b'>\nhere", content_type=label, url="https://x.gov/notes/read%20me.txt?x")
-    assert (found.page.title, found.page.body, found.links) == ("read%20me.txt", "See <a href='/b'> here", ())
-    assert found.page.blocks == (Block(("See <a href='/b'> here",)),)
-    assert classified("hidden", content_type=label, x_robots_tag="noindex") == Gone(
-        why="noindex", detail="X-Robots-Tag"
+    assert (found.title, found.body, found.links) == ("read%20me.txt", "See <a href='/b'> here", ())
+    assert found.blocks == (Block(("See <a href='/b'> here",)),)
+    assert classified("hidden", content_type=label, x_robots_tag="noindex") == FetchResult(
+        "gone", "noindex", "X-Robots-Tag"
     )
 
 
 def test_the_part_read_of_a_page_that_is_too_large_gives_its_links() -> None:
     body = '<a href="/a">A</a> some text <a href="/cut'
     links = (Link("https://x.gov/a", "https://x.gov/a", "A"),)
-    assert classified(body, truncated=True) == Skipped(why="too-large", detail=f"over {len(body)} bytes", links=links)
+    assert classified(body, truncated=True) == FetchResult(
+        "skipped", "too-large", f"over {len(body)} bytes", links=links
+    )
 
 
 def test_a_page_that_is_empty_without_javascript_is_skipped_and_its_links_are_followed() -> None:
     shell = '<title>App</title><div id="root"></div><a href="/b"></a>'
     links = (Link("https://x.gov/b", "https://x.gov/b"),)
-    assert classified(shell + "<script src=/app.js></script>") == Skipped(why="empty", links=links)
+    assert classified(shell + "<script src=/app.js></script>") == FetchResult("skipped", "empty", links=links)
     indexed(shell)
 
 

@@ -14,13 +14,8 @@ from app.broker.errors import ApplicationError
 from app.crawl.fetch.robots import RobotsRules
 from app.crawl.read.classify import (
     FetchResult,
-    Gone,
-    Indexed,
     Limits,
-    Redirected,
-    Skipped,
     classify,
-    links_of,
     robots_directives,
 )
 from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
@@ -82,13 +77,13 @@ def check_response(status: int, body: bytes, label: str, fields: dict[str, str],
     except ServerError:
         assert status in (429, 500, 999)
         return
-    assert isinstance(result, Indexed | Gone | Redirected | Skipped)
-    assert len(links_of(result)) <= 5
-    for link in links_of(result):
+    assert (result.page is not None) == (result.state == "indexed")
+    assert len(result.links) <= 5
+    for link in result.links:
         assert SCOPE.contains(link.url)
         target = parse_target({"url": link.url})
         assert (target.url, target.canonical_key) == (link.url, link.canonical_key)
-    if isinstance(result, Indexed):
+    if result.page:
         assert json.loads(to_json(result.page))
 
 

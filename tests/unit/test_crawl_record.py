@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.crawl.page import with_interval
-from app.crawl.read.classify import FetchResult, Gone, Indexed, Unchanged
+from app.crawl.read.classify import FetchResult
 from app.crawl.record import segments
 from app.crawl.record.crawls import (
     CrawlRecord,
@@ -353,7 +353,7 @@ def test_entries_are_replaced_while_copies_are_read() -> None:
 
 
 PAGE = Page(canonical_key="k", url="https://a.gov/", domain="a.gov", path="/", title="t")
-UNCHANGED, CHANGED = Unchanged(page=PAGE, why="not-modified"), Indexed(page=PAGE)
+UNCHANGED, CHANGED = FetchResult("unchanged", "not-modified", page=PAGE), FetchResult("indexed", page=PAGE)
 FORMER = Former("", "", "h", interval=0, at=1_000)
 
 
@@ -367,7 +367,7 @@ FORMER = Former("", "", "h", interval=0, at=1_000)
         (CHANGED, FORMER, 80),
         (UNCHANGED, replace(FORMER, at=0), 0),
         (UNCHANGED, None, 0),
-        (Gone(why="404"), FORMER, 0),
+        (FetchResult("gone", "404"), FORMER, 0),
     ],
 )
 def test_an_interval_grows_while_a_page_is_unchanged_and_shrinks_when_it_changes(

@@ -21,7 +21,7 @@ from billiard.exceptions import WorkerLostError
 from app.broker.delivery import Delivery
 from app.broker.headers import failure_headers
 from app.broker.worker.failures import failure_of
-from app.crawl.read.classify import Indexed, Skipped, classify
+from app.crawl.read.classify import FetchResult, classify
 from app.crawl.read.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
 from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.contract import MAX_SIBLINGS, Extractor, excess_complexity
@@ -58,7 +58,7 @@ def test_an_extracted_page_has_bounded_texts(parser: Extractor) -> None:
         url=f"https://{DOMAIN}/", status=200, headers={"content-type": "text/html"}, body=HOSTILE.encode()
     )
     result = classify(response, scope=Scope(DOMAIN, mode="exact"), extractor=parser)
-    assert isinstance(result, Indexed)
+    assert result.page
     limits = layout.MAX_TITLE, layout.MAX_DESCRIPTION, layout.MAX_HEADINGS
     assert sizes(result.page) == (*limits, 1, "")
     assert "words" in result.page.body
@@ -237,7 +237,7 @@ def test_a_page_that_is_too_complex_is_skipped_for_good() -> None:
         scope=Scope("x.gov"),
         extractor=LexborExtractor(),
     )
-    assert result == Skipped(why="too-complex", detail="its elements are nested too deeply")
+    assert result == FetchResult("skipped", "too-complex", "its elements are nested too deeply")
     assert time.process_time() - began < 5
 
 

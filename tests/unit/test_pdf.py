@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.read.classify import FetchResult, Indexed, Limits, Skipped, classify
+from app.crawl.read.classify import FetchResult, Limits, classify
 from app.crawl.read.extract import pdf as extraction
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
@@ -30,7 +30,7 @@ def classified(
 @pytest.mark.parametrize("label", ["application/pdf", "application/octet-stream", ""])
 def test_a_pdf_is_indexed_with_a_section_for_each_page(label: str) -> None:
     found = classified(pdf("Amber trees", [], ["Cedar", "and hazel"], title="All trees"), label)
-    assert isinstance(found, Indexed)
+    assert found.page
     page = found.page
     assert (page.title, page.content_type, page.modified) == ("All trees", "application/pdf", "2026-03-01")
     assert [(block.id, block.lines) for block in page.blocks if block.id] == [
@@ -41,21 +41,21 @@ def test_a_pdf_is_indexed_with_a_section_for_each_page(label: str) -> None:
 
 def test_a_pdf_without_a_title_has_its_file_name() -> None:
     found = classified(pdf("Amber"))
-    assert isinstance(found, Indexed)
+    assert found.page
     assert found.page.title == "trees.pdf"
 
 
 def test_a_pdf_that_cannot_be_indexed_has_a_reason() -> None:
     damaged = classified(b"%PDF-1.4 nothing")
-    assert isinstance(damaged, Skipped)
+    assert damaged.state == "skipped"
     assert damaged.why == "unreadable"
     assert "Failed to load document" in damaged.detail
-    assert classified(pdf([])) == Skipped(why="empty")
-    assert classified(pdf("Amber"), truncated=True) == Skipped(
-        why="too-large", detail=f"over {len(pdf('Amber'))} bytes"
+    assert classified(pdf([])) == FetchResult("skipped", "empty")
+    assert classified(pdf("Amber"), truncated=True) == FetchResult(
+        "skipped", "too-large", f"over {len(pdf('Amber'))} bytes"
     )
     assert getattr(classified(pdf("Amber"), x_robots_tag="noindex"), "why", "") == "noindex"
-    assert classified(pdf("Amber"), "text/html") == Skipped(why="content-type", detail="text/html")
+    assert classified(pdf("Amber"), "text/html") == FetchResult("skipped", "content-type", "text/html")
 
 
 def test_300_pages_take_less_than_two_seconds_of_cpu_time() -> None:

@@ -105,7 +105,7 @@ for index, each in ipairs(ended) do
             local page, twin = string.sub(each.name, 2), string.sub(each.name, 1, 1) == 'i' and 'c' or 'i'
             local other = redis.call('HGET', pages, twin .. page)
             if other == 'd' or other == 'x' then
-                redis.call('DEL', crawl .. ':visit:' .. page)
+                redis.call('DEL', crawl .. ':result:' .. page)
             end
         end
         -- Links that a sweep must find by this page: those to pages that are new, and those that show what is left out.

@@ -16,7 +16,7 @@ from redis.lock import Lock
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.values import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
-from app.crawl.read.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged
+from app.crawl.read.classify import FetchResult
 from app.crawl.urls import Excluded, Link
 from app.redis_state.client import PREFIX
 from app.redis_state.lease import lease
@@ -33,7 +33,7 @@ _RESPONSE_TTL = 3_600
 _POSTPONEMENT = 0.5
 
 #: No result is shared: the page must be fetched.
-_MISSING: Final = Skipped(why="")
+_MISSING: Final = FetchResult("skipped")
 
 
 class SingleFlight:
@@ -55,7 +55,7 @@ class SingleFlight:
         Raises Postpone when another worker is still fetching, and whatever `get` raises. With `domain`, raises
         InvalidMessage if the crawl is one of another domain.
         """
-        key = f"{crawl_key(crawl_id)}:visit:{fingerprint(canonical_key)}"
+        key = f"{crawl_key(crawl_id)}:result:{fingerprint(canonical_key)}"
         shared = partial(self._shared, crawl_id, message_name(kind, canonical_key), key, domain)
         deadline, lock = time.monotonic() + _SHORT_WAIT, None
         with ExitStack() as stack:
@@ -96,23 +96,15 @@ class SingleFlight:
             return None
 
 
-_RESULTS: dict[str, type[FetchResult]] = {
-    each.__name__: each for each in (Indexed, Unchanged, Gone, Redirected, Skipped)
-}
-
-
 def _dump(result: FetchResult) -> bytes:
     named = {field.name: getattr(result, field.name) for field in fields(result)}
-    if isinstance(result, Indexed | Unchanged):
-        named["page"] = to_fields(result.page)
-    return zstandard.compress(json.dumps([type(result).__name__, named], ensure_ascii=False).encode(), 1)
+    named["page"] = to_fields(result.page) if result.page else None
+    return zstandard.compress(json.dumps(named, ensure_ascii=False).encode(), 1)
 
 
 def _load(data: bytes) -> FetchResult:
-    name, named = json.loads(zstandard.decompress(data))
-    named["excluded"] = tuple(Excluded(*each) for each in named.get("excluded", ()))
-    if "links" in named:
-        named["links"] = tuple(Link(*link) for link in named["links"])
-    if "page" in named:
-        named["page"] = page_from_fields(named["page"])
-    return _RESULTS[name](**named)
+    named = json.loads(zstandard.decompress(data))
+    named["excluded"] = tuple(Excluded(*each) for each in named["excluded"])
+    named["links"] = tuple(Link(*link) for link in named["links"])
+    named["page"] = page_from_fields(named["page"]) if named["page"] else None
+    return FetchResult(**named)

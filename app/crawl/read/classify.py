@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from app.crawl.policy import product_token
 from app.crawl.read.cpu_limit import cpu_limit
@@ -55,86 +55,32 @@ _EARLIEST = date(1990, 1, 1)
 _GENERATED_NOW = timedelta(minutes=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Received:
-    """What the response said beside its content: HTTP status, 0 without a response, and validators for a later GET.
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """What a response means for its URL.
 
-    They do not say what becomes of the page, so they are not compared, and they are no part of a stored page. Nor are
-    the links that are not followed, and the seconds and the time (since the epoch) until the page is due again.
+    `why` is a reason code, empty of a page that is indexed, and `detail` says more of it. `page` is that of a URL that
+    is indexed, or unchanged: as it is stored. One that is gone or redirected leaves the pack, and what is stored of one
+    that is skipped stays. `detail` of a redirect is its target, an absolute URL. `links` are those in scope to follow,
+    distinct by canonical key, in document order: also of a page that is not indexed. A redirect out of the scope has
+    none. `hash` is of a sitemap.
     """
 
+    state: Literal["indexed", "unchanged", "gone", "redirected", "skipped"]
+    why: str = ""
+    detail: str = ""
+    _: KW_ONLY
+    page: Page | None = None
+    links: tuple[Link, ...] = ()
+    hash: str = ""
+    # What the response said beside its content is not compared: HTTP status, 0 without a response, and validators for
+    # a later GET. Nor are links that are not followed, and the seconds and the time until the page is due again.
     status: int = field(default=0, compare=False)
     etag: str = field(default="", compare=False)
     last_modified: str = field(default="", compare=False)
     excluded: tuple[Excluded, ...] = field(default=(), compare=False)
     interval: float = field(default=0.0, compare=False)
     due: float = field(default=0.0, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexed(_Received):
-    """A page to index. `links` are in scope, distinct by canonical key, in document order."""
-
-    page: Page
-    links: tuple[Link, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gone(_Received):
-    """Not indexed: `why` is `404`, `410`, `noindex`, `robots` or `blocked`. `detail` names the place of a `noindex`,
-    or the line of robots.txt.
-
-    Links of a `noindex` page may be followed.
-    """
-
-    why: str
-    detail: str = ""
-    links: tuple[Link, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redirected(_Received):
-    """A redirect to `target`, an absolute URL. `why` is a reason code."""
-
-    target: str
-    in_scope: bool
-    why: str = Reason.REDIRECT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped(_Received):
-    """A result that leaves the stored page as it is: `why` is a reason code.
-
-    The part of a page that is too large, and a page without text, may still lead to others. `hash` is of a sitemap.
-    """
-
-    why: str
-    detail: str = ""
-    links: tuple[Link, ...] = ()
-    hash: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unchanged(_Received):
-    """A page that is as it is stored: `why` is `not-modified`, `same-content` or `not-due`."""
-
-    page: Page
-    why: str
-    links: tuple[Link, ...] = ()
-
-
-FetchResult = Indexed | Unchanged | Gone | Redirected | Skipped
-
-
-def links_of(result: FetchResult) -> tuple[Link, ...]:
-    """Return the pages within the scope that a result leads to."""
-    match result:
-        case Indexed(links=links) | Unchanged(links=links) | Gone(links=links) | Skipped(links=links):
-            return links
-        case Redirected(target=target, in_scope=True):
-            return (Link(target, canonical_key(target)),)
-        case _:
-            return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +110,7 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
     Raises ServerError for 5xx, 408, 425 and 429, with the seconds of a Retry-After header.
     """
     limits = limits or Limits()
-    result: FetchResult | None = without_content(response, scope=scope, limits=limits)
+    result = without_content(response, scope=scope, limits=limits)
     etag, last_modified = validator(response.headers, "etag"), validator(response.headers, "last-modified")
     if result is None:
         with cpu_limit():
@@ -172,7 +118,7 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
     return replace(result, status=response.status, etag=etag, last_modified=last_modified)
 
 
-def not_modified(response: Response, stored: Page, former: Former) -> Unchanged:
+def not_modified(response: Response, stored: Page, former: Former) -> FetchResult:
     """Return the result of a 304 to a conditional request: the stored page, with its links."""
     return replace(
         not_due(stored, former),
@@ -183,29 +129,17 @@ def not_modified(response: Response, stored: Page, former: Former) -> Unchanged:
     )
 
 
-def not_due(stored: Page, former: Former) -> Unchanged:
+def not_due(stored: Page, former: Former) -> FetchResult:
     """Return the result of a page that is not requested in this crawl: the stored page, with its links."""
-    return Unchanged(
+    return FetchResult(
+        "unchanged",
+        Reason.NOT_DUE,
         page=stored,
-        why=Reason.NOT_DUE,
         links=tuple(Link(link.url, canonical_key(link.url), link.text) for link in stored.links),
         etag=former.etag,
         last_modified=former.last_modified,
         interval=former.interval,
         due=former.due,
-    )
-
-
-def same_content(result: Indexed) -> Unchanged:
-    """Return the result of a page that was sent again as it is stored."""
-    return Unchanged(
-        page=result.page,
-        why=Reason.SAME_CONTENT,
-        links=result.links,
-        status=result.status,
-        etag=result.etag,
-        last_modified=result.last_modified,
-        excluded=result.excluded,
     )
 
 
@@ -220,7 +154,7 @@ def validator(headers: Mapping[str, str], name: str) -> str:
     return value if len(value) <= MAX_VALIDATOR and not _UNSENDABLE.search(value) else ""
 
 
-def without_content(response: Response, *, scope: Scope, limits: Limits) -> Redirected | Gone | Skipped | None:
+def without_content(response: Response, *, scope: Scope, limits: Limits) -> FetchResult | None:
     """Return what a status means whose body is never read; None if the body is content: 200 and 203.
 
     Raises ServerError as `classify` does.
@@ -233,37 +167,40 @@ def without_content(response: Response, *, scope: Scope, limits: Limits) -> Redi
         location = response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
         return _redirect(response.url, location, base=response.url, scope=scope, limits=limits)
     if status in (404, 410):
-        return Gone(why=str(status))
+        return FetchResult("gone", str(status))
     if status not in (200, 203):
-        return Skipped(why=Reason.NOT_MODIFIED if status == 304 else str(status))
+        return FetchResult("unchanged", Reason.NOT_MODIFIED) if status == 304 else FetchResult("skipped", str(status))
     return None
 
 
-def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limits) -> Redirected | Skipped:
+def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limits) -> FetchResult:
     """Return the result of a redirect from `url`; `base` is the URL that its location is relative to."""
     target = resolve(base, location) if location else None
     if target is None:
-        return Skipped(why=Reason.INVALID_REDIRECT, detail=f"to {without_credentials(location)[:200]!r}")
+        return FetchResult("skipped", Reason.INVALID_REDIRECT, f"to {without_credentials(location)[:200]!r}")
     if not allows_port(scope.domain, target, limits.ports):
-        return Skipped(why=Reason.INVALID_REDIRECT, detail=f"to {target}, whose port ALLOW_PORTS does not name")
-    if canonical_key(target) == canonical_key(url):
-        return Skipped(why=Reason.INVALID_REDIRECT, detail="to itself")
-    return Redirected(target=target, in_scope=scope.contains(target))
+        detail = f"to {target}, whose port ALLOW_PORTS does not name"
+        return FetchResult("skipped", Reason.INVALID_REDIRECT, detail)
+    key = canonical_key(target)
+    if key == canonical_key(url):
+        return FetchResult("skipped", Reason.INVALID_REDIRECT, "to itself")
+    links = (Link(target, key),) if scope.contains(target) else ()
+    return FetchResult("redirected", Reason.REDIRECT, target, links=links)
 
 
 def _content(response: Response, scope: Scope, extractor: Extractor, limits: Limits) -> FetchResult:
     media_type = indexable_type(response)
     if media_type is None:
-        return Skipped(why=Reason.CONTENT_TYPE, detail=response.headers.get("content-type", "none"))
+        return FetchResult("skipped", Reason.CONTENT_TYPE, response.headers.get("content-type", "none"))
     too_large = f"over {len(response.body)} bytes" if response.truncated else ""
     if too_large and media_type not in HTML:
-        return Skipped(why=Reason.TOO_LARGE, detail=too_large)
+        return FetchResult("skipped", Reason.TOO_LARGE, too_large)
     try:
         extract = extract_document(response, media_type, extractor)
     except TooComplex as error:
-        return Skipped(why=Reason.TOO_LARGE if too_large else Reason.TOO_COMPLEX, detail=too_large or str(error))
+        return FetchResult("skipped", Reason.TOO_LARGE if too_large else Reason.TOO_COMPLEX, too_large or str(error))
     except UnreadablePdf as error:
-        return Skipped(why=Reason.UNREADABLE, detail=str(error))
+        return FetchResult("skipped", Reason.UNREADABLE, str(error))
     return _extracted(response, extract, media_type, too_large, scope=scope, limits=limits)
 
 
@@ -278,7 +215,7 @@ def _extracted(
     directives = by_header | extract.robots
     if extract.refresh and not directives & _NOFOLLOW:
         redirect = _redirect(response.url, extract.refresh, base=base, scope=scope, limits=limits)
-        if isinstance(redirect, Redirected):
+        if redirect.state == "redirected":
             return redirect
     followed, excluded = _links(response, extract, base=base, canonical=canonical, scope=scope, limits=limits)
     if directives & _NOFOLLOW:
@@ -286,11 +223,11 @@ def _extracted(
         followed = ()
     if directives & _NOINDEX:
         where = "X-Robots-Tag" if by_header & _NOINDEX else "<meta>"
-        return Gone(why=Reason.NOINDEX, detail=where, links=followed, excluded=excluded)
+        return FetchResult("gone", Reason.NOINDEX, where, links=followed, excluded=excluded)
     if too_large:
-        return Skipped(why=Reason.TOO_LARGE, detail=too_large, links=followed, excluded=excluded)
+        return FetchResult("skipped", Reason.TOO_LARGE, too_large, links=followed, excluded=excluded)
     if not extract.body and needs_script(response, media_type):
-        return Skipped(why=Reason.EMPTY, links=followed, excluded=excluded)
+        return FetchResult("skipped", Reason.EMPTY, links=followed, excluded=excluded)
     page = Page(
         canonical_key=canonical_key(response.url),
         url=response.url,
@@ -311,7 +248,7 @@ def _extracted(
     )
     page = bounded(page)
     page = replace(page, body_hash=hash_of(page.body), title_hash=hash_of(page.title))
-    return Indexed(page=page, links=followed, excluded=excluded)
+    return FetchResult("indexed", page=page, links=followed, excluded=excluded)
 
 
 def robots_directives(values: Iterable[str], token: str) -> frozenset[str]:
