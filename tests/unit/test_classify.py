@@ -20,7 +20,7 @@ from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.contract import Extractor
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.steps import entry_of
-from app.crawl.urls import Link, Scope, Target
+from app.crawl.urls import Link, Scope, Target, canonical_key
 from app.errors import ServerError
 from app.http.response import Response, retry_after
 from app.storage.layout import Page, to_json
@@ -53,7 +53,7 @@ def classified(
 
 
 def redirected(target: str, *, in_scope: bool = True) -> FetchResult:
-    return FetchResult("redirected", "redirect", target, links=(Link(target, target),) if in_scope else ())
+    return FetchResult("redirected", "redirect", target, links=(Link(target, canonical_key(target)),) if in_scope else ())
 
 
 def indexed(body: bytes | str, *, url: str = URL, parser: str = "lexbor", **headers: str) -> Page:
@@ -244,7 +244,7 @@ def test_a_redirect_has_its_target_and_whether_that_is_in_scope(location: str, e
         (451, FetchResult("skipped", "451")),
         (204, FetchResult("skipped", "204")),
         (206, FetchResult("skipped", "206")),
-        (304, FetchResult("skipped", "not-modified")),
+        (304, FetchResult("unchanged", "not-modified")),
         (300, FetchResult("skipped", "300")),
     ],
 )
