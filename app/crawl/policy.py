@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from app.crawl.record.crawls import CrawlSettings
 from app.crawl.record.entries import MAX_HASH
-from app.crawl.traps import MAX_DEPTH, TrapLimits
+from app.crawl.traps import TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
 from app.storage.page_parts import hash_of
-from config.settings import Settings
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")
 
@@ -68,25 +67,3 @@ def product_token(user_agent: str) -> str:
 
 #: Returns the policy of a domain; raises an error of the store where that has to be read.
 PolicyOfDomain = Callable[[str], CrawlPolicy]
-
-
-def settings_of_crawls(settings: Settings) -> CrawlSettings:
-    """Return the settings that hold for the crawls of a domain without a site."""
-    return CrawlSettings(
-        scope="exact",
-        max_pages=settings.max_pages,
-        max_depth=MAX_DEPTH,
-        host_delay=settings.host_delay,
-        host_concurrency=settings.host_concurrency,
-    )
-
-
-def policies_without_sites(settings: Settings) -> PolicyOfDomain:
-    """Return policies of the settings alone."""
-    shared, request = settings_of_crawls(settings), RequestOptions(user_agent=settings.user_agent)
-    traps = TrapLimits()
-
-    def policy(domain: str) -> CrawlPolicy:
-        return CrawlPolicy(scope=Scope(domain, mode=shared.scope), settings=shared, request=request, traps=traps)
-
-    return policy

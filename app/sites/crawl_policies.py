@@ -9,11 +9,11 @@ from typing import Final
 
 import ada_url
 
-from app.crawl.path_rules import PathRules
-from app.crawl.policy import CrawlPolicy, RequestOptions, policies_without_sites, settings_of_crawls
+from app.crawl.path_rules import ALL_PATHS, PathRules
+from app.crawl.policy import CrawlPolicy, RequestOptions
 from app.crawl.record.crawls import CrawlSettings
 from app.crawl.record.reasons import Reason
-from app.crawl.traps import TrapLimits
+from app.crawl.traps import MAX_DEPTH, TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
 from app.errors import SecretMissing
 from app.sites.site import Site
@@ -44,7 +44,6 @@ class SitePolicies:
         self._store = store
         self._settings = settings
         self._max_age = max_age
-        self._without_sites = policies_without_sites(settings)
         self._kept: dict[str, tuple[float, CrawlPolicy]] = {}
 
     def __call__(self, domain: str) -> CrawlPolicy:
@@ -53,8 +52,7 @@ class SitePolicies:
         now = time.monotonic()
         if policy is not None and now < expires:
             return policy
-        site = read_site(self._store, domain)
-        policy = policy_of(site, self._settings) if site else self._without_sites(domain)
+        policy = policy_of(read_site(self._store, domain) or Site.of(domain, {}), self._settings)
         if len(self._kept) >= _KEPT:
             self._kept.clear()
         self._kept[domain] = (now + self._max_age, policy)
@@ -63,20 +61,19 @@ class SitePolicies:
 
 def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
     """Return the policy of a site. Raises SecretMissing for a secret that SITE_SECRETS does not have."""
-    shared = settings_of_crawls(settings)
     return CrawlPolicy(
         scope=Scope(
             site.domain,
             mode=site.scope,
-            rules=PathRules(site.include, site.exclude),
+            rules=PathRules(site.include, site.exclude) if site.include or site.exclude else ALL_PATHS,
             max_repeated_segments=site.max_repeated_segments or MAX_REPEATED_SEGMENTS,
         ),
         settings=CrawlSettings(
             scope=site.scope,
-            max_pages=site.max_pages or shared.max_pages,
-            max_depth=site.max_depth or shared.max_depth,
-            host_delay=shared.host_delay if site.delay is None else site.delay,
-            host_concurrency=site.concurrency or shared.host_concurrency,
+            max_pages=site.max_pages or settings.max_pages,
+            max_depth=site.max_depth or MAX_DEPTH,
+            host_delay=settings.host_delay if site.delay is None else site.delay,
+            host_concurrency=site.concurrency or settings.host_concurrency,
         ),
         request=_request_of(site, settings),
         traps=trap_limits_of(site),
@@ -102,10 +99,10 @@ def spent_budgets(store: ObjectStore, domain: str, settings: Settings, reasons: 
     if not _FIELDS.keys() & set(reasons):
         return {}
     site = read_site(store, domain) or Site.of(domain, {})
-    shared, traps = settings_of_crawls(settings), trap_limits_of(site)
+    traps = trap_limits_of(site)
     values = {
-        Reason.MAX_PAGES: site.max_pages or shared.max_pages,
-        Reason.MAX_DEPTH: site.max_depth or shared.max_depth,
+        Reason.MAX_PAGES: site.max_pages or settings.max_pages,
+        Reason.MAX_DEPTH: site.max_depth or MAX_DEPTH,
         Reason.QUERY_VARIANTS: traps.query_variants,
         Reason.PATTERN_PAGES: traps.pattern_pages,
         Reason.IDENTICAL_TEXTS: traps.identical_texts,
