@@ -55,12 +55,12 @@ class RecordedCrawl:
     @property
     def member_ids(self) -> set[str]:
         """Ids of the pages in the crawl's pack: indexed, unchanged, or failed and kept."""
-        return {page_id for page_id, entry in self.entries.items() if entry.state in MEMBER_STATES}
+        return {entry.page_id for entry in self.entries.values() if entry.state in MEMBER_STATES}
 
     @property
     def failed_ids(self) -> set[str]:
         """Ids of the pages that could not be fetched: what they lead to is unknown."""
-        return {page_id for page_id, entry in self.entries.items() if entry.state in ("failed", "lost")}
+        return {entry.page_id for entry in self.entries.values() if entry.state in ("failed", "lost")}
 
 
 #: Finished crawls of a domain whose records stay in the store: a trend can be seen, and the store does not grow.
@@ -113,9 +113,7 @@ class CrawlRecords:
         if former is None:
             self._frontier.note_former(record.id, ())
             return
-        crawl = self._frontier.crawl(former.id)
-        if crawl is not None:
-            self.flush(crawl)
+        self.flush(former.ref)
         entries = latest_entries(self._store, former.ref).values()
         same = former.selection == record.selection
         kept = (entry for entry in entries if same or is_sitemap(entry))
@@ -193,10 +191,8 @@ class CrawlRecords:
 
         Raises InvalidMessage for a crawl of another domain.
         """
-        crawl = self._frontier.crawl_of(domain, crawl_id)
-        if crawl is not None:
-            self.flush(crawl)
-        ref = CrawlRef(domain, crawl_id)
+        crawl, ref = self._frontier.crawl_of(domain, crawl_id), CrawlRef(domain, crawl_id)
+        self.flush(ref)
         record = read_crawl(self._store, ref)
         if record is None:
             return None
@@ -217,16 +213,14 @@ class CrawlRecords:
         for record in list_crawls(self._store, former.record.domain):
             if record.started < former.record.started:
                 break
-            crawl = self._frontier.crawl(record.id)
-            if crawl is not None:
-                self.flush(crawl)
+            self.flush(record.ref)
             since = former.lines if record.id == former.record.id else 0
             found.update(entry.page_id for entry in read_entries(self._store, record.ref, since=since, unread=unread))
         return set(list_pages(self._store, former.record.domain)) if unread else found
 
-    def flush(self, crawl: Crawl) -> None:
-        """Write the lines that wait in Redis to the store. Others may flush at the same time."""
-        while self.write_segment(CrawlRef(crawl.domain, crawl.id)):
+    def flush(self, ref: CrawlRef) -> None:
+        """Write the lines of a crawl that wait in Redis, if any, to the store. Others may do so at the same time."""
+        while self.write_segment(ref):
             pass
 
     def write_segment(self, ref: CrawlRef) -> int:
@@ -245,7 +239,8 @@ class CrawlRecords:
         if self._frontier.open_messages_of(crawl.id) or crawl.id in self._frontier.restored():
             self._frontier.forget_end(crawl.id)
             return False
-        self.flush(crawl)
+        ref = CrawlRef(crawl.domain, crawl.id)
+        self.flush(ref)
         counts = self._frontier.counts(crawl.id)
         closed = tuple(sorted(self._frontier.closed_patterns(crawl.id)))
         report = read_report(self._frontier, self._store, crawl.domain, crawl_id=crawl.id)
@@ -254,7 +249,7 @@ class CrawlRecords:
             counts |= self._changes(report)
         seconds = int((datetime.now(UTC) - crawl.started).total_seconds())
         if report and report.listed:
-            write_excluded(self._store, report.record.ref, report.listed)
+            write_excluded(self._store, ref, report.listed)
 
         def ended(record: CrawlRecord) -> CrawlRecord:
             state: CrawlState = "done" if record.state == "running" else record.state
@@ -262,7 +257,7 @@ class CrawlRecords:
             took = {"seconds": record.counts.get("seconds", seconds)}
             return replace(record, state=state, counts={**counts, **took}, reasons=reasons, closed=closed)
 
-        update_crawl(self._store, CrawlRef(crawl.domain, crawl.id), ended)
+        update_crawl(self._store, ref, ended)
         prune(self._store, crawl.domain, keep=KEPT_RECORDS)
         return self._frontier.close(crawl.id)
 
@@ -281,14 +276,14 @@ class CrawlRecords:
         if not before.is_complete or not after.is_complete:
             return {}
         counted = dict.fromkeys(("new", "changed", "gone"), 0)
-        for page_id, entry in after.items():
+        for entry in after.values():
             if entry.state in STORED_STATES:
-                old = before.get(page_id)
+                old = before.get(entry.page_id)
                 counted["new"] += old is None or old.state not in MEMBER_STATES
                 counted["changed"] += old is not None and old.state in STORED_STATES and entry.hash != old.hash
         is_cut = self._frontier.is_cut(record.id)
-        for page_id, old in before.items():
+        for old in before.values():
             if old.state in STORED_STATES:
-                now = after.get(page_id)
+                now = after.get(old.page_id)
                 counted["gone"] += not is_cut if now is None else now.state not in MEMBER_STATES
         return counted

@@ -27,7 +27,7 @@ def find_left_out(
     `stored` are the ids of the domain's stored content, `entries` has what the crawl met, by page id. `closed` are the
     directory patterns that identical texts closed.
     """
-    spent = {own_id for own_id, entry in entries.items() if entry.reason == Reason.IDENTICAL_TEXTS}
+    spent = {entry.page_id for entry in entries.values() if entry.reason == Reason.IDENTICAL_TEXTS}
     unmet = {own_id for own_id in stored if own_id not in entries or own_id in spent}
     left_out, linked = set(), {}
     id_of = lru_cache(_CACHED_KEYS)(lambda url: page_id(canonical_key(url)))

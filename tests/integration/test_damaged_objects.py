@@ -55,13 +55,14 @@ def begin(process: Context, domain: str, crawl_id: str) -> Crawl:
 
 def crawled(process: Context, domain: str, crawl_id: str) -> None:
     """Crawl a site of one page: it is stored and in the record. Nothing is left to do, and the next tick ends it."""
-    crawl, key = begin(process, domain, crawl_id), url(domain)
+    begin(process, domain, crawl_id)
+    key = url(domain)
     page = Page(canonical_key=key, url=key, domain=domain, path="/start")
     process.store.put(content_key(domain, page_id(key)), to_json(page))
     entry = UrlEntry(url=key, page_id=page_id(key), state="indexed", at=1, depth=1)
     complete_one(process.frontier, crawl_id, "page", key, host=Host(domain, 0, 2), line=entry.to_line().decode())
     process.frontier.rebuild(crawl_id, (), ())
-    process.records.flush(crawl)
+    process.records.flush(CrawlRef(domain, crawl_id))
 
 
 def end_crawls(broker: Broker) -> list[dict[str, Any]]:

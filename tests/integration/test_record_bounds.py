@@ -69,7 +69,7 @@ def test_pages_that_are_not_stored_and_have_one_long_menu_cost_no_more_than_its_
         complete(process, str(number), MENU)
         most = max(most, waiting(process))
     assert most < 2 * 2**20  # Each line with all links would be 1 MB.
-    process.records.flush(crawl)
+    process.records.flush(REF)
     entries = list(latest_entries(process.store, REF).values())
     assert set(entries[0].links) == set(MENU)
     assert {len(entry.links) for entry in entries[1:]} == {FIRST_LINKS}
@@ -86,7 +86,7 @@ def test_lines_are_written_when_many_bytes_wait_and_one_read_takes_no_more_than_
         most = max(most, waiting(process))
     assert most < SEGMENT + 2**20
     assert largest < SEGMENT + 2**20
-    process.records.flush(crawl)
+    process.records.flush(REF)
     assert waiting(process) == 0
     assert process.redis.hget("perennial:crawl:c", "record_bytes") is None
     assert sum(1 for _ in read_entries(process.store, REF)) == 40
@@ -114,15 +114,15 @@ def test_lines_that_a_redis_without_its_last_writes_gets_instead_are_stored_as_w
     complete(process, "a", [])
     snapshot = {key: raw.dump(key) for key in raw.scan_iter("perennial:crawl:*")}
     complete(process, "b", [])
-    process.records.flush(crawl)
+    process.records.flush(REF)
     raw.flushdb()
     for key, dumped in snapshot.items():
         assert dumped is not None
         raw.restore(key, 0, dumped)
     complete(process, "c", [])
-    process.records.flush(crawl)
+    process.records.flush(REF)
     complete(process, "d", [])
-    process.records.flush(crawl)
+    process.records.flush(REF)
     found = [entry.url[-1] for entry in latest_entries(process.store, REF).values()]
     assert found == ["a", "b", "c", "d"]
 
@@ -134,7 +134,7 @@ def test_a_sweep_of_a_crawl_whose_pages_had_more_links_than_it_may_follow_finds_
     links = [f"https://{DOMAIN}/{number}" for number in range(limited + 1_000)]
     for name in ("first", "second", "third"):
         complete(process, name, links)
-    process.records.flush(crawl)
+    process.records.flush(REF)
     backlog = process.frontier.progress(DOMAIN).waiting
     process.redis.flushdb()
     sweeper = Sweep(process.store, process.frontier, process.timers, process.records, timeout=60)

@@ -12,6 +12,7 @@ from redis import Redis
 from app.crawl.frontier.values import Crawl
 from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import latest_crawl
+from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead
 from app.crawl.urls import Link, Target
@@ -69,7 +70,7 @@ def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     sitemap = url("sitemap.xml")
     read = FetchResult("skipped", Reason.SITEMAP, "9 of 9 URLs")
     complete_page(process, Target(sitemap, DOMAIN, sitemap, "c", depth=2), read)
-    process.records.flush(process.frontier.crawl("c") or begin(process))
+    process.records.flush(CrawlRef(DOMAIN, "c"))
     process.redis.flushdb()
     sweep()
     [probe] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
@@ -93,12 +94,12 @@ def rename_all(redis: Redis) -> None:
 def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     process: Context, sweep: Callable[..., list[str]], lost: Callable[[Redis], None]
 ) -> None:
-    crawl = begin(process)
+    begin(process)
     complete(process, "start", "hidden", "broken", indexed=False)
     complete(process, "hidden", "start", "third")
     broken = Target(url("broken"), DOMAIN, url("broken"), "c", depth=1)
     complete_dead(process.frontier, broken, "page")
-    process.records.flush(crawl)
+    process.records.flush(CrawlRef(DOMAIN, "c"))
     complete(process, "third", "fourth")  # Its entry is lost with Redis: it is fetched again.
     lost(process.redis)
     assert sweep() == [

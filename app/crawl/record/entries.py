@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any, Final, Literal, get_args
 
@@ -86,11 +86,9 @@ class UrlEntry:
         # Most URLs are their own canonical keys, from which the page id follows.
         if self.page_id != page_id(self.url):
             named["page_id"] = self.page_id
-        if self.status:
-            named["status"] = self.status
-        if self.depth:
-            named["depth"] = self.depth
-        texts = {
+        values = {
+            "status": self.status,
+            "depth": self.depth,
             "reason": self.reason[:MAX_REASON],
             "detail": self.detail[:MAX_DETAIL],
             "referrer": self.referrer,
@@ -98,7 +96,7 @@ class UrlEntry:
             "last_modified": _validator(self.last_modified),
             "hash": self.hash[:MAX_HASH],
         }
-        named |= {name: text for name, text in texts.items() if text}
+        named |= {name: value for name, value in values.items() if value}
         if self.due:
             named |= {"interval": round(self.interval, 3), "due": round(self.due, 3)}
         if self.links:
@@ -121,29 +119,19 @@ class UrlEntry:
         """Read the output of `to_line`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
         try:
             named = json.loads(line.decode())
-            url, state, at = named["url"], named["state"], named["at"]
-            entry = cls(
-                url=url,
-                page_id=named.get("page_id") or page_id(url),
-                # Many entries share these texts: interned, they take memory once.
-                state=sys.intern(state),  # type: ignore[arg-type]  # _check compares it.
-                at=float(at),
-                reason=sys.intern(named.get("reason", "")),
-                detail=named.get("detail", ""),
-                status=named.get("status", 0),
-                depth=named.get("depth", 0),
-                referrer=sys.intern(named.get("referrer", "")),
-                etag=named.get("etag", ""),
-                last_modified=named.get("last_modified", ""),
-                hash=named.get("hash", ""),
-                links=tuple(named.get("links", ())),
-                interval=float(named.get("interval", 0)),
-                due=float(named.get("due", 0)),
-            )
+            values = {name: named[name] for name in _NAMES if name in named}
+            values["page_id"] = values.get("page_id") or page_id(values["url"])
+            values["links"] = tuple(values.get("links", ()))
+            # Many entries share these texts: interned, they take memory once.
+            values |= {name: sys.intern(values.get(name, "")) for name in ("state", "reason", "referrer")}
+            entry = cls(**values)
             _check(entry)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ObjectDamaged(f"not an entry of a crawl record: {error!r}: {line[:80]!r}") from error
         return entry
+
+
+_NAMES: Final = tuple(each.name for each in fields(UrlEntry))
 
 
 def _check(entry: UrlEntry) -> None:

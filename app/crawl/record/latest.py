@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sqlite3
 import weakref
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final
@@ -74,10 +74,6 @@ class LatestEntries(Mapping[str, UrlEntry]):
         """Return the entries, which are read as they are iterated over."""
         return _Values(self)
 
-    def items(self) -> ItemsView[str, UrlEntry]:
-        """Return pairs of page id and entry, which are read as they are iterated over."""
-        return _Items(self)
-
     def read(self) -> Iterator[UrlEntry]:
         """Yield the entries in order."""
         for row in self._database.execute("SELECT entry FROM entries ORDER BY number"):
@@ -108,15 +104,6 @@ class _Values(ValuesView[UrlEntry]):
 
     def __iter__(self) -> Iterator[UrlEntry]:
         return self._entries.read()
-
-
-class _Items(ItemsView[str, UrlEntry]):
-    def __init__(self, entries: LatestEntries) -> None:
-        super().__init__(entries)
-        self._entries = entries
-
-    def __iter__(self) -> Iterator[tuple[str, UrlEntry]]:
-        return ((entry.page_id, entry) for entry in self._entries.read())
 
 
 def _row(entry: UrlEntry) -> tuple[Any, ...]:
