@@ -53,7 +53,9 @@ def classified(
 
 
 def redirected(target: str, *, in_scope: bool = True) -> FetchResult:
-    return FetchResult("redirected", "redirect", target, links=(Link(target, canonical_key(target)),) if in_scope else ())
+    return FetchResult(
+        "redirected", "redirect", target, links=(Link(target, canonical_key(target)),) if in_scope else ()
+    )
 
 
 def indexed(body: bytes | str, *, url: str = URL, parser: str = "lexbor", **headers: str) -> Page:
