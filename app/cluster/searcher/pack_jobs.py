@@ -7,13 +7,14 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from app.broker.errors import ApplicationError
 from app.cluster.protocol import MB, Load, PackVersion, Unload, size_mb
 from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.packs import OpenPacks
 from app.errors import PackCorrupt, PackError
+from app.pack import database
 from app.pack.fetch import fetch_pack_to
 from app.storage.store import ObjectStore
 
@@ -57,13 +58,6 @@ class DiskSpace:
 Job = Load | Unload | IntegrityCheck
 
 
-class Check(Protocol):
-    """A check of a pack's file."""
-
-    def __call__(self, path: Path, *, is_intact: bool = False) -> None:
-        """Raise PackCorrupt for a file that is no intact pack. With `is_intact`, only its schema is checked."""
-
-
 class PackJobs:
     """Executes jobs. On failure the previous version of a pack is still served."""
 
@@ -74,14 +68,12 @@ class PackJobs:
         packs: OpenPacks,
         budget_mb: int,
         store: ObjectStore,
-        check: Check,
     ) -> None:
         """Keep `budget_mb` in the data directory at most."""
         self.directory = directory
         self.packs = packs
         self._budget = budget_mb
         self._store = store
-        self._check = check
         self._intact_until: dict[str, float] = {}
 
     def disk_space(self) -> DiskSpace:
@@ -105,7 +97,7 @@ class PackJobs:
             return
         try:
             with self.directory.opening(version.domain, version.sha256):
-                self._check(path, is_intact=True)
+                database.check(path, is_intact=True)
                 self.packs.put(version, path)
         except Exception as error:  # noqa: BLE001 - One unreadable pack must not prevent the recovery of the others.
             reason = error if isinstance(error, ApplicationError | OSError) else repr(error)
@@ -178,7 +170,7 @@ class PackJobs:
         if path is None or held is None or held.sha256 != job.sha256:
             return
         try:
-            self._check(path)
+            database.check(path)
         except PackCorrupt:
             self.packs.drop(job.domain, job.sha256)
             raise

@@ -27,7 +27,6 @@ from app.cluster.searcher.query_pool import QueryPool, usable_cores
 from app.cluster.searcher.reporter import Reporter
 from app.cluster.searcher.search_settings import SearchSettingsReader
 from app.cluster.searcher.service import BACKLOG, STUCK_SECONDS, TIME_LIMIT, QueryHandler, SearcherService
-from app.pack import database
 from app.storage.open import store_of
 from app.topology.check import server_version
 from app.topology.declare import declare_all
@@ -115,9 +114,7 @@ def build(
 
     packs = OpenPacks(remove=remove, time_limit=TIME_LIMIT)
     store = store_of(settings)
-    jobs = PackJobs(
-        directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, store=store, check=database.check
-    )
+    jobs = PackJobs(directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, store=store)
     loader = Loader(jobs)
     query_handler = QueryHandler(packs, pool, request_check=loader.submit)
     reporter = Reporter(
