@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from app.timers.timers import Timer, Timers, full_pack, incremental_pack
+from app.timers.timers import Callback, Timer, Timers, full_pack, incremental_pack
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -39,22 +39,20 @@ def test_a_reset_restores_the_stored_timeout_and_keeps_the_callback(timers: Time
     assert 95 < timer.remaining <= 100
 
 
-@pytest.mark.parametrize("order", [("full", "incremental"), ("incremental", "full")])
-def test_the_stronger_callback_wins_in_any_order_of_arrival(timers: Timers, order: tuple[str, str]) -> None:
-    callbacks = {"full": full_pack("a.gov"), "incremental": incremental_pack("a.gov")}
-    for name in order:
-        timers.start("a.gov", timeout=50, callback=callbacks[name])
-    timer = timers.running("a.gov")
-    assert timer is not None
-    assert timer.callback == full_pack("a.gov")
+FULL, LATER, INCREMENTAL = full_pack("a.gov", "old"), full_pack("a.gov", "new"), incremental_pack("a.gov")
 
 
-def test_of_two_full_packs_the_later_crawl_is_packed(timers: Timers) -> None:
-    timers.start("a.gov", timeout=50, callback=full_pack("a.gov", "old"))
-    timers.start("a.gov", timeout=50, callback=full_pack("a.gov", "new"))
+@pytest.mark.parametrize(
+    ("first", "second", "winner"), [(FULL, INCREMENTAL, FULL), (INCREMENTAL, FULL, FULL), (FULL, LATER, LATER)]
+)
+def test_the_stronger_callback_wins_in_any_order_of_arrival_and_of_two_full_packs_that_of_the_later_crawl(
+    timers: Timers, first: Callback, second: Callback, winner: Callback
+) -> None:
+    for callback in (first, second):
+        timers.start("a.gov", timeout=50, callback=callback)
     timer = timers.running("a.gov")
     assert timer is not None
-    assert timer.callback == full_pack("a.gov", "new")
+    assert timer.callback == winner
 
 
 def test_a_claimed_timer_is_due_again_only_when_its_lease_has_expired(timers: Timers) -> None:
