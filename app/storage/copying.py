@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from app.errors import ObjectNotFound, StoreError
 from app.storage.layout import CONTENT_PREFIX, FRAMES_PREFIX, MANIFEST_PREFIX
 from app.storage.marker import MARKER_KEY, read_marker
+from app.storage.reading import in_parallel
 from app.storage.store import PROBE_PREFIX, ObjectStore, Stat
 
 #: Objects that are copied at the same time: a request to a distant server is mostly waiting.
 _THREADS: Final = 8
-#: Objects that are queued for these threads: a store may have millions.
-_BATCH: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +55,8 @@ def copy_store(source: ObjectStore, target: ObjectStore, *, create: bool = False
             return False
         return True
 
-    copied = total = 0
-    objects = _objects(source)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        while batch := list(islice(objects, _BATCH)):
-            copied, total = copied + sum(pool.map(copy, batch)), total + len(batch)
-    return CopyResult(copied=copied, unchanged=total - copied)
+    copied = Counter(in_parallel(copy, _objects(source), threads=_THREADS))
+    return CopyResult(copied=copied[True], unchanged=copied[False])
 
 
 def _objects(source: ObjectStore) -> Iterator[Stat]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from app.errors import ObjectDamaged, ObjectNotFound
 from app.storage.store import ObjectStore, StoredObject
 
+A = TypeVar("A")
 T = TypeVar("T")
 #: Makes a value of an object's key and bytes; raises ObjectDamaged.
 Decoder = Callable[[str, bytes], T]
@@ -22,24 +23,35 @@ def read_objects(store: ObjectStore, keys: Iterable[str]) -> Iterator[tuple[str,
 
     Threads read an S3 store; a folder is fastest one by one.
     """
-    parallel = getattr(store, "parallel_reads", 1)
-    if parallel == 1:
-        for key in keys:
-            yield key, _get(store, key)
-        return
-    remaining = iter(keys)
-    window: deque[tuple[str, Future[StoredObject | None]]] = deque()
-    with ThreadPoolExecutor(parallel) as pool:
+
+    def read(key: str) -> tuple[str, StoredObject | None]:
         try:
-            for key in islice(remaining, 2 * parallel):
-                window.append((key, pool.submit(_get, store, key)))
+            return key, store.get(key)
+        except ObjectNotFound:
+            return key, None
+
+    return in_parallel(read, keys, threads=parallel_reads(store))
+
+
+def parallel_reads(store: ObjectStore) -> int:
+    """Return the number of requests to a store at the same time that pay off."""
+    return int(getattr(store, "parallel_reads", 1))
+
+
+def in_parallel(function: Callable[[A], T], arguments: Iterable[A], *, threads: int) -> Iterator[T]:
+    """Yield what a function returns for each argument, in order, holding few results in memory."""
+    if threads == 1:
+        yield from map(function, arguments)
+        return
+    remaining = iter(arguments)
+    with ThreadPoolExecutor(threads) as pool:
+        window = deque(pool.submit(function, each) for each in islice(remaining, 2 * threads))
+        try:
             while window:
-                key, future = window.popleft()
-                yield key, future.result()
-                for following in islice(remaining, 1):
-                    window.append((following, pool.submit(_get, store, following)))
+                yield window.popleft().result()
+                window.extend(pool.submit(function, each) for each in islice(remaining, 1))
         finally:
-            for _, future in window:
+            for future in window:
                 future.cancel()
 
 
@@ -65,10 +77,3 @@ def check_version(kind: str, version: Any, newest: int) -> None:
     """Raise ObjectDamaged for the version of a later release, and TypeError for one that is no number."""
     if version > newest:
         raise ObjectDamaged(f"{kind}: version {version!r}; this release reads up to {newest}")
-
-
-def _get(store: ObjectStore, key: str) -> StoredObject | None:
-    try:
-        return store.get(key)
-    except ObjectNotFound:
-        return None

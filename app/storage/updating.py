@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar
 
 from app.errors import ObjectNotFound, PreconditionFailed
+from app.storage.reading import in_parallel, parallel_reads
 from app.storage.store import ObjectStore, StoredObject
 
 T = TypeVar("T")
@@ -39,11 +39,10 @@ def update_object(store: ObjectStore, key: str, change: Callable[[StoredObject |
 def delete_unchanged(store: ObjectStore, etags: Mapping[str, str]) -> Collection[str]:
     """Delete objects by key, unless they were replaced since they had these ETags. Return the deleted keys."""
 
-    def delete(key: str) -> bool:
+    def delete(key: str) -> str | None:
         with suppress(PreconditionFailed):
             store.delete(key, if_match=etags[key])
-            return True
-        return False
+            return key
+        return None
 
-    with ThreadPoolExecutor(getattr(store, "parallel_reads", 1)) as pool:
-        return {key for key, deleted in zip(etags, pool.map(delete, etags), strict=True) if deleted}
+    return {key for key in in_parallel(delete, etags, threads=parallel_reads(store)) if key is not None}
