@@ -19,7 +19,6 @@ class RoutingTable:
         self.routes: dict[str, PackRoute] = {}
         self.version = 0
         self._replicas = replicas
-        self._newest: dict[str, tuple[str, ...]] = {}
         self._turns: dict[str, int] = {}
         self._turn = 0
         #: The version that last changed each domain, and that removed it: the latest last.
@@ -32,7 +31,7 @@ class RoutingTable:
         """Remove a domain's route."""
         if self.routes.pop(domain, None) is None:
             return
-        del self._newest[domain], self._changed_at[domain]
+        del self._changed_at[domain]
         self.version += 1
         self._removed_at[domain] = self.version
         if len(self._removed_at) > _REMEMBERED:
@@ -44,12 +43,12 @@ class RoutingTable:
         `trusted` is a field of ClusterState, and `reason` is why a copy cannot be placed.
         """
 
-        def age(copy: tuple[str, PackVersion]) -> tuple[bool, int, str]:
+        def age(copy: tuple[str, PackVersion]) -> tuple[bool, int, str, str]:
             searcher_id, version = copy
-            return version.sha256 != pack.sha256 and version.sha256 not in trusted, -version.generation, searcher_id
+            is_older = version.sha256 != pack.sha256 and version.sha256 not in trusted
+            return is_older, -version.generation, version.sha256, searcher_id
 
         ordered = sorted(copies, key=age)
-        newest = tuple(searcher_id for searcher_id, version in ordered if version.sha256 == ordered[0][1].sha256)
         up_to_date = sum(not age(copy)[0] for copy in ordered)
         route = PackRoute(
             domain=pack.domain,
@@ -59,11 +58,10 @@ class RoutingTable:
             built_at=pack.built_at,
             size_mb=pack.size_mb,
             searchers=tuple(searcher_id for searcher_id, _version in ordered),
-            newest=len(newest),
+            newest=sum(version.sha256 == ordered[0][1].sha256 for _, version in ordered),
             missing=max(0, self._replicas - up_to_date),
             why=reason,
         )
-        self._newest[pack.domain] = newest
         if self.routes.get(pack.domain) != route:
             self.routes[pack.domain] = route
             self.version += 1
@@ -79,10 +77,12 @@ class RoutingTable:
 
     def next(self, domain: str) -> str | None:
         """Return the searcher with the newest version that was chosen least recently, or None."""
-        newest = self._newest.get(domain)
-        if not newest:
+        route = self.routes.get(domain)
+        if route is None or not route.searchers:
             return None
-        chosen = min(newest, key=lambda searcher_id: (self._turns.get(searcher_id, 0), searcher_id))
+        chosen = min(
+            route.searchers[: route.newest], key=lambda searcher_id: (self._turns.get(searcher_id, 0), searcher_id)
+        )
         self._turn += 1
         self._turns[chosen] = self._turn
         return chosen

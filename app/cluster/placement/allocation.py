@@ -30,7 +30,8 @@ class Allocation:
         self.room = {searcher_id: searcher.free for searcher_id, searcher in self.searchers.items()}
         self.freed = dict.fromkeys(self.searchers, 0)
         self._loads = dict.fromkeys(self.searchers, 0)
-        self._is_unloading = False
+        #: Whether any order to unload is pending.
+        self.is_unloading = False
         self.pending: dict[str, dict[str, Order]] = {searcher_id: {} for searcher_id in self.searchers}
         for searcher_id, searcher in self.searchers.items():
             for order in searcher.orders.values():
@@ -39,7 +40,7 @@ class Allocation:
     def _apply(self, searcher_id: str, order: Order) -> None:
         self.pending[searcher_id][order.domain] = order
         if isinstance(order, Unload):
-            self._is_unloading = True
+            self.is_unloading = True
             held = self.searchers[searcher_id].held.get(order.domain)
             self.freed[searcher_id] += held.size_mb if held else 0
         else:
@@ -106,11 +107,3 @@ class Allocation:
             and self.free_to_order(searcher_id, domain)
             and bool(self.fresh[domain] - {searcher_id})
         )
-
-    def is_unloading(self) -> bool:
-        """Return whether any order to unload is pending."""
-        return self._is_unloading
-
-    def has_surplus(self) -> bool:
-        """Return whether any domain has more copies than wanted, including ordered loads."""
-        return bool(self.copies.surplus)

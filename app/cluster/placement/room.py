@@ -32,7 +32,7 @@ def make_room(allocation: Allocation, unplaced: Sequence[Pack]) -> None:
     """
     for pack in unplaced:
         if not _is_room_coming(allocation, pack) and not _unload_older(allocation, pack):
-            if allocation.is_unloading() or allocation.has_surplus():
+            if allocation.is_unloading or allocation.copies.surplus:
                 continue
             if not _move_other(allocation, pack) and not allocation.copies.count(pack.domain):
                 _unload_spare_copies(allocation, pack)
