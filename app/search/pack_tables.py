@@ -6,7 +6,7 @@ import json
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias
@@ -237,17 +237,22 @@ class Properties:
         if not groups or (filters == _NO_FILTERS and not languages):
             return {page: page for page in pages}
         passing = set(self._passing([each for group in groups.values() for each in group], filters))
-        wanted = [*(f"{language.lower()}-" for language in languages), ""]
-
-        def rank(page: int) -> int:
-            lang = f"{self.of('lang', page)}-"
-            return next(at for at, tag in enumerate(wanted) if lang.startswith(tag))
-
+        rank = self.language_rank(languages)
         # Of equal ranks the first is taken, which is the page itself.
         return {
             page: min((each for each in groups.get(page, (page,)) if each in passing), key=rank, default=page)
             for page in pages
         }
+
+    def language_rank(self, languages: Sequence[str]) -> Callable[[int], int]:
+        """Return what ranks a page by the first of the languages that it is in; pages in none come last."""
+        wanted = [f"{language.lower()}-" for language in languages]
+
+        def rank(page: int) -> int:
+            lang = f"{self.of('lang', page)}-"
+            return next((at for at, tag in enumerate(wanted) if lang.startswith(tag)), len(wanted))
+
+        return rank
 
     def _passing(self, pages: Sequence[int], filters: Filters, *, ignoring: str = "") -> Sequence[int]:
         """Return the pages that pass every filter themselves, except the filter of `ignoring`, which is ignored."""

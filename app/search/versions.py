@@ -32,12 +32,7 @@ class Versions:
         for page in pages:
             if group := numbers[page]:
                 groups[group].append(page)
-        wanted = [f"{tag.lower()}-" for tag in (*languages, self.language) if tag]
-
-        def rank(page: int) -> int:
-            lang = f"{self.properties.of('lang', page)}-"
-            return next((at for at, tag in enumerate(wanted) if lang.startswith(tag)), len(wanted))
-
+        rank = self.properties.language_rank([tag for tag in (*languages, self.language) if tag])
         return {page: min(group, key=rank) for group in groups.values() if len(group) > 1 for page in group}
 
     def definitions(self, found: Sequence[Definition], languages: Sequence[str]) -> tuple[Definition, ...]:
