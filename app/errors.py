@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
 from app.broker.errors import BUSY, INVALID, TIMEOUT, UNAVAILABLE, ApplicationError, InvalidMessage, ProblemType
 
@@ -211,6 +212,10 @@ class TooManySearches(ApplicationError, reason="limited", problem=LIMITED):
 
 # Cover art
 
+#: What an error says about its service. `answered`: the service works, and the error concerns one item. `failed`: it
+#: may concern one item or all. `away`: it concerns all. `denied`: the keys may be wrong.
+Evidence = Literal["answered", "failed", "away", "denied"]
+
 
 class InvalidJob(InvalidMessage, reason="invalid-job"):
     """Raised for a plain body of the cover art archive that cannot be read; names its line and the reason."""
@@ -219,6 +224,8 @@ class InvalidJob(InvalidMessage, reason="invalid-job"):
 class RemoteError(RetryAfterError, ApplicationError):
     """Root of the errors of the archive, and of MusicBrainz's web service and database."""
 
+    #: What it says about its service.
+    evidence: ClassVar[Evidence] = "failed"
     #: Seconds after which the job may run again without spending a retry; None if it spends one.
     free_after: float | None = None
     #: Whether the item may be the cause, and not an outage: then only the first runs cost nothing.
@@ -236,13 +243,19 @@ class ArchiveUnavailable(ArchiveError, reason="archive-unavailable"):
 class ArchiveRefused(ArchiveError, reason="archive-refused", permanent=True):
     """Raised when the archive refuses a request for good: malformed, spam, a dark item."""
 
+    evidence: ClassVar[Evidence] = "answered"
+
 
 class ArchiveDenied(ArchiveRefused, reason="archive-denied"):
     """Raised when the archive does not accept the keys, for one item or for all."""
 
+    evidence: ClassVar[Evidence] = "denied"
+
 
 class ArchiveNotFound(ArchiveError, reason="archive-not-found"):
     """Raised when an object or its bucket is not in the archive."""
+
+    evidence: ClassVar[Evidence] = "answered"
 
 
 class WebServiceError(RemoteError, reason="web-service"):
@@ -251,6 +264,8 @@ class WebServiceError(RemoteError, reason="web-service"):
 
 class WebServiceUnavailable(WebServiceError, reason="web-service-unavailable"):
     """Raised when MusicBrainz's web service is unreachable, overloaded or failing."""
+
+    evidence: ClassVar[Evidence] = "away"
 
 
 class WebServiceBehind(WebServiceError, reason="web-service-behind"):
@@ -268,9 +283,13 @@ class ArtNotServed(ApplicationError, reason="art-not-served", permanent=True, pr
 class DatabaseFailed(RemoteError, reason="database", problem=UNAVAILABLE):
     """Raised when a read of MusicBrainz's database fails; names its host and its database."""
 
+    evidence: ClassVar[Evidence] = "answered"
+
 
 class DatabaseUnavailable(DatabaseFailed, reason="database-unavailable"):
     """Raised when MusicBrainz's database is unreachable, closed the connection or exceeded its deadline."""
+
+    evidence: ClassVar[Evidence] = "away"
 
 
 # Programs

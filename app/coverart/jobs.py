@@ -75,8 +75,8 @@ def parse(kind: str, body: bytes) -> Job:
     Ignores empty lines at the end and lines beyond those needed; a gid may be upper case, a missing suffix is `jpg`.
     Raises InvalidJob, which names the line and the reason, and UnknownType for another kind.
     """
-    if kind not in _LINES:
-        raise UnknownType(f"kind {kind!r}: expected index, move or delete")
+    if kind not in _KINDS:
+        raise UnknownType(f"kind {kind!r}: expected {', '.join(_KINDS)}")
     try:
         text = body.decode("utf-8").rstrip("\n")
     except UnicodeDecodeError as error:
@@ -125,12 +125,7 @@ def event_of(headers: Mapping[str, Any]) -> int | None:
 
 
 def job_of(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
-    """Return the job of a task's call.
-
-    Raises InvalidJob, which names the argument and the reason, and UnknownType for another kind.
-    """
-    if kind not in _KINDS:
-        raise UnknownType(f"kind {kind!r}: expected {', '.join(_KINDS)}")
+    """Return the job of a task's call; raises InvalidJob, which names the argument and the reason."""
     signature = _signature(_KINDS[kind])
     try:
         given = signature.bind(*args, **kwargs)

@@ -6,19 +6,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from redis import Redis
 
-from app.errors import (
-    ArchiveDenied,
-    ArchiveNotFound,
-    ArchiveRefused,
-    DatabaseFailed,
-    DatabaseUnavailable,
-    RemoteError,
-    WebServiceUnavailable,
-)
+from app.errors import RemoteError
 from app.redis_state.circuit_breaker import CircuitBreaker
 from config.settings import Settings
 
@@ -37,23 +29,6 @@ FREE_RUNS, MAX_FREE_RUNS = "perennial-free-runs", 20
 
 #: Failed runs that spend no retry although the item itself may be the cause.
 FIRST_FREE_RUNS = 2
-
-#: `answered`: the service works, and the error concerns one item. `failed`: it may concern one item or all. `away`: it
-#: concerns all. `denied`: the keys may be wrong.
-Evidence = Literal["answered", "failed", "away", "denied"]
-
-
-def evidence_of(error: RemoteError) -> Evidence:
-    """Return what an error says about its service."""
-    match error:
-        case ArchiveDenied():
-            return "denied"
-        case DatabaseUnavailable() | WebServiceUnavailable():
-            return "away"
-        case ArchiveRefused() | ArchiveNotFound() | DatabaseFailed():
-            return "answered"
-        case _:
-            return "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +88,16 @@ def watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
     try:
         yield
     except RemoteError as error:
-        evidence = evidence_of(error)
-        if evidence == "answered":
+        if error.evidence == "answered":
             breaker.succeed()
             raise
         seconds_open, opened = breaker.fail(item, reason=str(error), retry_after=error.retry_after)
         # Of an outage the first items do not know yet. They wait until others have met it, or have been served.
-        error.may_be_own = not (seconds_open or evidence == "away" or error.retry_after is not None)
+        error.may_be_own = not (seconds_open or error.evidence == "away" or error.retry_after is not None)
         error.free_after = seconds_open or error.retry_after or breaker.first_pause
         if opened:
             level, hint = logging.WARNING, ""
-            if evidence == "denied":
+            if error.evidence == "denied":
                 level, hint = logging.ERROR, "; check ARCHIVE_ACCESS_KEY and ARCHIVE_SECRET_KEY, or EVENT_ARCHIVE_*"
             text = "Circuit breaker of the %s open for %g s, its messages wait: %s%s"
             _log.log(level, text, breaker.service, seconds_open, error, hint)
