@@ -53,6 +53,8 @@ def wait(entity: Entity, item: ReadItem, *, listing: bool) -> Postpone | None:
         ({OLD: [2]}, True, True),
         # The copy is done, and the delete of the same move is not.
         ({NEW: [1, 2], OLD: [2]}, False, True),
+        # The same of one image, while the other one is in neither item.
+        ({NEW: [2], OLD: [2]}, False, True),
         ({NEW: [1, 2], OLD: []}, False, False),
         # It is in neither item, so no move waits; an image that the database does not list is no reason either.
         ({NEW: [1]}, False, False),
