@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import chain, chord, group, states
+from celery import chain, chord, states
 from celery.exceptions import ChordError, TaskRevokedError
 
-from app.broker.errors import ApplicationError, InvalidMessage, Postpone
+from app.broker.errors import ApplicationError, Postpone
 from app.private_services import Urls
 from tests.support import canvas_app
 from tests.support.canvas_app import (
     OutOfStock,
     add,
-    called_back,
     fail,
     forget,
     hang,
@@ -134,17 +133,12 @@ def test_the_worker_announces_what_a_process_cannot(bench: Bench, task: Any, err
     assert (len(retries), retries.count("task_retry True")) == (4, 2)
 
 
-def test_links_follow_the_end_and_not_the_retries(bench: Bench) -> None:
-    journal, failed = bench.journal("link"), bench.journal("link-error")
+def test_a_link_follows_the_end_and_not_the_retries(bench: Bench) -> None:
+    journal = bench.journal("link")
     linked = fail.apply_async((journal, 2, 3), link=add.s(10))
     assert linked.get(timeout=ENDED) == 3
     assert eventually(lambda: linked.children, "the link is sent")[0].get(timeout=ENDED) == 13
     assert [value for _, value in linked.collect()] == [3, 13]
-    on_error = called_back.s(journal=failed)
-    with pytest.raises(KeyError):
-        fail.apply_async((failed,), link_error=on_error).get(timeout=ENDED)
-    eventually(lambda: "link_error KeyError" in lines(failed), f"the link is called: {lines(failed)}", seconds=ENDED)
-    assert lines(failed).count("link_error KeyError") == 1
 
 
 def test_a_chain_goes_on_after_retries_and_after_the_replay_of_a_dead_letter(bench: Bench) -> None:
@@ -162,12 +156,6 @@ def test_a_chain_goes_on_after_retries_and_after_the_replay_of_a_dead_letter(ben
 
     eventually(lambda: now() == states.SUCCESS, "the chain ends", seconds=ENDED)
     assert canvas_app.app.AsyncResult(result.id).get() == 6
-
-
-def test_a_group_and_a_chord_wait_for_retries_of_their_members(bench: Bench) -> None:
-    journals = [bench.journal(f"member-{number}") for number in range(4)]
-    assert group(fail.s(journal, 1, 2) for journal in journals[:2]).delay().get(timeout=ENDED) == [2, 2]
-    assert chord([fail.s(journal, 2, 5) for journal in journals[2:]], add.s()).delay().get(timeout=ENDED) == 10
 
 
 def test_a_chord_fails_with_the_dead_letter_of_a_member(bench: Bench) -> None:
@@ -212,15 +200,6 @@ def test_a_revoked_message_is_neither_run_nor_dead_lettered(bench: Bench) -> Non
         result.get(timeout=ENDED)
     assert lines(journal).count("run") < 3
     assert not [each for each in bench.broker.peek(DEAD) if each.headers.get("id") == result.id]
-
-
-def test_a_countdown_is_refused_and_an_expired_message_is_discarded(bench: Bench) -> None:
-    journal = bench.journal("expired")
-    with pytest.raises(InvalidMessage, match="neither countdown nor eta"):
-        fail.apply_async((journal,), countdown=1)
-    with pytest.raises(TaskRevokedError):
-        fail.apply_async((journal,), expires=-1).get(timeout=ENDED)
-    assert lines(journal) == []
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "eventlet"])

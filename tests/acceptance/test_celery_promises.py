@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from celery import Celery, chord, group, signals, states
-from celery.exceptions import QueueNotFound, TaskRevokedError
+from celery import Celery, chord, group, states
+from celery.exceptions import TaskRevokedError
 
 from app.broker.amqp_internals import BodyTooLong
 from app.broker.errors import InvalidMessage
@@ -108,27 +107,6 @@ def test_messages_that_are_no_task_are_signalled(running: Worker, journal: str, 
     eventually(lambda: "task_rejected" in lines(strange), f"{lines(strange)}", seconds=ENDED)
 
 
-def test_publishing_is_signalled_once_and_may_add_headers(running: Worker, journal: str) -> None:
-    seen: list[str] = []
-
-    def before(headers: dict[str, Any], **_: Any) -> None:
-        headers["shelf"] = "9"
-        seen.append("before")
-
-    def after(**_: Any) -> None:
-        seen.append("after")
-
-    signals.before_task_publish.connect(before, sender=describe.name)
-    signals.after_task_publish.connect(after, sender=describe.name)
-    try:
-        describe.delay(journal).get(timeout=ENDED)
-    finally:
-        signals.before_task_publish.disconnect(before, sender=describe.name)
-        signals.after_task_publish.disconnect(after, sender=describe.name)
-    assert seen == ["before", "after"]
-    assert [json.loads(line)["shelf"] for line in lines(f"{journal}.requests")] == ["9", "9"]
-
-
 def test_states_of_each_run_are_seen_by_the_caller(running: Worker, journal: str) -> None:
     seen: list[str] = []
     describe.delay(journal).get(timeout=ENDED, on_message=lambda message: seen.append(message["status"]))
@@ -141,12 +119,6 @@ def test_a_map_is_one_message_and_chunks_are_several(running: Worker, journal: s
     assert lines(journal).count("run") == 3
     assert add.map([[1, 2], [3, 4]]).delay().get(timeout=ENDED) == [3, 7]
     assert add.chunks(zip(range(4), range(4), strict=True), 2).delay().get(timeout=ENDED) == [[0, 2], [4, 6]]
-
-
-def test_an_immutable_link_keeps_its_arguments(running: Worker) -> None:
-    result = late.apply_async((1,), link=add.si(2, 3))
-    assert result.get(timeout=ENDED) == 1
-    assert eventually(lambda: result.children, "the link is sent", seconds=ENDED)[0].get(timeout=ENDED) == 5
 
 
 def test_an_expected_error_is_logged_without_a_traceback(running: Worker, journal: str) -> None:
@@ -205,11 +177,6 @@ def test_an_ignored_run_ends_without_a_state_a_retry_or_a_dead_letter(running: W
     with pytest.raises(KeyError):
         fail.delay(f"{journal}-later").get(timeout=ENDED)
     assert (lines(journal), result.state) == (["run"], states.PENDING)
-
-
-def test_an_unknown_queue_is_an_error_at_the_call(running: Worker, journal: str) -> None:
-    with pytest.raises(QueueNotFound, match="nowhere"):
-        fail.apply_async((journal,), queue="nowhere")
 
 
 def test_a_hook_that_raises_changes_nothing_for_the_message(running: Worker, journal: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from app.broker.dead_letters import DeadLetter, LetterFilter, operations, reading, shards
+from app.broker.dead_letters import DeadLetter, LetterFilter, reading, shards
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import InvalidMessage
@@ -215,7 +215,7 @@ def test_readers_and_operators_at_the_same_time_wait_for_each_other(
     assert [letter.id for letter in dead.letters()] == [ids[0], ids[2], ids[4], *ids[6:]]
 
 
-def test_a_letter_that_cannot_be_moved_or_routed_stays_and_nothing_is_doubled(
+def test_a_letter_that_cannot_be_moved_or_routed_stays_and_the_others_leave_once(
     dead: DeadSets, broker: Broker, broker_url: str, publisher: Publisher, notes: list[str]
 ) -> None:
     with Connection(broker_url) as connection, connection.channel() as channel:
@@ -224,26 +224,18 @@ def test_a_letter_that_cannot_be_moved_or_routed_stays_and_nothing_is_doubled(
     office = DeadSets(DelayQueues("post", exchange="office"), broker_url, publisher, on_note=notes.append)
     # The header of a move does not fit into the frame any more.
     broker.post(b"large", exchange="post.dead", key="mail", headers={"large": "x" * 130_990})
-    broker.post(b"1", exchange="office", key="mial")
+    # An alternate exchange hides this from the publisher: the copy that comes back is recognised and removed.
+    for body in (b"x", b"y"):
+        broker.post(body, exchange="office", key="mial")
     fill(publisher, 12)
     before = [letter.delivery.body for letter in office.letters()]
-    assert sorted(before) == sorted([b"large", b"1", *(b"%d" % number for number in range(12))])
+    assert sorted(before) == sorted([b"large", b"x", b"y", *(b"%d" % number for number in range(12))])
     result = office.replay()
-    assert (len(result.done), len(result.stayed)) == (12, 2)
-    assert "no queue is bound for key 'mial' of exchange 'office'" in result.stayed.values()
-    assert sorted(letter.delivery.body for letter in office.letters()) == [b"1", b"large"]
-    assert broker.depth("post.dead") + broker.depth("post.dead.shard.1") == 2
-
-
-def test_a_long_replay_from_shards_is_done_in_passes(
-    dead: DeadSets, broker: Broker, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(operations, "PASS_SECONDS", 0.05)
-    ids = fill(publisher, 15)
-    result = dead.replay(rate=50.0)
-    assert result.done == ids
-    assert result.complete
-    assert [int(message.body) for message in broker.take("mail")] == list(range(15))
+    assert (len(result.done), len(result.stayed)) == (12, 3)
+    assert list(result.stayed.values()).count("no queue is bound for key 'mial' of exchange 'office'") == 2
+    assert sorted(int(message.body) for message in broker.take("mail")) == list(range(12))
+    assert sorted(letter.delivery.body for letter in office.letters()) == [b"large", b"x", b"y"]
+    assert broker.depth("post.dead") + broker.depth("post.dead.shard.1") == 3
 
 
 def test_letters_beyond_a_number_are_exported_and_dropped(

@@ -59,10 +59,11 @@ def test_a_message_arrives_with_its_budget_and_celerys_signals_tell_of_it(
 ) -> None:
     published: list[tuple[str, Any]] = []
 
-    def before(headers: dict[str, Any] | None = None, **_: Any) -> None:
-        published.append(("before", headers))
+    def before(headers: dict[str, Any], **_: Any) -> None:
+        headers["shelf"] = "9"
+        published.append(("before", dict(headers)))
 
-    def after(headers: dict[str, Any] | None = None, **_: Any) -> None:
+    def after(headers: dict[str, Any], **_: Any) -> None:
         published.append(("after", headers))
 
     signals.before_task_publish.connect(before)
@@ -76,7 +77,7 @@ def test_a_message_arrives_with_its_budget_and_celerys_signals_tell_of_it(
         "retry-max": 1,
         "current-iteration": 0,
     }
-    assert message.properties["delivery_mode"] == 2
+    assert (message.properties["delivery_mode"], message.headers["shelf"]) == (2, "9")
     assert [(when, headers["retry-max"]) for when, headers in published] == [("before", 1), ("after", 1)]
 
 
