@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -140,26 +142,25 @@ def test_an_unreachable_broker_is_one_error_without_its_password(settings: Setti
 
 
 def test_the_flowchart_of_the_site_is_what_the_broker_has(declared: Settings, connection: Any) -> None:
-    found, drawn = subset(broker_topology(declared, connection), "site."), DrawnTopology(site_flowchart(declared))
-    assert drawn.bindings == {
-        each
-        for each in found.bindings
-        if each.key != each.destination and each.key not in ALIASES and ".delay." not in each.source
-    }
-    dead_letters = {(name, queue.dead_letter_exchange) for name, queue in found.queues.items() if ".delay." not in name}
-    assert drawn.arrows("delivery limit") == {each for each in dead_letters if each[1] is not None}
-    alternates = {(name, each.alternate) for name, each in found.exchanges.items() if each.alternate}
-    assert drawn.arrows("unknown key") == alternates
-    delays = [queue for name, queue in found.queues.items() if ".delay." in name]
-    assert drawn.delays == (len(delays), *range_in_seconds([int(queue.arguments["x-message-ttl"]) for queue in delays]))
-    assert drawn.arrows("time is up") == {("site.delay.ms", queue.dead_letter_exchange) for queue in delays}
-    kinds = {found.exchanges[f"site.delay.{queue.arguments['x-message-ttl']}"].type for queue in delays}
-    assert kinds == {drawn.exchanges.pop("site.delay.ms")}
-    assert (drawn.exchanges.pop("perennial.events"), drawn.exchanges.pop("perennial.outcomes")) == ("topic", "direct")
-    assert drawn.exchanges == {
-        name: each.type for name, each in found.exchanges.items() if not name.startswith("site.delay.")
-    }
-    assert drawn.queues == {name for name in found.queues if ".delay." not in name}
+    text, found = site_flowchart(declared), subset(broker_topology(declared, connection), "site.")
+    delays = {name for name in found.queues if ".delay." in name}
+    waits = [int(found.queues[name].arguments["x-message-ttl"]) / 1_000 for name in delays]
+    assert f"after {min(waits):g} to {max(waits):g} s, in {len(delays)} queues" in text
+    [(alternate, dead)] = {(name, each.alternate) for name, each in found.exchanges.items() if each.alternate}
+    assert re.findall(r'{{"([\w.]+)<br>\w+"}} -\.->\|"unknown key"\| \w+{{"([\w.]+)<br>', text) == [(alternate, dead)]
+    # One stands for all of them.
+    [kept, *others] = sorted(delays)
+    bindings = {each for each in found.bindings if each.key != each.destination and each.key not in ALIASES}
+    bindings = {each for each in bindings if each.destination not in delays}
+    one = "site.delay.ms"
+    exchanges = {name: each for name, each in found.exchanges.items() if name not in others}
+    exchanges[one] = replace(exchanges.pop(kept), name=one)
+    queues = {name: each for name, each in found.queues.items() if name not in others}
+    queues[one] = replace(queues.pop(kept), name=one)
+    shown = Topology(exchanges, queues, frozenset({*bindings, Binding(one, one, "")}))
+    assert {found.queues[name].dead_letter_exchange for name in delays} == {queues[one].dead_letter_exchange}
+    others_drawn = {"perennial.events": "topic", "perennial.outcomes": "direct"}
+    require_drawn(text, shown, {name for name in queues if name not in (one, dead)}, others_drawn)
 
 
 def test_the_flowchart_of_cover_art_is_what_the_broker_has(settings: Settings, connection: Any) -> None:
@@ -187,8 +188,11 @@ def subset(found: Topology, *prefixes: str) -> Topology:
     return Topology({name: each for name, each in found.exchanges.items() if name in names}, queues, bindings)
 
 
-def require_drawn(text: str, found: Topology, work: set[str]) -> None:
-    """Compare a flowchart with a broker; it shows the binding keys of the `work` queues only."""
+def require_drawn(text: str, found: Topology, work: set[str], others: Mapping[str, str] = {}) -> None:
+    """Compare a flowchart with a broker; it shows the binding keys of the `work` queues only.
+
+    `others` are types of exchanges that are drawn without a queue.
+    """
     exchange, queue = r'\w+\{\{"([\w.-]+)<br>(\w+)"\}\}', r'\w+\[\["([\w.-]+)"\]\]'
     keyed = re.findall(rf'{exchange} -->\|"([^"]+)"\| {queue}', text)
     plain = re.findall(rf"{exchange} --> {queue}", text)
@@ -199,44 +203,14 @@ def require_drawn(text: str, found: Topology, work: set[str]) -> None:
         (each.source, each.key if each.destination in work else None, each.destination) for each in found.bindings
     }
     assert {(name, kind) for name, kind in re.findall(exchange, text)} == {
-        (name, each.type) for name, each in found.exchanges.items() if not name.startswith("amq.")
+        *((name, each.type) for name, each in found.exchanges.items() if not name.startswith("amq.")),
+        *others.items(),
     }
     dashed = re.findall(rf'{queue} -\.->\|"[^"]+"\| {exchange}', text)
     assert {(name, to) for name, to, _ in dashed} == {
         (name, each.dead_letter_exchange) for name, each in found.queues.items() if each.dead_letter_exchange
     }
     assert set(re.findall(queue, text)) == set(found.queues)
-
-
-def range_in_seconds(numbers: list[int]) -> tuple[float, float]:
-    return min(numbers) / 1_000, max(numbers) / 1_000
-
-
-class DrawnTopology:
-    """The content of a flowchart of the reference, with the broker's names instead of node names."""
-
-    def __init__(self, text: str) -> None:
-        self._names = dict(re.findall(r'(\w+)(?:\{\{"|\[\[")([\w.]+)', text))
-        self._text = text
-        self.exchanges = dict(re.findall(r'\{\{"([\w.]+)<br>(\w+)"\}\}', text))
-        self.queues = set(re.findall(r'\[\["([\w.]+)"\]\]', text))
-        [(count, least, most)] = re.findall(r"(\d+) queues,<br>([\d.]+) s to ([\d.]+) s", text)
-        self.delays = (int(count), float(least), float(most))
-
-    @property
-    def bindings(self) -> set[Binding]:
-        """The bindings to queues; the delay queues have one for all."""
-        keyed = re.findall(r'^ +(\w+) -->\|"([^"]+)"\| (\w+)\[\[', self._text, re.MULTILINE)
-        plain = re.findall(r'(\w+)\{\{"[\w.]+<br>\w+"\}\} --> (\w+)\[\["([\w.]+)"\]\]', self._text)
-        found = {
-            Binding(self._names[source], self._names[to], key) for source, keys, to in keyed for key in keys.split(", ")
-        }
-        return found | {Binding(self._names[source], name, "") for source, _, name in plain}
-
-    def arrows(self, label: str) -> set[tuple[str, str]]:
-        """Return source and target of the dashed arrows with a label."""
-        pairs = re.findall(rf'^ +(\w+) -\.->\|"{label}"\| (\w+)$', self._text, re.MULTILINE)
-        return {(self._names.get(source, source), self._names.get(to, to)) for source, to in pairs}
 
 
 # Migration

@@ -43,31 +43,34 @@ def site_flowchart(settings: Settings) -> str:
     queues = [queue for queue in all_queues(settings) if queue.name.startswith(f"{SITE}.")]
     work = [queue for queue in queues if queue.name in consumers]
     delays = [queue for queue in queues if queue not in work and _ttl_ms(queue)]
-    dead_sets = [queue for queue in queues if queue not in work and queue not in delays]
+    [dead_set] = [queue for queue in queues if queue not in work and queue not in delays]
+    site, dead, delay = _exchange(site_exchange), _exchange(dead_set.exchange), _one_of(delays)
     processes = sorted({consumers[queue.name] for queue in work}, reverse=True)
     all_processes = " & ".join(processes)
-    lines = ["flowchart LR", f'    producers(["clients, beat, tasks"]) --> {_site_exchange(site_exchange)}']
+    lines = [f'    producers(["clients, beat, tasks"]) --> {site}']
     for queue in work:
         keys = ", ".join(sorted(key for _, key in bindings_of(queue) if key != queue.name and key not in ALIASES))
-        lines.append(f'    site -->|"{keys}"| {_node(queue.name)}{_box(queue.name)} --> {consumers[queue.name]}')
-    lines += [f"    {process}([{process}])" for process in processes]
-    lines += _delay_lines(delays, all_processes)
-    for queue in dead_sets:
-        box = f"{_node(queue.name)}_queue{_box(queue.name)}"
-        lines.append(f'    {all_processes} -->|"retries spent"| {_site_exchange(queue.exchange)} --> {box}')
-    for queue in work:
-        if target := _dead_letter_exchange(queue):
-            lines.append(f'    {_node(queue.name)} -.->|"delivery limit"| {_node(target)}')
-    if alternate := (site_exchange.arguments or {}).get("alternate-exchange"):
-        lines.append(f'    {_node(site_exchange.name)} -.->|"unknown key"| {_node(alternate)}')
+        lines.append(_binding_line(site_exchange, keys, queue, consumers[queue.name]))
+    waits = [_ttl_ms(queue) / 1_000 for queue in delays]
     lines += [
-        f'    packer -->|"update"| {_site_exchange(events_exchange)} --> subscribers([subscribers])',
-        f'    {all_processes} -->|"outcome of a replay"| {_site_exchange(OUTCOMES)} --> canary(["replay --canary"])',
-        *_STYLES,
-        "    class delay,waiting waiting",
-        *(f"    class {_node(queue.exchange.name)},{_node(queue.name)}_queue failed" for queue in dead_sets),
+        *(f"    {process}([{process}])" for process in processes),
+        f'    {all_processes} -->|"failed, postponed"| {_exchange(delay.exchange)} --> {_queue(delay)}',
+        f'    {_queue(delay)} -.->|"after {min(waits):g} to {max(waits):g} s, in {len(delays)} queues"| {site}',
+        f'    {all_processes} -->|"retries spent"| {dead} --> {_queue(dead_set)}',
+        *(f'    {_queue(queue)} -.->|"delivery limit"| {dead}' for queue in work if _dead_letter_exchange(queue)),
+        f'    {site} -.->|"unknown key"| {dead}',
+        f'    packer -->|"update"| {_exchange(events_exchange)} --> subscribers([subscribers])',
+        f'    {all_processes} -->|"outcome of a replay"| {_exchange(OUTCOMES)} --> canary(["replay --canary"])',
     ]
-    return "\n".join(lines)
+    coloured = _coloured([delay], "waiting") + _coloured([dead_set], "failed")
+    return "\n".join(["flowchart LR", *lines, *_STYLES, *coloured])
+
+
+def _one_of(delays: Sequence[Queue]) -> Queue:
+    """Return one delay queue, `site.delay.ms`, that stands for those of all durations."""
+    [kind] = {queue.exchange.type for queue in delays}
+    name = f"{SITE}.delay.ms"
+    return Queue(name, Exchange(name, type=kind))
 
 
 def search_flowchart(settings: Settings) -> str:
@@ -102,17 +105,6 @@ def art_flowchart(settings: Settings) -> str:
     return "\n".join(["flowchart LR", *lines, *_STYLES, *_class_lines(policy)])
 
 
-def _delay_lines(delays: Sequence[Queue], processes: str) -> list[str]:
-    shortest, longest = min(map(_ttl_ms, delays)), max(map(_ttl_ms, delays))
-    box = _box(f"site.delay.ms<br>{len(delays)} queues,<br>{shortest / 1_000:g} s to {longest / 1_000:g} s")
-    exchange = f'delay{{{{"site.delay.ms<br>{delays[0].exchange.type}"}}}}'
-    targets = sorted({_dead_letter_exchange(queue) for queue in delays})
-    return [
-        f'    {processes} -->|"failed, postponed"| {exchange} --> waiting{box}',
-        *(f'    waiting -.->|"time is up"| {_node(target)}' for target in targets),
-    ]
-
-
 def _policy_lines(policy: Policy, work: Sequence[Queue], *, consumer: str) -> list[str]:
     """Return the lines of a policy's queues. The node of the consumer is called `worker`."""
     lines = [_binding_line(exchange, keys, queue) for queue in work for exchange, keys in _keys_by_exchange(queue)]
@@ -136,9 +128,11 @@ def _policy_lines(policy: Policy, work: Sequence[Queue], *, consumer: str) -> li
 
 def _class_lines(policy: Policy) -> list[str]:
     """Return the lines that colour the delay queues and the dead set."""
-    dead_sets = [policy.dead] if policy.dead else []
-    coloured = [*((queue, "waiting") for queue in _delay_queues(policy)), *((queue, "failed") for queue in dead_sets)]
-    return [f"    class {_id('x', queue.exchange.name)},{_id('q', queue.name)} {style}" for queue, style in coloured]
+    return _coloured(_delay_queues(policy), "waiting") + _coloured([policy.dead] if policy.dead else [], "failed")
+
+
+def _coloured(queues: Sequence[Queue], style: str) -> list[str]:
+    return [f"    class {_id('x', queue.exchange.name)},{_id('q', queue.name)} {style}" for queue in queues]
 
 
 def _delay_queues(policy: Policy) -> list[Queue]:
@@ -164,22 +158,7 @@ def _dead_letter_exchange(queue: Queue) -> str:
     return str((queue.queue_arguments or {}).get("x-dead-letter-exchange", ""))
 
 
-# Nodes of the site's flowchart are named like the exchange or the queue.
-
-
-def _site_exchange(exchange: Exchange) -> str:
-    return f'{_node(exchange.name)}{{{{"{exchange.name}<br>{exchange.type}"}}}}'
-
-
-def _node(name: str) -> str:
-    return name.replace(".", "_")
-
-
-def _box(text: str) -> str:
-    return f'[["{text}"]]'
-
-
-# In the other flowcharts an exchange and a queue can have the same name, so the nodes begin with `x_` and `q_`.
+# An exchange and a queue can have the same name, so the nodes begin with `x_` and `q_`.
 
 
 def _exchange(exchange: Exchange) -> str:
@@ -187,7 +166,7 @@ def _exchange(exchange: Exchange) -> str:
 
 
 def _queue(queue: Queue) -> str:
-    return f"{_id('q', queue.name)}{_box(queue.name)}"
+    return f'{_id("q", queue.name)}[["{queue.name}"]]'
 
 
 def _id(kind: str, name: str) -> str:

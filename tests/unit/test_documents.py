@@ -100,7 +100,9 @@ def test_the_picture_has_every_work_queue_with_its_process() -> None:
     for queue in POLICY_OF_QUEUE:
         process = "packer" if queue == "site.pack" else "worker"
         assert re.search(rf'\[\["{queue}"\]\] --> {process}$', picture, re.MULTILINE)
-    assert re.search(r'waiting -\.->\|"[^"]+"\| site$', picture, re.MULTILINE)
+    assert re.search(
+        r'\[\["site\.delay\.ms"\]\] -\.->\|"after [^"]+"\| x_site{{"site<br>direct"}}$', picture, re.MULTILINE
+    )
 
 
 def test_the_picture_of_searching_has_each_of_its_queues_and_message_types() -> None:
