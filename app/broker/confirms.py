@@ -72,15 +72,17 @@ class Confirms:
         transfer.channel, transfer.tag, transfer.sent_at = self._channel, self._last_tag, time.monotonic()
         self.unanswered[self._last_tag] = transfer
 
-    def are_lost(self, limit: float) -> bool:
-        """Return whether a message has waited for its confirm for `limit` seconds, doubled for each time before."""
-        now = time.monotonic()
-        return any(now - each.sent_at > limit * 2**each.lost for each in self.unanswered.values())
+    def lose_late(self, limit: float) -> bool:
+        """Return whether a message lacks its confirm for `limit` seconds, doubled for each time before.
 
-    def count_lost(self) -> None:
-        """Note that the confirms that are missing count as lost."""
+        Then the confirms that are missing count as lost.
+        """
+        now = time.monotonic()
+        if not any(now - each.sent_at > limit * 2**each.lost for each in self.unanswered.values()):
+            return False
         for transfer in self.unanswered.values():
             transfer.lost += 1
+        return True
 
     def wait_anew(self) -> None:
         """Count the time from now: the broker held the messages back."""

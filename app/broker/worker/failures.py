@@ -136,12 +136,13 @@ class FailureHandler:
             case _:
                 logger.warning("Dropped %s: %s", subject, failure, extra=context)
 
+        noted = self._noted(original, failure.task, failure.reason)
+
         def done(carried_out: Decision, disposition: Disposition) -> None:
-            original.done(carried_out, disposition)
-            self.note_outcome(failure.task, delivery.queue, OUTCOMES[type(carried_out)], failure.reason)
+            noted.done(carried_out, disposition)
             self.report_outcome(delivery, "died" if isinstance(carried_out, Dead | Drop) else "failed", str(failure))
 
-        self._act(decision, replace(original, done=done))
+        self._act(decision, replace(noted, done=done))
 
     def postpone(self, original: Original, task: str, postpone: Postpone) -> None:
         """Let the message wait in a delay queue, its budget unspent, then call `done`."""
@@ -154,12 +155,7 @@ class FailureHandler:
             return
         if postpone.headers and isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, **postpone.headers})
-
-        def done(carried_out: Decision, disposition: Disposition) -> None:
-            original.done(carried_out, disposition)
-            self.note_outcome(task, delivery.queue, OUTCOMES[type(carried_out)], postpone.code)
-
-        self._act(decision, replace(original, done=done))
+        self._act(decision, self._noted(original, task, postpone.code))
 
     def set_aside(self, original: Original, task: object, *, deliveries: int) -> None:
         """Publish the message again with its count of unacknowledged deliveries, for a moment later; then call `done`.
@@ -183,12 +179,7 @@ class FailureHandler:
             delivery.queue,
             extra=original.context,
         )
-
-        def done(carried_out: Decision, disposition: Disposition) -> None:
-            original.done(carried_out, disposition)
-            self.note_outcome(task, delivery.queue, OUTCOMES[type(carried_out)], "delivery-limit")
-
-        self._act(decision, replace(original, done=done))
+        self._act(decision, self._noted(original, task, "delivery-limit"))
         return False
 
     def note_outcome(self, task: str, queue: str, outcome: str, reason: str = "") -> None:
@@ -212,6 +203,15 @@ class FailureHandler:
         while self._gathered:
             group, self._gathered = self._gathered[:_GROUP], self._gathered[_GROUP:]
             self._attempt(group, _FIRST_PAUSE)
+
+    def _noted(self, original: Original, task: str, reason: str) -> Original:
+        """Return the original with the note of the run's outcome as a further step of its end."""
+
+        def done(carried_out: Decision, disposition: Disposition) -> None:
+            original.done(carried_out, disposition)
+            self.note_outcome(task, original.delivery.queue, OUTCOMES[type(carried_out)], reason)
+
+        return replace(original, done=done)
 
     def _act(self, decision: Decision, original: Original) -> None:
         act = _Act(decision, message_of(decision, original.delivery), original)
