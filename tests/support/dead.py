@@ -49,7 +49,7 @@ def declare(broker: str) -> None:
 
 def dead_sets(broker: str, publisher: Publisher, audit: Path | None = None, **options: Any) -> DeadSets:
     """Return the dead sets of these policies."""
-    return DeadSets(POLICIES, broker, publisher, audit=Audit(audit) if audit else None, **options)
+    return DeadSets(POLICIES, broker, publisher, audit=Audit(audit), **options)
 
 
 def notes_in(folder: Path) -> StoredSentNotes:

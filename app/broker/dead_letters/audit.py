@@ -23,18 +23,19 @@ AuditedAct = Literal["replay", "drop", "restore"]
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """A file of JSON lines, only appended to and readable by its owner only.
+    """A file of JSON lines, only appended to and readable by its owner only; without a path, the log only.
 
     A line is written once the letter is safe elsewhere: confirmed in its queue, or exported and synced. Only then is
     the letter removed from the dead set. So after a kill no letter has left without a line; a letter with a line may
     still be in the set.
     """
 
-    path: Path
+    path: Path | None = None
 
     def require_writable(self) -> None:
         """Raise ApplicationError if the file cannot be written: an operation must not start then."""
-        append_lines(self.path, [])
+        if self.path:
+            append_lines(self.path, [])
 
     def write(self, act: AuditedAct, outcomes: Iterable[tuple[DeadLetter, str]], **details: Any) -> None:
         """Append a line for each letter and its outcome, each with the details. Raises ApplicationError."""
@@ -45,7 +46,8 @@ class Audit:
             identity = {"set": letter.set, "id": letter.id, "queue": letter.queue, "task": letter.cause.task}
             lines.append({**operator, **identity, **details, "outcome": outcome})
             logger.info("%s of dead letter %s in %s: %s", act, letter.id, letter.set, outcome)
-        append_lines(self.path, lines)
+        if self.path:
+            append_lines(self.path, lines)
 
 
 def user_name() -> str:

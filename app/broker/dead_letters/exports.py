@@ -25,15 +25,14 @@ from .operations import Operation
 class ExportAndDrop(Operation):
     """Appends letters to an export file and syncs it before they are removed."""
 
-    def __init__(self, path: Path, audit: Audit | None) -> None:
+    def __init__(self, path: Path, audit: Audit) -> None:
         self._path = path
         self._audit = audit
 
     def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
         """Export the letters; all may be removed."""
         append_lines(self._path, [to_record(letter) for letter in letters], sync=True)
-        if self._audit:
-            self._audit.write("drop", [(letter, "exported") for letter in letters], file=str(self._path))
+        self._audit.write("drop", [(letter, "exported") for letter in letters], file=str(self._path))
         return {}
 
 

@@ -107,7 +107,7 @@ class Replay(Operation):
         returned: ReturnedCopies,
         sent: SentNotes,
         in_doubt: frozenset[str],
-        audit: Audit | None = None,
+        audit: Audit,
         canary: Canary | None = None,
     ) -> None:
         self._policy = policy
@@ -173,10 +173,9 @@ class Replay(Operation):
         stayed |= self._publish_batch(routable)
         if sendable:
             self._note_outcome(noted, sendable, stayed)
-        if self._audit:
-            outcomes = (f"stays: {stayed[letter.id]}" if letter.id in stayed else "replayed" for letter in letters)
-            change = {"changes": str(self._changes)} if self._changes != UNCHANGED else {}
-            self._audit.write("replay", zip(letters, outcomes, strict=True), budget=self._budget, **change)
+        outcomes = (f"stays: {stayed[letter.id]}" if letter.id in stayed else "replayed" for letter in letters)
+        change = {"changes": str(self._changes)} if self._changes != UNCHANGED else {}
+        self._audit.write("replay", zip(letters, outcomes, strict=True), budget=self._budget, **change)
         if self._canary:
             self._canary.expect([letter.id for letter in letters if letter.id not in stayed])
         self._next_at = max(self._next_at, time.monotonic()) + self._interval

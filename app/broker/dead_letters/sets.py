@@ -31,6 +31,8 @@ from .shards import OnNote, ShardedSet
 
 logger = logging.getLogger(__name__)
 
+_NO_FILE = Audit()
+
 Condition = Callable[[LetterSummary], bool]
 
 #: Which letters an operation is for: a condition, such as a `LetterFilter`, or ids or their beginnings.
@@ -72,7 +74,7 @@ class DeadSets:
         broker: str,
         publisher: Publisher,
         *,
-        audit: Audit | None = None,
+        audit: Audit = _NO_FILE,
         labels: Labels | None = None,
         sent: SentNotes | None = None,
         on_note: OnNote = log_note,
@@ -201,8 +203,7 @@ class DeadSets:
         one sends it `again`.
         """
         options = ReplayOptions(budget=budget, rate=rate, canary=canary, changes=changes, again=again, halt=halt)
-        if self._audit:
-            self._audit.require_writable()
+        self._audit.require_writable()
         return self._in_each_set(partial(self._replay, options=options), chosen, limit, on_progress)
 
     def drop(
@@ -255,8 +256,7 @@ class DeadSets:
 
         Return their ids. Raises InvalidMessage for a letter of an unknown set.
         """
-        if self._audit:
-            self._audit.require_writable()
+        self._audit.require_writable()
         exported = list(letters)
         present = {name: {each.id for each in self.only(name).iter_summaries()} for name in _by_set(exported)}
         restored = []
@@ -272,8 +272,7 @@ class DeadSets:
             )
             self._publisher.declare([queue])
             self._publisher.publish([message])
-            if self._audit:
-                self._audit.write("restore", [(letter, "restored")])
+            self._audit.write("restore", [(letter, "restored")])
             restored.append(letter.id)
             present[letter.set].add(letter.id)
         return restored
