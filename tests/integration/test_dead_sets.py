@@ -311,7 +311,7 @@ def test_chosen_letters_leave_and_the_others_keep_their_order(
 def test_a_long_replay_is_done_in_passes_that_requeue_the_rest(
     dead: DeadSets, broker: Broker, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "PASS_SECONDS", 0.3)
+    monkeypatch.setattr(operations, "PASS_SECONDS", 0.05)
     for _ in range(4):
         broker.post(b"twin", exchange="post.dead", key="mail")
     dead_letter(publisher, [failed_delivery(number) for number in range(20)])
