@@ -32,14 +32,26 @@ from app.web.middleware import (
     is_ops_page,
 )
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
-from app.web.ops import acts, art, audit, home, letter_page, letters, live, login, queues, searchers, sites, waiting
+from app.web.ops import (
+    acts,
+    art,
+    audit,
+    home,
+    letter_page,
+    letters,
+    live,
+    login,
+    queues,
+    searchers,
+    site_page,
+    site_removal,
+    site_urls,
+    sites,
+    waiting,
+)
+from app.web.ops.callers import OPS_ERRORS
 from app.web.ops.live import Streams
 from app.web.ops.visits import OpsState, trouble
-from app.web.ops_api import crawls, overview
-from app.web.ops_api import letters as letters_api
-from app.web.ops_api import sites as site_acts
-from app.web.ops_api import waiting as waiting_api
-from app.web.ops_api.callers import OPS_ERRORS
 from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 
@@ -51,8 +63,10 @@ _COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _PUBLIC = (api, pages, problems, opensearch, monitoring)
-_OPS_PAGES = (login, home, live, letters, letter_page, acts, waiting, sites, art, queues, searchers, audit)
-_OPS_API = (crawls, letters_api, overview, site_acts, waiting_api)
+_OPERATIONS = (
+    *(login, home, live, letters, letter_page, acts, waiting),
+    *(site_urls, site_removal, site_page, sites, art, queues, searchers, audit),
+)
 
 
 def create_app(
@@ -101,10 +115,9 @@ def create_app(
     app.state.streams = Streams()
     for module in _PUBLIC:
         app.include_router(module.router)
-    for module in _OPS_API:
-        app.include_router(module.router, prefix=OPS_API, responses=OPS_ERRORS)
-    for module in _OPS_PAGES:
-        app.include_router(module.router, prefix=OPS_PAGES, include_in_schema=False)
+    for each in _OPERATIONS:
+        app.include_router(each.subject.api, prefix=OPS_API, responses=OPS_ERRORS)
+        app.include_router(each.subject.pages, prefix=OPS_PAGES, include_in_schema=False)
     app.mount("/static", VersionedFiles(), name="static")
     for kind in (ApplicationError, RequestValidationError, HTTPException, RedisError):
         app.add_exception_handler(kind, _answer_error)
@@ -142,13 +155,10 @@ def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RedisError):
         kind, detail = SearchUnavailable, f"Redis: {error}"
     elif isinstance(error, ApplicationError):
-        kind, detail = (
-            type(error),
-            str(error) if is_for_operators(request.scope["path"]) else problems.public_detail(error),
-        )
+        kind = type(error)
+        detail = str(error) if is_for_operators(request.scope["path"]) else problems.public_detail(error)
     elif isinstance(error, RequestValidationError):
-        kind = InvalidMessage
-        detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in error.errors())
+        kind, detail = InvalidMessage, problems.detail_of(error.errors())
     elif isinstance(error, HTTPException):
         kinds = {400: InvalidMessage, 404: ResourceNotFound, 405: MethodNotAllowed}
         kind = kinds.get(error.status_code, ApplicationError)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
@@ -52,6 +53,11 @@ def problem_response(error: type[ApplicationError], detail: str = "") -> Respons
     if problem is UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = 'Bearer realm="operators"'
     return response
+
+
+def detail_of(faults: Iterable[Mapping[str, Any]]) -> str:
+    """Return what pydantic says of invalid values, each with the name of its parameter or field."""
+    return "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in faults)
 
 
 def public_detail(error: ApplicationError) -> str:

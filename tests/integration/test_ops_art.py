@@ -105,12 +105,12 @@ def test_failed_events_are_shown_with_their_reasons_and_queued_again(
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
     assert HOSTILE not in page
     assert "its parent had failed" in page
-    assert [f'name="event" value="{each}"' in page for each in (failed, child)] == [True, False]
+    assert [f'name="events" value="{each}"' in page for each in (failed, child)] == [True, False]
     with operated(operable, password=READ_PASSWORD) as reader:
         assert "Queue again" not in reader.get("/ops/art").text
-        assert send_form(reader, "/ops/art/requeue", event=str(failed)).status_code == 403
+        assert send_form(reader, "/ops/art/requeue", events=str(failed)).status_code == 403
     given = [str(each) for each in (child, failed, twin)]
-    answer = send_form(client, "/ops/art/requeue", event=given, why="the archive is back")
+    answer = send_form(client, "/ops/art/requeue", events=given, why="the archive is back")
     said = "3 events queued again, 1 of them merged with an equal queued event"
     assert said in client.get(answer.headers["location"]).text
     states = desk.states()
@@ -119,7 +119,7 @@ def test_failed_events_are_shown_with_their_reasons_and_queued_again(
     entries = [each for each in AuditLog(store_of(operable)).entries() if each.act == "requeue events"]
     assert [entry.result.partition(";")[0].partition(":")[0] for entry in entries] == [said, "refused"]
     assert send_form(client, "/ops/art/requeue").status_code == 400
-    assert send_form(client, "/ops/art/requeue", event="1e3").status_code == 400
+    assert send_form(client, "/ops/art/requeue", events="1e3").status_code == 400
 
 
 def test_items_are_indexed_again_by_the_page_and_the_api(
@@ -191,28 +191,27 @@ def test_the_reader_is_paused_and_resumed_and_running_events_are_handed_back_by_
     def posted(path: str, **body: object) -> httpx.Response:
         return client.post(f"/api/v1/ops/art/{path}", json=body, headers=api_headers())
 
-    assert "2 running events would be queued again" in said("/ops/art/handback", act="dry-handback")
-    assert send_form(client, "/ops/art/handback", act="handback").status_code == 400
+    assert "2 running events would be queued again" in said("/ops/art/handback", dry_run="true")
+    assert send_form(client, "/ops/art/handback").status_code == 400
     assert "pause it first" in posted("handback").json()["detail"]
     assert desk.states() == {fresh: ("running", 0), other: ("running", 0)}
-    page = said("/ops/art/reader", act="pause", why="a switch")
+    page = said("/ops/art/pause", why="a switch")
     assert status.is_paused()
     assert "The event reader is paused." in page
-    assert 'value="resume"' in page
-    assert said("/ops/art/reader", act="resume").count("The event reader is resumed.") == 1
+    assert 'action="/ops/art/resume"' in page
+    assert said("/ops/art/resume").count("The event reader is resumed.") == 1
     assert not status.is_paused()
     assert posted("pause").json() == {"done": ["paused"]}
     assert client.get("/api/v1/ops/art", headers=api_headers()).json()["events"]["paused"]
     assert posted("handback", dry_run=True).json() == {"done": [str(fresh), str(other)]}
     assert posted("handback").json() == {"done": [str(fresh), str(other)]}
     assert {state for state, _ in desk.states().values()} == {"queued"}
-    assert "0 events queued again" in said("/ops/art/handback", act="handback")
+    assert "0 events queued again" in said("/ops/art/handback")
     assert posted("resume").json() == {"done": ["resumed"]}
-    assert send_form(client, "/ops/art/reader", act="stop").status_code == 400
     with operated(operable, password=READ_PASSWORD) as reader:
-        for path, act in (("reader", "pause"), ("handback", "handback")):
-            assert 'action="/ops/art/reader"' not in reader.get("/ops/art").text
-            assert send_form(reader, f"/ops/art/{path}", act=act).status_code == 403
+        for act in ("pause", "handback"):
+            assert f'action="/ops/art/{act}"' not in reader.get("/ops/art").text
+            assert send_form(reader, f"/ops/art/{act}").status_code == 403
     assert not status.is_paused()
     entries = list(AuditLog(store_of(operable)).entries())
     acts = [(entry.act, entry.result.partition(":")[0]) for entry in entries if not entry.act.startswith("log")]

@@ -151,11 +151,11 @@ def test_a_letter_is_shown_with_its_attempts_and_its_notes(
     assert 'File "/a/b/shop/till.py", line 7, in sell' in found
     assert "retry-timeout-ms 5000" in found
     assert '"url": "https://a.gov/0"' in found
-    assert operator.send("/ops/dead/note", letter=f"{DEAD_SET}/{ident}", text="  ask the site's owner ").is_redirect
+    assert operator.send(f"/ops/dead/letters/{ident}/notes", text="  ask the site's owner ").is_redirect
     found = text_of(operator.open(f"/ops/dead/letter/{ident}"))
     assert "ask the site's owner" in found
     assert (audited(settings)[0].act, audited(settings)[0].subject) == ("note", ident)
-    assert operator.send("/ops/dead/note", letter=f"{DEAD_SET}/{ident}", text=" ").status_code == 400
+    assert operator.send(f"/ops/dead/letters/{ident}/notes", text=" ").status_code == 400
     assert operator.client.get("/ops/dead/letter/no-such-letter").status_code == 404
 
 
@@ -276,7 +276,7 @@ def test_an_operator_that_may_read_sees_no_form_and_each_attempt_is_refused_and_
         ("acts", {"verb": "redirect", "letter": letter, "queue": "site.crawl"}),
         ("acts", {"verb": "drop", "letter": letter, "confirmed": "yes"}),
         ("edit", {"letter": letter, "arguments": "{}"}),
-        ("note", {"letter": letter, "text": "a note"}),
+        (f"letters/{ident}/notes", {"text": "a note"}),
     ):
         assert operator.send(f"/ops/dead/{path}", **fields).status_code == 403, path
     entries = [entry for entry in audited(settings) if entry.operator == "lee" and "refused" in entry.result]
@@ -411,17 +411,17 @@ def test_an_act_is_paused_continued_and_cancelled_after_its_present_letter(
     eventually(lambda: broker.depth("site.index") >= 2, "some are replayed")
     busy = operator.open("/ops/dead", status=503)
     assert busy.select(f"a[href='{act}']")
-    assert operator.send(act, do="pause", why="wait for the site").is_redirect
+    assert operator.send(f"{act}/pause", why="wait for the site").is_redirect
     paused = operator.ended(act)
     done = broker.depth("site.index")
     assert f"paused: {done} of 50 replayed; the others are in the dead set" in paused
     assert f"{50 - done} in all" in text_of(operator.open("/ops/dead"))
-    assert operator.send(act, do="pause").status_code == 400
-    assert operator.send(act, do="resume").is_redirect
+    assert operator.send(f"{act}/pause").status_code == 400
+    assert operator.send(f"{act}/resume").is_redirect
     eventually(lambda: broker.depth("site.index") >= done + 2, "it continues")
-    assert operator.send(act, do="cancel").is_redirect
+    assert operator.send(f"{act}/cancel").is_redirect
     assert "cancelled: " in operator.ended(act)
-    assert operator.send(act, do="resume").status_code == 400
+    assert operator.send(f"{act}/resume").status_code == 400
     dead, replayed = broker.depths([DEAD_SET, "site.index"])
     assert dead + replayed == 50
     assert len(set(urls_in(broker, "site.index"))) == replayed < 50
@@ -472,7 +472,7 @@ def test_after_a_killed_web_process_the_page_says_what_happened_and_the_act_cont
             "the new process notices",
         )
         assert f"interrupted: {60 - left} of 60 replayed; the others are in the dead set" in interrupted
-        assert operator.send(act, do="resume").is_redirect
+        assert operator.send(f"{act}/resume").is_redirect
         require_each_sent_once(operator, act, broker, number=60)
 
 
@@ -520,7 +520,7 @@ def test_after_a_restart_of_rabbitmq_a_replay_is_continued_and_no_letter_is_lost
         killable.restart()
         left = broker.depth(DEAD_SET)
         assert f"stopped: {40 - left} of 40 replayed; the others are in the dead set" in operator.ended(act)
-        assert operator.send(act, do="resume").is_redirect
+        assert operator.send(f"{act}/resume").is_redirect
         require_each_sent_once(operator, act, broker, number=40)
 
 

@@ -123,8 +123,8 @@ def test_a_site_is_added_changed_paused_and_removed_and_each_act_is_audited(
     site = read_site(process.store, "b.gov")
     assert site is not None
     assert not site.search_report
-    assert "b.gov is paused" in text_of(send(client, "/ops/sites/b.gov/act", act="pause-site"))
-    assert "b.gov is active" in text_of(send(client, "/ops/sites/b.gov/act", act="resume-site"))
+    assert "b.gov is paused" in text_of(send(client, "/ops/sites/b.gov/pause"))
+    assert "b.gov is active" in text_of(send(client, "/ops/sites/b.gov/resume"))
     refused = send(client, "/ops/sites/b.gov/remove", confirm="b.go")
     assert (refused.status_code, "type b.gov to delete all of it" in refused.text) == (400, True)
     assert "Settings yes" in text_of(client.get("/ops/sites/b.gov/remove"))
@@ -175,18 +175,18 @@ def test_crawls_are_started_paused_resumed_cancelled_and_packed(
     assert "Under way" in shown
     assert "2 known pages 1 indexed" in shown
     assert "pages/s since its start" in shown
-    act = f"/ops/sites/{DOMAIN}/act"
-    assert "1 crawls of a.gov are paused" in text_of(send(client, act, act="pause-crawls"))
+    act = f"/ops/sites/{DOMAIN}"
+    assert "1 crawls of a.gov are paused" in text_of(send(client, f"{act}/crawls", state="paused"))
     assert "Under way: paused" in text_of(client.get(f"/ops/sites/{DOMAIN}"))
     assert "its crawl is paused" in text_of(client.get("/ops/sites"))
-    assert "no crawl that is running" in text_of(send(client, act, act="pause-crawls"))
-    assert "1 crawls of a.gov are running" in text_of(send(client, act, act="resume-crawls"))
-    assert "tick the box" in text_of(send(client, act, act="cancel-crawls"))
-    assert "1 crawls of a.gov are cancelled" in text_of(send(client, act, act="cancel-crawls", sure="on"))
-    assert "pack_full of a.gov is posted" in text_of(send(client, act, act="pack", full="on", force="on"))
-    assert "pack_incremental of a.gov" in text_of(send(client, act, act="pack"))
-    assert send(client, act, act="repair").status_code == 200
-    assert send(client, act, act="destroy").status_code == 400
+    assert "no crawl that is running" in text_of(send(client, f"{act}/crawls", state="paused"))
+    assert "1 crawls of a.gov are running" in text_of(send(client, f"{act}/crawls", state="running"))
+    assert "state: Field required" in text_of(send(client, f"{act}/crawls"))
+    assert "1 crawls of a.gov are cancelled" in text_of(send(client, f"{act}/crawls", state="cancelled"))
+    assert "pack_full of a.gov is posted" in text_of(send(client, f"{act}/pack", full="on", force="on"))
+    assert "pack_incremental of a.gov" in text_of(send(client, f"{act}/pack"))
+    assert send(client, f"{act}/repair").status_code == 200
+    assert send(client, f"{act}/crawls", state="destroyed").status_code == 400
     posted = send(client, "/ops/index", url=url("x"), how="now")
     assert "The index of https://a.gov/x is posted." in text_of(posted)
     assert "The crawl from https://a.gov/ is posted." in text_of(send(client, "/ops/index", url=url(""), how="crawl"))
@@ -229,12 +229,12 @@ def test_urls_are_listed_by_reason_and_one_is_explained_with_its_history(
 
 def test_a_page_is_blocked_and_unblocked(process: Context, client: httpx.Client) -> None:
     add_site(process.store, Site.of(DOMAIN, {}))
-    blocked = send(client, f"/ops/sites/{DOMAIN}/block", url=url("x"), why="wrong")
+    blocked = send(client, "/ops/block", domain=DOMAIN, url=url("x"), why="wrong")
     assert f"{url('x')} is blocked, and it was not stored." in text_of(blocked)
     assert f"{url('x')} Unblock" in text_of(blocked)
-    assert "No page is blocked." in text_of(send(client, f"/ops/sites/{DOMAIN}/unblock", url=url("x")))
+    assert "No page is blocked." in text_of(send(client, "/ops/unblock", domain=DOMAIN, url=url("x")))
     for given in ("", "https://other.example/"):
-        assert send(client, f"/ops/sites/{DOMAIN}/block", url=given).status_code == 400
+        assert send(client, "/ops/block", domain=DOMAIN, url=given).status_code == 400
     assert [entry.act for entry in AuditLog(process.store).entries()][:2] == ["unblock", "block"]
 
 
@@ -344,11 +344,11 @@ def test_an_operator_that_may_only_read_sees_no_form_and_is_refused(process: Con
         ("/ops/sites", {"domain": "c.gov"}),
         ("/ops/index", {"url": "https://b.gov/", "how": "crawl"}),
         ("/ops/sites/b.gov", {"name": "x"}),
-        ("/ops/sites/b.gov/act", {"act": "pause-site"}),
-        ("/ops/sites/b.gov/act", {"act": "pause-crawls"}),
-        ("/ops/sites/b.gov/act", {"act": "pack"}),
-        ("/ops/sites/b.gov/act", {"act": "repair"}),
-        ("/ops/sites/b.gov/block", {"url": "https://b.gov/x"}),
+        ("/ops/sites/b.gov/pause", {}),
+        ("/ops/sites/b.gov/crawls", {"state": "paused"}),
+        ("/ops/sites/b.gov/pack", {}),
+        ("/ops/sites/b.gov/repair", {}),
+        ("/ops/block", {"url": "https://b.gov/x"}),
         ("/ops/sites/b.gov/remove", {"confirm": "b.gov"}),
     ]
     for path, fields in acts:

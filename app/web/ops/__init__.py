@@ -1,1 +1,1 @@
-"""The operations page: what goes on, what failed, and forms to act on it."""
+"""Operations: what goes on, what failed, and acts on it; each subject has pages and addresses of the JSON API."""

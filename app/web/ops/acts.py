@@ -1,36 +1,41 @@
-"""Pages of long acts: how far one is, how it ended, and forms to pause, resume and cancel it."""
+"""Long acts: how far one is, how it ended, and steps that pause, resume and cancel it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, cast, get_args
+from dataclasses import asdict
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import Path, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-from app.broker.errors import BrokerUnreachable, DeadSetBusy, InvalidMessage
+from app.broker.errors import BrokerUnreachable, DeadSetBusy
 from app.errors import ResourceNotFound
 from app.operations.letters import DONE, export_file
 from app.operations.long_acts import LongAct, LongActs, Steering
 from app.operations.operations import Operations
 from app.web.middleware import LIVE_PATH, OPS_PAGES
-from app.web.ops.visits import Acting, Reading, Visit
+from app.web.ops.callers import ActBody, Calling, answer
+from app.web.ops.subjects import Done, Subject
+from app.web.ops.visits import Reading, Visit
 from app.web.pages import templates
 
-router = APIRouter()
+subject = Subject()
+
+ActIdent = Annotated[str, Path(max_length=80, description="The id of an act.")]
 
 #: Seconds after which the page of a running act is loaded again where no script runs.
 REFRESH: Final = 2
 
 
-@router.get("/acts", response_class=HTMLResponse)
-def list_acts(visit: Reading) -> HTMLResponse:
+@subject.pages.get("/acts", response_class=HTMLResponse)
+def show_acts(visit: Reading) -> HTMLResponse:
     """List the latest acts."""
     return visit.page("acts.html", acts=LongActs(visit.ops).recent(50))
 
 
-@router.get("/acts/{ident}", response_class=HTMLResponse)
-def show_act(visit: Reading, ident: str, still: bool = False) -> HTMLResponse:
+@subject.pages.get("/acts/{ident}", response_class=HTMLResponse)
+def show(visit: Reading, ident: str, still: bool = False) -> HTMLResponse:
     """Show an act. While it runs, the page follows it, unless it is to be `still`."""
     act = LongActs(visit.ops).read(ident)
     is_followed = act.is_running and not still
@@ -76,17 +81,7 @@ def _died_again(visit: Visit, act: LongAct) -> int | None:
         return None
 
 
-@router.post("/acts/{ident}")
-def steer_act(visit: Acting, ident: str) -> Response:
-    """Pause, resume or cancel an act."""
-    do = visit.value("do")
-    if do not in get_args(Steering):
-        raise InvalidMessage(f"do {do[:40]!r}: expected one of {', '.join(get_args(Steering))}")
-    LongActs(visit.ops).steer(ident, cast(Steering, do), why=visit.value("why"))
-    return visit.back(f"{OPS_PAGES}/acts/{ident}")
-
-
-@router.get("/dead/exports/{name}")
+@subject.pages.get("/dead/exports/{name}")
 def download_export(visit: Reading, name: str) -> Response:
     """Send the file of an act that dropped letters on this host."""
     path = export_file(visit.ops, name)
@@ -117,3 +112,27 @@ def described(act: LongAct) -> str:
             return f"interrupted: {done}; {act.note or others}. The process that worked on it ended"
         case phase:
             return f"{phase}: {done}; {others}"
+
+
+@subject.api.get("/acts", response_model=list[dict[str, Any]], operation_id="acts")
+def list_acts(ops: Calling) -> Response:
+    """List the latest acts on dead letters."""
+    return answer([as_json(act) for act in LongActs(ops).recent(50)])
+
+
+@subject.api.get("/acts/{ident}", response_model=dict[str, Any], operation_id="act")
+def show_act(ops: Calling, ident: ActIdent) -> Response:
+    """Return how far an act is."""
+    return answer(as_json(LongActs(ops).read(ident)))
+
+
+@subject.act("/acts/{ident}/{do}", response_model=dict[str, Any], operation_id="steer_act")
+def steer_act(ops: Calling, ident: ActIdent, do: Steering, body: ActBody) -> Done:
+    """Pause, resume or cancel an act. It is paused or cancelled after its present batch."""
+    act = LongActs(ops).steer(ident, do, why=body.why)
+    return Done(as_json(act), f"{OPS_PAGES}/acts/{act.id}")
+
+
+def as_json(act: LongAct) -> dict[str, Any]:
+    """Return an act as the API describes it."""
+    return asdict(act) | {"running": act.is_running, "can_resume": act.can_resume}

@@ -1,27 +1,62 @@
-"""The page of cover art: events and jobs by state, failures with their reasons, and forms to try again."""
+"""Cover art: events and jobs by state, failures with their reasons, and acts on the event queue and on items."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import Response
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
 
-from app.broker.errors import InvalidMessage
+from app.coverart.event_state import EventQueueState
+from app.coverart.event_table import EventRow
 from app.errors import StoreError
 from app.operations import art
 from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.overview import PATIENCE
 from app.web.middleware import OPS_PAGES
+from app.web.ops.callers import ActBody, Calling, DoneAnswer, answer
 from app.web.ops.overviews import overview_of
-from app.web.ops.visits import Acting, Reading
+from app.web.ops.subjects import Done, Subject
+from app.web.ops.visits import Reading
 
-router = APIRouter()
+subject = Subject()
 
 
-@router.get("/art", response_class=HTMLResponse)
-def show_art(visit: Reading) -> HTMLResponse:
+class RequeueBody(ActBody):
+    """Failed events of the event queue that are to be queued again."""
+
+    events: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(min_length=1, max_length=200)
+    dry_run: bool = Field(False, description="Only check and list the events.")
+
+
+class HandBackBody(ActBody):
+    """Running events of the event queue, for the indexer that takes it over."""
+
+    dry_run: bool = Field(False, description="Only list the events.")
+
+
+class ReindexBody(ActBody):
+    """Entities whose items are to be indexed again."""
+
+    archive: str = Field(min_length=1, max_length=200, description="The exchange of the archive.")
+    gids: list[Annotated[str, Field(max_length=36)]] = Field(min_length=1, max_length=art.MAX_GIDS)
+
+
+class ArtAnswer(BaseModel):
+    """Cover art: the archives, the event queue and the last audits. `trouble` is why the events are unknown."""
+
+    archives: Sequence[str]
+    events: EventQueueState | None
+    failed: Sequence[EventRow]
+    trouble: str
+    audits: Sequence[ArtAudit]
+
+
+@subject.pages.get("/art", response_class=HTMLResponse)
+def show(visit: Reading) -> HTMLResponse:
     """Show events and jobs, or that cover art is not served here."""
     overview = overview_of(visit.request)
     until = time.monotonic() + PATIENCE
@@ -48,39 +83,51 @@ def show_art(visit: Reading) -> HTMLResponse:
     )
 
 
-@router.post("/art/requeue")
-def requeue(visit: Acting) -> RedirectResponse:
-    """Queue chosen events again."""
-    given = visit.form.get("event", ())
-    if not all(each.isascii() and each.isdigit() and len(each) < 19 for each in given):
-        raise InvalidMessage("event: expected the number of an event")
-    if not given:
-        raise InvalidMessage("choose at least one event")
-    done = art.requeue(visit.ops, [int(each) for each in given], why=visit.value("why"))
-    return visit.back(f"{OPS_PAGES}/art", f"{done}.")
+@subject.api.get("/art", response_model=ArtAnswer, operation_id="art")
+def show_art(ops: Calling) -> Response:
+    """Report the event queue of cover art, its events that failed last, and the last audit of each archive."""
+    archives = art.archives(ops)
+    events = (art.read_events(ops) if archives else None) or art.EventReport()
+    audits = list(read_audits(ops, archives).values())
+    shown = {"events": events.state, "failed": events.failed, "trouble": events.trouble}
+    return answer({"archives": archives, "audits": audits, **shown})
 
 
-@router.post("/art/reader")
-def steer_reader(visit: Acting) -> RedirectResponse:
-    """Pause the reader of events, or resume it."""
-    act = visit.value("act")
-    if act not in ("pause", "resume"):
-        raise InvalidMessage("act: expected pause or resume")
-    art.steer_reader(visit.ops, paused=act == "pause", why=visit.value("why"))
-    return visit.back(f"{OPS_PAGES}/art", f"The event reader is {act}d.")
+@subject.act("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")
+def requeue_events(ops: Calling, body: RequeueBody) -> Done:
+    """Queue failed events of cover art again, and list them in `done`."""
+    requeued = art.requeue(ops, body.events, dry_run=body.dry_run, why=body.why)
+    return _done(map(str, requeued.ids), f"{requeued}.")
 
 
-@router.post("/art/handback")
-def hand_back(visit: Acting) -> RedirectResponse:
-    """Queue running events again for another indexer, or only count them."""
-    dry_run = visit.value("act") == "dry-handback"
-    done = art.hand_back(visit.ops, dry_run=dry_run, why=visit.value("why"))
-    note = f"{len(done.ids):,} running events would be queued again." if dry_run else f"{done}."
-    return visit.back(f"{OPS_PAGES}/art", note)
+@subject.act("/art/pause", response_model=DoneAnswer, operation_id="pause_events")
+def pause_events(ops: Calling, body: ActBody) -> Done:
+    """Let the readers of the event queue publish no event. Jobs of published ones go on."""
+    art.steer_reader(ops, paused=True, why=body.why)
+    return _done(["paused"], "The event reader is paused.")
 
 
-@router.post("/art/reindex")
-def reindex(visit: Acting) -> RedirectResponse:
-    """Index items again."""
-    gids = art.reindex(visit.ops, visit.value("archive"), visit.value("gids").split(), why=visit.value("why"))
-    return visit.back(f"{OPS_PAGES}/art", f"index of {len(gids)} items enqueued.")
+@subject.act("/art/resume", response_model=DoneAnswer, operation_id="resume_events")
+def resume_events(ops: Calling, body: ActBody) -> Done:
+    """Let the readers of the event queue publish events again."""
+    art.steer_reader(ops, paused=False, why=body.why)
+    return _done(["resumed"], "The event reader is resumed.")
+
+
+@subject.act("/art/handback", response_model=DoneAnswer, operation_id="hand_back_events")
+def hand_back_events(ops: Calling, body: HandBackBody) -> Done:
+    """Queue running events again, for the indexer that takes the table over, and list them in `done`."""
+    requeued = art.hand_back(ops, dry_run=body.dry_run, why=body.why)
+    planned = f"{len(requeued.ids):,} running events would be queued again."
+    return _done(map(str, requeued.ids), planned if body.dry_run else f"{requeued}.")
+
+
+@subject.act("/art/reindex", response_model=DoneAnswer, operation_id="reindex_art")
+def reindex_art(ops: Calling, body: ReindexBody) -> Done:
+    """Enqueue `index` of entities, which writes their listing and metadata again."""
+    gids = art.reindex(ops, body.archive, body.gids, why=body.why)
+    return _done(gids, f"index of {len(gids)} items enqueued.")
+
+
+def _done(done: Iterable[str], note: str) -> Done:
+    return Done({"done": list(done)}, f"{OPS_PAGES}/art", note)

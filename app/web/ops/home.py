@@ -1,28 +1,40 @@
-"""The home page of operations, which says whether everything is well."""
+"""The home page of operations and the overview of the API, which say whether everything is well."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse
+from pydantic import BaseModel
 
-from app.operations.findings import findings, sentence
-from app.operations.overview import Snapshot
+from app.operations.findings import Finding, findings, sentence
+from app.operations.overview import Snapshot, as_json
 from app.web.middleware import LIVE_PATH
+from app.web.ops.callers import answer, calling
 from app.web.ops.overviews import overview_of
+from app.web.ops.subjects import Subject
 from app.web.ops.visits import Reading
 from app.web.pages import templates
 
-router = APIRouter()
+subject = Subject()
 
 #: The parts of the page that change while it is open: templates of `templates/ops/home/`, whose element has `live-`
 #: and this name as its id.
 _FRAGMENTS: Final = ("sentence", "findings", "figures", "crawls", "processes", "checks")
 
 
-@router.get("", response_class=HTMLResponse)
+class OverviewAnswer(BaseModel):
+    """Whether everything is well. A service that is away is a finding, and its figures are null."""
+
+    well: bool
+    sentence: str
+    findings: Sequence[Finding]
+    figures: dict[str, Any]
+
+
+@subject.pages.get("", response_class=HTMLResponse)
 def home(visit: Reading) -> HTMLResponse:
     """Show what an operator asks first."""
     parts = fragments(overview_of(visit.request).read())
@@ -34,3 +46,12 @@ def fragments(snapshot: Snapshot) -> Mapping[str, str]:
     found = findings(snapshot)
     values: dict[str, Any] = {"snapshot": snapshot, "findings": found, "sentence": sentence(found)}
     return {f"live-{name}": templates.get_template(f"ops/home/{name}.html").render(values) for name in _FRAGMENTS}
+
+
+@subject.api.get("/overview", response_model=OverviewAnswer, operation_id="overview", dependencies=[Depends(calling)])
+def overview(request: Request) -> Response:
+    """Say whether everything is well, and what needs an operator."""
+    snapshot = overview_of(request).read()
+    needed = findings(snapshot)
+    result = {"well": not needed, "sentence": sentence(needed), "findings": needed, "figures": as_json(snapshot)}
+    return answer(result)

@@ -1,14 +1,14 @@
-"""What forms and addresses say about dead letters: which ones, and what is done with them."""
+"""What forms, addresses and JSON bodies say about dead letters: which ones, and what is done with them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import Annotated, Final, cast, get_args
 from urllib.parse import parse_qsl
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from app.broker.dead_letters import DeadSets, LetterSummary
 from app.broker.errors import InvalidMessage
@@ -17,7 +17,10 @@ from app.operations.letter_queries import LetterQuery
 from app.operations.letters import IdsBySet, LetterOrder, Verb
 from app.operations.long_acts import LongActs
 from app.operations.operations import Operations
+from app.web.ops.callers import ActBody, StrictBody
 from app.web.ops.visits import Visit
+from app.web.problems import detail_of
+from config.settings import Settings
 
 #: What names a letter: its dead set and its id.
 _REF: Final = re.compile(r"(?P<set>[^/]{1,255})/(?P<id>[0-9A-Za-z.-]{8,80})")
@@ -27,7 +30,7 @@ CANARY_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ChosenLetters:
-    """The letters that a form is about: `refs` name them, or else the query does."""
+    """The letters of an act: `refs` name them, or else the query does."""
 
     refs: tuple[str, ...]
     query: LetterQuery
@@ -58,6 +61,44 @@ class ChosenLetters:
         return ops.dead_sets.iter_summaries(lambda letter: (letter.set, letter.id) in ids)
 
 
+class LetterChoice(ActBody):
+    """The letters of an act: `ids`, or else all that `filters` match; an empty object matches all."""
+
+    ids: list[Annotated[str, Field(max_length=400)]] = Field(
+        [], max_length=5_000, description="Dead set, slash and id of each.", examples=[["site.dead/1d6a0f0e"]]
+    )
+    filters: LetterQuery | None = Field(None, description="Filters as in the list's parameters.")
+    dry_run: bool = Field(False, description="Only list the letters.")
+
+    def chosen(self) -> ChosenLetters:
+        """Return the letters; raises InvalidMessage unless exactly one of ids and filters is given."""
+        if bool(self.ids) == (self.filters is not None):
+            raise InvalidMessage("give `ids`, or `filters`; an empty object of filters matches all")
+        return ChosenLetters(tuple(self.ids), self.filters or LetterQuery())
+
+
+class Redirection(StrictBody):
+    """Another address: a queue, or an exchange and a routing key."""
+
+    queue: str = Field("", max_length=255, examples=["site.crawl"])
+    exchange: str = Field("", max_length=255)
+    routing_key: str = Field("", max_length=255)
+
+
+class ReplayFields(StrictBody):
+    """How letters are replayed."""
+
+    budget: ReplayBudget | None = Field(None, description="The retry budget; null is the default of the policy.")
+    rate: float | None = Field(None, gt=0, le=100_000, description="Letters a second.")
+    canary: float | None = Field(None, ge=0.1, le=3_600, description="Seconds to wait for the outcome of a canary.")
+    again: bool = Field(False, description="Send also what an interrupted replay may have sent.")
+
+    def order(self, verb: Verb, settings: Settings, address: Redirection | None = None) -> LetterOrder:
+        """Return the order; raises InvalidMessage for an unknown address."""
+        order = LetterOrder(verb=verb, budget=self.budget, rate=self.rate, canary=self.canary, again=self.again)
+        return order.redirected(settings, **address.model_dump()) if address else order
+
+
 def matching(ops: Operations, query: LetterQuery) -> Iterator[LetterSummary]:
     """Yield what matches a query. Raises InvalidMessage, DeadSetBusy and BrokerUnreachable."""
     chosen = LongActs(ops).ids(query.act, chosen=True) if query.act else {}
@@ -84,7 +125,7 @@ def chosen_by(visit: Visit) -> ChosenLetters:
         try:
             return ChosenLetters((), LetterQuery(**pairs))
         except ValidationError as error:
-            raise InvalidMessage(f"query: {error.errors()[0]['msg']}") from None
+            raise InvalidMessage(f"query: {detail_of(error.errors())}") from None
     refs = tuple(dict.fromkeys(visit.form.get("letter", ())))
     if not refs:
         raise InvalidMessage("no letter is chosen: mark some, or choose all that match")
@@ -97,19 +138,8 @@ def order_by(visit: Visit, verb: str) -> LetterOrder:
         raise InvalidMessage(f"act {verb[:40]!r}: expected one of {', '.join(get_args(Verb))}")
     if verb == "drop":
         return LetterOrder(verb="drop")
-    budget = visit.value("budget")
-    if budget not in ("", *get_args(ReplayBudget)):
-        raise InvalidMessage(f"budget {budget[:40]!r}: expected keep or fresh, or nothing")
-    rate = visit.number("rate", default=0.0)
-    canary = visit.number("wait", default=CANARY_SECONDS, least=0.1) if visit.value("canary") else None
-    order = LetterOrder(
-        verb=verb,  # type: ignore[arg-type]
-        budget=budget or None,  # type: ignore[arg-type]
-        rate=rate or None,
-        canary=canary,
-        again=bool(visit.value("again")),
-    )
-    address = {name: visit.value(name) for name in ("queue", "exchange", "routing_key")}
-    if verb == "redirect" or (verb == "edit" and any(address.values())):
-        return order.redirected(visit.ops.settings, **address)
-    return order
+    canary = (visit.value("wait") or CANARY_SECONDS) if visit.value("canary") else None
+    address = visit.read(Redirection)
+    is_elsewhere = verb == "redirect" or (verb == "edit" and any(address.model_dump().values()))
+    fields = visit.read(ReplayFields, canary=canary)
+    return fields.order(cast(Verb, verb), visit.ops.settings, address if is_elsewhere else None)

@@ -1,31 +1,47 @@
-"""The page of one dead letter: what it holds, its attempts, notes, and forms to edit it and to act on it."""
+"""One dead letter: what it holds, its attempts, notes, and acts that edit it and add a note."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import Path, Response
 from fastapi.responses import HTMLResponse
+from pydantic import Field
 
 from app.broker.dead_letters import DeadLetter
-from app.broker.dead_letters.exports import readable
+from app.broker.dead_letters.exports import readable, to_record
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.coverart.jobs import Move, parse
 from app.errors import ResourceNotFound
 from app.operations.letter_attempts import Attempt, attempts_of, broker_deaths
 from app.operations.letter_queries import row_of
-from app.operations.letters import add_note, editable, edited_body, find_letter, is_editable, known_queues, notes_of
+from app.operations.letters import (
+    MAX_NOTE,
+    Note,
+    add_note,
+    editable,
+    edited_body,
+    find_letter,
+    is_editable,
+    known_queues,
+    notes_of,
+)
 from app.operations.long_acts import LongActs
 from app.web.middleware import OPS_PAGES
-from app.web.ops.letter_forms import order_by, parse_ref
+from app.web.ops.acts import as_json
+from app.web.ops.callers import ActBody, Calling, StrictBody, answer
+from app.web.ops.letter_forms import Redirection, ReplayFields, order_by, parse_ref
+from app.web.ops.subjects import Done, Subject
 from app.web.ops.visits import Acting, Reading
 from config.settings import Settings
 
-router = APIRouter()
+subject = Subject()
+
+Ident = Annotated[str, Path(max_length=80, description="An id, or the beginning of one.")]
 
 #: Characters of a header's value, and of arguments, that the page shows. Longer arguments cannot be edited on it.
 _MAX_HEADER: Final = 4_000
@@ -34,8 +50,22 @@ _MAX_ARGUMENTS: Final = 200_000
 _WIDTH: Final = 600.0
 
 
-@router.get("/dead/letter/{ident}", response_class=HTMLResponse)
-def show_letter(visit: Reading, ident: str) -> HTMLResponse:
+class EditRequest(ActBody, ReplayFields):
+    """Replay a letter with other arguments."""
+
+    arguments: str = Field(max_length=1_000_000, description="As the letter's `arguments`: JSON, or a text.")
+    content_type: str | None = Field(None, max_length=127)
+    to: Redirection | None = None
+
+
+class NoteRequest(StrictBody):
+    """Add a note."""
+
+    text: str = Field(min_length=1, max_length=MAX_NOTE)
+
+
+@subject.pages.get("/dead/letter/{ident}", response_class=HTMLResponse)
+def show(visit: Reading, ident: str) -> HTMLResponse:
     """Show a letter."""
     settings = visit.ops.settings
     try:
@@ -64,8 +94,8 @@ def show_letter(visit: Reading, ident: str) -> HTMLResponse:
     )
 
 
-@router.post("/dead/edit")
-def edit_letter(visit: Acting) -> Response:
+@subject.pages.post("/dead/edit")
+def edit(visit: Acting) -> Response:
     """Replay a letter with other arguments, and to another address if one is given."""
     sets = visit.ops.dead_sets
     name, ident = parse_ref(visit.value("letter"), sets)
@@ -82,12 +112,42 @@ def edit_letter(visit: Acting) -> Response:
     return visit.back(f"{OPS_PAGES}/acts/{act.id}")
 
 
-@router.post("/dead/note")
-def note_letter(visit: Acting) -> Response:
-    """Add a note about a letter."""
-    _, ident = parse_ref(visit.value("letter"), visit.ops.dead_sets)
-    add_note(visit.ops, ident, visit.value("text"))
-    return visit.back(f"{OPS_PAGES}/dead/letter/{ident}", "The note is kept.")
+@subject.api.get("/dead/letters/{ident}", response_model=dict[str, Any], operation_id="dead_letter")
+def show_letter(ops: Calling, ident: Ident) -> Response:
+    """Return a dead letter: its export, error, attempts, notes, and whether an interrupted replay may have sent it."""
+    sets = ops.dead_sets
+    letter = find_letter(sets, ident)
+    return answer(
+        {
+            **asdict(row_of(letter)),
+            "in_doubt": sets.is_in_doubt(letter),
+            "arguments": letter.arguments(),
+            "traceback": letter.traceback,
+            "attempts_in_time": attempts_of(letter, ops.settings),
+            "replay_history": letter.replay_history,
+            "changes": letter.changes,
+            "notes": notes_of(ops, letter.id),
+            "record": to_record(letter),
+        }
+    )
+
+
+@subject.api.post("/dead/letters/{ident}/edit", response_model=dict[str, Any], operation_id="edit_letter")
+def edit_letter(ops: Calling, ident: Ident, request: EditRequest) -> Response:
+    """Replay a letter with other arguments, and to another address if one is given; return the act."""
+    letter = find_letter(ops.dead_sets, ident)
+    body = edited_body(letter, request.arguments)
+    order = replace(request.order("edit", ops.settings, request.to), body=body, content_type=request.content_type)
+    subject = f"{letter.set}/{letter.id}"
+    act = LongActs(ops).begin(order, {letter.set: [letter.id]}, subject=subject, why=request.why)
+    return answer(as_json(act))
+
+
+@subject.act("/dead/letters/{ident}/notes", response_model=list[Note], operation_id="note_letter")
+def note_letter(ops: Calling, ident: Ident, body: NoteRequest) -> Done:
+    """Add a note about a letter and return all."""
+    letter = find_letter(ops.dead_sets, ident)
+    return Done(add_note(ops, letter.id, body.text), f"{OPS_PAGES}/dead/letter/{letter.id}", "The note is kept.")
 
 
 @dataclass(frozen=True, slots=True)

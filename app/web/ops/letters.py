@@ -1,14 +1,14 @@
-"""Pages of dead letters: groups and lists, and forms to act on many."""
+"""Dead letters: groups and lists, and acts on many."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
@@ -18,16 +18,30 @@ from app.broker.policies.registry import RetryPolicies
 from app.operations.letter_queries import LetterQuery, survey
 from app.operations.letters import LetterOrder, known_queues
 from app.operations.long_acts import LongActs
+from app.operations.operations import Operations
 from app.topology.retry_policies import retry_policies
 from app.web.middleware import OPS_PAGES
-from app.web.ops.letter_forms import ChosenLetters, chosen_by, matching, order_by
+from app.web.ops.acts import as_json
+from app.web.ops.callers import Calling, answer
+from app.web.ops.letter_forms import (
+    ChosenLetters,
+    LetterChoice,
+    Redirection,
+    ReplayFields,
+    chosen_by,
+    matching,
+    order_by,
+)
+from app.web.ops.subjects import Subject
 from app.web.ops.visits import Acting, Reading, Visit
 
-router = APIRouter()
+subject = Subject()
 
 #: Letters of one page, and the last page. All letters are read for each page.
 PER_PAGE: Final = 50
 _LAST_PAGE: Final = 2_000
+#: Letters of one answer.
+_MOST_LETTERS: Final = 1_000
 #: Fields of a form that its preview sends again.
 _FIELDS: Final = (
     "budget",
@@ -44,14 +58,31 @@ _FIELDS: Final = (
 )
 
 
+class LettersParameters(LetterQuery):
+    """Query parameters of a list of dead letters."""
+
+    offset: int = Field(0, ge=0, le=1_000_000, description="Letters to leave out at the beginning.")
+    limit: int = Field(50, ge=1, le=_MOST_LETTERS, description="Letters to answer with, at most.")
+
+
+class ReplayRequest(LetterChoice, ReplayFields):
+    """Replay letters."""
+
+
+class RedirectRequest(LetterChoice, ReplayFields):
+    """Replay letters to another address."""
+
+    to: Redirection
+
+
 class PagedLetters(LetterQuery):
     """Query parameters of the list."""
 
     page: int = Field(1, ge=1, le=_LAST_PAGE, description="The page of the list.")
 
 
-@router.get("/dead", response_class=HTMLResponse)
-def list_letters(visit: Reading, query: Annotated[PagedLetters, Query()]) -> HTMLResponse:
+@subject.pages.get("/dead", response_class=HTMLResponse)
+def show_letters(visit: Reading, query: Annotated[PagedLetters, Query()]) -> HTMLResponse:
     """Show the groups and the newest letters that match."""
     sets, page = visit.ops.dead_sets, query.page
     acts = LongActs(visit.ops).recent(5)
@@ -74,7 +105,7 @@ def list_letters(visit: Reading, query: Annotated[PagedLetters, Query()]) -> HTM
     )
 
 
-@router.post("/dead/acts")
+@subject.pages.post("/dead/acts")
 def act_on_letters(visit: Acting) -> Response:
     """Begin an act on the chosen letters and open its page; show what it would do with `dry`, or before a drop."""
     verb = visit.value("verb")
@@ -116,3 +147,44 @@ def replay_address(policies: RetryPolicies, order: LetterOrder, letter: LetterSu
     key = letter.routing_key
     address = order.changes.address or policies.policy_for(letter.queue).replay_address(letter.queue or key, key)
     return f"exchange {address.exchange or '(default)'}, key {address.routing_key}"
+
+
+@subject.api.get("/dead/groups", response_model=list[dict[str, Any]], operation_id="dead_groups")
+def list_groups(ops: Calling, parameters: Annotated[LetterQuery, Query()]) -> Response:
+    """List the causes of dead letters, the newest first, each with a count by hour of the last day."""
+    found = survey(matching(ops, parameters), offset=0, limit=0)
+    return answer([group.as_json() for group in found.groups])
+
+
+@subject.api.get("/dead/letters", response_model=dict[str, Any], operation_id="dead_letters")
+def list_letters(ops: Calling, parameters: Annotated[LettersParameters, Query()]) -> Response:
+    """List dead letters, the newest first."""
+    found = survey(matching(ops, parameters), offset=parameters.offset, limit=parameters.limit)
+    return answer({"total": found.total, "letters": found.rows})
+
+
+@subject.api.post("/dead/replay", response_model=dict[str, Any], operation_id="replay_letters")
+def replay_letters(ops: Calling, request: ReplayRequest) -> Response:
+    """Begin a replay and return the act."""
+    return _begin(ops, request, request.order("replay", ops.settings))
+
+
+@subject.api.post("/dead/redirect", response_model=dict[str, Any], operation_id="redirect_letters")
+def redirect_letters(ops: Calling, request: RedirectRequest) -> Response:
+    """Begin a replay to another address and return the act."""
+    return _begin(ops, request, request.order("redirect", ops.settings, request.to))
+
+
+@subject.api.post("/dead/drop", response_model=dict[str, Any], operation_id="drop_letters")
+def drop_letters(ops: Calling, request: LetterChoice) -> Response:
+    """Begin to export letters to a file and remove them, and return the act."""
+    return _begin(ops, request, LetterOrder(verb="drop"))
+
+
+def _begin(ops: Operations, request: LetterChoice, order: LetterOrder) -> Response:
+    chosen = request.chosen()
+    if request.dry_run:
+        found = survey(chosen.letters(ops), offset=0, limit=_MOST_LETTERS)
+        return answer({"dry_run": True, "total": found.total, "letters": found.rows})
+    act = LongActs(ops).begin(order, chosen.by_set(ops), subject=str(chosen), why=request.why)
+    return answer(as_json(act))

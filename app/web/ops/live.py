@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
@@ -24,9 +24,10 @@ from app.web.ops.acts import followed_act
 from app.web.ops.home import fragments as home_fragments
 from app.web.ops.overviews import overview_of
 from app.web.ops.queues import worker_fragments
+from app.web.ops.subjects import Subject
 from app.web.ops.visits import Reading, Visit
 
-router = APIRouter()
+subject = Subject()
 
 #: Streams of one process at the same time, seconds between two looks, and seconds after which a stream ends.
 MAX_STREAMS: Final = 20
@@ -71,7 +72,7 @@ class LiveParameters(BaseModel):
     act: str = Field("", max_length=100)
 
 
-@router.get("/live")
+@subject.pages.get("/live")
 async def live(visit: Reading, parameters: Annotated[LiveParameters, Query()]) -> StreamingResponse:
     """Send the parts of a page that change."""
     overview = overview_of(visit.request)

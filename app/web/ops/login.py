@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -12,20 +12,21 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.operations.operators import Operator, Origin, Role
 from app.web.middleware import LOGIN_PATH, OPS_PAGES
 from app.web.ops.access import MAX_NAME, require_same_origin, set_cookie
+from app.web.ops.subjects import Subject
 from app.web.ops.visits import Acting, OpsState, anonymous, ops_state, read_form
 
-router = APIRouter()
+subject = Subject()
 
 State = Annotated[OpsState, Depends(ops_state)]
 
 
-@router.get("/login", response_class=HTMLResponse)
+@subject.pages.get("/login", response_class=HTMLResponse)
 async def login_page(request: Request, state: State) -> HTMLResponse:
     """Show the form."""
     return _login_page(request, state)
 
 
-@router.post("/login")
+@subject.pages.post("/login")
 async def log_in(request: Request, state: State) -> Response:
     """Begin a session, and open the home page."""
     name = ""
@@ -47,7 +48,7 @@ async def log_in(request: Request, state: State) -> Response:
     return response
 
 
-@router.post("/logout")
+@subject.pages.post("/logout")
 async def log_out(visit: Acting) -> Response:
     """End the session."""
     visit.state.access.log_out(visit.request)

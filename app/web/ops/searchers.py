@@ -1,24 +1,28 @@
-"""The page of searchers: their disks, and the packs that each one serves."""
+"""Searchers: their disks, and the packs that each one serves."""
 
 from __future__ import annotations
 
 import time
 
-from fastapi import APIRouter
+from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
+from app.cluster.protocol import Routes
+from app.errors import SearchUnavailable
 from app.operations.overview import PATIENCE
+from app.web.ops.callers import answer, calling
 from app.web.ops.overviews import overview_of
+from app.web.ops.subjects import Subject
 from app.web.ops.visits import Reading
 
-router = APIRouter()
+subject = Subject()
 
 #: Packs of one page.
 _PER_PAGE = 100
 
 
-@router.get("/searchers", response_class=HTMLResponse)
-def searchers(visit: Reading, domain: str = "", after: str = "") -> HTMLResponse:
+@subject.pages.get("/searchers", response_class=HTMLResponse)
+def show_searchers(visit: Reading, domain: str = "", after: str = "") -> HTMLResponse:
     """Show the searchers, and the packs whose domain contains `domain`, those with a fault first."""
     reading = overview_of(visit.request).routes.read(time.monotonic() + PATIENCE)
     packs = []
@@ -34,3 +38,9 @@ def searchers(visit: Reading, domain: str = "", after: str = "") -> HTMLResponse
         next_after=packs[start + _PER_PAGE - 1].domain if len(packs) > start + _PER_PAGE else "",
         domain=domain,
     )
+
+
+@subject.api.get("/searchers", response_model=Routes, operation_id="searchers", dependencies=[Depends(calling)])
+def searchers(request: Request) -> Response:
+    """List the searchers, and the packs with the searchers that serve them."""
+    return answer(overview_of(request).routes.read(time.monotonic() + PATIENCE).required(SearchUnavailable))

@@ -1,30 +1,95 @@
-"""The page of one site: its fields, its crawls, its pack, and the acts on them."""
+"""One site: its fields, its crawls, its pack, and the acts on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Path, Request, Response
 from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
 
-from app.broker.errors import ApplicationError, InvalidMessage
+from app.broker.errors import ApplicationError
 from app.cluster.protocol import Routes
-from app.crawl.record.crawls import CrawlState
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite
 from app.operations import crawls, sites
-from app.operations.site_view import edition, site_view
+from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, edition, site_view
 from app.sites.site import Site
 from app.web.middleware import OPS_PAGES
+from app.web.models import MAX_DOMAIN
+from app.web.ops.callers import ActBody, Calling, answer
 from app.web.ops.site_form import FIELDS, form_fields, texts_of, values_of
+from app.web.ops.subjects import Done, Subject
 from app.web.ops.visits import Acting, Reading, Visit
 
-router = APIRouter()
+subject = Subject()
+
+Domain = Annotated[
+    str, Path(min_length=1, max_length=MAX_DOMAIN, description="The site's domain.", examples=["docs.example.org"])
+]
+Url = Annotated[
+    str, Field(min_length=1, max_length=2_000, description="A page.", examples=["https://docs.example.org/a"])
+]
+Fields = Annotated[
+    dict[str, Any], Field(description="Fields as `perennial site show --json` prints them.", max_length=100)
+]
+OfSite = Annotated[str, Field(max_length=MAX_DOMAIN, description="The site, if it is not the host of the URL.")]
 
 #: Blocked URLs that the page shows.
 _SHOWN_BLOCKED: Final = 100
+
+
+class ChangeBody(ActBody):
+    """Fields to change; the others stay."""
+
+    fields: Fields
+
+
+class CrawlsBody(ActBody):
+    """The state that the crawls of a site get."""
+
+    state: Literal["paused", "running", "cancelled"]
+
+
+class PackBody(ActBody):
+    """How to pack."""
+
+    full: bool = Field(False, description="Rebuild the pack from every stored page.")
+    force: bool = Field(False, description="Replace the pack even by a much smaller one.")
+
+
+class SiteAnswer(BaseModel):
+    """One site. Of secrets it has the names."""
+
+    domain: str
+    fields: dict[str, Any] | None = Field(description="Fields that differ from their defaults; null without a site.")
+    fault: str = Field(description="Why the fields cannot be read, or empty.")
+    plan: dict[str, Any] | None = Field(description="State, schedule, last and next start.")
+    pack: dict[str, Any] | None
+    served: ServedPack
+    running: RunningCrawl | None
+    crawls: list[CrawlFigures] = Field(description="The latest one first.")
+    timer: float | None = Field(description="Seconds until the timer is due.")
+    callback: str | None
+    damaged: list[str] = Field(description="Keys of objects that could not be read.")
+
+
+class ChangedAnswer(BaseModel):
+    """A site after an act."""
+
+    domain: str
+    fields: dict[str, Any]
+    changed: list[str] = Field([], description="Names of the fields that were changed.")
+    crawls: list[str] = Field([], description="Ids of the crawls that were changed.")
+
+
+class RepairAnswer(BaseModel):
+    """What was begun again."""
+
+    domain: str
+    actions: list[str]
 
 
 def routes_of(request: Request) -> Routes | None:
@@ -41,13 +106,13 @@ def site_path(domain: str) -> str:
     return f"{OPS_PAGES}/sites/{quote(domain, safe='')}"
 
 
-@router.get("/sites/{domain}", response_class=HTMLResponse)
+@subject.pages.get("/sites/{domain}", response_class=HTMLResponse)
 def show(visit: Reading, domain: str) -> HTMLResponse:
     """Show a site."""
-    return show_site(visit, domain)
+    return _page(visit, domain)
 
 
-@router.post("/sites/{domain}")
+@subject.pages.post("/sites/{domain}")
 def change(visit: Acting, domain: str) -> Response:
     """Change the fields that differ; where one is invalid, show the form again with what was entered."""
     texts = {name: visit.value(name) for name in FIELDS}
@@ -60,64 +125,14 @@ def change(visit: Acting, domain: str) -> Response:
     try:
         _, changed = sites.change(visit.ops, domain, fields_of, why=visit.value("why"))
     except InvalidSite as error:
-        return show_site(visit, domain, texts=texts, faults=error.faults, trouble=str(error), status=400)
+        return _page(visit, domain, texts=texts, faults=error.faults, trouble=str(error), status=400)
     note = (
         f"Changed: {', '.join(sorted(changed))}. Workers follow within ten seconds." if changed else "Nothing changes."
     )
     return visit.back(site_path(parse_domain(domain)), note)
 
 
-@router.post("/sites/{domain}/act")
-def act(visit: Acting, domain: str) -> Response:
-    """Do what the button says."""
-    name, kind = parse_domain(domain), visit.value("act")
-    if kind not in _ACTS:
-        raise InvalidMessage(f"act: {kind[:40]!r} is unknown: expected one of {', '.join(_ACTS)}")
-    return visit.back(site_path(name), _ACTS[kind](visit, name, visit.value("why")))
-
-
-def _change_crawls(state: CrawlState) -> Callable[[Visit, str, str], str]:
-    def change_state(visit: Visit, domain: str, why: str) -> str:
-        if state == "cancelled" and not visit.value("sure"):
-            raise InvalidMessage("sure: a cancelled crawl never goes on; tick the box to cancel it")
-        changed = crawls.change_crawls(visit.ops, domain, state, why=why)
-        return f"{len(changed.crawls)} crawls of {domain} are {state}."
-
-    return change_state
-
-
-def _pause(visit: Visit, domain: str, why: str) -> str:
-    _, changed = sites.pause(visit.ops, domain, why=why)
-    return f"{domain} is paused, and {len(changed)} crawls of it."
-
-
-def _resume(visit: Visit, domain: str, why: str) -> str:
-    _, changed = sites.resume(visit.ops, domain, why=why)
-    return f"{domain} is active, and {len(changed)} crawls of it go on."
-
-
-def _pack(visit: Visit, domain: str, why: str) -> str:
-    full, force = visit.value("full") == "on", visit.value("force") == "on"
-    return f"{crawls.pack(visit.ops, domain, full=full, force=force, why=why).posted} of {domain} is posted."
-
-
-def _repair(visit: Visit, domain: str, why: str) -> str:
-    actions = crawls.repair(visit.ops, domain, why=why)
-    return "; ".join(map(str, actions)) or f"{domain}: nothing was missing."
-
-
-_ACTS: Final[Mapping[str, Callable[[Visit, str, str], str]]] = {
-    "pause-crawls": _change_crawls("paused"),
-    "resume-crawls": _change_crawls("running"),
-    "cancel-crawls": _change_crawls("cancelled"),
-    "pause-site": _pause,
-    "resume-site": _resume,
-    "pack": _pack,
-    "repair": _repair,
-}
-
-
-def show_site(
+def _page(
     visit: Visit,
     domain: str,
     *,
@@ -141,3 +156,61 @@ def show_site(
         trouble=trouble,
         base=site_path(view.domain),
     )
+
+
+@subject.api.get("/sites/{domain}", response_model=SiteAnswer, operation_id="show_site")
+def show_site(request: Request, ops: Calling, domain: Domain) -> Response:
+    """Show a site: its fields, its crawls, its pack and where that is served."""
+    return answer(site_view(ops, domain, routes_of(request)).as_json())
+
+
+@subject.api.post("/sites/{domain}", response_model=ChangedAnswer, operation_id="change_site")
+def change_site(ops: Calling, domain: Domain, body: ChangeBody) -> Response:
+    """Change fields of a site. Workers follow within ten seconds."""
+    site, differing = sites.change(ops, domain, lambda _: body.fields, why=body.why)
+    return answer(changed_site(site, fields=sorted(differing)))
+
+
+@subject.act("/sites/{domain}/pause", response_model=ChangedAnswer, operation_id="pause_site")
+def pause_site(ops: Calling, domain: Domain, body: ActBody) -> Done:
+    """Pause a site: its crawls and its schedule."""
+    site, ids = sites.pause(ops, domain, why=body.why)
+    note = f"{site.domain} is paused, and {len(ids)} crawls of it."
+    return Done(changed_site(site, ids), site_path(site.domain), note)
+
+
+@subject.act("/sites/{domain}/resume", response_model=ChangedAnswer, operation_id="resume_site")
+def resume_site(ops: Calling, domain: Domain, body: ActBody) -> Done:
+    """Resume a paused site and its crawls."""
+    site, ids = sites.resume(ops, domain, why=body.why)
+    note = f"{site.domain} is active, and {len(ids)} crawls of it go on."
+    return Done(changed_site(site, ids), site_path(site.domain), note)
+
+
+@subject.act("/sites/{domain}/crawls", response_model=crawls.ChangedCrawls, operation_id="change_crawls")
+def change_crawls(ops: Calling, domain: Domain, body: CrawlsBody) -> Done:
+    """Pause, resume or cancel the crawls of a site. A cancelled one never goes on."""
+    changed = crawls.change_crawls(ops, domain, body.state, why=body.why)
+    note = f"{len(changed.crawls)} crawls of {changed.domain} are {changed.state}."
+    return Done(changed, site_path(changed.domain), note)
+
+
+@subject.act("/sites/{domain}/pack", response_model=crawls.PostedWork, operation_id="pack_site")
+def pack_site(ops: Calling, domain: Domain, body: PackBody) -> Done:
+    """Pack a site now."""
+    work = crawls.pack(ops, domain, full=body.full, force=body.force, why=body.why)
+    return Done(work, site_path(work.domain), f"{work.posted} of {work.domain} is posted.")
+
+
+@subject.act("/sites/{domain}/repair", response_model=RepairAnswer, operation_id="repair_site")
+def repair_site(ops: Calling, domain: Domain, body: ActBody) -> Done:
+    """Compare the store with Redis, and begin again what is missing there."""
+    name = parse_domain(domain)
+    actions = [str(each) for each in crawls.repair(ops, name, why=body.why)]
+    note = "; ".join(actions) or f"{name}: nothing was missing."
+    return Done({"domain": name, "actions": actions}, site_path(name), note)
+
+
+def changed_site(site: Site, ids: Sequence[str] = (), *, fields: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return a site after an act, as `ChangedAnswer` describes it."""
+    return {"domain": site.domain, "fields": site.fields(), "changed": fields, "crawls": ids}

@@ -1,32 +1,58 @@
-"""Pages that take a site, or one page of it, out of store, packs and searchers."""
+"""Acts that take a site, or one page of it, out of store, packs and searchers."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import HTMLResponse
+from pydantic import Field
 
 from app.broker.errors import InvalidMessage
 from app.crawl.urls import parse_domain
 from app.operations import removal
+from app.sites.removal import Holdings
 from app.web.middleware import OPS_PAGES
-from app.web.ops.site_page import site_path
+from app.web.models import MAX_DOMAIN
+from app.web.ops.callers import ActBody, Calling, answer
+from app.web.ops.site_page import Domain, OfSite, Url, site_path
+from app.web.ops.subjects import Done, Subject
 from app.web.ops.visits import Acting, Reading, Visit
 
-router = APIRouter()
+subject = Subject()
 
 #: Seconds that a request waits for a packer at work on the site.
 PACKER_WAIT: Final = 20.0
 
 
-@router.get("/sites/{domain}/remove", response_class=HTMLResponse)
+class RemoveBody(ActBody):
+    """The confirmation of a removal."""
+
+    confirm: str = Field(max_length=MAX_DOMAIN, description="The domain once more.")
+
+
+class PageBody(ActBody):
+    """A page to block or unblock."""
+
+    url: Url
+    domain: OfSite = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedAnswer(Holdings):
+    """What there was of a site that was removed."""
+
+    removed_dead_letters: int
+
+
+@subject.pages.get("/sites/{domain}/remove", response_class=HTMLResponse)
 def confirm(visit: Reading, domain: str) -> HTMLResponse:
     """Show what there is of a site, and the form that deletes it."""
     return _confirm(visit, domain)
 
 
-@router.post("/sites/{domain}/remove")
+@subject.pages.post("/sites/{domain}/remove")
 def remove(visit: Acting, domain: str) -> Response:
     """Delete all there is of a site whose domain was typed, and open the list."""
     name = parse_domain(domain)
@@ -37,31 +63,38 @@ def remove(visit: Acting, domain: str) -> Response:
     return visit.back(f"{OPS_PAGES}/sites", note)
 
 
-@router.post("/sites/{domain}/block")
-def block(visit: Acting, domain: str) -> Response:
-    """Block a page of the site."""
-    name = parse_domain(domain)
-    page = removal.block(visit.ops, _url(visit), site=name, why=visit.value("why"))
-    text = "removed; searchers follow" if page.stored else "it was not stored"
-    return visit.back(site_path(name), f"{page.url} is blocked, and {text}.")
-
-
-@router.post("/sites/{domain}/unblock")
-def unblock(visit: Acting, domain: str) -> Response:
-    """Allow a blocked page of the site again."""
-    name = parse_domain(domain)
-    page = removal.unblock(visit.ops, _url(visit), site=name, why=visit.value("why"))
-    return visit.back(site_path(name), f"{page.url} is no longer blocked. The next crawl indexes it.")
-
-
-def _url(visit: Visit) -> str:
-    url = visit.value("url")
-    if not url:
-        raise InvalidMessage("url: expected the address of a page")
-    return url
-
-
 def _confirm(visit: Visit, domain: str, *, fault: str = "", status: int = 200) -> HTMLResponse:
     name = parse_domain(domain)
     found = removal.holdings(visit.ops, name)
     return visit.page("site_remove.html", status=status, found=found, domain=name, base=site_path(name), fault=fault)
+
+
+@subject.api.get("/sites/{domain}/holdings", response_model=Holdings, operation_id="site_holdings")
+def site_holdings(ops: Calling, domain: Domain) -> Response:
+    """Report what there is of a site, all of which its removal deletes."""
+    return answer(removal.holdings(ops, domain))
+
+
+@subject.api.post("/sites/{domain}/remove", response_model=RemovedAnswer, operation_id="remove_site")
+def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Response:
+    """Delete all there is of a site, and drop its messages. Waits for requests to the site that are under way."""
+    name = parse_domain(domain)
+    if body.confirm != name:
+        raise InvalidMessage(f"confirm: expected {name}, since all of it is deleted")
+    [deleted], letters = removal.remove_sites(ops, [name], why=body.why, packer_wait=PACKER_WAIT)
+    return answer(RemovedAnswer(**asdict(deleted), removed_dead_letters=letters))
+
+
+@subject.act("/block", response_model=removal.BlockedPage, operation_id="block")
+def block(ops: Calling, body: PageBody) -> Done:
+    """Remove one page from store, pack and searchers, and never request it again."""
+    page = removal.block(ops, body.url, site=body.domain, why=body.why)
+    text = "removed; searchers follow" if page.stored else "it was not stored"
+    return Done(page, site_path(page.domain), f"{page.url} is blocked, and {text}.")
+
+
+@subject.act("/unblock", response_model=removal.BlockedPage, operation_id="unblock")
+def unblock(ops: Calling, body: PageBody) -> Done:
+    """Allow a blocked page again. The next crawl indexes it."""
+    page = removal.unblock(ops, body.url, site=body.domain, why=body.why)
+    return Done(page, site_path(page.domain), f"{page.url} is no longer blocked. The next crawl indexes it.")

@@ -1,22 +1,30 @@
-"""Pages of the URLs of a site: those of its latest crawl by reason, one explained, broken links, searches."""
+"""The URLs of a site: those of its latest crawl by reason, one explained, broken links; and its searches."""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse
+from fastapi import Query, Response
+from fastapi.responses import HTMLResponse, StreamingResponse
+from pydantic import BaseModel, Field
 
 from app.broker.errors import InvalidMessage
 from app.crawl.record.entries import is_reason_code
 from app.crawl.record.reasons import MEANINGS, Reason
+from app.crawl.reports.crawl_report import BrokenLink
+from app.crawl.reports.explanation import PastEntry
+from app.crawl.reports.url_export import MEDIA_TYPES, Format, export_urls
 from app.crawl.urls import parse_domain
-from app.operations.site_view import searches
-from app.web.ops.site_page import site_path
+from app.operations.site_view import SiteSearches, searches
+from app.sites.status import Status
+from app.web.models import MAX_DOMAIN, StrictParameters
+from app.web.ops.callers import NO_STORE, Calling, answer
+from app.web.ops.site_page import Domain, OfSite, Url, site_path
+from app.web.ops.subjects import Subject
 from app.web.ops.visits import Reading
 
-router = APIRouter()
+subject = Subject()
 
 PageNumber = Annotated[int, Query(ge=1)]
 
@@ -25,8 +33,64 @@ _PER_PAGE: Final = 100
 _SHOWN_SEARCHES: Final = 100
 
 
-@router.get("/sites/{domain}/urls", response_class=HTMLResponse)
-def urls(visit: Reading, domain: str, reason: str = "", page: PageNumber = 1) -> HTMLResponse:
+class ExplainParameters(StrictParameters):
+    """Query parameters of an explanation."""
+
+    url: Url
+
+
+class DomainParameters(StrictParameters):
+    """Query parameters of what is said of one site."""
+
+    domain: str = Field(
+        min_length=1, max_length=MAX_DOMAIN, description="The site, as it was indexed.", examples=["docs.example.org"]
+    )
+
+
+class BrokenLinksParameters(DomainParameters):
+    """Query parameters of broken links."""
+
+    offset: int = Field(0, ge=0, le=100_000_000, description="Links to leave out at the beginning.")
+    limit: int = Field(1_000, ge=1, le=10_000, description="Links to answer with, at most.")
+
+
+class ExportParameters(DomainParameters):
+    """Query parameters of an export."""
+
+    format: Literal["jsonl", "csv"] = Field("jsonl", description="JSON Lines, or CSV with a line of names.")
+    reason: str = Field("", max_length=200, description="Only URLs with this reason code, such as `noindex` or `404`.")
+
+
+class ExplainedUrl(BaseModel):
+    """The state of one URL."""
+
+    url: str
+    canonical: str
+    domain: str
+    stored: str = Field(description="What the store has of it, in words.")
+    crawl: dict[str, str] | None = Field(description="The id of the latest crawl, and the states of its messages.")
+    explanation: str = Field(description="Where its messages are, in words.")
+    recorded: dict[str, Any] | None = Field(description="Its entry in the crawl's record.")
+    reason: str | None = Field(description="Its reason code.")
+    referrer: str | None = Field(description="The first page that links to it.")
+    failures: dict[str, Any] | None = Field(description="Its failed attempts: `number`, `at` and `error`.")
+    next_attempt: float | None = Field(description="Seconds since the epoch, if it waits for a retry.")
+
+
+_EXPORTS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {media_type: {"schema": {"type": "string"}} for media_type in MEDIA_TYPES.values()}}
+}
+
+
+class HistoryParameters(StrictParameters):
+    """Query parameters of the history of a URL."""
+
+    url: Url
+    domain: OfSite = ""
+
+
+@subject.pages.get("/sites/{domain}/urls", response_class=HTMLResponse)
+def show_urls(visit: Reading, domain: str, reason: str = "", page: PageNumber = 1) -> HTMLResponse:
     """Show the URLs of the latest crawl, with a reason only those that have it."""
     if reason and not is_reason_code(reason):
         raise InvalidMessage(f"reason {reason[:80]!r}: no URL has this reason code")
@@ -49,8 +113,8 @@ def urls(visit: Reading, domain: str, reason: str = "", page: PageNumber = 1) ->
     )
 
 
-@router.get("/url", response_class=HTMLResponse)
-def url(visit: Reading, url: str = "", site: str = "") -> HTMLResponse:
+@subject.pages.get("/url", response_class=HTMLResponse)
+def show_url(visit: Reading, url: str = "", site: str = "") -> HTMLResponse:
     """Explain one URL, with its history; `site` is its site, if that is not its host."""
     values: dict[str, Any] = {"explained": None, "past": (), "meaning": "", "base": ""}
     if url.strip():
@@ -61,8 +125,8 @@ def url(visit: Reading, url: str = "", site: str = "") -> HTMLResponse:
     return visit.page("url.html", url=url, site=site, **values)
 
 
-@router.get("/sites/{domain}/broken-links", response_class=HTMLResponse)
-def broken_links(visit: Reading, domain: str, page: PageNumber = 1) -> HTMLResponse:
+@subject.pages.get("/sites/{domain}/broken-links", response_class=HTMLResponse)
+def show_broken_links(visit: Reading, domain: str, page: PageNumber = 1) -> HTMLResponse:
     """Show the broken links of the latest crawl, those of most pages first."""
     name = parse_domain(domain)
     found = visit.ops.reports.broken_links(visit.ops.reports.latest(name))
@@ -79,7 +143,7 @@ def broken_links(visit: Reading, domain: str, page: PageNumber = 1) -> HTMLRespo
     )
 
 
-@router.get("/sites/{domain}/searches", response_class=HTMLResponse)
+@subject.pages.get("/sites/{domain}/searches", response_class=HTMLResponse)
 def show_searches(visit: Reading, domain: str) -> HTMLResponse:
     """Show searches without results, and clicks."""
     found = searches(visit.ops, domain)
@@ -91,6 +155,45 @@ def show_searches(visit: Reading, domain: str) -> HTMLResponse:
         queries=list(found.queries.items())[:_SHOWN_SEARCHES],
         clicked=found.clicked[:_SHOWN_SEARCHES],
     )
+
+
+@subject.api.get("/explain", response_model=ExplainedUrl, operation_id="explain")
+def explain(ops: Calling, parameters: Annotated[ExplainParameters, Query()]) -> Response:
+    """Explain the state of one URL: its reason in the crawl, and what is stored of it."""
+    return answer(ops.reports.explain(parameters.url).as_json())
+
+
+@subject.api.get("/status", response_model=Status, operation_id="status")
+def status(ops: Calling, parameters: Annotated[DomainParameters, Query()]) -> Response:
+    """Report a domain: pages, open messages, timer, pack, and its URLs by reason."""
+    return answer(ops.reports.status(parameters.domain))
+
+
+@subject.api.get("/broken-links", response_model=list[BrokenLink], operation_id="broken_links")
+def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters, Query()]) -> Response:
+    """List the broken links of a domain's latest crawl, and the pages that have them; those of most pages first."""
+    links = ops.reports.broken_links(ops.reports.latest(parameters.domain))
+    return answer(list(links.read(parameters.offset, parameters.limit)))
+
+
+@subject.api.get("/urls", response_class=StreamingResponse, operation_id="urls", responses=_EXPORTS)
+def urls(ops: Calling, parameters: Annotated[ExportParameters, Query()]) -> Response:
+    """Export every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
+    form = Format(parameters.format)
+    pieces = export_urls(ops.reports.latest(parameters.domain), form, reason=parameters.reason)
+    return StreamingResponse(pieces, media_type=MEDIA_TYPES[form], headers=NO_STORE)
+
+
+@subject.api.get("/sites/{domain}/searches", response_model=SiteSearches, operation_id="site_searches")
+def site_searches(ops: Calling, domain: Domain) -> Response:
+    """Report searches without results, and clicks, of the last 30 days."""
+    return answer(searches(ops, domain))
+
+
+@subject.api.get("/history", response_model=list[PastEntry], operation_id="history")
+def history(ops: Calling, parameters: Annotated[HistoryParameters, Query()]) -> Response:
+    """Report what each of the last crawls recorded of one URL."""
+    return answer(ops.reports.history(parameters.url, parameters.domain))
 
 
 def _meaning(code: str) -> str:

@@ -1,31 +1,57 @@
-"""Pages of sites: all of them in a list, with forms to add one and to index a page."""
+"""All sites in a list, and acts that add one and index a page."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from typing import Annotated
+
+from fastapi import Query, Request, Response
 from fastapi.responses import HTMLResponse
+from pydantic import Field
 
 from app.broker.errors import InvalidMessage
 from app.errors import InvalidSite
 from app.operations import crawls, sites
-from app.operations.site_list import PER_PAGE, list_page
-from app.web.ops import site_page, site_removal, site_urls
-from app.web.ops.site_page import routes_of, site_path
+from app.operations.site_list import PER_PAGE, SitesPage, list_page
+from app.web.models import MAX_DOMAIN, StrictParameters
+from app.web.ops.callers import ActBody, Calling, answer
+from app.web.ops.site_page import ChangedAnswer, Fields, Url, changed_site, routes_of, site_path
 from app.web.ops.site_urls import PageNumber
+from app.web.ops.subjects import Subject
 from app.web.ops.visits import Acting, Reading, Visit
 
-router = APIRouter()
-for _module in (site_page, site_removal, site_urls):
-    router.include_router(_module.router)
+subject = Subject()
 
 
-@router.get("/sites", response_class=HTMLResponse)
-def list_sites(visit: Reading, q: str = "", page: PageNumber = 1) -> HTMLResponse:
+class ListParameters(StrictParameters):
+    """Query parameters of the list of sites."""
+
+    text: str = Field("", max_length=MAX_DOMAIN, description="Only domains that contain this.")
+    offset: int = Field(0, ge=0, le=100_000_000, description="Sites to leave out at the beginning.")
+    limit: int = Field(PER_PAGE, ge=1, le=100, description="Sites to answer with, at most.")
+
+
+class AddBody(ActBody):
+    """A site to add."""
+
+    domain: str = Field(min_length=1, max_length=MAX_DOMAIN, examples=["docs.example.org"])
+    fields: Fields = Field(default_factory=dict)
+
+
+class IndexBody(ActBody):
+    """What to index."""
+
+    url: Url
+    crawl: bool = Field(False, description="Follow its links, and pack the whole site.")
+    now: bool = Field(False, description="Pack the page as soon as it is stored; not with `crawl`.")
+
+
+@subject.pages.get("/sites", response_class=HTMLResponse)
+def show_list(visit: Reading, q: str = "", page: PageNumber = 1) -> HTMLResponse:
     """Show a page of the sites whose domain contains `q`."""
     return _list(visit, q=q, page=page)
 
 
-@router.post("/sites")
+@subject.pages.post("/sites")
 def add(visit: Acting) -> Response:
     """Add a site, and open its page."""
     given = {name: visit.value(name) for name in ("domain", "schedule")}
@@ -37,8 +63,8 @@ def add(visit: Acting) -> Response:
     return visit.back(site_path(site.domain), f"{site.domain} is a site now.")
 
 
-@router.post("/index")
-def index(visit: Acting) -> Response:
+@subject.pages.post("/index")
+def post_index(visit: Acting) -> Response:
     """Post the index of a page, or of a site from it, and open the site's page."""
     given = {"url": visit.value("url"), "how": visit.value("how")}
     crawl, now = given["how"] == "crawl", given["how"] == "now"
@@ -73,3 +99,21 @@ def _list(
         given={**nothing, **(given or {})},
         faults={"add": "", "index": "", **(faults or {})},
     )
+
+
+@subject.api.get("/sites", response_model=SitesPage, operation_id="list_sites")
+def list_sites(request: Request, ops: Calling, parameters: Annotated[ListParameters, Query()]) -> Response:
+    """List the sites that are declared, crawled or packed; those in trouble first."""
+    return answer(list_page(ops, routes=routes_of(request), **parameters.model_dump()))
+
+
+@subject.api.post("/sites", response_model=ChangedAnswer, operation_id="add_site")
+def add_site(ops: Calling, body: AddBody) -> Response:
+    """Add a site. If it has a schedule, its first crawl starts."""
+    return answer(changed_site(sites.add(ops, body.domain, body.fields, why=body.why)))
+
+
+@subject.api.post("/index", response_model=crawls.PostedWork, operation_id="index")
+def index(ops: Calling, body: IndexBody) -> Response:
+    """Index a page, or with `crawl` the whole site from it."""
+    return answer(crawls.index(ops, body.url, crawl=body.crawl, now=body.now, why=body.why))

@@ -6,12 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar, get_origin
 from urllib.parse import parse_qs
 
 from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from itsdangerous import BadSignature
+from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage
@@ -22,9 +23,12 @@ from app.web.middleware import OPS_PAGES
 from app.web.ops.access import Access
 from app.web.ops.filters import FILTERS
 from app.web.pages import templates
+from app.web.problems import detail_of
 from config.settings import Settings
 
 templates.filters.update(FILTERS)
+
+Body = TypeVar("Body", bound=BaseModel)
 
 #: The cookie of the text that the next page shows once, and its longest duration in seconds.
 _NOTE: Final = "operations-note"
@@ -80,16 +84,21 @@ class Visit:
         """Return the only value of a form's field, without spaces around it; empty if it is missing."""
         return next(iter(self.form.get(name, ())), "").strip()
 
-    def number(self, name: str, *, default: float, least: float = 0.0) -> float:
-        """Return a number of the form; raises InvalidMessage, which names the field."""
-        text = self.value(name)
+    def read(self, body: type[Body], **others: Any) -> Body:
+        """Return the form, with other values, as the body that a program would send; raises InvalidMessage.
+
+        Fields of the form that are empty are missing ones. A list has what fields of its name contain, without spaces.
+        """
+        given: dict[str, Any] = {}
+        for name, field_of_body in body.model_fields.items():
+            if get_origin(field_of_body.annotation) is list:
+                given[name] = " ".join(self.form.get(name, ())).split()
+            elif value := self.value(name):
+                given[name] = value
         try:
-            value = float(text) if text else default
-        except ValueError:
-            value = float("nan")
-        if not least <= value < float("inf"):
-            raise InvalidMessage(f"{name}: {text[:40]!r} is no number from {least:g}")
-        return value
+            return body.model_validate(given | others, strict=False)
+        except ValidationError as error:
+            raise InvalidMessage(detail_of(error.errors())) from None
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Return a page of `templates/ops/`, which gets these values, the operator, its form token and the note."""

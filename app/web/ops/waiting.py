@@ -1,21 +1,22 @@
-"""Pages of delay queues: what waits, for how long and why, and forms that end a wait."""
+"""Messages in delay queues: what waits, for how long and why, and acts that end a wait."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter
+from fastapi import Query, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import Field
 
-from app.broker.errors import BrokerUnreachable, InvalidMessage, QueueUnavailable
-from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue
+from app.broker.errors import BrokerUnreachable, QueueUnavailable
+from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue, Moved
 from app.operations.overview import PATIENCE
 from app.operations.queues import QueueFigures
 from app.operations.waiting import (
-    WaitingAct,
+    Looked,
     WaitingMessage,
     delay_queue_named,
     end_wait,
@@ -24,12 +25,35 @@ from app.operations.waiting import (
 )
 from app.topology.retry_policies import retry_policies
 from app.web.middleware import OPS_PAGES
+from app.web.models import StrictParameters
+from app.web.ops.callers import ActBody, Calling, answer
 from app.web.ops.overviews import overview_of
+from app.web.ops.subjects import Subject
 from app.web.ops.visits import Acting, Reading, Visit
 
-router = APIRouter()
+subject = Subject()
 
-_ACTS: dict[str, WaitingAct] = {"send": "send", "dead": "dead"}
+#: The name of a delay queue, of as many characters as AMQP 0-9-1 permits.
+_QueueName = Annotated[
+    str, Field(min_length=1, max_length=255, description="A delay queue.", examples=["site.delay.5000"])
+]
+
+
+class WaitingParameters(StrictParameters):
+    """Query parameters of waiting messages."""
+
+    queue: _QueueName
+
+
+class EndBody(ActBody):
+    """Messages whose wait is to end."""
+
+    queue: _QueueName
+    act: Literal["send", "dead"] = Field(description="To the work queue now, or to the dead set.")
+    ids: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(
+        None, min_length=1, max_length=1_000, description="Ids of messages; null: all of the queue."
+    )
+    most: int = Field(5_000, ge=1, le=5_000, description="Messages to move, at most, where `ids` is null.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +66,8 @@ class DelayQueueView:
     is_coalescing: bool
 
 
-@router.get("/waiting", response_class=HTMLResponse)
-def waiting(visit: Reading, queue: str = "", task: str = "", domain: str = "") -> HTMLResponse:
+@subject.pages.get("/waiting", response_class=HTMLResponse)
+def show_waiting(visit: Reading, queue: str = "", task: str = "", domain: str = "") -> HTMLResponse:
     """Show all delay queues, and the messages of `queue`, if it is given; `task` and `domain` select messages."""
     reading = overview_of(visit.request).queues.read(time.monotonic() + PATIENCE)
     values: dict[str, Any] = {"reading": reading, "queue": queue, "task": task.strip(), "domain": domain.strip()}
@@ -61,22 +85,32 @@ def waiting(visit: Reading, queue: str = "", task: str = "", domain: str = "") -
     return visit.page("waiting.html", **values)
 
 
-@router.post("/waiting/end")
-def end(visit: Acting) -> RedirectResponse:
+@subject.pages.post("/waiting/end")
+def end_on_page(visit: Acting) -> RedirectResponse:
     """Send chosen messages, or all of a queue, to the work queues now or to the dead set."""
-    queue, act = visit.value("queue"), _ACTS.get(visit.value("act"))
-    if act is None:
-        raise InvalidMessage("act: expected send or dead")
-    ids = None if visit.value("which") == "all" else list(visit.form.get("message", ()))
-    moved = end_wait(visit.ops, queue, act, ids=ids, why=visit.value("why"))
+    body = visit.read(EndBody)
+    chosen = None if visit.value("which") == "all" else list(visit.form.get("message", ()))
+    moved = end_wait(visit.ops, body.queue, body.act, ids=chosen, why=body.why)
     overview_of(visit.request).queues.forget()
-    target = "to the work queue" if act == "send" else "to the dead set"
-    note = f"{moved.moved:,} sent {target}; {moved.left:,} wait in {queue}."
-    if ids is not None and moved.moved < len(ids):
+    target = "to the work queue" if body.act == "send" else "to the dead set"
+    note = f"{moved.moved:,} sent {target}; {moved.left:,} wait in {body.queue}."
+    if chosen is not None and moved.moved < len(chosen):
         note += " The others had left before."
     if moved.failure:
         note += f" Not sent: {moved.failure}"
-    return visit.back(f"{OPS_PAGES}/waiting?{urlencode({'queue': queue})}", note)
+    return visit.back(f"{OPS_PAGES}/waiting?{urlencode({'queue': body.queue})}", note)
+
+
+@subject.api.get("/waiting", response_model=Looked, operation_id="waiting")
+def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> Response:
+    """List the first messages of a delay queue, as they were at most half a minute ago."""
+    return answer(read_waiting(ops, parameters.queue))
+
+
+@subject.api.post("/waiting/end", response_model=Moved, operation_id="end_wait")
+def end(ops: Calling, body: EndBody) -> Response:
+    """Send waiting messages to their work queues now, or to the dead set."""
+    return answer(end_wait(ops, body.queue, body.act, ids=body.ids, most=body.most, why=body.why))
 
 
 def _matches(message: WaitingMessage, task: str, domain: str) -> bool:

@@ -1,8 +1,9 @@
-"""What all addresses of the operators' API have in common: the operator of a request, its body, answers and errors."""
+"""A request of a program to the operators' API: its sender, its body, and the JSON that answers it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any
 
@@ -48,6 +49,12 @@ class ActBody(StrictBody):
     """The body of an act."""
 
     why: str = Field("", max_length=500, description="The reason, for the audit.")
+
+
+class DoneAnswer(BaseModel):
+    """What an act did."""
+
+    done: Sequence[str]
 
 
 async def calling(

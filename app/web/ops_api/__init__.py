@@ -1,1 +1,0 @@
-"""The operators' JSON API: what the operations page can do, a program can."""
