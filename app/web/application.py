@@ -50,7 +50,6 @@ from app.web.ops import (
     waiting,
 )
 from app.web.ops.callers import OPS_ERRORS
-from app.web.ops.live import Streams
 from app.web.ops.visits import OpsState, trouble
 from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
@@ -112,7 +111,7 @@ def create_app(
     app.state.site_names, app.state.first_crawls = site_names, first_crawls
     app.state.ops = ops
     app.state.overview = overview
-    app.state.streams = Streams()
+    app.state.streams = ConcurrencyLimit(running=live.MAX_STREAMS, waiting=0)
     for module in _PUBLIC:
         app.include_router(module.router)
     for each in _OPERATIONS:

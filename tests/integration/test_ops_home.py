@@ -26,7 +26,6 @@ from app.storage.outage import store_breaker
 from app.timers.timers import Timers, full_pack, incremental_pack
 from app.topology.queues import task_queues
 from app.web.ops import live
-from app.web.ops.live import Streams
 from config.settings import Settings
 from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
 from tests.support.scripted import ScriptedSearchClient
@@ -240,7 +239,7 @@ def test_the_live_stream_sends_all_parts_then_those_that_change_and_ends(
 def test_more_live_pages_than_the_limit_are_refused_and_a_closed_one_gives_its_place_back(
     operable: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.web.application.Streams", lambda: Streams(2))
+    monkeypatch.setattr(live, "MAX_STREAMS", 2)
     monkeypatch.setattr(live, "INTERVAL", 0.1)
     with operated(operable) as client:
         with client.stream("GET", "/ops/live"), client.stream("GET", "/ops/live"):
