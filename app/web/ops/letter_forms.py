@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Final, cast, get_args
+from typing import Annotated, Final, Self, cast, get_args
 from urllib.parse import parse_qsl
 
-from pydantic import Field, ValidationError
+from pydantic import Field, model_validator
 
 from app.broker.dead_letters import DeadSets, LetterSummary
 from app.broker.errors import InvalidMessage
@@ -19,46 +18,12 @@ from app.operations.long_acts import LongActs
 from app.operations.operations import Operations
 from app.web.ops.callers import ActBody, StrictBody
 from app.web.ops.visits import Visit
-from app.web.problems import detail_of
 from config.settings import Settings
 
 #: What names a letter: its dead set and its id.
 _REF: Final = re.compile(r"(?P<set>[^/]{1,255})/(?P<id>[0-9A-Za-z.-]{8,80})")
 #: Seconds to wait for the outcome of a canary, unless an operator chooses others.
 CANARY_SECONDS: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenLetters:
-    """The letters of an act: `refs` name them, or else the query does."""
-
-    refs: tuple[str, ...]
-    query: LetterQuery
-
-    def __str__(self) -> str:
-        """Name them for the audit."""
-        if len(self.refs) == 1:
-            return self.refs[0]
-        return f"{len(self.refs)} chosen letters" if self.refs else str(self.query)
-
-    def by_set(self, ops: Operations) -> IdsBySet:
-        """Return the ids. Of a query they are read from the dead sets; raises DeadSetBusy and BrokerUnreachable."""
-        ids: dict[str, list[str]] = {}
-        if not self.refs:
-            for letter in matching(ops, self.query):
-                ids.setdefault(letter.set, []).append(letter.id)
-            return ids
-        for ref in self.refs:
-            name, ident = parse_ref(ref, ops.dead_sets)
-            ids.setdefault(name, []).append(ident)
-        return ids
-
-    def letters(self, ops: Operations) -> Iterator[LetterSummary]:
-        """Yield those of the letters that are there."""
-        if not self.refs:
-            return matching(ops, self.query)
-        ids = {(name, ident) for name, listed in self.by_set(ops).items() for ident in listed}
-        return ops.dead_sets.iter_summaries(lambda letter: (letter.set, letter.id) in ids)
 
 
 class LetterChoice(ActBody):
@@ -70,11 +35,35 @@ class LetterChoice(ActBody):
     filters: LetterQuery | None = Field(None, description="Filters as in the list's parameters.")
     dry_run: bool = Field(False, description="Only list the letters.")
 
-    def chosen(self) -> ChosenLetters:
-        """Return the letters; raises InvalidMessage unless exactly one of ids and filters is given."""
+    @model_validator(mode="after")
+    def _has_one_of_both(self) -> Self:
         if bool(self.ids) == (self.filters is not None):
-            raise InvalidMessage("give `ids`, or `filters`; an empty object of filters matches all")
-        return ChosenLetters(tuple(self.ids), self.filters or LetterQuery())
+            raise ValueError("give `ids`, or `filters`; an empty object of filters matches all")
+        return self
+
+    def __str__(self) -> str:
+        """Name the letters for the audit."""
+        if self.filters is not None:
+            return str(self.filters)
+        return self.ids[0] if len(self.ids) == 1 else f"{len(self.ids)} chosen letters"
+
+    def by_set(self, ops: Operations) -> IdsBySet:
+        """Return the ids. Of filters they are read from the dead sets; raises DeadSetBusy and BrokerUnreachable."""
+        if self.filters is not None:
+            refs = ((letter.set, letter.id) for letter in matching(ops, self.filters))
+        else:
+            refs = (parse_ref(ref, ops.dead_sets) for ref in self.ids)
+        ids: dict[str, list[str]] = {}
+        for name, ident in refs:
+            ids.setdefault(name, []).append(ident)
+        return ids
+
+    def letters(self, ops: Operations) -> Iterator[LetterSummary]:
+        """Yield those of the letters that are there."""
+        if self.filters is not None:
+            return matching(ops, self.filters)
+        ids = {(name, ident) for name, listed in self.by_set(ops).items() for ident in listed}
+        return ops.dead_sets.iter_summaries(lambda letter: (letter.set, letter.id) in ids)
 
 
 class Redirection(StrictBody):
@@ -114,22 +103,17 @@ def parse_ref(ref: str, sets: DeadSets) -> tuple[str, str]:
     return match["set"], match["id"]
 
 
-def chosen_by(visit: Visit) -> ChosenLetters:
+def chosen_by(visit: Visit) -> LetterChoice:
     """Return what a form chooses: its `letter` fields, or with the scope `all` what its `query` matches.
 
     The scope `marked-or-all` of a cause's page is `all` without `letter` fields.
     """
-    scope = visit.value("scope")
-    if scope == "all" or (scope == "marked-or-all" and "letter" not in visit.form):
-        pairs = dict(parse_qsl(visit.value("query"), max_num_fields=50))
-        try:
-            return ChosenLetters((), LetterQuery(**pairs))
-        except ValidationError as error:
-            raise InvalidMessage(f"query: {detail_of(error.errors())}") from None
-    refs = tuple(dict.fromkeys(visit.form.get("letter", ())))
+    scope, refs = visit.value("scope"), list(dict.fromkeys(visit.form.get("letter", ())))
+    if scope == "all" or (scope == "marked-or-all" and not refs):
+        return visit.read(LetterChoice, filters=dict(parse_qsl(visit.value("query"), max_num_fields=50)))
     if not refs:
         raise InvalidMessage("no letter is chosen: mark some, or choose all that match")
-    return ChosenLetters(refs, LetterQuery())
+    return visit.read(LetterChoice, ids=refs)
 
 
 def order_by(visit: Visit, verb: str) -> LetterOrder:

@@ -24,7 +24,6 @@ from app.web.middleware import OPS_PAGES
 from app.web.ops.acts import as_json
 from app.web.ops.callers import Calling, answer
 from app.web.ops.letter_forms import (
-    ChosenLetters,
     LetterChoice,
     Redirection,
     ReplayFields,
@@ -95,7 +94,6 @@ def show_letters(visit: Reading, query: Annotated[PagedLetters, Query()]) -> HTM
         query=query,
         query_text=urlencode(query.given(), errors="replace"),
         found=found,
-        page_number=page,
         previous_page=query.address(f"{OPS_PAGES}/dead", page=page - 1) if page > 1 else "",
         next_page=query.address(f"{OPS_PAGES}/dead", page=page + 1) if page * PER_PAGE < found.total else "",
         first_row=(page - 1) * PER_PAGE + 1,
@@ -118,7 +116,7 @@ def act_on_letters(visit: Acting) -> Response:
     return visit.back(f"{OPS_PAGES}/acts/{act.id}")
 
 
-def _preview(visit: Visit, order: LetterOrder, chosen: ChosenLetters) -> HTMLResponse:
+def _preview(visit: Visit, order: LetterOrder, chosen: LetterChoice) -> HTMLResponse:
     """Show which letters an order would be for, and where each would go. It changes nothing."""
     targets: Counter[str] = Counter()
     address_of = partial(replay_address, retry_policies(visit.ops.settings), order)
@@ -182,9 +180,8 @@ def drop_letters(ops: Calling, request: LetterChoice) -> Response:
 
 
 def _begin(ops: Operations, request: LetterChoice, order: LetterOrder) -> Response:
-    chosen = request.chosen()
     if request.dry_run:
-        found = survey(chosen.letters(ops), offset=0, limit=_MOST_LETTERS)
+        found = survey(request.letters(ops), offset=0, limit=_MOST_LETTERS)
         return answer({"dry_run": True, "total": found.total, "letters": found.rows})
-    act = LongActs(ops).begin(order, chosen.by_set(ops), subject=str(chosen), why=request.why)
+    act = LongActs(ops).begin(order, request.by_set(ops), subject=str(request), why=request.why)
     return answer(as_json(act))
