@@ -125,7 +125,7 @@ def change(visit: Acting, domain: str) -> Response:
     try:
         _, changed = sites.change(visit.ops, domain, fields_of, why=visit.value("why"))
     except InvalidSite as error:
-        return _page(visit, domain, texts=texts, faults=error.faults, trouble=str(error), status=400)
+        return _page(visit, domain, texts, error)
     note = (
         f"Changed: {', '.join(sorted(changed))}. Workers follow within ten seconds." if changed else "Nothing changes."
     )
@@ -133,27 +133,21 @@ def change(visit: Acting, domain: str) -> Response:
 
 
 def _page(
-    visit: Visit,
-    domain: str,
-    *,
-    texts: Mapping[str, str] | None = None,
-    faults: Mapping[str, str] | None = None,
-    trouble: str = "",
-    status: int = 200,
+    visit: Visit, domain: str, texts: Mapping[str, str] | None = None, refusal: InvalidSite | None = None
 ) -> HTMLResponse:
-    """Return the page of a site; its form has these texts, or else the site's own."""
+    """Return the page of a site; its form has the texts that were refused, or else the site's own."""
     view = site_view(visit.ops, domain, routes_of(visit.request))
     site = view.site
     return visit.page(
         "site.html",
-        status=status,
+        status=400 if refusal else 200,
         view=view,
         site=site,
-        fields=form_fields(texts or texts_of(site), faults or {}) if site else [],
+        fields=form_fields(texts or texts_of(site), refusal.faults if refusal else {}) if site else [],
         edition=edition(site) if site else "",
         start_url=site.seeds[0] if site else f"https://{view.domain}/",
         blocked=site.blocked[:_SHOWN_BLOCKED] if site else (),
-        trouble=trouble,
+        trouble=str(refusal) if refusal else "",
         base=site_path(view.domain),
     )
 

@@ -57,16 +57,18 @@ def remove(visit: Acting, domain: str) -> Response:
     """Delete all there is of a site whose domain was typed, and open the list."""
     name = parse_domain(domain)
     if visit.value("confirm") != name:
-        return _confirm(visit, domain, fault=f"type {name} to delete all of it", status=400)
+        return _confirm(visit, domain, fault=f"type {name} to delete all of it")
     [deleted], letters = removal.remove_sites(visit.ops, [name], why=visit.value("why"), packer_wait=PACKER_WAIT)
     note = f"{name} is deleted: {deleted}; {letters} dead letters. Workers drop its messages, searchers follow."
     return visit.back(f"{OPS_PAGES}/sites", note)
 
 
-def _confirm(visit: Visit, domain: str, *, fault: str = "", status: int = 200) -> HTMLResponse:
+def _confirm(visit: Visit, domain: str, *, fault: str = "") -> HTMLResponse:
     name = parse_domain(domain)
     found = removal.holdings(visit.ops, name)
-    return visit.page("site_remove.html", status=status, found=found, domain=name, base=site_path(name), fault=fault)
+    return visit.page(
+        "site_remove.html", status=400 if fault else 200, found=found, domain=name, base=site_path(name), fault=fault
+    )
 
 
 @subject.api.get("/sites/{domain}/holdings", response_model=Holdings, operation_id="site_holdings")

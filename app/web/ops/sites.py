@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Query, Request, Response
@@ -59,7 +60,7 @@ def add(visit: Acting) -> Response:
     try:
         site = sites.add(visit.ops, given["domain"], fields, why=visit.value("why"))
     except (InvalidSite, InvalidMessage) as error:
-        return _list(visit, given=given, faults={"add": str(error)}, status=400)
+        return _list(visit, given=given, fault=str(error))
     return visit.back(site_path(site.domain), f"{site.domain} is a site now.")
 
 
@@ -71,33 +72,27 @@ def post_index(visit: Acting) -> Response:
     try:
         page = crawls.index(visit.ops, given["url"], crawl=crawl, now=now, why=visit.value("why"))
     except InvalidMessage as error:
-        return _list(visit, given=given, faults={"index": str(error)}, status=400)
+        return _list(visit, given=given, fault=str(error))
     text = f"The crawl from {page.url} is posted." if crawl else f"The index of {page.url} is posted."
     return visit.back(site_path(page.domain), f"{text} A worker begins it.")
 
 
 def _list(
-    visit: Visit,
-    *,
-    q: str = "",
-    page: int = 1,
-    given: dict[str, str] | None = None,
-    faults: dict[str, str] | None = None,
-    status: int = 200,
+    visit: Visit, *, q: str = "", page: int = 1, given: Mapping[str, str] | None = None, fault: str = ""
 ) -> HTMLResponse:
+    """Return the list; its form that has the given fields shows them again with their fault."""
     routes = routes_of(visit.request)
     found = list_page(visit.ops, text=q, offset=(page - 1) * PER_PAGE, routes=routes)
-    nothing = {"domain": "", "schedule": "", "url": "", "how": "crawl"}
     return visit.page(
         "sites.html",
-        status=status,
+        status=400 if fault else 200,
         found=found,
         q=q,
         number=page,
         has_more=page * PER_PAGE < found.matching,
         is_known=routes is not None,
-        given={**nothing, **(given or {})},
-        faults={"add": "", "index": "", **(faults or {})},
+        given=given or {},
+        fault=fault,
     )
 
 
