@@ -27,6 +27,7 @@ from app.web.problems import detail_of
 from config.settings import Settings
 
 templates.filters.update(FILTERS)
+templates.globals["macros"] = templates.get_template("ops/macros.html").module
 
 Body = TypeVar("Body", bound=BaseModel)
 
