@@ -9,6 +9,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import QueryParams
@@ -17,11 +19,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.cluster.protocol import PackRoute, Routes
 from app.search.contract import Filters, Hit, SearchRequest, SearchResult, Subsection, Version
 from app.search.snippet import Snippet
-from app.web import middleware, server
+from app.web import application, middleware, server
 from app.web.labels import label_of
 from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key, search_cost
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
+from app.web.ops.callers import calling
+from app.web.ops.visits import acting, reading
 from app.web.pages import View, read_form, render
 from app.web.presenter import LAST_PAGE, PER_PAGE, SORTS, SearchForm, pack_view, results_view
 from tests.packs import BUILT_AT
@@ -295,3 +299,20 @@ def test_a_date_that_all_hits_have_is_not_shown() -> None:
     assert "<time" not in rendered(found(1, modified="2026-11-21"), found(2, modified="2026-11-21"))
     assert rendered(found(1, modified="2026-11-21"), found(2)).count("21 November 2026") == 1
     assert "21 November 2026" in rendered(found(1, modified="2026-11-21"))
+
+
+def dependencies(router: APIRouter) -> dict[tuple[str, str], set[Any]]:
+    """Return what each address of a router requires first, by path and method."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    return {
+        (route.path, method): {each.call for each in route.dependant.dependencies}
+        for route in routes
+        for method in route.methods or ()
+    }
+
+
+def test_every_address_of_operations_requires_an_operator_and_every_form_its_token() -> None:
+    for module in application._OPERATIONS:
+        assert all(calling in required for required in dependencies(module.subject.api).values())
+        for (path, method), required in dependencies(module.subject.pages).items():
+            assert path == "/login" or (acting if method == "POST" else reading) in required, path
