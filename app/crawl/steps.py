@@ -30,7 +30,7 @@ from app.crawl.frontier.values import (
     found_page,
     message_name,
 )
-from app.crawl.policy import CrawlPolicy, PolicyOfDomain
+from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
 from app.crawl.read.classify import (
     FetchResult,
     Limits,
@@ -99,7 +99,7 @@ class Steps:
         self.records = records
         self.policies = policies
         self.host_limits = HostRateLimiter(redis)
-        self.limits = Limits.of(settings)
+        self.limits = Limits(ports=settings.allow_ports, robot=product_token(settings.user_agent))
         self._extractor = LexborExtractor()
         self._clients = SiteClients(settings)
         self._robots = RobotsCache(

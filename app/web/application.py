@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
-from app.crawl.reports.first_crawls import FirstCrawls, no_crawls
+from app.crawl.reports.first_crawls import FirstCrawls
 from app.errors import MethodNotAllowed, ResourceNotFound, SearchUnavailable
 from app.operations.overview import Overview
 from app.sites.search_counter import SearchCounter
@@ -75,7 +75,7 @@ def create_app(
     counts: Callable[[], Mapping[str, int]] = dict,
     packing: Callable[[], str] = str,
     site_names: Callable[[], Mapping[str, str]] = dict,
-    first_crawls: FirstCrawls = no_crawls,
+    first_crawls: FirstCrawls = lambda _domains: (),
     origins: Collection[str] = (),
     search_counter: SearchCounter | None = None,
     ops: OpsState | None = None,

@@ -8,9 +8,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import chain
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from app.crawl.policy import product_token
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
 from app.crawl.read.extract.contract import Extract, Extractor
@@ -32,7 +31,6 @@ from app.http.response import Response
 from app.http.urls import without_credentials
 from app.storage.layout import Page, bounded
 from app.storage.page_parts import PageLink, hash_of
-from config.settings import Settings
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: The server asks for another try later, as with 5xx: Request Timeout, Too Early, Too Many Requests.
@@ -94,14 +92,6 @@ class Limits:
     ports: tuple[int, ...] = ()
     retry_after: float = 3_600.0
     robot: str = "Perennial"
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return the limits of the settings."""
-        return cls(
-            ports=settings.allow_ports,
-            robot=product_token(settings.user_agent),
-        )
 
 
 def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: Limits | None = None) -> FetchResult:

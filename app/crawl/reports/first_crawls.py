@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from redis import RedisError
 
@@ -31,16 +30,8 @@ class FirstCrawl:
     seen: int
 
 
-class FirstCrawls(Protocol):
-    """Looks for crawls of sites without a pack."""
-
-    def __call__(self, domains: Collection[str] = ()) -> Sequence[FirstCrawl]:
-        """Return the crawls of these domains that are under way; without any, of all domains."""
-
-
-def no_crawls(domains: Collection[str] = ()) -> Sequence[FirstCrawl]:  # noqa: ARG001 (of the protocol)
-    """Return no crawl."""
-    return ()
+#: Returns the crawls of these domains that are under way; without any, of all domains.
+FirstCrawls = Callable[[Collection[str]], Sequence[FirstCrawl]]
 
 
 class CrawlsInRedis:
@@ -56,7 +47,7 @@ class CrawlsInRedis:
         #: By domains, the oldest first: when an answer expires, in monotonic seconds, and the answer.
         self._kept: dict[tuple[str, ...], tuple[float, Sequence[FirstCrawl]]] = {}
 
-    def __call__(self, domains: Collection[str] = ()) -> Sequence[FirstCrawl]:
+    def __call__(self, domains: Collection[str]) -> Sequence[FirstCrawl]:
         """Return the crawls that are under way, at most MAX_SHOWN."""
         if not self._asking.acquire(timeout=_PATIENCE):
             return ()
