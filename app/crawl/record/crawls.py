@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from dataclasses import asdict, dataclass, field
 from itertools import chain
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
+
+from pydantic import AwareDatetime, TypeAdapter
 
 from app.crawl.record.keys import CRAWLS_PREFIX, CrawlRef, domain_prefix
 from app.errors import ObjectDamaged
@@ -51,7 +52,7 @@ class CrawlRecord:
     domain: str
     start_url: str
     #: When its first message was handled, with its time zone.
-    started: datetime
+    started: AwareDatetime
     settings: CrawlSettings
     timer_timeout: float
     state: CrawlState = "running"
@@ -86,16 +87,12 @@ class CrawlRecord:
     def from_json(cls, data: bytes) -> CrawlRecord:
         """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
         with parsing("a crawl record", data):
-            loaded: dict[str, Any] = json.loads(data)
-            check_version("crawl record", loaded["version"], VERSION)
-            named = _fields_of(cls, loaded)
-            named["started"] = datetime.fromisoformat(named["started"])
-            named["settings"] = CrawlSettings(**_fields_of(CrawlSettings, named["settings"]))
-            named["seeds"] = tuple(named.get("seeds", ()))
-            named["closed"] = tuple(named.get("closed", ()))
-            record = cls(**named)
-            _check(record)
-        return record
+            named: dict[str, Any] = json.loads(data)
+            check_version("crawl record", named["version"], VERSION)
+            return _READER.validate_python(named)
+
+
+_READER: Final = TypeAdapter(CrawlRecord)
 
 
 def read_crawl(store: ObjectStore, ref: CrawlRef) -> CrawlRecord | None:
@@ -161,33 +158,3 @@ def _parse(key: str, data: bytes) -> CrawlRecord:
     if record.ref.key != key:
         raise ObjectDamaged(f"it is the record of crawl {record.id!r:.200} of {record.domain!r:.200}")
     return record
-
-
-def _fields_of(kind: type[CrawlRecord | CrawlSettings], named: Mapping[str, Any]) -> dict[str, Any]:
-    return {each.name: named[each.name] for each in fields(kind) if each.name in named}
-
-
-def _check(record: CrawlRecord) -> None:
-    """Raise TypeError or ValueError for fields that are not of their type."""
-    texts = (record.id, record.domain, record.start_url, record.moved_from, record.selection, *record.seeds)
-    texts += record.closed
-    numbers = (
-        record.moves,
-        record.timer_timeout,
-        *record.counts.values(),
-        *record.reasons.values(),
-        record.settings.max_pages,
-    )
-    numbers += (record.settings.max_depth, record.settings.host_delay, record.settings.host_concurrency)
-    if not all(isinstance(text, str) for text in texts) or not all(isinstance(n, int | float) for n in numbers):
-        raise TypeError("a field is not of its type")
-    if record.state not in get_args(CrawlState):
-        raise ValueError(f"state {record.state!r}")
-    if record.settings.scope not in ("exact", "suffix"):
-        raise ValueError(f"scope {record.settings.scope!r}")
-    if type(record.packed) is not bool:
-        raise TypeError("packed is no truth value")
-    if not isinstance(record.callback, dict):
-        raise TypeError("callback is no object")
-    if record.started.tzinfo is None:
-        raise ValueError("started has no time zone")
