@@ -176,9 +176,8 @@ class World:
 
     def _let_leases_expire(self) -> None:
         self._is_dying = False
-        for pattern in ("perennial:lease:*", "perennial:crawl:*:by"):
-            for key in self.redis.scan_iter(pattern):
-                self.redis.delete(key)
+        for key in self.redis.scan_iter("perennial:lease:*"):
+            self.redis.delete(key)
 
 
 @pytest.fixture
