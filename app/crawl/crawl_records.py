@@ -77,8 +77,8 @@ class CrawlRecords:
 
     def begin(
         self, crawl: Crawl, *, timer_timeout: float, callback: Mapping[str, Any], scheduled: bool = False
-    ) -> Crawl:
-        """Record a crawl and store it in the frontier; return it with its first values if it has begun before.
+    ) -> None:
+        """Record a crawl and store it in the frontier; one that has begun before keeps its first values.
 
         A `scheduled` crawl does not request pages that are not due.
         """
@@ -99,10 +99,11 @@ class CrawlRecords:
         self._frontier.note_beginning(crawl.id)
         with suppress(PreconditionFailed):
             add_crawl(self._store, record)
-            begun = self._frontier.begin(crawl)
+            self._frontier.begin(crawl)
             self._note_former(record, longest=policy.max_page_interval, scheduled=scheduled)
-            return begun
-        return self.restore_crawl(CrawlRef(crawl.domain, crawl.id)) or self._frontier.begin(crawl)
+            return
+        if self.restore_crawl(record.ref) is None:
+            self._frontier.begin(crawl)
 
     def _note_former(self, record: CrawlRecord, *, longest: float | None, scheduled: bool) -> None:
         """Give the frontier the validators of the domain's latest finished crawl, if that selected links as this one.

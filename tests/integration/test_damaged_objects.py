@@ -50,7 +50,8 @@ def url(domain: str, name: str = "start") -> str:
 
 def begin(process: Context, domain: str, crawl_id: str) -> Crawl:
     crawl = Crawl(crawl_id, domain, url(domain), datetime.now(UTC), recorded=True)
-    return process.records.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl_id).message)
+    process.records.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl_id).message)
+    return crawl
 
 
 def crawled(process: Context, domain: str, crawl_id: str) -> None:

@@ -179,11 +179,11 @@ def test_a_start_page_is_requested_once_if_a_sweep_runs_while_its_crawl_begins(
 ) -> None:
     begun = Frontier.begin
 
-    def sweep_first(frontier: Frontier, crawl: Crawl) -> Crawl:
+    def sweep_first(frontier: Frontier, crawl: Crawl) -> None:
         """Run a sweep at the moment when the crawl is in the store, and not yet in Redis."""
         monkeypatch.setattr(Frontier, "begin", begun)
         sweep()
-        return begun(frontier, crawl)
+        begun(frontier, crawl)
 
     monkeypatch.setattr(Frontier, "begin", sweep_first)
     with Site({"/": page("Home", "amber", links=["/oak"]), "/oak": page("Oak", "oak", links=["/"])}) as site:

@@ -31,7 +31,8 @@ MENU = tuple(f"https://{DOMAIN}/{'x' * 200}/{number}" for number in range(5_000)
 @pytest.fixture
 def crawl(process: Context) -> Crawl:
     start = Crawl("c", DOMAIN, f"https://{DOMAIN}/", datetime.now(UTC), recorded=True)
-    return process.records.begin(start, timer_timeout=30, callback={})
+    process.records.begin(start, timer_timeout=30, callback={})
+    return start
 
 
 def complete(process: Context, name: str, links: Iterable[str], *, flush: bool = True) -> None:

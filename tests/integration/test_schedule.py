@@ -55,7 +55,8 @@ def add(process: Context, **fields: Any) -> Site:
 
 def begin(process: Context, crawl_id: str, at: datetime) -> Crawl:
     crawl = Crawl(crawl_id, DOMAIN, f"https://{DOMAIN}/", at, recorded=True)
-    return process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+    process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+    return crawl
 
 
 def test_a_site_is_crawled_at_once_and_then_after_each_interval(process: Context, posted: Any) -> None:

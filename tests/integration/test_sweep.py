@@ -42,7 +42,8 @@ def sweep(process: Context) -> Callable[..., list[str]]:
 
 def begin(process: Context, crawl_id: str = "c") -> Crawl:
     crawl = Crawl(crawl_id, DOMAIN, url("start"), datetime.now(UTC), recorded=True)
-    return process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+    process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+    return crawl
 
 
 def url(name: str) -> str:

@@ -104,8 +104,8 @@ class Frontier(CrawlView):
         self._close = load_script(redis, folder / "close.lua")
         self._note_published = load_script(redis, folder / "published.lua")
 
-    def begin(self, crawl: Crawl) -> Crawl:
-        """Store a crawl as its domain's latest, and return it; one that is stored already keeps its first values."""
+    def begin(self, crawl: Crawl) -> None:
+        """Store a crawl as its domain's latest; one that is stored already keeps its first values."""
         # Each crawl renews the set's TTL, so its expired members must be removed here.
         crawls = self._crawls_of(crawl.domain)
         pipe = self._redis.pipeline(transaction=False)
@@ -136,7 +136,6 @@ class Frontier(CrawlView):
         pipe.sadd(crawls_key(crawl.domain), crawl.id)
         pipe.expire(crawls_key(crawl.domain), self._ttl)
         pipe.execute()
-        return self.crawl(crawl.id) or crawl
 
     def enter(
         self,
