@@ -63,6 +63,8 @@ STOP_WORDS: Final[Mapping[str, frozenset[str]]] = {
 #: The same by Snowball's algorithm.
 STOP_WORDS_BY_ALGORITHM: Final = {ALGORITHMS[lang]: stop_words for lang, stop_words in STOP_WORDS.items()}
 
+_ALL_STOP_WORDS: Final = frozenset().union(*STOP_WORDS.values())
+
 #: Characters of a page that show its language.
 LANGUAGE_SAMPLE: Final = 4_000
 #: Words of a page that are read to guess its language; the share and the number of them that must be its stop words.
@@ -78,7 +80,8 @@ def algorithm_of(lang: str, text: str) -> str:
         return ALGORITHMS.get(subtag, "")
     # The language whose stop words are most frequent at the beginning.
     words = _WORD.findall(text[: 10 * _SAMPLE].lower())[:_SAMPLE]
-    counts = {each: sum(word in stop_words for word in words) for each, stop_words in STOP_WORDS.items()}
+    found = [*filter(_ALL_STOP_WORDS.__contains__, words)]
+    counts = {each: sum(map(stop_words.__contains__, found)) for each, stop_words in STOP_WORDS.items()}
     best = max(counts, key=counts.__getitem__)
     return ALGORITHMS[best] if counts[best] >= max(_LEAST_WORDS, _LEAST_SHARE * len(words)) else ""
 

@@ -6,6 +6,7 @@ Snippets are cut from sentences. All three characters count as white space for s
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Final
 
 from app.text.variants import is_unspaced
@@ -50,6 +51,8 @@ def _is_sentence(line: str) -> bool:
     """Return whether a line has plain words and a stop at its end, or many plain words."""
     if is_unspaced(line):
         return len(line) >= _LEAST_UNSPACED and _STOP.search(line) is not None
-    has_stop = _STOP.search(line[-6:]) is not None
-    least = _LEAST_WORDS if has_stop else _MANY_WORDS
-    return line.count(" ") >= least - 1 and len(_PLAIN.findall(line)) >= least
+    spaces = line.count(" ")
+    if spaces < _LEAST_WORDS - 1:  # Most lines are shorter: names, links, cells.
+        return False
+    least = _LEAST_WORDS if _STOP.search(line[-6:]) else _MANY_WORDS
+    return spaces >= least - 1 and len([*islice(_PLAIN.finditer(line), least)]) == least

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 #: Words of a heading that say what kind of thing its name is: "Alias Directive", "class collections.OrderedDict".
@@ -35,6 +36,7 @@ _NOT_ALPHANUMERIC: Final = re.compile(r"[\W_]+")
 _AFTER_NAME: Final = re.compile(r"\s*(?:\[source\]|¶)\s*$")
 
 
+@lru_cache(maxsize=4_096)
 def names_in_term(text: str, fragment: str = "") -> tuple[str, ...]:
     """Return the names that a heading or term defines, the main one first; nothing for a heading of other words.
 
