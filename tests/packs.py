@@ -85,7 +85,7 @@ def _row(page: Page) -> tuple[str | int, ...]:
     forms = derived.body_forms(VariantsByAlgorithm(), lang=page.lang, description=page.description, body=page.body)
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
-    body = repeated.without(repeated.lines_of(page), frozenset())
+    body, _ = repeated.without(repeated.lines_of(page), frozenset())
     return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, body)
 
 

@@ -14,6 +14,7 @@ from app.text.variants import VariantsByAlgorithm, remembered_variants
 _ALL_NAMES: Final = f"""
 SELECT id, object, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, {LANGUAGE_SAMPLE}) FROM pages
 """  # noqa: S608 (ours)
+_NEXT_NAMES: Final = f"{_ALL_NAMES} WHERE id > ? ORDER BY id LIMIT 1000"
 _CHANGED_NAMES: Final = f"{_ALL_NAMES} WHERE id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE object = ?"
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
@@ -34,19 +35,21 @@ def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeate
     variants = remembered_variants()
     for page_id in page_ids:
         for lang, title, description, body in database.execute(_TEXT, (page_id,)).fetchall():
-            lines = lines_in(body)
-            own = repeated.without(lines, repeated_lines)
+            own, removed = repeated.without(lines_in(body), repeated_lines)
             language = lang or detect_language(f"{title} {description} {own}")
             other_forms = body_forms(variants, lang=language, description=description, body=own)
             database.execute(
                 _UPDATE_TEXT, (language, own, other_forms, groups.hash_of(title, without_ends(own)), page_id)
             )
-            repeated.note_removed(database, page_id, lines, repeated_lines)
+            repeated.note_removed(database, page_id, removed)
 
 
 def join_all(database: sqlite3.Connection) -> None:
     """Bring anchor texts, numbers of linking pages and forms of names of all pages up to date."""
-    _join(database, database.execute(_ALL_NAMES))
+    last = 0
+    while rows := database.execute(_NEXT_NAMES, (last,)).fetchall():
+        _join(database, rows)
+        last = rows[-1][0]
 
 
 def join_changed(database: sqlite3.Connection, linked: Iterable[str]) -> None:
@@ -61,10 +64,8 @@ def _join(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None
     """Write what differs."""
     joiner = anchors.Joiner(database)
     variants = remembered_variants()
-    changes = []
     for page, page_id, lang, title, headings, *old, sample in rows:
         texts, inlinks = joiner.joined(page_id)
         names = variants[algorithm_of(lang, sample)].of(f"{title}\n{headings}\n{texts}")
         if [texts, names, inlinks] != old:
-            changes.append((texts, names, inlinks, page))
-    database.executemany(_UPDATE, changes)
+            database.execute(_UPDATE, (texts, names, inlinks, page))

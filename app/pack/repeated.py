@@ -82,16 +82,19 @@ def differing(database: sqlite3.Connection, repeated: frozenset[int]) -> list[st
     ]
 
 
-def note_removed(database: sqlite3.Connection, page_id: str, lines: Iterable[str], repeated: frozenset[int]) -> None:
+def without(lines: Collection[str], repeated: frozenset[int]) -> tuple[str, bytes]:
+    """Return the text of the lines without those that are repeated, and the hashes of these for `note_removed`.
+
+    Where there are no others, the text has the repeated ones.
+    """
+    hashes = [*map(_hash, lines)] if repeated else []
+    own = [line for line, hashed in zip(lines, hashes, strict=False) if hashed not in repeated]
+    return "".join(own or lines), _packed(repeated.intersection(hashes))
+
+
+def note_removed(database: sqlite3.Connection, page_id: str, removed: bytes) -> None:
     """Record which lines of a page were left out: its row is finished."""
-    removed = _packed(repeated & frozenset(map(_hash, lines)))
     database.execute("UPDATE lines SET removed = ? WHERE object = ?", (removed, page_id))
-
-
-def without(lines: Collection[str], repeated: frozenset[int]) -> str:
-    """Return the text of the lines without those that are repeated; with them if there are no others."""
-    own = [line for line in lines if _hash(line) not in repeated] if repeated else lines
-    return "".join(own or lines)
 
 
 def _counted(pages: Iterable[bytes], *, among: frozenset[int] | None = None) -> Counter[int]:

@@ -162,8 +162,12 @@ def subsections(page: Page) -> str:
 
 
 def _write(database: sqlite3.Connection, statement: str, stored: StoredContent, page: Page) -> None:
-    lines = [_storable(line) for line in lines_of(page)]
-    database.execute(statement, _row(stored, page, "".join(lines)))
+    lines = lines_of(page)
+    body = "".join(lines)
+    if _storable(body) != body:
+        lines = [*map(_storable, lines)]
+        body = "".join(lines)
+    database.execute(statement, _row(stored, page, body))
     note_links(database, stored.page_id, page)
     note_lines(database, stored.page_id, lines)
 

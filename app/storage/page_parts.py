@@ -108,9 +108,8 @@ def blocks_from_json(stored: Iterable[dict[str, Any]], body: str) -> tuple[Block
                 end = position + line
                 line, position = body[position:end], end + 1
             lines.append(line)
-        block = Block(tuple(lines), entry.get("kind", TEXT), entry.get("id", ""), bool(entry.get("boilerplate")))
-        _check_text((*lines, block.kind, block.id))
-        blocks.append(block)
+        blocks.append(Block(tuple(lines), entry.get("kind", TEXT), entry.get("id", ""), bool(entry.get("boilerplate"))))
+    _check_text(text for block in blocks for text in (*block.lines, block.kind, block.id))
     return tuple(blocks)
 
 
@@ -148,10 +147,13 @@ def terms_from_json(stored: Iterable[list[str]]) -> tuple[Term, ...]:
     return terms
 
 
-def _check_text(values: Iterable[object]) -> None:
-    for value in values:
-        if not isinstance(value, str):
-            raise TypeError(f"{value!r:.100} is not a string")
+def _check_text(values: Iterable[Any]) -> None:
+    values = [*values]
+    try:
+        "".join(values)  # It checks a page's thousands of values many times faster than a loop.
+    except TypeError:
+        other = next(value for value in values if not isinstance(value, str))
+        raise TypeError(f"{other!r:.100} is not a string") from None
 
 
 # Limits
