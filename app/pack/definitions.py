@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -37,12 +38,26 @@ _PAGE: Final = f"{_PAGES} AND object = ?"
 _FORMER: Final = "SELECT id, object, path, title, headings, subsections FROM former_pages WHERE hidden = 0"
 _PRESENT: Final = f"{_PAGES} AND id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _OF_NAME: Final = """
-SELECT kind, full_name, page, fragment, called, path FROM definitions JOIN pages ON pages.id = page
+SELECT kind, iif(full_name <> '', full_name, fragment), page, fragment, called, path
+FROM definitions JOIN pages ON pages.id = page
 WHERE name = ? ORDER BY rank
 """
 _DELETE: Final = "DELETE FROM definitions WHERE name = ?"
-_INSERT: Final = """
-INSERT INTO definitions (name, rank, kind, called, page, fragment, full_name) VALUES (?, ?, ?, ?, ?, ?, ?)
+_FOUND: Final = """
+CREATE TEMP TABLE IF NOT EXISTS found_definitions (name, kind, full_name, page, fragment, called, path)
+"""
+_NOTE: Final = "INSERT INTO temp.found_definitions VALUES (?, ?, ?, ?, ?, ?, ?)"
+#: In order: pages of their own, then what most pages call so, then the shortest path.
+_RANK: Final = """
+INSERT INTO definitions (name, rank, kind, called, page, fragment, full_name)
+SELECT name, rank, kind, called, page, fragment, iif(full_name <> fragment, full_name, '')
+FROM (
+    SELECT *, row_number() OVER (
+        PARTITION BY name
+        ORDER BY kind <> 0, called DESC, kind, length(path) - length(replace(path, '/', '')), length(path), path,
+            fragment, full_name, page
+    ) - 1 AS rank FROM temp.found_definitions
+) WHERE rank < ? ORDER BY name, rank
 """
 
 
@@ -68,12 +83,11 @@ class _NamedPage:
 
 def write_definitions(database: sqlite3.Connection, site: str) -> None:
     """Fill `definitions` from all pages that are not hidden. `site` is the part that titles share."""
-    found: dict[Key, list[_Definition]] = defaultdict(list)
-    for page in (_NamedPage(*columns) for columns in database.execute(_PAGES)):
-        _add(found, page, names_of(database, page.object), site)
     database.execute("DELETE FROM definitions")
-    for key in sorted(found):
-        _write(database, key, found[key])
+    with _ranking(database):
+        for page in (_NamedPage(*columns) for columns in database.execute(_PAGES)):
+            for key, each in _defined(page, names_of(database, page.object), site):
+                database.execute(_NOTE, (key, *each))
 
 
 def update_definitions(database: sqlite3.Connection, site: str, former_names: Mapping[str, Names]) -> None:
@@ -87,16 +101,28 @@ def update_definitions(database: sqlite3.Connection, site: str, former_names: Ma
     after: dict[Key, list[_Definition]] = defaultdict(list)
     for page in former:
         links = former_names[page.object] if page.object in former_names else names_of(database, page.object)
-        _add(before, page, links, site)
+        for key, each in _defined(page, links, site):
+            before[key].append(each)
     for page in present:
-        _add(after, page, names_of(database, page.object), site)
+        for key, each in _defined(page, names_of(database, page.object), site):
+            after[key].append(each)
     concerned = {page.id for page in (*former, *present)}
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            stored = [_stored(*columns) for columns in database.execute(_OF_NAME, (key,))]
-            others = [each for each in stored if each.page not in concerned]
-            database.execute(_DELETE, (key,))
-            _write(database, key, [*others, *after.get(key, ())])
+    with _ranking(database):
+        for key in before.keys() | after.keys():
+            if before.get(key) != after.get(key):
+                stored = [_Definition(*columns) for columns in database.execute(_OF_NAME, (key,))]
+                others = [each for each in stored if each.page not in concerned]
+                database.execute(_DELETE, (key,))
+                database.executemany(_NOTE, ((key, *each) for each in (*others, *after.get(key, ()))))
+
+
+@contextmanager
+def _ranking(database: sqlite3.Connection) -> Iterator[None]:
+    """Write the definitions that the block notes, the best of each name first."""
+    database.execute(_FOUND)
+    yield
+    database.execute(_RANK, (MAX_DEFINITIONS,))
+    database.execute("DELETE FROM temp.found_definitions")
 
 
 def _of_changed_pages(
@@ -112,8 +138,8 @@ def _of_changed_pages(
     return [*former.values()], [*present.values()]
 
 
-def _add(found: dict[Key, list[_Definition]], page: _NamedPage, links: Names, site: str) -> None:
-    """Add what a page defines, each name of the page once: the first definition is the best."""
+def _defined(page: _NamedPage, links: Names, site: str) -> Iterator[tuple[Key, _Definition]]:
+    """Yield what a page defines, each name of the page once: the first definition is the best."""
     calls = _calls(links)
     added: set[str] = set()
     for each in (*_of_page(page, site), *_of_sections(page), *_of_links(page, links)):
@@ -121,30 +147,13 @@ def _add(found: dict[Key, list[_Definition]], page: _NamedPage, links: Names, si
         if each.full_name not in added and (key := key_of(each.full_name)):
             added.add(each.full_name)
             names = {words(each.full_name), words(last_part(each.full_name))}
-            found[key].append(each._replace(called=sum(calls[name] for name in names), path=page.path))
-
-
-def _write(database: sqlite3.Connection, key: Key, definitions: list[_Definition]) -> None:
-    for rank, each in enumerate(sorted(definitions, key=_preference)[:MAX_DEFINITIONS]):
-        full_name = each.full_name if each.full_name != each.fragment else ""
-        database.execute(_INSERT, (key, rank, each.kind, each.called, each.page, each.fragment, full_name))
-
-
-def _stored(kind: int, full_name: str, page: int, fragment: str, called: int, path: str) -> _Definition:
-    return _Definition(kind, full_name or fragment, page, fragment, called, path)
+            yield key, each._replace(called=sum(calls[name] for name in names), path=page.path)
 
 
 def key_of(name: str) -> Key:
     """Return the words of a name's last part as the table has them; empty for a text that is too long for a name."""
     found = words(name if " " in name else last_part(name))
     return " ".join(found) if len(found) <= MAX_WORDS else ""
-
-
-def _preference(each: _Definition) -> tuple[bool, int, int, int, int, str, str, str]:
-    """Order the definitions of a name: pages of their own, then what most pages call so, then the shortest path."""
-    path = each.path
-    own = each.kind != OWN_PAGE
-    return (own, -each.called, each.kind, path.count("/"), len(path), path, each.fragment, each.full_name)
 
 
 def _of_page(row: _NamedPage, site: str) -> Iterator[_Definition]:
