@@ -79,7 +79,7 @@ class LinkChanges(NamedTuple):
     former_names: dict[str, Names]
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=20_000)
 def address_of(url: str) -> Address:
     """Return what identifies a URL."""
     digest = hashlib.blake2b(url.encode(errors="replace"), digest_size=8).digest()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, StoreError
 from app.pack import database
@@ -26,8 +26,10 @@ from app.storage.store import ObjectStore, Stat
 
 log = logging.getLogger(__name__)
 
-#: Objects whose frames a pack may use, and the share of their bytes that must be used. Beyond, all frames are written
-#: into a new object.
+#: Bytes of frames in an object. A packer holds those of one in memory.
+OBJECT_SIZE: Final = 16 * 2**20
+#: Objects of less than half of that size whose frames a pack may use. Beyond, all frames are written again. So they are
+#: where a smaller share of the bytes of all its objects is used.
 MAX_OBJECTS: Final = 64
 MIN_USED: Final = 0.5
 #: How long an object stays that no kept generation uses. Searchers may still read it, and another packer may be about
@@ -111,8 +113,14 @@ def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack)
 
     Raises PreconditionFailed when the manifest in the store is no longer that of `previous`.
     """
-    frames = BytesIO()
-    table = write_frames(frames, path, new_object(previous.generation + 1), previous.table)
+    frames, generation = BytesIO(), previous.generation + 1
+
+    def put(part: bytes) -> str:
+        name = new_object(generation)
+        store.put(frames_key(domain, name), part, if_absent=True)
+        return name
+
+    table = write_frames(frames, path, new_object(generation), previous.table, put=put)
     manifest = describe_pack(path, write_table(store, domain, table, frames))
     manifest = replace(manifest, former=_kept(previous.manifest, manifest.crawl_id))
     store.put(manifest_key(domain), manifest.to_json(), if_match=previous.etag, if_absent=previous.etag is None)
@@ -126,7 +134,7 @@ def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack)
 
 
 def new_object(generation: int) -> str:
-    """Return the name of the object that a generation adds."""
+    """Return the name of an object that a generation adds."""
     return f"{generation}-{secrets.token_hex(8)}"
 
 
@@ -152,21 +160,33 @@ def _kept(previous: Manifest | None, crawl_id: str) -> Manifest | None:
     return previous.former
 
 
-def write_frames(content: IO[bytes], path: Path, name: str, former: FrameTable | None) -> FrameTable:
-    """Write those frames of a database that object `name` is to have; return the table of all of them."""
+def write_frames(
+    content: BytesIO, path: Path, name: str, former: FrameTable | None, put: Callable[[bytes], str] | None = None
+) -> FrameTable:
+    """Write the new frames of a database for object `name`; return the table of all frames.
+
+    When `content` has OBJECT_SIZE bytes, `put` stores it under the name that it returns, and `content` is emptied.
+    """
     hashes = list(hashes_of(path))
     used = _used(former, hashes) if former else {}
     first = {hashed: number for number, hashed in reversed([*enumerate(hashes)]) if hashed not in used}
     numbers = sorted(first.values())
-    own = {}
+    own: list[Frame] = []
+    full: list[tuple[str, int]] = []
     for number, frame in zip(numbers, compressed(path, numbers), strict=True):
-        own[hashes[number]] = Frame(hashes[number], 0, content.tell(), len(frame))
+        if put is not None and content.tell() + len(frame) > OBJECT_SIZE:
+            full.append((put(content.getvalue()), content.tell()))
+            content.seek(0)
+            content.truncate()
+        own.append(Frame(hashes[number], len(full) + 1, content.tell(), len(frame)))
         content.write(frame)
     # Objects are numbered again: some of the former ones are not used any more.
     kept = sorted({frame.number for frame in used.values()})
-    renumbered = {number: position for position, number in enumerate(kept, 1)}
-    places = own | {hashed: replace(frame, number=renumbered[frame.number]) for hashed, frame in used.items()}
-    objects = ((name, content.tell()), *(former.objects[number] for number in kept if former))
+    renumbered = {number: position for position, number in enumerate(kept, len(full) + 1)}
+    places = {hashed: replace(frame, number=renumbered[frame.number]) for hashed, frame in used.items()}
+    # The object that has the table is the first one.
+    places |= {frame.sha256: replace(frame, number=frame.number % (len(full) + 1)) for frame in own}
+    objects = ((name, content.tell()), *full, *(former.objects[number] for number in kept if former))
     return FrameTable(objects, tuple(places[hashed] for hashed in hashes))
 
 
@@ -177,7 +197,8 @@ def _used(former: FrameTable, hashes: Sequence[str]) -> Mapping[str, Frame]:
     numbers = {frame.number for frame in used.values()}
     stored = sum(former.objects[number][1] for number in numbers)
     is_dense = sum(frame.size for frame in used.values()) >= MIN_USED * stored
-    return used if is_dense and len(numbers) < MAX_OBJECTS else {}
+    small = [number for number in numbers if former.objects[number][1] < OBJECT_SIZE // 2]
+    return used if is_dense and len(small) < MAX_OBJECTS else {}
 
 
 def unused_frames(store: ObjectStore, domain: str, listed: Iterable[Stat], oldest: datetime) -> list[Stat]:

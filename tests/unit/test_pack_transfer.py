@@ -308,3 +308,21 @@ def test_a_searcher_that_is_killed_at_any_request_keeps_its_former_version(
         assert former.read_bytes() == before
     assert step > 3
     assert (tmp_path / "new").read_bytes() == whole(site, tmp_path)
+
+
+def test_a_large_pack_has_several_objects_and_an_update_uses_them_again(
+    site: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "OBJECT_SIZE", 140_000)
+    monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
+    pack_full(site, DOMAIN, force=True)
+    first, former = present_table(site), fetch_pack(site, DOMAIN, tmp_path / "former")
+    assert len(first.objects) > 1
+    assert objects(site) == used_objects(site)
+    assert all(size <= 140_000 for _, size in first.objects)
+    assert sum(size for _, size in first.objects) == first.size
+    put(site, long(3, "changed"))
+    pack_incremental(site, DOMAIN)
+    kept = {name for name, _ in present_table(site).objects} & {name for name, _ in first.objects}
+    assert len(kept) > 1
+    assert fetched(site, tmp_path / "new", former=former) == whole(site, tmp_path)
