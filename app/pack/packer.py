@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -262,7 +262,7 @@ def _update(
     Return None, with nothing published, where pages that came and went have used up the row ids.
     """
     with db.open_for_update(path) as database:
-        counts = _apply(run, database, present, listed, deletions=deletions)
+        counts = _apply(run, database, present, listed, *rows.difference(database, listed), deletions=deletions)
         if counts is None:
             return None
         if not counts:
@@ -276,18 +276,15 @@ def _apply(
     database: sqlite3.Connection,
     present: Manifest,
     listed: Mapping[str, Stat],
+    changed: Sequence[Stat],
+    deleted: Collection[str],
     *,
     deletions: bool = True,
-    worn: bool = True,
 ) -> rows.RowCounts | None:
     """Apply what changed since the pack that `present` describes, and return the numbers of rows that differ.
 
-    Return None for a database that must be built again. Pages that came and went have used up the row ids, or the
-    database is worn, which only `worn` allows.
+    Return None for a database that must be built again: pages that came and went have used up the row ids.
     """
-    changed, deleted = rows.difference(database, listed)
-    if not worn and complete.is_worn(database, len(changed) + len(deleted)):
-        return None
     changed_bytes = sum(stat.size for stat in changed)
     run.require_space(SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
     with db.transaction(database):
@@ -309,10 +306,12 @@ def _full_database(
     """
     if previous.path is not None and previous.manifest is not None:
         with db.open_for_update(previous.path) as database:
-            counts = _apply(run, database, previous.manifest, packed, worn=False)
-            if counts is not None:
-                yield database, counts
-                return
+            changed, deleted = rows.difference(database, packed)
+            if not complete.is_worn(database, len(changed) + len(deleted)):
+                counts = _apply(run, database, previous.manifest, packed, changed, deleted)
+                if counts is not None:
+                    yield database, counts
+                    return
     with _new_database(run, packed) as database:
         yield database, None
 
