@@ -38,7 +38,7 @@ _PAGE: Final = f"{_PAGES} AND object = ?"
 _FORMER: Final = "SELECT id, object, path, title, headings, subsections FROM former_pages WHERE hidden = 0"
 _PRESENT: Final = f"{_PAGES} AND id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _OF_NAME: Final = """
-SELECT kind, iif(full_name <> '', full_name, fragment), page, fragment, called, path
+SELECT kind, coalesce(nullif(full_name, ''), fragment), page, fragment, called, path
 FROM definitions JOIN pages ON pages.id = page
 WHERE name = ? ORDER BY rank
 """
@@ -50,7 +50,7 @@ _NOTE: Final = "INSERT INTO temp.found_definitions VALUES (?, ?, ?, ?, ?, ?, ?)"
 #: In order: pages of their own, then what most pages call so, then the shortest path.
 _RANK: Final = """
 INSERT INTO definitions (name, rank, kind, called, page, fragment, full_name)
-SELECT name, rank, kind, called, page, fragment, iif(full_name <> fragment, full_name, '')
+SELECT name, rank, kind, called, page, fragment, coalesce(nullif(full_name, fragment), '')
 FROM (
     SELECT *, row_number() OVER (
         PARTITION BY name

@@ -16,8 +16,9 @@ from app.crawl.frontier.values import Crawl, Progress
 
 pytestmark = pytest.mark.unit
 
+CRAWL = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC) - timedelta(seconds=100_000), recorded=True)
 BEGUN = Progress(
-    crawl=Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC) - timedelta(seconds=100_000), recorded=True),
+    crawl=CRAWL,
     seen=1, open=1, waiting=0, done=0, dead=0, indexed=0, idle=0.0, delay=1.0,
 )  # fmt: skip
 
@@ -38,7 +39,8 @@ BEGUN = Progress(
 def test_a_text_has_the_rate_and_what_the_known_pages_take_at_least(
     changes: dict[str, Any], former_pages: int, text: str
 ) -> None:
-    assert progress_text(replace(BEGUN, **changes), former_pages=former_pages) == text
+    crawl = replace(CRAWL, started=datetime.now(UTC) - timedelta(seconds=100_000))
+    assert progress_text(replace(BEGUN, crawl=crawl, **changes), former_pages=former_pages) == text
 
 
 @pytest.mark.parametrize(("terminal", "text"), [(True, "2 of 2 known pages"), (False, "0 of 1 known pages")])
@@ -46,8 +48,7 @@ def test_the_watch_begins_with_the_next_crawl_and_ends_with_it(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, text: str
 ) -> None:
     monkeypatch.setattr(shown, "EVERY", 0.0)
-    assert BEGUN.crawl is not None
-    former = replace(BEGUN, crawl=replace(BEGUN.crawl, id="former"), open=0)
+    former = replace(BEGUN, crawl=replace(CRAWL, id="former"), open=0)
     done = replace(BEGUN, seen=2, done=2, open=0)
     looks = iter([former, former, BEGUN, replace(BEGUN, seen=2, waiting=1), done])
     out = io.StringIO()
