@@ -176,7 +176,8 @@ def read_properties(buffer: bytes, offset: int) -> tuple[dict[str, Any], int]:
     """Return the properties of a message, and the offset behind them (AMQP 0-9-1, 4.2.6.1)."""
     try:
         properties, end = _original_read_properties(buffer, offset)
-    except UnicodeDecodeError:
+        _require_whole_characters(properties.values())
+    except UnicodeError:
         properties, end = _original_read_properties(_TolerantBuffer(buffer), offset)
     if "application_headers" in properties:
         properties["application_headers"] = _with_readable_names(properties["application_headers"])
@@ -187,8 +188,7 @@ def read_arguments(pattern: Any, buffer: bytes, offset: int) -> tuple[list[Any],
     """Return the arguments of a method. A routing key may not be UTF-8, nor an error text that quotes it."""
     try:
         arguments, end = _original_loads(pattern, buffer, offset)
-        # Half a surrogate pair passes py-amqp, but can neither be printed nor stored.
-        "".join(each for each in arguments if isinstance(each, str)).encode()
+        _require_whole_characters(arguments)
     except UnicodeError:
         return _original_loads(pattern, _TolerantBuffer(buffer), offset)  # type: ignore[no-any-return]
     return arguments, end
@@ -237,6 +237,11 @@ def _text(raw: bytes) -> str:
         return UndecodableText(raw)
 
 
+def _require_whole_characters(values: Iterable[Any]) -> None:
+    """Raise UnicodeError for half a surrogate pair, which passes py-amqp, but can be neither printed nor stored."""
+    "".join(each for each in values if isinstance(each, str)).encode()
+
+
 def _read_nested(buffer: bytes, offset: int) -> tuple[Any, int]:
     """Return a table or an array, whose values py-amqp reads by `read_item` again; one too deep stays encoded."""
     depth = getattr(_nesting, "depth", 0)
@@ -252,7 +257,10 @@ def _read_nested(buffer: bytes, offset: int) -> tuple[Any, int]:
 
 
 def _with_readable_names(table: dict[Any, Any]) -> dict[str, Any]:
-    """Return a table with texts as names: py-amqp leaves the bytes of one that is not UTF-8."""
-    if bytes not in map(type, table):
-        return table
-    return {_text(name) if isinstance(name, bytes) else name: value for name, value in table.items()}
+    """Return a table with texts as names: py-amqp leaves bytes that are not UTF-8, and halves of surrogate pairs."""
+    try:
+        "".join(table).encode()
+    except (TypeError, UnicodeError):
+        raw = (name if isinstance(name, bytes) else name.encode("utf-8", "surrogatepass") for name in table)
+        return dict(zip(map(_text, raw), table.values(), strict=True))
+    return table

@@ -111,6 +111,16 @@ def test_any_routing_key_can_be_read_and_printed(key: bytes) -> None:
     assert serialization.dumps("s", [read]) == pack("B", len(key)) + key
 
 
+@pytest.mark.parametrize("text", [b"a\xff", b"a\xed\xa0\x80"], ids=["not UTF-8", "half a surrogate pair"])
+def test_any_property_and_any_name_of_a_header_can_be_printed(text: bytes) -> None:
+    [note] = decoded(raw.text_property(0x0400, text)).values()
+    headers = decoded(raw.headers(raw.field(text, raw.table(raw.field(text, raw.text(b"value"))))))
+    [[name, table]] = headers["application_headers"].items()
+    [inner] = table
+    for read in (note, name, inner):
+        assert (str.encode(read, "utf-8").decode(), read.encode()) == (read, text)
+
+
 def test_a_timestamp_in_milliseconds_is_a_number_and_keeps_its_type() -> None:
     headers = decoded(raw.headers(raw.field(b"at", raw.timestamp(1_700_000_000_000))))["application_headers"]
     assert headers == {"at": 1_700_000_000_000}
