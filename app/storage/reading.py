@@ -69,8 +69,9 @@ def parsing(kind: str, data: bytes) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        # Without the cause, which may hold a secret from the wrong field.
-        raise ObjectDamaged(f"not {kind}: {error!r}: {data[:80]!r}") from None
+        # Without the cause, which may hold a secret from the wrong field. Pydantic's text has lines for each item.
+        reason = " ".join(repr(error).split())
+        raise ObjectDamaged(f"not {kind}: {reason:.300}: {data[:80]!r}") from None
 
 
 def check_version(kind: str, version: Any, newest: int) -> None:

@@ -97,12 +97,13 @@ class TestCrawls:
             {"callback": "x"},
             {"counts": []},
             {"id": 7},
+            {"seeds": [1] * 1_000},
             {"timer_timeout": None},
             {"version": None},
         ],
     )
-    def test_an_invalid_record_is_an_error(self, change: dict[str, object]) -> None:
-        with pytest.raises(StoreError, match="not a crawl record"):
+    def test_an_invalid_record_is_an_error_of_one_line(self, change: dict[str, object]) -> None:
+        with pytest.raises(StoreError, match=r"^not a crawl record: .{,400}\Z"):
             CrawlRecord.from_json(json.dumps(json.loads(crawl().to_json()) | change).encode())
 
     def test_a_changed_crawl_is_stored_and_returned(self, store: ObjectStore) -> None:
@@ -203,6 +204,7 @@ class TestEntries:
             b"", b"{", b"[]", b"1", b"\xff", b'{"url":"u","state":"indexed"}', b'{"url":1,"state":"indexed","at":1}',
             b'{"url":"u","state":"new","at":1}', b'{"url":"u","state":[],"at":1}',
             b'{"url":"u","state":"gone","at":"x"}',
+            b'{"url":"u","state":"gone","at":1' + b"0" * 400 + b"}",
             b'{"url":"u","state":"gone","at":NaN}', b'{"url":"u","state":"gone","at":1,"links":[1]}',
             b'{"url":"u","state":"gone","at":1,"status":"200"}',
         ],

@@ -126,7 +126,7 @@ class UrlEntry:
             values |= {name: sys.intern(values.get(name, "")) for name in ("state", "reason", "referrer")}
             entry = cls(**values)
             _check(entry)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ObjectDamaged(f"not an entry of a crawl record: {error!r}: {line[:80]!r}") from error
         return entry
 
