@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
+from app.crawl.frontier import single_flight
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.single_flight import SingleFlight
@@ -568,6 +570,20 @@ def test_many_messages_at_once_cause_one_fetch(flight: SingleFlight) -> None:
         runs = [pool.submit(eventually, run, "the page is fetched") for _ in range(8)]
     assert all(each.result() for each in runs)
     assert len(fetched) == 1
+
+
+def test_a_result_that_another_worker_shares_just_before_it_releases_the_lease_is_used(
+    flight: SingleFlight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = FetchResult("gone", "404")
+
+    def shared_first(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(single_flight, "lease", lease)
+        assert flight.fetch("c", "index", "k", lambda: gone) == gone
+        return lease(*args, **options)
+
+    monkeypatch.setattr(single_flight, "lease", shared_first)
+    assert flight.fetch("c", "crawl", "k", lambda: pytest.fail("fetched twice")) == gone
 
 
 def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_url: str) -> None:
