@@ -48,7 +48,7 @@ class EnvelopeConsumer(Consumer):
             self._ticks = TickWatch(redis)
             self._ticks_overdue = False
             self.timer.call_repeatedly(_CHECK_TICKS_EVERY, self._check_ticks)
-        #: The queues of this worker, each with the circuit breakers of the services that its messages need.
+        #: The circuit breakers of the services that messages need, by their queues.
         self._breakers = breakers_by_queue(settings, redis)
         self._redis_failed, self._next_check = False, 0.0
         self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breakers)

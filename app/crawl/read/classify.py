@@ -58,10 +58,10 @@ class FetchResult:
     """What a response means for its URL.
 
     `why` is a reason code, empty of a page that is indexed, and `detail` says more of it. `page` is that of a URL that
-    is indexed, or unchanged: as it is stored. One that is gone or redirected leaves the pack, and what is stored of one
-    that is skipped stays. `detail` of a redirect is its target, an absolute URL. `links` are those in scope to follow,
-    distinct by canonical key, in document order: also of a page that is not indexed. A redirect out of the scope has
-    none. `hash` is of a sitemap.
+    is indexed, or unchanged: as it is stored. A 304 to a request without validators is unchanged, and has none. One
+    that is gone or redirected leaves the pack, and what is stored of one that is skipped stays. `detail` of a redirect
+    is its target, an absolute URL. `links` are those in scope to follow, distinct by canonical key, in document order:
+    also of a page that is not indexed. A redirect out of the scope has none. `hash` is of a sitemap.
     """
 
     state: Literal["indexed", "unchanged", "gone", "redirected", "skipped"]
