@@ -56,8 +56,15 @@ def problem_response(error: type[ApplicationError], detail: str = "") -> Respons
 
 
 def detail_of(faults: Iterable[Mapping[str, Any]]) -> str:
-    """Return what pydantic says of invalid values, each with the name of its parameter or field."""
-    return "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in faults)
+    """Return what pydantic says of invalid values, each with the name of its parameter or field.
+
+    A fault of an entry of a list has the name of the list. One of a whole form has no name.
+    """
+    texts = []
+    for each in faults:
+        names = [part for part in each["loc"] if isinstance(part, str)]
+        texts.append(": ".join((*names[-1:], each["msg"])))
+    return "; ".join(texts)
 
 
 def public_detail(error: ApplicationError) -> str:

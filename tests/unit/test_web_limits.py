@@ -28,6 +28,7 @@ from app.web.ops.callers import calling
 from app.web.ops.visits import acting, reading
 from app.web.pages import View, read_form, render
 from app.web.presenter import LAST_PAGE, PER_PAGE, SORTS, SearchForm, pack_view, results_view
+from app.web.problems import detail_of
 from tests.packs import BUILT_AT
 
 pytestmark = pytest.mark.unit
@@ -299,6 +300,11 @@ def test_a_date_that_all_hits_have_is_not_shown() -> None:
     assert "<time" not in rendered(found(1, modified="2026-11-21"), found(2, modified="2026-11-21"))
     assert rendered(found(1, modified="2026-11-21"), found(2)).count("21 November 2026") == 1
     assert "21 November 2026" in rendered(found(1, modified="2026-11-21"))
+
+
+def test_the_text_of_a_refusal_names_the_field_also_of_an_entry_of_a_list() -> None:
+    of_entry, of_form = {"loc": ("body", "events", 1), "msg": "no number"}, {"loc": (), "msg": "give one of both"}
+    assert detail_of([of_entry, of_form]) == "events: no number; give one of both"
 
 
 def dependencies(router: APIRouter) -> dict[tuple[str, str], set[Any]]:
