@@ -52,7 +52,8 @@ class SitePolicies:
         now = time.monotonic()
         if policy is not None and now < expires:
             return policy
-        policy = policy_of(read_site(self._store, domain) or Site.of(domain, {}), self._settings)
+        # A crawl of http://site.example:443/ has a domain that no site can have: it is not checked here.
+        policy = policy_of(read_site(self._store, domain) or Site.model_construct(domain=domain), self._settings)
         if len(self._kept) >= _KEPT:
             self._kept.clear()
         self._kept[domain] = (now + self._max_age, policy)

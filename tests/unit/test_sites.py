@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from app.cli import sites as command
 from app.crawl.fetch.clients import headers_for
 from app.crawl.path_rules import PathRules
+from app.crawl.urls import parse_target
 from app.errors import InvalidSite, SecretMissing, StoreError
 from app.sites.crawl_policies import SitePolicies, policy_of
 from app.sites.names import SiteNames
@@ -218,6 +219,11 @@ def test_a_process_reads_a_changed_site_again_after_its_time(store: ObjectStore,
     add_site(store, Site.of("a.example", {"max_pages": 5}))
     assert kept("a.example").settings.max_pages == settings.max_pages
     assert fresh("a.example").settings.max_pages == 5
+
+
+def test_a_crawl_without_a_site_may_be_at_the_port_of_the_other_scheme(store: ObjectStore, tmp_path: Path) -> None:
+    target = parse_target({"url": "http://a.example:443/"})
+    assert SitePolicies(store, Settings(data_dir=tmp_path))(target.domain).scope.contains(target.url)
 
 
 # The command
