@@ -1,7 +1,7 @@
 """The frames of a pack: pieces of its database, each compressed on its own, in objects that several generations share.
 
-An update changes a few places of the database. Its generation is one object with the frames that no former generation
-has, and a table that lists all frames of the database in order.
+An update changes a few places of the database. Its generation is an object with the frames that no former generation
+has, and a table that lists all frames of the database in order. Many new frames have further objects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publish a finished database: its new frames as one object, and then its manifest, in place of the previous one.
+"""Publish a finished database: its new frames, and then its manifest, in place of the previous one.
 
 The manifest is the pack. Without it, an object of frames is what a killed packer left, and is collected later.
 """
@@ -117,7 +117,7 @@ def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack)
 
     def put(part: bytes) -> str:
         name = new_object(generation)
-        store.put(frames_key(domain, name), part, if_absent=True)
+        store.put(frames_key(domain, name), part)
         return name
 
     table = write_frames(frames, path, new_object(generation), previous.table, put=put)
@@ -134,7 +134,11 @@ def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack)
 
 
 def new_object(generation: int) -> str:
-    """Return the name of an object that a generation adds."""
+    """Return the name of an object that a generation adds.
+
+    No other packer has the random name, so the object is written without a condition. With one, a request that the S3
+    client repeats after a lost reply would fail.
+    """
     return f"{generation}-{secrets.token_hex(8)}"
 
 
@@ -144,7 +148,7 @@ def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: Byte
     # Unlike a join, it does not hold the frames twice.
     content = frames or BytesIO()
     content.write(data)
-    store.put(frames_key(domain, name), content.getvalue(), if_absent=True)
+    store.put(frames_key(domain, name), content.getvalue())
     return TablePlace(sha256=sha256(data), size=table.size, own_object=name, table_start=size, table_size=len(data))
 
 

@@ -197,9 +197,15 @@ def test_a_searcher_that_missed_fifty_generations_catches_up_by_frames(store: Co
     assert 51 * FRAME_SIZE < counts[1] < 52 * FRAME_SIZE
 
 
-def test_all_frames_are_written_into_one_object_when_too_few_bytes_or_too_many_objects_are_used(
-    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# In the first case, the fifth has all frames, for the fourth used four small objects. In the second case none is small.
+# In both, the sixth has all frames, for it uses less than half.
+@pytest.mark.parametrize(
+    ("object_size", "expected"), [(publishing.OBJECT_SIZE, [1, 2, 3, 4, 1, 1]), (2 * FRAME_SIZE, [1, 2, 3, 4, 5, 1])]
+)
+def test_all_frames_are_written_again_when_too_few_bytes_or_too_many_small_objects_are_used(
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, object_size: int, expected: list[int]
 ) -> None:
+    monkeypatch.setattr(publishing, "OBJECT_SIZE", object_size)
     monkeypatch.setattr(publishing, "MAX_OBJECTS", 4)
     source = tmp_path / "source"
     parts = [random.Random(number).randbytes(FRAME_SIZE) for number in range(10)]
@@ -210,8 +216,7 @@ def test_all_frames_are_written_into_one_object_when_too_few_bytes_or_too_many_o
         source.write_bytes(b"".join(parts))
         table = read_table(store, publish(store, source, generation=generation, former=table))
         numbers.append(len(table.objects))
-    # The fifth has all frames, for the fourth used four objects; so has the sixth, for it uses less than half.
-    assert numbers == [1, 2, 3, 4, 1, 1]
+    assert numbers == expected
 
 
 def test_objects_that_the_present_pack_does_not_use_are_deleted_after_a_while(
@@ -255,10 +260,12 @@ def test_a_searcher_whose_frames_are_deleted_while_it_reads_them_fetches_the_nex
         fetch_pack(site, DOMAIN, tmp_path)
 
 
+@pytest.mark.parametrize("object_size", [publishing.OBJECT_SIZE, 60_000])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_packer_that_is_killed_at_any_request_leaves_the_former_or_the_new_pack(
-    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, object_size: int
 ) -> None:
+    monkeypatch.setattr(publishing, "OBJECT_SIZE", object_size)
     monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
     monkeypatch.setattr(publishing, "MAX_OBJECTS", 2)
     monkeypatch.setattr(kept_databases, "LEAST_SIZE", 0)
@@ -326,3 +333,19 @@ def test_a_large_pack_has_several_objects_and_an_update_uses_them_again(
     kept = {name for name, _ in present_table(site).objects} & {name for name, _ in first.objects}
     assert len(kept) > 1
     assert fetched(site, tmp_path / "new", former=former) == whole(site, tmp_path)
+
+
+def test_frames_that_are_put_again_after_a_lost_reply_are_no_conflict(
+    site: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "OBJECT_SIZE", 140_000)
+
+    class LostReplies(FolderStore):
+        def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+            if key.startswith(frames_prefix(DOMAIN)):
+                super().put(key, data, if_match=if_match, if_absent=if_absent)
+            return super().put(key, data, if_match=if_match, if_absent=if_absent)
+
+    pack_full(LostReplies(site.root), DOMAIN, force=True)
+    assert len(present_table(site).objects) > 1
+    check_pack(fetch_pack(site, DOMAIN, tmp_path))
