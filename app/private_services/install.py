@@ -123,7 +123,9 @@ def _forbids_starts(policy: Path) -> bool:
     """Return whether the policy of another program forbids packages to start services."""
     if not os.access(policy, os.X_OK):
         return False
-    return subprocess.run([policy, "rabbitmq-server", "start"], check=False).returncode == _FORBIDDEN  # noqa: S603
+    # By a shell, as invoke-rc.d does it: a script without an interpreter line runs, too.
+    by_shell = ["/bin/sh", "-c", '"$0" "$@"', str(policy), "rabbitmq-server", "start"]
+    return subprocess.run(by_shell, check=False).returncode == _FORBIDDEN  # noqa: S603
 
 
 def _privilege() -> list[str] | None:

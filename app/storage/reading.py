@@ -68,7 +68,7 @@ def parsing(kind: str, data: bytes) -> Iterator[None]:
     """Raise ObjectDamaged, which names the kind of the object, for an error of the block about its bytes."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         # Without the cause, which may hold a secret from the wrong field. Pydantic's text has lines for each item.
         reason = " ".join(repr(error).split())
         raise ObjectDamaged(f"not {kind}: {reason:.300}: {data[:80]!r}") from None

@@ -205,6 +205,7 @@ class TestEntries:
             b'{"url":"u","state":"new","at":1}', b'{"url":"u","state":[],"at":1}',
             b'{"url":"u","state":"gone","at":"x"}',
             b'{"url":"u","state":"gone","at":1' + b"0" * 400 + b"}",
+            b"[" * 100_000,
             b'{"url":"u","state":"gone","at":NaN}', b'{"url":"u","state":"gone","at":1,"links":[1]}',
             b'{"url":"u","state":"gone","at":1,"status":"200"}',
         ],

@@ -39,15 +39,16 @@ def test_system_services_are_kept_off_during_an_installation_only(policy: Path) 
     assert list(policy.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("text", [FORBID, "exit 101\n"], ids=["interpreter", "no-interpreter"])
 @pytest.mark.parametrize("mode", ["before", "meanwhile"])
-def test_the_policy_of_another_program_is_never_replaced_or_removed(policy: Path, mode: str) -> None:
+def test_the_policy_of_another_program_is_never_replaced_or_removed(policy: Path, mode: str, text: str) -> None:
     if mode == "before":
-        policy.symlink_to(script(policy.parent / "theirs", FORBID))
+        policy.symlink_to(script(policy.parent / "theirs", text))
     with install.services_kept_off(policy, []):
         if mode == "meanwhile":
-            script(policy, FORBID)
-        assert subprocess.run([policy]).returncode == 101
-    assert policy.read_text() == FORBID
+            script(policy, text)
+        assert subprocess.run(["/bin/sh", "-c", str(policy)]).returncode == 101
+    assert policy.read_text() == text
 
 
 def test_no_package_is_installed_where_a_policy_allows_services_to_start(policy: Path) -> None:

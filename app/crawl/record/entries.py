@@ -12,8 +12,9 @@ from itertools import accumulate
 from typing import Any, Final, Literal, get_args
 
 from app.crawl.record.reasons import Reason
-from app.errors import ObjectDamaged, StoreError
+from app.errors import StoreError
 from app.storage.layout import MAX_ADDRESS, page_id
+from app.storage.reading import parsing
 
 #: Characters of a reason and of its detail; a longer one is cut.
 MAX_REASON: Final = 200
@@ -117,7 +118,7 @@ class UrlEntry:
     @classmethod
     def from_line(cls, line: bytes) -> UrlEntry:
         """Read the output of `to_line`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
-        try:
+        with parsing("an entry of a crawl record", line):
             named = json.loads(line.decode())
             values = {name: named[name] for name in _NAMES if name in named}
             values["page_id"] = values.get("page_id") or page_id(values["url"])
@@ -126,8 +127,6 @@ class UrlEntry:
             values |= {name: sys.intern(values.get(name, "")) for name in ("state", "reason", "referrer")}
             entry = cls(**values)
             _check(entry)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise ObjectDamaged(f"not an entry of a crawl record: {error!r}: {line[:80]!r}") from error
         return entry
 
 
