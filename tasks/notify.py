@@ -54,7 +54,7 @@ def notify(self: Any, **message: Any) -> None:
 def watch(self: Any) -> None:
     """Look at the dead sets, at sites and at quick checks of the doctor; publish what is new, then note it."""
     # Imported here because every worker imports this module, and few need the search client of the doctor.
-    from app.doctor.checks import quick_problems
+    from app.operations.doctor.checks import quick_problems
 
     process = context()
     with lease(process.redis, "watch"):

@@ -8,7 +8,7 @@ import typer
 
 from app.cli.arguments import AsJson
 from app.cli.printing import print_json
-from app.doctor.checks import run_checks
+from app.operations.doctor.checks import run_checks
 from config.settings import get_settings
 
 cli = typer.Typer()

@@ -10,7 +10,7 @@ import typer
 
 from app import private_services as services
 from app.cli.printing import print_json
-from app.doctor.checks import EVENT_QUEUE, outages
+from app.operations.doctor.checks import EVENT_QUEUE, outages
 from app.private_services import procfile
 from app.private_services.process_states import current_states
 from app.private_services.systemd import write_units

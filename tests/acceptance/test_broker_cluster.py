@@ -18,7 +18,7 @@ from app.broker.errors import PublishFailed
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.celery import app
-from app.doctor.checks import run_checks
+from app.operations.doctor.checks import run_checks
 from config.settings import Settings
 from tests.servers.site import Answer, Request, Site, Wire, in_letters, page
 from tests.support.broker import Broker

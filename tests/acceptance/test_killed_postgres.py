@@ -15,9 +15,9 @@ from pydantic import SecretStr
 
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
-from app.doctor.check import CheckContext
-from app.doctor.checks import event_queue
 from app.errors import ServicesError
+from app.operations.doctor.check import CheckContext
+from app.operations.doctor.checks import event_queue
 from app.private_services import Urls, service
 from tests.servers import postgres
 from tests.servers.musicbrainz import database

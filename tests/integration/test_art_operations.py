@@ -20,11 +20,11 @@ from app.coverart import event_table
 from app.coverart.event_state import ReaderStatus, event_queue_state
 from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.jobs import EVENT
-from app.doctor.check import CheckContext
-from app.doctor.checks import event_queue, run_checks
 from app.errors import ActRefused, ArtNotServed
 from app.messages.art_event_reader import EventReader
 from app.operations import art
+from app.operations.doctor.check import CheckContext
+from app.operations.doctor.checks import event_queue, run_checks
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
 from app.topology.declare import declare_all

@@ -14,8 +14,8 @@ from app.broker.errors import QueueUnavailable, Unroutable
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.celery import app
-from app.doctor.checks import run_checks
 from app.messages.dead_sets import dead_sets
+from app.operations.doctor.checks import run_checks
 from app.topology.check import check_topology
 from app.topology.declare import declare_all
 from app.topology.queues import searcher_queue

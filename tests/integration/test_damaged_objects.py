@@ -16,9 +16,9 @@ from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.record.entries import UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import append_segment
-from app.doctor.check import CheckContext
-from app.doctor.checks import damaged_objects
 from app.errors import ObjectDamaged, StoreError
+from app.operations.doctor.check import CheckContext
+from app.operations.doctor.checks import damaged_objects
 from app.sites.site import Site as Declared
 from app.sites.status import status
 from app.sites.stored import Start, add_site, site_key, write_start

@@ -17,9 +17,9 @@ from app.cli import doctor as command
 from app.cli import site, up
 from app.cluster.protocol import Routes, to_json
 from app.coverart.outages import OUTAGE_ITEMS, Services
-from app.doctor.check import CheckResult
-from app.doctor.checks import CHECKS, run_checks
-from app.doctor.clocks import clock_readings
+from app.operations.doctor.check import CheckResult
+from app.operations.doctor.checks import CHECKS, run_checks
+from app.operations.doctor.clocks import clock_readings
 from app.redis_state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import open_store

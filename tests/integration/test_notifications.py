@@ -25,13 +25,13 @@ from app.broker.worker.task import Task
 from app.crawl.frontier.values import Crawl, FoundPage, Host, MessageKind
 from app.crawl.steps import complete_dead
 from app.crawl.urls import parse_target
-from app.doctor.checks import quick_problems
 from app.errors import ConnectionFailed
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import event_message
 from app.notifications import receivers
 from app.notifications.delivery import TURN, WAKE, EventDelivery, receiver_breaker
 from app.notifications.events import CrawlFailed, DoctorError, PublicEvent
+from app.operations.doctor.checks import quick_problems
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.topology.declare import declare_all
 from config.settings import Settings, get_settings

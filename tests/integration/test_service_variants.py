@@ -19,8 +19,8 @@ import pytest
 from pydantic import SecretStr
 
 from app.celery import app
-from app.doctor.checks import run_checks
 from app.errors import StoreError
+from app.operations.doctor.checks import run_checks
 from app.redis_state.client import get_redis, open_redis
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.queues import DEAD_SET

@@ -22,7 +22,7 @@ from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFaile
 from app.celery import app
 from app.cli import topology as command
 from app.coverart.project import COVER_ART
-from app.doctor.checks import run_checks
+from app.operations.doctor.checks import run_checks
 from app.topology import migrate as migration
 from app.topology import retry_policies
 from app.topology.check import check_topology, management_api

@@ -15,8 +15,8 @@ from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
-from app.doctor.cluster import cluster_results, dead_set_results
-from app.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
+from app.operations.doctor.cluster import cluster_results, dead_set_results
+from app.operations.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.private_services.procfile import procfile
 from app.topology.compare import APPLY, compare, former_delay_queues, harmful_settings
 from app.topology.declare import all_queues

@@ -18,12 +18,17 @@ from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
 from app.coverart import musicbrainz
 from app.coverart.event_state import event_queue_state
-from app.doctor import probes
-from app.doctor.check import CheckContext, CheckResult, DoctorCheck, unverified
-from app.doctor.circuit_breakers import breaker_states
-from app.doctor.clocks import MAX_SKEW, clock_readings
-from app.doctor.cluster import cluster_results, dead_set_results
-from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
+from app.operations.doctor import probes
+from app.operations.doctor.check import CheckContext, CheckResult, DoctorCheck, unverified
+from app.operations.doctor.circuit_breakers import breaker_states
+from app.operations.doctor.clocks import MAX_SKEW, clock_readings
+from app.operations.doctor.cluster import cluster_results, dead_set_results
+from app.operations.doctor.consumer_timeout import (
+    REMEDY,
+    consumer_timeout,
+    max_unacknowledged_seconds,
+    worker_prefetches,
+)
 from app.private_services.procfile import procfile
 from app.private_services.unreachable import unreachable_text
 from app.redis_state.client import get_quick_redis

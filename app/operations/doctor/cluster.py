@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from app.doctor.check import CheckResult
+from app.operations.doctor.check import CheckResult
 from app.topology.model import QueueDefinition
 
 #: A delivery limit that no number of looks reaches.
