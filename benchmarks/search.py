@@ -241,7 +241,7 @@ def _started(system: BenchSystem) -> Iterator[tuple[str, dict[str, int]]]:
 
 def _environment(system: BenchSystem) -> dict[str, str]:
     # All queries come from one address, which the default limit would slow down.
-    values = {"REPLICAS": SEARCHERS, "WEB_PORT": 0, "WEB_RATE_LIMIT": "1000000/second"}
+    values = {"REPLICAS": SEARCHERS, "WEB_ADDRESS": "127.0.0.1:0", "WEB_RATE_LIMIT": "1000000/second"}
     values["BROKER_URL"] = system.settings.broker  # The contestants have no settings.
     return environment(system.settings, (system.folder / "search").absolute(), values)
 

@@ -88,13 +88,27 @@ def url_of(*schemes: str) -> Callable[[_Text], _Text]:
     return check
 
 
+def address(value: str) -> str:
+    """Check a host, or an address of one, with a port."""
+    found = _HOST_AND_PORT.fullmatch(value)
+    if not (found and found[1] and value[0] != ":" and int(found[1]) <= _MAX_PORT):
+        raise ValueError(f"expected host:port, such as 127.0.0.1:8000, not {value[:80]!r}")
+    return value
+
+
+def host_and_port(value: str) -> tuple[str, int]:
+    """Return the host and the port of a checked address."""
+    host, _, port = value.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 user_agent = matching(VISIBLE_ASCII, "visible ASCII characters and spaces")
 
 #: A bearer token (RFC 6750 section 2.1) that cannot be guessed soon.
 token = matching(r"[A-Za-z0-9._~+/-]{16,}=*", "16 or more letters, digits and -._~+/")
 
-#: A key of the archive's account. An HTTP library would quote the whole header in its error.
-archive_key = matching(r"[!-9;-~]*", "visible ASCII characters without colon and space")
+#: The keys of the archive's account. An HTTP library would quote the whole header in its error.
+archive_keys = matching(r"[!-9;-~]+:[!-9;-~]+", "access:secret, of visible ASCII characters without colon and space")
 
 #: A hashed password: nothing else may be in the environment of a process.
 password_hash = matching(

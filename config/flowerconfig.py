@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from config.checks import host_and_port
 from config.settings import get_settings
 
 _settings = get_settings()
@@ -12,8 +13,7 @@ try:
 except (OSError, ValueError) as error:
     sys.exit(f"Flower does not start: {error}")
 
-address = _settings.flower_host
-port = _settings.flower_port
+address, port = host_and_port(_settings.flower_address)
 basic_auth = [_login]
 read_only = True
 broker_api = _settings.broker_api.partition(";")[0] or None

@@ -48,6 +48,8 @@ def secrets_in(settings: Settings) -> re.Pattern[str]:
     for name, value in given.items():
         if name.endswith("_url"):
             found.update(urlsplit(node).password or "" for node in value.split(";"))
+        elif name.endswith("archive_keys"):
+            found.update(value.split(":"))
         elif name not in ("account_passwords", "site_secrets"):
             found.add(value)
     found |= {unquote(secret) for secret in found}

@@ -40,7 +40,7 @@ LONGEST_DELAY_MS = 2_100_000_000
 _HTTP = checks.url_of("http", "https")
 
 Folder = Annotated[Path, AfterValidator(checks.folder)]
-ArchiveKey = Annotated[SecretStr, AfterValidator(checks.archive_key)]
+ArchiveKeys = Annotated[SecretStr, AfterValidator(checks.archive_keys)]
 
 _Item = TypeVar("_Item")
 #: Several values with commas between them.
@@ -217,12 +217,8 @@ class Settings(BaseSettings):
         "https://archive.org",
         description="Public URL of the archive, with `/metadata/` and `/download/` below it.",
     )
-    archive_access_key: ArchiveKey = Field(SecretStr(""), description="Access key of the archive's account.")
-    archive_secret_key: ArchiveKey = Field(SecretStr(""), description="Secret key of the archive's account.")
-    event_archive_access_key: ArchiveKey = Field(
-        SecretStr(""), description="Access key for event art. Empty: ARCHIVE_ACCESS_KEY, and its secret key."
-    )
-    event_archive_secret_key: ArchiveKey = Field(SecretStr(""), description="Secret key for event art.")
+    archive_keys: ArchiveKeys = Field(SecretStr(""), description="Keys of the archive's account, as `access:secret`.")
+    event_archive_keys: ArchiveKeys = Field(SecretStr(""), description="Those for event art. Empty: ARCHIVE_KEYS.")
     musicbrainz_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
     )
@@ -331,10 +327,12 @@ class Settings(BaseSettings):
     ops_actors: Commas[str] = Field(
         (), description="Names in OPS_USER_HEADER that may act, or `*`. All others may read."
     )
-    web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
-    web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
-    flower_host: str = Field("127.0.0.1", description="Address that Flower binds to.")
-    flower_port: int = Field(5555, ge=0, le=65_535, description="Port of Flower.")
+    web_address: Annotated[str, AfterValidator(checks.address)] = Field(
+        "127.0.0.1:8000", description="Address and port that the search page binds to."
+    )
+    flower_address: Annotated[str, AfterValidator(checks.address)] = Field(
+        "127.0.0.1:5555", description="Address and port that Flower binds to."
+    )
     flower_basic_auth: Annotated[SecretStr, AfterValidator(checks.login)] = Field(
         SecretStr(""), description="`user:password` of Flower. Empty: generated at random and kept in the data folder."
     )

@@ -15,6 +15,7 @@ from app.errors import DemoFailed, FetchError
 from app.http.addresses import is_public
 from app.http.fetcher import Fetcher
 from app.private_services import ports
+from config.checks import host_and_port
 from config.settings import Settings
 
 #: Seconds without a new page before the pack, for the demo's own site and for the user's site.
@@ -81,9 +82,10 @@ def _plan(
     start: Target, given: Settings, folder: Path, changes: dict[str, Any], remarks: tuple[str, ...], *, query: str
 ) -> Plan:
     """Return the plan, with free ports and the data folder added to the changed settings."""
-    wanted = {"web_port": given.web_port, "flower_port": given.flower_port}
-    free = {name: port for name, port in wanted.items() if port and ports.is_free(port)}
-    changes = changes | ports.choose([name for name in wanted if name not in free]) | free
+    wanted = {name: host_and_port(getattr(given, name)) for name in ("web_address", "flower_address")}
+    free = {name: port for name, (_, port) in wanted.items() if port and ports.is_free(port)}
+    chosen = ports.choose([name for name in wanted if name not in free]) | free
+    changes = changes | {name: f"{getattr(given, name).rpartition(':')[0]}:{port}" for name, port in chosen.items()}
     settings = Settings(data_dir=folder, **changes)
     environment = {"PERENNIAL_DATA_DIR": str(folder)}
     for name, value in changes.items():

@@ -158,8 +158,8 @@ class DemoRun:
         """Return the URLs of the results page and of Flower, once both answer."""
         settings = self.plan.settings
         parameters = urlencode({"domain": self.plan.start.domain, "q": query})
-        results = f"http://{settings.web_host}:{settings.web_port}/?{parameters}"
-        flower = f"http://{settings.flower_host}:{settings.flower_port}/"
+        results = f"http://{settings.web_address}/?{parameters}"
+        flower = f"http://{settings.flower_address}/"
         for name, url in (("the search page", results), ("Flower", f"{flower}healthcheck")):
             wait_for(name, partial(is_up, url), self._supervisor, seconds=_STALLED)
         return results, flower

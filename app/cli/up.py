@@ -27,9 +27,9 @@ def up() -> None:
         for each in left:
             typer.echo(f"stopped {each.name}, which a killed `perennial up` had left running")
         services.up(settings)
-        typer.echo(f"search page: http://{settings.web_host}:{settings.web_port}/")
+        typer.echo(f"search page: http://{settings.web_address}/")
         login = "FLOWER_BASIC_AUTH" if settings.flower_basic_auth.get_secret_value() else settings.flower_login_file
-        typer.echo(f"Flower:      http://{settings.flower_host}:{settings.flower_port}/ (login: {login})")
+        typer.echo(f"Flower:      http://{settings.flower_address}/ (login: {login})")
         status = procfile.run()
     raise typer.Exit(status)
 

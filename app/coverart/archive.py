@@ -83,8 +83,9 @@ class Archive:
     @classmethod
     def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
         """Return the archive of the settings."""
-        keys = (settings.archive_access_key, settings.archive_secret_key)
-        return cls(settings.archive_url, api_client(settings, auth=LowAuth(*keys)), keys, watch)
+        keys = settings.archive_keys
+        secrets = tuple(map(SecretStr, keys.get_secret_value().split(":")))
+        return cls(settings.archive_url, api_client(settings, auth=LowAuth(keys)), secrets, watch)
 
     def put(
         self, project: Project, bucket: str, file: str, body: bytes, *, content_type: str, keep_old: bool = False
@@ -153,12 +154,11 @@ class Archive:
 class LowAuth(AuthBase):
     """Adds `Authorization: LOW access:secret` to a request. The settings accept no key that a header cannot contain."""
 
-    def __init__(self, access_key: SecretStr, secret_key: SecretStr) -> None:
-        self._keys = (access_key, secret_key)
+    def __init__(self, keys: SecretStr) -> None:
+        self._keys = keys
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        access, secret = (key.get_secret_value() for key in self._keys)
-        request.headers["authorization"] = f"LOW {access}:{secret}"
+        request.headers["authorization"] = f"LOW {self._keys.get_secret_value()}"
         return request
 
 

@@ -131,10 +131,9 @@ def served(settings: Settings) -> dict[str, Project]:
 
 def settings_of(project: Project, settings: Settings) -> Settings:
     """Return the settings with a project's archive keys."""
-    if project.entity != EVENT_ART.entity or not settings.event_archive_access_key.get_secret_value():
+    if project.entity != EVENT_ART.entity or not settings.event_archive_keys.get_secret_value():
         return settings
-    keys = {"access_key": settings.event_archive_access_key, "secret_key": settings.event_archive_secret_key}
-    return settings.model_copy(update={f"archive_{name}": key for name, key in keys.items()})
+    return settings.model_copy(update={"archive_keys": settings.event_archive_keys})
 
 
 def served_project(exchange: str, settings: Settings) -> Project:

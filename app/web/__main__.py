@@ -1,4 +1,4 @@
-"""`python -m app.web`: serve the search page on WEB_HOST:WEB_PORT until SIGINT or SIGTERM."""
+"""`python -m app.web`: serve the search page on WEB_ADDRESS until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from app.web.application import create_app
 from app.web.ops.access import Access
 from app.web.ops.visits import OpsState
 from app.web.server import create_server
+from config.checks import host_and_port
 from config.logs import configure
 from config.settings import get_settings
 
@@ -39,7 +40,8 @@ def main() -> None:
         origins=settings.web_cors_origins,
         ops=OpsState(settings, Access.of(settings)),
     )
-    server = create_server(app, host=settings.web_host, port=settings.web_port, proxies=settings.forwarded_allow_ips)
+    host, port = host_and_port(settings.web_address)
+    server = create_server(app, host=host, port=port, proxies=settings.forwarded_allow_ips)
     listener = server.config.bind_socket()
     host, port = listener.getsockname()[:2]
     sys.stdout.write(f"Search page: http://{f'[{host}]' if ':' in host else host}:{port}/\n")

@@ -103,7 +103,7 @@ def system(
 ) -> Iterator[MonitoredSystem]:
     """Run everything, with a site that was crawled and packed."""
     folder, web, urls = tmp_path_factory.mktemp("alerts"), free_port(), private.up(private_services)
-    ours = {"WEB_PORT": str(web), "FLOWER_PORT": str(free_port()), "WORKER_CONCURRENCY": "1"}
+    ours = {"WEB_ADDRESS": f"127.0.0.1:{web}", "FLOWER_ADDRESS": f"127.0.0.1:{free_port()}", "WORKER_CONCURRENCY": "1"}
     ours |= {"SEARCHER_PROCESSES": "1", "RETRY_MAX": "1", "RETRY_TIMEOUT_MS": "100", "ART_OUTAGE_PAUSE": "5"}
     with ExitStack() as running:
         running.callback(get_redis(urls.redis_url).flushdb)

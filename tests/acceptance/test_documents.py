@@ -198,7 +198,7 @@ def reader(environment: dict[str, str], settings: Settings, tmp_path: Path, site
     program("curl", "curl")
     port = free_port()
     changed = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2", "PATH": path, "COLUMNS": "200"}
-    ours = {**environment, **changed, "REPLICAS": "1", "WEB_PORT": str(port)}
+    ours = {**environment, **changed, "REPLICAS": "1", "WEB_ADDRESS": f"127.0.0.1:{port}"}
     folder = tmp_path / "reader"
     folder.mkdir()
     with ExitStack() as running:

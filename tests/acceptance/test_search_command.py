@@ -60,7 +60,7 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         best_bet = {"queries": ["third"], "url": "https://other.example/first", "title": "Read first"}
         settings_of_search = {"best_bets": [best_bet], "synonyms": ["tierce => third"]}
         add_site(store, Site.of("other.example", {"name": "Other Manuals"} | settings_of_search))
-        environment = environment_of(settings) | {"REPLICAS": "1", "WEB_PORT": "0"}
+        environment = environment_of(settings) | {"REPLICAS": "1", "WEB_ADDRESS": "127.0.0.1:0"}
         with fleet(environment, folder) as members, closing(ClusterSearchClient.of(settings)) as finder:
             ready(members.orchestrator(), members.searcher())
             wanted = {"site.example": 1, "other.example": 1}

@@ -31,7 +31,12 @@ def answers(url: str, **options: object) -> int:
 @pytest.mark.slow
 def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, str], tmp_path: Path) -> None:
     web, flower = free_port(), free_port()
-    chosen = {**environment, "WEB_PORT": str(web), "FLOWER_PORT": str(flower), "FLOWER_BASIC_AUTH": "me:secret"}
+    chosen = {
+        **environment,
+        "WEB_ADDRESS": f"127.0.0.1:{web}",
+        "FLOWER_ADDRESS": f"127.0.0.1:{flower}",
+        "FLOWER_BASIC_AUTH": "me:secret",
+    }
     log = tmp_path / "up.log"
     with log.open("wb") as output:
         command = [sys.executable, "-m", "app.cli.main", "up"]

@@ -107,7 +107,13 @@ def test_a_site_is_crawled_and_found_with_the_wheel_alone(
     folder.mkdir()
     # The checkout's scripts are not found: the Procfile's `celery` is that of the wheel's environment.
     path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if not Path(part, "celery").exists())
-    chosen = {**environment, "PATH": path, "WEB_PORT": str(web), "FLOWER_PORT": str(free_port()), "REPLICAS": "1"}
+    chosen = {
+        **environment,
+        "PATH": path,
+        "WEB_ADDRESS": f"127.0.0.1:{web}",
+        "FLOWER_ADDRESS": f"127.0.0.1:{free_port()}",
+        "REPLICAS": "1",
+    }
 
     def perennial(*arguments: object) -> str:
         return run(installed / "perennial", *arguments, folder=folder, environment=chosen)

@@ -79,8 +79,7 @@ def ends(archive_url: str, ws_url: str, *, response_timeout: float = 5.0, secret
     """Return clients with short time-outs."""
     settings = Settings(
         archive_url=archive_url,
-        archive_access_key=SecretStr(ACCESS_KEY),
-        archive_secret_key=SecretStr(secret_key),
+        archive_keys=SecretStr(f"{ACCESS_KEY}:{secret_key}"),
         response_timeout=response_timeout,
         musicbrainz_ws_url=f"{ws_url}/",
         user_agent=AGENT,

@@ -90,8 +90,8 @@ class ArchiveServer(Site):
     def __init__(self, *, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY, port: int = 0) -> None:
         super().__init__(port=port)
         self.faults = Faults()
-        self._keys = access_key, secret_key
-        self._authorization = f"LOW {access_key}:{secret_key}"
+        self._keys = f"{access_key}:{secret_key}"
+        self._authorization = f"LOW {self._keys}"
         self._items: dict[str, StoredItem] = {}
         self._state = threading.RLock()
 
@@ -113,9 +113,8 @@ class ArchiveServer(Site):
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of a client of this archive."""
-        access, secret = map(SecretStr, self._keys)
         urls = {"archive_url": self.path_url, "archive_public_url": self.public_url}
-        return {**urls, "archive_access_key": access, "archive_secret_key": secret}
+        return {**urls, "archive_keys": SecretStr(self._keys)}
 
     def item(self, bucket: str) -> StoredItem | None:
         """Return an item, or None."""

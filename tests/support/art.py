@@ -153,8 +153,7 @@ def art_system(
             "MUSICBRAINZ_WS_URL": web_service.ws_url,
             "ARCHIVE_URL": archive.path_url,
             "ARCHIVE_PUBLIC_URL": archive.public_url,
-            "ARCHIVE_ACCESS_KEY": ACCESS_KEY,
-            "ARCHIVE_SECRET_KEY": SECRET_KEY,
+            "ARCHIVE_KEYS": f"{ACCESS_KEY}:{SECRET_KEY}",
         }
         places |= {"EVENT_QUEUE_URL": database_url} if producer == "event_queue" else {}
         ours = {**environment, **places, **BRIEF, **more}

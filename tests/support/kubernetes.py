@@ -42,7 +42,7 @@ class Pods:
     secrets: tuple[str, ...] = ()
 
 
-_ART = ("MUSICBRAINZ_URL", "ARCHIVE_ACCESS_KEY", "ARCHIVE_SECRET_KEY")
+_ART = ("MUSICBRAINZ_URL", "ARCHIVE_KEYS")
 BASE = {
     "worker": Pods("500m", "512Mi", "2Gi", replicas=2),
     "packer": Pods("250m", "512Mi", "4Gi", disk=("/data/dead", "1Gi")),

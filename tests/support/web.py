@@ -39,7 +39,7 @@ def served(app: FastAPI, *, proxies: Sequence[str] = LOOPBACK) -> Iterator[httpx
 @contextmanager
 def web_process(environment: Mapping[str, str], log: Path) -> Iterator[tuple[Worker, str]]:
     """Run the web process for the block, on a free port unless one is given; yield it and its address."""
-    running = start_module({"WEB_PORT": "0", **environment}, log, "app.web")
+    running = start_module({"WEB_ADDRESS": "127.0.0.1:0", **environment}, log, "app.web")
     try:
         address = eventually(
             lambda: re.search(r"Search page: (http://\S+)/\n", running.log), "the web process serves", seconds=60

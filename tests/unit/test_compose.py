@@ -55,10 +55,8 @@ NEEDS = {
     "OPS_PASSWORD": {"web", "accounts"},
     "OPS_READ_PASSWORD": {"web", "accounts"},
     "FLOWER_BASIC_AUTH": {"flower"},
-    "ARCHIVE_ACCESS_KEY": {*ART, "operator"},
-    "ARCHIVE_SECRET_KEY": {*ART, "operator"},
-    "EVENT_ARCHIVE_ACCESS_KEY": {"eventart", "operator"},
-    "EVENT_ARCHIVE_SECRET_KEY": {"eventart", "operator"},
+    "ARCHIVE_KEYS": {*ART, "operator"},
+    "EVENT_ARCHIVE_KEYS": {"eventart", "operator"},
     "MUSICBRAINZ_URL": {*ART, "eventreader", "accounts", "operator"},
     "EVENT_QUEUE_URL": {*ART, "eventreader", "operator"},
     "SENTRY_DSN": set(OURS),
@@ -182,8 +180,8 @@ def test_the_settings_read_what_compose_gives(monkeypatch: pytest.MonkeyPatch) -
     assert settings.broker == "amqp://perennial-flower:secret@rabbitmq:5672//"
     assert settings.broker_api == "http://perennial-flower:secret@rabbitmq:15672/api/"
     assert (settings.store, settings.s3_endpoint_url) == ("s3://perennial", "http://store:8333")
-    assert (settings.web_host, settings.flower_host) == ("0.0.0.0", "0.0.0.0")
-    assert (str(settings.web_port), str(settings.flower_port)) == (published("web")[2], published("flower")[2])
+    assert settings.web_address == f"0.0.0.0:{published('web')[2]}"
+    assert settings.flower_address == f"0.0.0.0:{published('flower')[2]}"
 
 
 def published(service: str) -> tuple[str, str, str]:

@@ -31,6 +31,8 @@ OTHERS = {
     **{f"RABBITMQ_{account.name.upper()}_PASSWORD": "docker-compose.yml" for account in accounts(Settings())},
     "S3_ACCESS_KEY": "docker-compose.yml",
     "S3_SECRET_KEY": "docker-compose.yml",
+    "WEB_PORT": "docker-compose.yml",
+    "FLOWER_PORT": "docker-compose.yml",
     "AMQP_PORT": "docker-compose.yml",
     "RABBITMQ_PORT": "docker-compose.yml",
     "AWS_ACCESS_KEY_ID": "boto3",
@@ -114,7 +116,7 @@ def test_a_shell_reads_env_example_as_docker_compose_does() -> None:
 
 
 def test_wrong_settings_are_a_line_each_that_names_the_variable_and_exit_2() -> None:
-    wrong = {"RETRY_MAX": "x", "WEB_RATE_LIMIT": "600 a minute", "WEB_PORT": "99999"}
+    wrong = {"RETRY_MAX": "x", "WEB_RATE_LIMIT": "600 a minute", "WEB_ADDRESS": "127.0.0.1:99999"}
     command = [sys.executable, "-m", "app.cli.main", "status", "site.example"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **wrong}, capture_output=True, text=True, check=False)
     first, second, third = done.stderr.splitlines()
@@ -122,4 +124,4 @@ def test_wrong_settings_are_a_line_each_that_names_the_variable_and_exit_2() -> 
     assert first.startswith("perennial: RETRY_MAX: ")
     assert second.startswith("perennial: WEB_RATE_LIMIT: ")
     assert "expected <number>/<second|minute|hour>" in second
-    assert third.startswith("perennial: WEB_PORT: ")
+    assert third.startswith("perennial: WEB_ADDRESS: ")

@@ -17,7 +17,7 @@ from config.settings import Settings
 
 pytestmark = pytest.mark.unit
 
-SETTINGS = Settings(sentry_dsn=SecretStr("http://key4711@127.0.0.1:1/1"), archive_secret_key=SecretStr("archive4711"))
+SETTINGS = Settings(sentry_dsn=SecretStr("http://key4711@127.0.0.1:1/1"), archive_keys=SecretStr("access:archive4711"))
 
 #: Prints what a worker, a web process, a searcher and an event reader import of the extra.
 IMPORTS = """

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 SETTINGS = Settings(
     broker_url=SecretStr("amqp://me:hush%2F4711@mq.example//;amqp://me:other4711@two.example//"),
-    archive_secret_key=SecretStr("archive4711"),
+    archive_keys=SecretStr("access:archive4711"),
     account_passwords=SecretStr("worker=worker4711,web=web4711"),
     site_secrets=SecretStr('{"token": "site4711"}'),
     webhook_secret=SecretStr(""),

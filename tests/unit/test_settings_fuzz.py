@@ -99,7 +99,7 @@ def test_a_secret_is_the_content_of_its_file_without_the_newline_at_its_end(tmp_
         "BROKER_URL": "amqps://me:pass@mq//",
         "REDIS_URL": "rediss://app:pass@cache",
         "SITE_SECRETS": '{"wiki": "Bearer 5f1b0c"}',
-        "ARCHIVE_SECRET_KEY": "hush4711",
+        "ARCHIVE_KEYS": "access:hush4711",
         "MUSICBRAINZ_URL": "postgresql://reader:pass@db/musicbrainz",
     }
     with pytest.MonkeyPatch.context() as environment:

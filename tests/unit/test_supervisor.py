@@ -58,14 +58,8 @@ def test_cover_art_event_art_and_the_event_reader_run_only_where_they_have_work(
 
 
 def test_event_art_uses_its_own_keys_or_else_those_of_cover_art() -> None:
-    given = Settings(archive_access_key=SecretStr("a"), archive_secret_key=SecretStr("b"))
-    own = given.model_copy(
-        update={"event_archive_access_key": SecretStr("c"), "event_archive_secret_key": SecretStr("d")}
-    )
-
-    def keys(settings: Settings) -> tuple[str, str]:
-        return settings.archive_access_key.get_secret_value(), settings.archive_secret_key.get_secret_value()
-
-    assert keys(settings_of(EVENT_ART, given)) == ("a", "b")
-    assert keys(settings_of(EVENT_ART, own)) == ("c", "d")
-    assert keys(settings_of(COVER_ART, own)) == ("a", "b")
+    given = Settings(archive_keys=SecretStr("a:b"))
+    own = given.model_copy(update={"event_archive_keys": SecretStr("c:d")})
+    assert settings_of(EVENT_ART, given).archive_keys.get_secret_value() == "a:b"
+    assert settings_of(EVENT_ART, own).archive_keys.get_secret_value() == "c:d"
+    assert settings_of(COVER_ART, own).archive_keys.get_secret_value() == "a:b"
