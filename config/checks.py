@@ -130,9 +130,19 @@ origin = matching(r"\*|https?://[A-Za-z0-9.\[\]:-]+", "http(s)://host[:port] or 
 
 rate_limit = matching(r"[1-9][0-9]{0,8}/(second|minute|hour)", "<number>/<second|minute|hour>, such as 600/minute")
 
-store_url = matching(r"(file:///|s3://).*", "file:///folder or s3://bucket[/prefix]")
+_store = matching(r"file:///.*|s3://[^?]*", "file:///folder or s3://bucket[/prefix][?endpoint=https://host]")
 
 archive_url = matching(r"https?://.*\{bucket\}.*\{file\}", "http(s)://, {bucket} within it and {file} at its end")
+
+
+def store_url(value: str) -> str:
+    """Check the URL of a folder, or of a bucket with the endpoint of its server, which has no login."""
+    store, found, endpoint = value.partition("?endpoint=")
+    _store(store)
+    url_of("http", "https")(endpoint)
+    if found and (not endpoint or "@" in endpoint or ";" in endpoint):
+        raise ValueError("expected one endpoint without a login: its keys are in AWS_ACCESS_KEY_ID and others")
+    return value
 
 
 def each(check: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:

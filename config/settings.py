@@ -90,12 +90,10 @@ class Settings(BaseSettings):
         "Empty: the private one, or none.",
     )
     store_url: Annotated[str, AfterValidator(checks.store_url)] = Field(
-        "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
-    )
-    s3_endpoint_url: Annotated[str, AfterValidator(_HTTP)] | None = Field(
-        None,
-        description="Endpoint of an S3-compatible server, `https://s3.example`, or `https://{bucket}.s3.example` "
-        "if it wants the bucket in the host's name.",
+        "",
+        description="`file:///folder`, or `s3://bucket/prefix`, with `?endpoint=https://s3.example` for a server other "
+        "than Amazon's, or `https://{bucket}.s3.example` if it wants the bucket in the host's name. Empty: a folder "
+        "below the data folder.",
     )
 
     # Broker

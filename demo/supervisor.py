@@ -145,7 +145,7 @@ def main(run: Callable[[], int] = procfile.run) -> int:
     settings = get_settings()
     try:
         services.up(settings)
-        create_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+        create_store(settings.store)
         return run()
     except ApplicationError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

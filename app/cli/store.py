@@ -23,7 +23,7 @@ cli = typer.Typer(no_args_is_help=True, help="The object store of STORE_URL.")
 def create(as_json: AsJson = False) -> None:
     """Make the bucket or folder and the store's marker, where missing; then check the store."""
     settings = get_settings()
-    store, made = create_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store, made = create_store(settings.store)
     _check(store, made=made, as_json=as_json)
 
 
@@ -46,7 +46,7 @@ def copy(
     source_url, target_url = source or settings.store, target or settings.store
     if source_url == target_url:
         raise typer.BadParameter("give --to URL for a backup, or --from URL to restore one")
-    opened = (open_store(url, endpoint_url=settings.s3_endpoint_url) for url in (source_url, target_url))
+    opened = (open_store(url) for url in (source_url, target_url))
     result = copy_store(*opened, create=create)
     text = f"{result.copied:,} copied, {result.unchanged:,} unchanged: {source_url} to {target_url}"
     print_result({"from": source_url, "to": target_url, **asdict(result)}, text, as_json=as_json)

@@ -24,35 +24,36 @@ WRONG_ETAG: Final = "0" * 32
 
 
 @lru_cache(maxsize=32)
-def open_store(url: str, *, endpoint_url: str | None = None) -> ObjectStore:
-    """Return the store at `file:///folder` or `s3://bucket[/prefix]`, the same object for the same arguments.
+def open_store(url: str) -> ObjectStore:
+    """Return the store at `file:///folder` or `s3://bucket[/prefix][?endpoint=URL]`, the same object for the same URL.
 
-    `endpoint_url` is the address of an S3-compatible server. Nothing is created or contacted: where there is no store,
+    The endpoint is the address of an S3-compatible server. Nothing is created or contacted: where there is no store,
     its first use raises StoreError. Raises InvalidKey for any other URL.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "file" and rest.startswith("/"):
         return FolderStore(Path(unquote(rest)))
-    bucket, _, prefix = rest.partition("/")
-    if separator and scheme == "s3" and bucket:
+    place, _, endpoint = rest.partition("?endpoint=")
+    bucket, _, prefix = place.partition("/")
+    if separator and scheme == "s3" and bucket and "?" not in place:
         # boto3 takes a third of a second to import, and a folder store does not need it.
         from app.storage.s3 import S3Store
 
-        return S3Store(bucket, prefix, endpoint_url)
-    raise InvalidKey(f"store URL {url!r}: expected file:///folder or s3://bucket[/prefix]")
+        return S3Store(bucket, prefix, endpoint or None)
+    raise InvalidKey(f"store URL {url!r}: expected file:///folder or s3://bucket[/prefix][?endpoint=URL]")
 
 
 def store_of(settings: Settings) -> ObjectStore:
     """Return the store of the settings."""
-    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    return open_store(settings.store)
 
 
-def create_store(url: str, *, endpoint_url: str | None = None) -> tuple[ObjectStore, bool]:
+def create_store(url: str) -> tuple[ObjectStore, bool]:
     """Make the store at a URL with its marker where either is missing. Return it, and whether folder or bucket was.
 
     Raises InvalidKey and StoreError.
     """
-    store = open_store(url, endpoint_url=endpoint_url)
+    store = open_store(url)
     was_missing = store.create()
     create_marker(store)
     return store, was_missing

@@ -111,8 +111,7 @@ def test_requests_are_answered_while_the_store_hangs(
         silent.listen(64)
         own = {
             **environment,
-            "STORE_URL": "s3://bucket",
-            "S3_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "STORE_URL": f"s3://bucket?endpoint=http://127.0.0.1:{silent.getsockname()[1]}",
             "AWS_ACCESS_KEY_ID": "key",
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_DEFAULT_REGION": "us-east-1",

@@ -149,19 +149,18 @@ def running_system(folder: Path, store: StoreKind) -> Iterator[System]:
         server = stack.enter_context(_with_credentials()) if store == "s3" else None
         gateway = stack.enter_context(StoreGateway(server.endpoint_url)) if server else None
         store_folder = _mounted(data_dir / "disk") if store == "small-disk" else data_dir
-        store_url = f"s3://{server.bucket}" if server else (store_folder / "store").as_uri()
+        store_url = server.store_url() if server else (store_folder / "store").as_uri()
         cluster = _cluster(stack, data_dir) if store == "cluster" else None
         own = {"data_dir": data_dir, "store_url": store_url}
         own |= {"broker_url": cluster.broker_url, "broker_api_url": cluster.broker_api_url} if cluster else {}
-        own |= {"s3_endpoint_url": server.endpoint_url} if server else {}
         settings = Settings.model_validate(SETTINGS | own)
         services.up(settings)
-        create_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+        create_store(settings.store)
         proxy = None if cluster else stack.enter_context(closing(Proxy(settings.broker)))
         broker_url = proxy.url if proxy else settings.broker
+        if server and gateway:
+            store_url = f"s3://{server.bucket}?endpoint=http://{gateway.domain}"
         environment = _environment(settings, {"BROKER_URL": broker_url, "STORE_URL": store_url})
-        if gateway:
-            environment["S3_ENDPOINT_URL"] = f"http://{gateway.domain}"
         redis_proxy = stack.enter_context(closing(RedisProxy(settings.redis))) if store == "redis-proxy" else None
         if redis_proxy:
             environment["REDIS_URL"] = redis_proxy.url

@@ -177,8 +177,7 @@ def stack(engine: Engine, compose_program: Path) -> Iterator[Stack]:
             "broker_url": f"amqp://{user}:{env['AMQP_PORT']}//",
             "broker_api_url": f"http://{user}:{env['RABBITMQ_PORT']}/api/",
             "redis_url": redis_url,
-            "store_url": "s3://perennial",
-            "s3_endpoint_url": f"http://127.0.0.1:{env['STORE_PORT']}",
+            "store_url": f"s3://perennial?endpoint=http://127.0.0.1:{env['STORE_PORT']}",
         }
     )
     made = Stack(engine, compose_program, env, settings, Redis.from_url(redis_url, decode_responses=True))

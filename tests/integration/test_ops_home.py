@@ -115,7 +115,7 @@ def test_queues_that_workers_do_not_consume_while_the_store_is_away_need_no_work
     [
         ({"broker_url": SecretStr("amqp://127.0.0.1:1")}, "RabbitMQ is away"),
         ({"redis_url": SecretStr("redis://127.0.0.1:1")}, "Redis is away"),
-        ({"store_url": "s3://nowhere", "s3_endpoint_url": "http://127.0.0.1:1"}, "the store is away"),
+        ({"store_url": "s3://nowhere?endpoint=http://127.0.0.1:1"}, "the store is away"),
         ({"broker_api_url": SecretStr("http://127.0.0.1:1/api")}, "management API (BROKER_API_URL) does not answer"),
     ],
 )

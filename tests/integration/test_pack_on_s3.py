@@ -34,7 +34,7 @@ def store() -> Iterator[ObjectStore]:
     with s3_server() as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        yield open_store(f"s3://{server.bucket}/some/prefix", endpoint_url=server.endpoint_url)
+        yield open_store(server.store_url("some/prefix"))
 
 
 def page(number: int, body: str = "text") -> Page:

@@ -198,7 +198,7 @@ def test_a_page_waits_while_the_bucket_takes_nothing(
 ) -> None:
     with Site() as server:
         monkeypatch.setattr(server, "route", answering(status))
-        bucket["S3_ENDPOINT_URL"] = f"http://{server.domain}"
+        bucket["STORE_URL"] += f"?endpoint=http://{server.domain}"
         with task_context(bucket, settings, monkeypatch) as process:
             with pytest.raises(Postpone, match="the store is unavailable"):
                 index(url=site.at("/"))
@@ -209,7 +209,7 @@ def test_a_page_waits_while_the_bucket_is_silent(
     bucket: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        bucket["S3_ENDPOINT_URL"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        bucket["STORE_URL"] += f"?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
         with task_context(bucket, settings, monkeypatch) as process:
             with pytest.raises(Postpone, match="the store is unavailable"):
                 index(url=site.at("/"))

@@ -219,12 +219,12 @@ def test_an_s3_store_is_used_with_the_token_of_a_role_in_both_styles_of_addresse
         port = server.endpoint_url.rpartition(":")[2]
         endpoint = f"http://{{bucket}}.s3.test:{port}" if style == "virtual" else server.endpoint_url
         resolved_here(patch, "s3.test")
-        store = open_store(f"s3://{server.bucket}/{uuid.uuid4()}", endpoint_url=endpoint)
+        store = open_store(f"s3://{server.bucket}/{uuid.uuid4()}?endpoint={endpoint}")
         store.put("some/key", b"text")
         assert store.get("some/key").data == b"text"
         assert [each.key for each in store.list("")] == ["some/key"]
         check_conditional_writes(store)
         patch.delenv("AWS_SESSION_TOKEN")
-        without_token = open_store(f"s3://{server.bucket}/{uuid.uuid4()}", endpoint_url=endpoint)
+        without_token = open_store(f"s3://{server.bucket}/{uuid.uuid4()}?endpoint={endpoint}")
         with pytest.raises(StoreError, match="InvalidAccessKeyId"):
             without_token.put("some/key", b"text")

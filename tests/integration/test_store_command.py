@@ -75,7 +75,7 @@ def test_a_store_without_correct_conditional_writes_is_reported(
 
 def test_store_create_makes_the_bucket_once_and_checks_its_conditional_writes() -> None:
     with s3_server() as server:
-        settings = {"STORE_URL": f"s3://made-{uuid.uuid4()}/deep", "S3_ENDPOINT_URL": server.endpoint_url}
+        settings = {"STORE_URL": f"s3://made-{uuid.uuid4()}/deep?endpoint={server.endpoint_url}"}
         environment = {**os.environ, **server.environment, **settings}
 
         def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -112,8 +112,8 @@ def test_a_copy_of_a_store_has_its_marker_and_objects_and_a_repeated_one_adds_wh
         ):  # fmt: skip
             store.put(key, key.encode())
         # The backup is a folder, a bucket, and a folder again; a copy between the two kinds writes all objects.
-        urls = ((tmp_path / "copy").as_uri(), f"s3://copied-{uuid.uuid4()}/deep", (tmp_path / "back").as_uri())
-        targets = [open_store(url, endpoint_url=server.endpoint_url) for url in urls]
+        bucket = f"s3://copied-{uuid.uuid4()}/deep?endpoint={server.endpoint_url}"
+        targets = [open_store(url) for url in ((tmp_path / "copy").as_uri(), bucket, (tmp_path / "back").as_uri())]
         for source, target, repeated in zip((store, *targets), targets, (1, 3, 3), strict=False):
             with pytest.raises(StoreError, match=r"no store in this folder|bucket does not exist"):
                 copy_store(source, target)

@@ -47,7 +47,7 @@ def open_folder_without_attributes(request: pytest.FixtureRequest) -> ObjectStor
 
 def open_bucket(request: pytest.FixtureRequest) -> ObjectStore:
     running: S3Server = request.getfixturevalue("server")
-    return open_store(f"s3://{running.bucket}/{uuid.uuid4()}", endpoint_url=running.endpoint_url)
+    return open_store(running.store_url(str(uuid.uuid4())))
 
 
 @pytest.fixture(params=[open_folder, open_folder_without_attributes, open_bucket], ids=["folder", "plain folder", "s3"])
@@ -236,7 +236,9 @@ class TestS3:
         assert keys(other) == []
 
 
-@pytest.mark.parametrize("url", ["", "file://relative", "file:/x", "/x", "s3://", "s3:///prefix", "http://host/"])
+@pytest.mark.parametrize(
+    "url", ["", "file://relative", "file:/x", "/x", "s3://", "s3:///prefix", "s3://b?x=1", "http://host/"]
+)
 def test_an_invalid_store_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidKey, match="expected file:///folder or s3://bucket"):
         open_store(url)

@@ -33,6 +33,10 @@ class S3Server:
         }
     )
 
+    def store_url(self, prefix: str = "") -> str:
+        """Return the URL of a store in its bucket."""
+        return f"s3://{self.bucket}{f'/{prefix}' if prefix else ''}?endpoint={self.endpoint_url}"
+
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:

@@ -17,7 +17,7 @@ class SystemClients:
     @property
     def store(self) -> ObjectStore:
         """The object store."""
-        return open_store(self.settings.store, endpoint_url=self.settings.s3_endpoint_url)
+        return open_store(self.settings.store)
 
     @property
     def broker(self) -> Broker:

@@ -179,7 +179,7 @@ def test_the_settings_read_what_compose_gives(monkeypatch: pytest.MonkeyPatch) -
     settings = Settings()
     assert settings.broker == "amqp://perennial-flower:secret@rabbitmq:5672//"
     assert settings.broker_api == "http://perennial-flower:secret@rabbitmq:15672/api/"
-    assert (settings.store, settings.s3_endpoint_url) == ("s3://perennial", "http://store:8333")
+    assert settings.store == "s3://perennial?endpoint=http://store:8333"
     assert settings.web_address == f"0.0.0.0:{published('web')[2]}"
     assert settings.flower_address == f"0.0.0.0:{published('flower')[2]}"
 

@@ -45,7 +45,6 @@ SECRETS = {
     "BROKER_URL": "amqp://indexer:{}@mq.example:5672/site",
     "REDIS_URL": "redis://:{}@cache.example:6379/0",
     "BROKER_API_URL": "http://indexer:{}@mq.example:15672/api/",
-    "S3_ENDPOINT_URL": "https://key:{}@s3.example",
     "FLOWER_BASIC_AUTH": "flower:{}",
 }
 
@@ -98,6 +97,13 @@ def test_env_example_has_every_setting_and_no_unknown_variable() -> None:
         if reader != "boto3":
             text = (ROOT / reader).read_text()
             assert re.search(rf"\$\{{{variable}:[-?]", text), f"{reader} does not read {variable}"
+
+
+@pytest.mark.parametrize("endpoint", ["https://key:hush4711@s3.example", "ftp://s3.example", "https://a;https://b", ""])
+def test_the_endpoint_of_a_store_is_one_url_without_a_login(endpoint: str) -> None:
+    with pytest.raises(ValueError, match=r"store_url\n.*expected") as caught:
+        Settings(store_url=f"s3://bucket/prefix?endpoint={endpoint}")
+    assert "hush4711" not in str(caught.value)
 
 
 def test_env_example_changes_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:

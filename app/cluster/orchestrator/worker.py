@@ -126,7 +126,7 @@ def build(
 ) -> OrchestratorService:
     """Return an orchestrator for the settings' broker and store; OrchestratorService documents `every`."""
     # Opened at each use, so that an orchestrator starts and answers while its store is unreachable.
-    store = partial(open_store, settings.store, endpoint_url=settings.s3_endpoint_url)
+    store = partial(open_store, settings.store)
     return OrchestratorService(
         replicas=settings.replicas,
         heartbeat=settings.heartbeat,
