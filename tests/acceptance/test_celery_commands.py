@@ -34,6 +34,18 @@ for line in json.load(sys.stdin):
 json.dump(printed, sys.stdout)
 """
 
+#: Command -> what it prints, as elsewhere.
+AS_ELSEWHERE = {
+    "status": "1 node online",
+    "inspect registered": "site.pack_full",
+    "control pool_grow 1": "pool will grow",
+    "control add_consumer site.page": "add consumer site.page",
+    "control cancel_consumer site.page": "no longer consuming from site.page",
+    "report": "software -> celery",
+    "amqp": "connected",
+    "upgrade settings config/celeryconfig.py": "Does not seem to require any changes",
+}
+
 
 def python(environment: dict[str, str], *command: str, given: str) -> str:
     """Run Python as an operator does in the checkout, and return what it printed."""
@@ -54,10 +66,8 @@ def python(environment: dict[str, str], *command: str, given: str) -> str:
 def test_each_command_of_celery_prints_what_the_documents_say(
     settings: Settings, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    rows = {
-        row[0].strip("`"): row[1].strip("`")
-        for row in table(read("docs/reference/commands.md"), "## Celery's commands")
-    }
+    differing = table(read("docs/reference/commands.md"), "## Celery's commands")
+    rows = AS_ELSEWHERE | {row[0].strip("`"): row[1].strip("`") for row in differing}
     with worker(environment, tmp_path / "worker.log", queues=["site.pack"], options=["--loglevel=INFO"]):
         commands = {line: line.replace("BROKER", settings.broker) for line in rows}
         results = json.loads(python(environment, "-c", RUN, given=json.dumps(list(commands.values()))))

@@ -64,13 +64,6 @@ def architecture(text: str) -> str:
     return re.sub(r"(?<=## Layers\n\n```text\n).*?(?=\n```)", layers, text, flags=re.DOTALL)
 
 
-def contributing(text: str) -> str:
-    """Return CONTRIBUTING with the targets of the Makefile, as `make help` prints them."""
-    targets = re.findall(r"^([\w-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    lines = "\n".join(f"  {f'make {name}':<13} {caption}" for name, caption in targets)
-    return re.sub(r"(?<=\$ make help\n).*?(?=\n```)", lambda _: lines, text, flags=re.DOTALL)
-
-
 def settings_page(text: str) -> str:
     """Return the reference of the settings, with a table for each section of the code."""
     tables = (f"\n## {title}\n\n{to_markdown(names)}\n" for title, names in sections().items())
@@ -133,7 +126,7 @@ def http_page(text: str) -> str:
 
 
 def events_page(text: str) -> str:
-    """Return the reference of the events: what each says, and its own fields."""
+    """Return the reference of the events: what each says, and the names of its own fields."""
     common = PublicEvent.model_fields
     rows = []
     first: dict[str, str] = {}
@@ -142,19 +135,7 @@ def events_page(text: str) -> str:
         alike = first.setdefault(own, kind)
         own = own if alike == kind else f"as `{alike}`"
         rows.append((f"[`{kind}`](schemas/{kind}.v1.json)", " ".join((event.__doc__ or "").split()), own))
-    text = _with_table(text, "## Types", ("Type and schema", "Meaning", "Its own fields"), rows)
-    meanings: dict[tuple[str, str], list[str]] = {}
-    for kind, event in EVENTS.items():
-        for name, field in event.model_fields.items():
-            if field.description:
-                of = "all" if name in common else f"`{kind}`"
-                meanings.setdefault((name, field.description), []).append(of)
-    crawls = ", ".join(f"`{kind}`" for kind in EVENTS if kind.startswith("crawl."))
-    meant = (
-        (f"`{name}`", ", ".join(dict.fromkeys(kinds)).replace(crawls, "`crawl.*`"), text)
-        for (name, text), kinds in meanings.items()
-    )
-    return _with_table(text, "## Fields", ("Field", "Of", "Meaning"), meant)
+    return _with_table(text, "## Types", ("Type and schema", "Meaning", "Its own fields"), rows)
 
 
 def event_schema(kind: str, _text: str) -> str:
@@ -181,7 +162,6 @@ def decisions_page(text: str) -> str:
 #: Document -> function from its text to the text with the generated parts up to date.
 DOCUMENTS: dict[str, Callable[[str], str]] = {
     "ARCHITECTURE.md": architecture,
-    "CONTRIBUTING.md": contributing,
     "docs/decisions/index.md": decisions_page,
     "docs/reference/settings.md": settings_page,
     "docs/reference/commands.md": commands_page,

@@ -37,7 +37,7 @@ def to_markdown(names: Collection[str] = Settings.model_fields) -> str:
         field = Settings.model_fields[name]
         default, variable = shown(name, field.default), variable_of(name, field)
         cells = (
-            f"`{variable}`" + (f" or `{variable}_FILE`" if field.annotation is SecretStr else ""),
+            f"`{variable}`" + ("\\*" if field.annotation is SecretStr else ""),
             f"`{default}`" if default else "",
             meaning_of(field),
         )
