@@ -69,30 +69,27 @@ class Settings(BaseSettings):
     data_dir: Folder = Field(
         _DATA_DIR,
         validation_alias="PERENNIAL_DATA_DIR",
-        description="Folder for private services, the folder store and caches. An installed wheel has "
-        "`~/.local/share/perennial`.",
+        description="Private services, the folder store and caches. An installed wheel has `~/.local/share/perennial`.",
     )
     broker_url: Annotated[SecretStr, AfterValidator(checks.url_of("amqp", "amqps"))] = Field(
         SecretStr(""),
-        description="RabbitMQ, or the nodes of a cluster with semicolons between them. Empty: the private broker of "
-        "`perennial services up`.",
+        description="RabbitMQ, or the nodes of a cluster with semicolons between. Empty: the private broker.",
     )
     redis_url: Annotated[
         SecretStr, AfterValidator(checks.url_of("redis", "rediss", "unix", "sentinel", "sentinels"))
     ] = Field(
         SecretStr(""),
-        description="Redis or Valkey, or their Sentinels with semicolons between them. Empty: the private Redis of "
-        "`perennial services up`.",
+        description="Redis or Valkey, or their Sentinels with semicolons between. Empty: the private Redis.",
     )
     broker_api_url: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
         SecretStr(""),
-        description="RabbitMQ's management API, of each node with semicolons between them; Flower uses the first. "
-        "Empty: the private one, or none.",
+        description="RabbitMQ's management API, of each node with semicolons between; Flower uses the first. Empty: "
+        "the private one, or none.",
     )
     store_url: Annotated[str, AfterValidator(checks.store_url)] = Field(
         "",
-        description="`file:///folder`, or `s3://bucket/prefix`, with `?endpoint=https://s3.example` for a server other "
-        "than Amazon's, or `https://{bucket}.s3.example` if it wants the bucket in the host's name. Empty: a folder "
+        description="`file:///folder`, or `s3://bucket/prefix`, for a server other than Amazon's with "
+        "`?endpoint=https://s3.example`, or `https://{bucket}.s3.example` if it wants the bucket in its name. Empty: "
         "below the data folder.",
     )
 
@@ -102,36 +99,32 @@ class Settings(BaseSettings):
     )
     declare_topology: bool = Field(
         True,
-        description="Whether processes declare exchanges and queues when they connect. `false` for accounts that may "
-        "not.",
+        description="Whether processes declare exchanges and queues. `false` for accounts that may not.",
     )
     account_passwords: SecretStr = Field(
         SecretStr(""),
-        description="Passwords for `perennial services accounts`, as `worker=secret,web=secret`. Others are random.",
+        description="For `perennial services accounts`: `worker=secret,web=secret`. Others are random.",
     )
-    worker_concurrency: int = Field(
-        4, ge=1, description="Pool processes of a worker: as many as the machine's cores and memory permit."
-    )
+    worker_concurrency: int = Field(4, ge=1, description="Pool processes of a worker, as cores and memory permit.")
 
     # Retries
     retry_timeout_ms: int = Field(
         5_000,
         ge=1,
-        description="First retry delay in ms; each further one is doubled. With RETRY_MAX, it says how long an outage "
-        "may last.",
+        description="First retry delay in ms, doubled each time. With RETRY_MAX, it says how long an outage may last.",
     )
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
 
     dead_max_letters: int = Field(
         0,
         ge=0,
-        description="Dead letters that each dead set keeps: a packer exports and drops the oldest others. 0: all. For "
-        "a broker with a small disk.",
+        description="Dead letters that each dead set keeps: a packer exports and drops the oldest others, for a "
+        "broker with a small disk. 0: all.",
     )
 
     # Crawl and timer
     timer_timeout: float = Field(
-        300.0, gt=0, description="Seconds of quiet before a domain is packed. Less where changes must be found soon."
+        300.0, gt=0, description="Seconds of quiet before a domain is packed; less to find changes sooner."
     )
     user_agent: Annotated[str, AfterValidator(checks.user_agent)] = Field(
         f"Perennial/0.1 (+{EXAMPLE_CONTACT})",
@@ -142,12 +135,12 @@ class Settings(BaseSettings):
         1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt requires more."
     )
     host_concurrency: int = Field(
-        8, ge=1, description="Requests to one host at the same time where it needs no delay; with a delay, one."
+        8, ge=1, description="Requests at the same time to a host without a delay; with a delay, one."
     )
     allow_private_hosts: Annotated[Commas[str], AfterValidator(checks.each(checks.host_or_network))] = Field(
         (),
-        description="Hosts (`host` or `host:port`) or CIDR ranges of your own network, which may have addresses that "
-        "are not public.",
+        description="Hosts (`host`, `host:port`) or CIDR ranges of your own network, whose addresses need not be "
+        "public.",
     )
     allow_ports: Commas[int] = Field(
         (), description="Ports that redirects may lead to, besides 80, 443 and the port of the start URL."
@@ -155,75 +148,75 @@ class Settings(BaseSettings):
     response_timeout: float = Field(
         30.0,
         gt=0,
-        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service: a slow one must "
-        "not hold a worker.",
+        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service, which holds a "
+        "worker.",
     )
     max_body_bytes: int = Field(
         5_000_000,
         gt=0,
-        description="Bytes of a page after decompression, which its parser holds 40 times in memory.",
+        description="Bytes of a page after decompression; its parser holds 40 times as much.",
     )
     max_pages: int = Field(
-        20_000, gt=0, description="Pages of one crawl: what a site without a limit of its own may cost."
+        20_000, gt=0, description="Pages of one crawl, which bounds what a site without a limit of its own may cost."
     )
     soft_404_probe: bool = Field(
         True,
         description="Whether each crawl requests one page that cannot exist, to recognise error pages. `false` where "
-        "the owner of the site watches such requests.",
+        "the site's owner watches such requests.",
     )
     site_secrets: Annotated[SecretStr, AfterValidator(checks.secrets)] = Field(
         SecretStr(""),
-        description="Secrets of sites: a JSON object of names and values, or the path of a file with one, which is "
-        "read at each use.",
+        description="Secrets of sites: a JSON object, or the path of a file with one, which is read at each use.",
     )
 
     # Cover art
     event_art_exchange: Annotated[str, AfterValidator(checks.exchange)] = Field(
         "event-art-archive",
-        description="Exchange of event art messages, and what its queues' names begin with. Empty: not served.",
+        description="Exchange of event art messages, which begins the names of its queues. Empty: not served.",
     )
     art_retry_ms: int = Field(
         14_400_000,
         ge=1,
         le=LONGEST_DELAY_MS,
-        description="Milliseconds that a failed art message waits. Must equal the TTL of an existing retry queue. "
-        "A failed event waits a quarter of it for each run so far.",
+        description="Milliseconds that a failed art message waits: exactly the TTL of an existing retry queue. A "
+        "failed event waits a quarter for each run so far.",
     )
     art_retry_max: int = Field(
         4,
         ge=0,
-        description="Retries of an art message that carries no `mb-retries`. With ART_RETRY_MS, it says how long an "
-        "outage may last.",
+        description="Retries of an art message without `mb-retries`. With ART_RETRY_MS, it says how long an outage "
+        "may last.",
     )
     art_window: float = Field(
         10.0,
         ge=0,
         le=3_600,
-        description="Seconds in which equal art messages become one, because one edit posts many. 0: none do.",
+        description="Seconds in which equal art messages, of one edit, become one. 0: none do.",
     )
     art_outage_pause: float = Field(
         30.0,
         gt=0,
-        description="Seconds of pause while the archive, MusicBrainz's database or web service is away; doubled up to "
-        "ten minutes.",
+        description="Seconds of pause while the archive, or MusicBrainz's database or web service, is away; doubled "
+        "up to ten minutes.",
     )
     archive_url: Annotated[str, AfterValidator(checks.archive_url)] = Field(
         "https://{bucket}.s3.us.archive.org/{file}",
-        description="URL of a file in the archive's S3 interface. `{bucket}` is part of the host or of the path.",
+        description="A file in the archive's S3 interface. `{bucket}` is part of the host or of the path.",
     )
     archive_public_url: Annotated[str, AfterValidator(_HTTP)] = Field(
         "https://archive.org",
-        description="Public URL of the archive, with `/metadata/` and `/download/` below it.",
+        description="The archive's public URL, with `/metadata/` and `/download/` below it.",
     )
-    archive_keys: ArchiveKeys = Field(SecretStr(""), description="Keys of the archive's account, as `access:secret`.")
+    archive_keys: ArchiveKeys = Field(SecretStr(""), description="Keys of the archive's account: `access:secret`.")
     event_archive_keys: ArchiveKeys = Field(SecretStr(""), description="Those for event art. Empty: ARCHIVE_KEYS.")
     musicbrainz_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
-        SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
+        SecretStr(""),
+        description="MusicBrainz's database, which is only read: `postgresql://user:password@host/database`.",
     )
     event_queue_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""),
-        description="Database with MusicBrainz's table `artwork_indexer.event_queue`, whose events become messages. "
-        "Its role may write in that schema. Empty: not read.",
+        description="The database with `artwork_indexer.event_queue`, whose events become messages, by a role that "
+        "may write there. Empty: not read.",
     )
     event_timeout: float = Field(
         7_200.0,
@@ -238,18 +231,18 @@ class Settings(BaseSettings):
     replicas: int = Field(
         2,
         ge=1,
-        description="Searchers that each pack is placed on, if that number is running. Any but one of them may die.",
+        description="Searchers that have each pack. Any but one of them may die.",
     )
     max_deleted_share: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="Share of known packs that the store may lose while the orchestrator runs. Searchers keep more.",
+        description="Share of the packs that the store may lose while the orchestrator runs. Searchers keep more.",
     )
     heartbeat: float = Field(
         2.0,
         gt=0,
-        description="Seconds between two heartbeats of a searcher; after three missed ones it is gone. More where a "
+        description="Seconds between heartbeats of a searcher, which is gone after three missed ones. More where a "
         "machine pauses for longer.",
     )
     searcher_disk_mb: int = Field(
@@ -260,23 +253,23 @@ class Settings(BaseSettings):
     packer_disk_mb: int = Field(
         2_000,
         ge=0,
-        description="MB (2^20 bytes) of former packs that the packers of one data folder keep, to fetch only what has "
+        description="MB (2^20 bytes) of former packs in one data folder, so that packers fetch only what has "
         "changed. 0: none.",
     )
     searcher_processes: int = Field(
         0,
         ge=0,
-        description="Processes of one searcher, each of which answers one query at a time. 0: one more than the cores.",
+        description="Processes of one searcher, each for one query at a time. 0: one more than the cores.",
     )
 
     # Notifications
     webhook_url: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
         SecretStr(""),
-        description="URL of your own to which workers POST events; it may be in your network. Empty: none are sent.",
+        description="URL to which workers POST events; it may be in your network. Empty: none are sent.",
     )
     webhook_secret: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
         SecretStr(""),
-        description="Key of the signature by which your server knows the events of WEBHOOK_URL: 16 characters or more.",
+        description="Key of the signature by which your server knows the events: 16 characters or more.",
     )
     smtp_url: Annotated[SecretStr, AfterValidator(checks.smtp_url)] = Field(
         SecretStr(""),
@@ -284,10 +277,10 @@ class Settings(BaseSettings):
         "without TLS and login. Empty: no mails.",
     )
     mail_from: Annotated[str, AfterValidator(checks.mail_address)] = Field(
-        "", description="Sender of the mails about events, as your mail server accepts it."
+        "", description="Sender of the mails, as your mail server accepts it."
     )
     mail_to: Annotated[Commas[str], AfterValidator(checks.each(checks.mail_address))] = Field(
-        (), description="Recipients of the mails about events: the operators, with commas between them."
+        (), description="Recipients of the mails, with commas between."
     )
 
     # Web, Flower and logs
@@ -297,30 +290,28 @@ class Settings(BaseSettings):
     )
     forwarded_allow_ips: Annotated[Commas[str], AfterValidator(checks.each(checks.network))] = Field(
         ("127.0.0.1", "::1"),
-        description="Proxies (addresses, CIDR ranges or `*`) whose X-Forwarded-For names the visitor. All visitors "
-        "behind another proxy share one rate limit.",
+        description="Proxies (addresses, CIDR ranges or `*`) whose X-Forwarded-For names the visitor. Visitors "
+        "behind another one share one rate limit.",
     )
     web_cors_origins: Annotated[Commas[str], AfterValidator(checks.each(checks.origin))] = Field(
         (),
-        description="Origins (`https://site.example`), or `*`, whose pages may read the JSON API and use the search "
-        "box script. Empty: none.",
+        description="Origins (`https://site.example`), or `*`, whose pages may use the JSON API and the search box. "
+        "Empty: none.",
     )
     web_operator_token: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
         SecretStr(""),
-        description="Token with which programs read and act by the operators' API: 16 characters or more. Empty: its "
-        "addresses answer 404.",
+        description="Token of the operators' API: 16 characters or more. Empty: its addresses answer 404.",
     )
     ops_password: Annotated[SecretStr, AfterValidator(checks.password_hash)] = Field(
         SecretStr(""),
-        description="Hash, by `perennial password`, of the password of operators on `/ops`.",
+        description="Hash, by `perennial password`, of the operators' password on `/ops`.",
     )
     ops_read_password: Annotated[SecretStr, AfterValidator(checks.password_hash)] = Field(
-        SecretStr(""), description="Hash of a second password, for those who may read `/ops` and not act."
+        SecretStr(""), description="Hash of a second password, to read `/ops` and not act."
     )
     ops_user_header: Annotated[str, AfterValidator(checks.field_name)] = Field(
         "",
-        description="HTTP field with the user's name that an authenticating proxy sets. Only proxies of "
-        "FORWARDED_ALLOW_IPS are believed.",
+        description="HTTP field with the user's name, set by an authenticating proxy of FORWARDED_ALLOW_IPS.",
     )
     ops_actors: Commas[str] = Field(
         (), description="Names in OPS_USER_HEADER that may act, or `*`. All others may read."
@@ -332,24 +323,24 @@ class Settings(BaseSettings):
         "127.0.0.1:5555", description="Address and port that Flower binds to."
     )
     flower_basic_auth: Annotated[SecretStr, AfterValidator(checks.login)] = Field(
-        SecretStr(""), description="`user:password` of Flower. Empty: generated at random and kept in the data folder."
+        SecretStr(""), description="`user:password` of Flower. Empty: random, kept in the data folder."
     )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="Lowest severity that is logged."
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="Form of log lines: for people, or one JSON object a line for a log collector."
+        "text", description="Form of log lines: for people, or one JSON object a line for a collector."
     )
     otel_exporter_otlp_endpoint: str = Field(
         "",
-        description="URL of an OpenTelemetry collector (OTLP over HTTP), for traces with `perennial[traces]`. The SDK "
-        "reads other variables `OTEL_…` itself. Empty: no traces.",
+        description="URL of an OpenTelemetry collector (OTLP over HTTP), for `perennial[traces]`. The SDK reads "
+        "other variables `OTEL_…`. Empty: no traces.",
     )
     sentry_dsn: Annotated[SecretStr, AfterValidator(checks.url_of("http", "https"))] = Field(
         SecretStr(""),
-        description="DSN of a Sentry project, for errors with `perennial[sentry]`. The SDK reads other variables "
-        "`SENTRY_…` itself. Empty: no reports.",
+        description="DSN of a Sentry project, for `perennial[sentry]`. The SDK reads other variables `SENTRY_…`. "
+        "Empty: no reports.",
     )
 
     @model_validator(mode="before")

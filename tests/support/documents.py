@@ -87,3 +87,9 @@ def table(text: str, heading: str) -> list[list[str]]:
         elif rows:
             break
     return rows[2:]
+
+
+def metrics() -> dict[str, list[list[str]]]:
+    """Return the rows of the reference of the metrics by type: name, labels, meaning."""
+    page = read("docs/reference/metrics.md")
+    return {kind: table(page, f"## {kind.title()}s") for kind in ("gauge", "counter", "histogram")}

@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from config.settings import ROOT
-from tests.support.documents import read, table
+from tests.support.documents import metrics, read, table
 from tests.support.programs import program
 
 pytestmark = pytest.mark.unit
@@ -85,7 +85,7 @@ def rules() -> list[dict[str, Any]]:
 
 def test_every_metric_of_the_rules_and_of_the_dashboard_exists() -> None:
     # tests/unit/test_documents.py compares the table with the code.
-    types = {row[0].strip("`"): row[1] for row in table(read("docs/reference/metrics.md"), "# Metrics")}
+    types = {row[0].strip("`"): kind for kind, rows in metrics().items() for row in rows}
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
     exported = {name + suffix for name, kind in types.items() for suffix in suffixes[kind]}
     panels = json.loads(DASHBOARD.read_text())["panels"]
