@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from io import BytesIO
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
 from app.pack import database as db
+from app.pack.frames import hashes_of
 from app.pack.indexes import fill_texts, optimize
 from app.pack.publish import write_frames
 
@@ -49,7 +49,7 @@ def write(rows: Rows, folder: Path) -> Path:
             fill_texts(database)
             optimize(database, "names", "name_stems", "passages")
         path = db.write_compact(database, folder / "compact.sqlite")
-    write_frames(BytesIO(), path, "floor", None)
+    write_frames(path, list(hashes_of(path)), None, 1, lambda *_: None)
     return path
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from app.pack import publish as publishing
 from app.pack.anchors import note_links
 from app.pack.complete import derive_all
 from app.pack.database import SCHEMA_VERSION
-from app.pack.frames import FrameTable, sha256
+from app.pack.frames import FrameTable, hashes_of, sha256
 from app.pack.manifest import Manifest
 from app.pack.quality import reserve_ids
 from app.pack.rows import section, subsections
@@ -111,11 +110,13 @@ def publish(
     built_at: str = BUILT_AT,
 ) -> Manifest:
     """Put a pack and its manifest into the store; return the manifest."""
-    name = f"{generation}-{0:016}"
-    frames = BytesIO()
-    table = publishing.write_frames(frames, pack, name, former)
-    table_data = table.to_bytes()
-    store.put(frames_key(domain, name), frames.getvalue() + table_data)
+
+    def put_frames(name: str, data: bytes) -> None:
+        store.put(frames_key(domain, name), data)
+
+    table, frames = publishing.write_frames(pack, list(hashes_of(pack)), former, generation, put_frames)
+    name, table_data = table.objects[-1][0], table.to_bytes()
+    put_frames(name, frames.getvalue() + table_data)
     manifest = Manifest(
         domain=domain,
         sha256=sha256(table_data),

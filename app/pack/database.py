@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA cache_size = -65536;
 PRAGMA secure_delete = OFF;
 """
+
+#: Bytes of the header of SQLite's WAL, and of that of each page in it.
+_WAL_HEADER: Final = 32
+_WAL_PAGE_HEADER: Final = 24
 
 _FOLDER: Final = Path(__file__).parent
 SCHEMA: Final = (_FOLDER / "schema.sql").read_text()
@@ -85,9 +90,28 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
         raise PackError(f"{path.name}: {error}") from error
 
 
+def note_written_pages(database: sqlite3.Connection) -> None:
+    """Let `written_ranges` know which pages of the file are written from now on: SQLite collects them in its WAL."""
+    database.executescript("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;")
+
+
+def written_ranges(database: sqlite3.Connection) -> list[range]:
+    """Write the collected pages to the file. Return their places in it, in bytes."""
+    with Path(f"{_path_of(database)}-wal").open("rb") as wal:
+        # https://sqlite.org/fileformat2.html#the_write_ahead_log: a header, and pages with a header each.
+        header = wal.read(_WAL_HEADER)
+        size = int.from_bytes(header[8:12])
+        numbers = {1}  # The first page says which mode the file is in.
+        while page := wal.read(_WAL_PAGE_HEADER):
+            numbers.add(int.from_bytes(page[:4]))
+            wal.seek(size, os.SEEK_CUR)
+    database.execute("PRAGMA journal_mode = OFF")
+    return [range((number - 1) * size, number * size) for number in sorted(numbers)]
+
+
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Commit the block's changes. There is no rollback: without a journal, a failure makes the file useless."""
+    """Commit the block's changes. There is no rollback: without a journal, a failure makes a new file useless."""
     database.execute("BEGIN")
     yield
     database.execute("COMMIT")
@@ -98,7 +122,7 @@ def write_compact(database: sqlite3.Connection, target: Path) -> Path:
 
     Raises PackCorrupt for a file that fails the check, which only a failing disk explains.
     """
-    compact = Path(database.execute("PRAGMA database_list").fetchone()[2])
+    compact = _path_of(database)
     if _pragma(database, "freelist_count") or compact.stat().st_size > SMALL:
         # The copy has a cache of the same size, and is written in order.
         database.execute("PRAGMA cache_size = -2048")
@@ -182,6 +206,10 @@ def read_meta(path: Path) -> tuple[dict[str, str], int]:
             return dict(database.execute("SELECT key, value FROM meta")), rows.count(database)
     except sqlite3.Error as error:
         raise PackCorrupt(f"{path.name}: {error}") from error
+
+
+def _path_of(database: sqlite3.Connection) -> Path:
+    return Path(database.execute("PRAGMA database_list").fetchone()[2])
 
 
 def _pragma(database: sqlite3.Connection, name: str) -> object:

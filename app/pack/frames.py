@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -92,6 +92,20 @@ def hashes_of(path: Path, *, size: int | None = None) -> Iterator[str]:
         while content := file.read(min(FRAME_SIZE, left)):
             left -= len(content)
             yield sha256(content)
+
+
+def hashes_after(path: Path, former: Sequence[str], written: Iterable[range]) -> list[str]:
+    """Return the hash of each frame's content, given those of the former file, and the bytes written since."""
+    number = -(-path.stat().st_size // FRAME_SIZE)
+    stale = {*range(len(former) - 1, number)}  # The last frame may have been shorter.
+    for part in written:
+        stale.update(range(part.start // FRAME_SIZE, -(-part.stop // FRAME_SIZE)))
+    hashes = [*former[:number], *[""] * (number - len(former))]
+    with path.open("rb") as file:
+        for each in sorted(stale & {*range(number)}):
+            file.seek(each * FRAME_SIZE)
+            hashes[each] = sha256(file.read(FRAME_SIZE))
+    return hashes
 
 
 def compressed(path: Path, numbers: Iterable[int]) -> Iterator[bytes]:

@@ -17,7 +17,8 @@ from app.errors import DiskFull, PackRefused
 from app.pack import complete, rows
 from app.pack import database as db
 from app.pack.fetch import require_space
-from app.pack.kept_databases import KeptDatabases
+from app.pack.frames import hashes_after, hashes_of
+from app.pack.kept_databases import KeptDatabases, note_version
 from app.pack.manifest import Manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
@@ -125,11 +126,19 @@ class PackRun:
     def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str, is_new: bool) -> Manifest:
         """Publish the database in place of `previous`, a new or scattered one as one piece. Return its manifest."""
         is_scattered = not is_new and complete.is_scattered(database)
+        self.describe(database, previous, crawl_id=crawl_id)
+        written = [] if is_new else db.written_ranges(database)
         if is_scattered:
             complete.gather(database)
-        self.describe(database, previous, crawl_id=crawl_id)
-        path = db.write_compact(database, self._compact) if is_new or is_scattered else self._former
-        return publish(self.store, self.domain, path, previous)
+        if is_new or is_scattered or previous.table is None:
+            path = db.write_compact(database, self._compact)
+            hashes = list(hashes_of(path))
+        else:
+            path = self._former
+            hashes = hashes_after(path, [frame.sha256 for frame in previous.table.frames], written)
+        manifest = publish(self.store, self.domain, path, hashes, previous)
+        note_version(path, manifest.sha256)
+        return manifest
 
     def result(self, manifest: Manifest, counts: rows.RowCounts, *, written: bool = True) -> PackResult:
         """Return the result for the pack that the manifest describes."""
@@ -262,7 +271,10 @@ def _update(
     Return None, with nothing published, where pages that came and went have used up the row ids.
     """
     with db.open_for_update(path) as database:
-        counts = _apply(run, database, present, listed, *rows.difference(database, listed), deletions=deletions)
+        changed, deleted = rows.difference(database, listed)
+        if not changed and not deleted:
+            return run.result(present, rows.RowCounts(0, 0, 0), written=False)
+        counts = _apply(run, database, present, listed, changed, deleted, deletions=deletions)
         if counts is None:
             return None
         if not counts:
@@ -287,6 +299,7 @@ def _apply(
     """
     changed_bytes = sum(stat.size for stat in changed)
     run.require_space(SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
+    db.note_written_pages(database)
     with db.transaction(database):
         counts = rows.apply(database, read_pages(run.store, changed), deleted, deletions=deletions)
         if counts and are_ids_spent(database):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,8 @@ from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, Sto
 from app.pack import database
 from app.pack.complete import writer
 from app.pack.fetch import read_table, write_database
-from app.pack.frames import Frame, FrameTable, compressed, hashes_of, sha256
+from app.pack.frames import Frame, FrameTable, compressed, sha256
+from app.pack.kept_databases import has_version
 from app.pack.manifest import ROLLBACK, Manifest, TablePlace, check_domain, describe_pack, read_manifest
 from app.storage.layout import frames_key, frames_prefix, manifest_key
 from app.storage.store import ObjectStore, Stat
@@ -85,7 +87,8 @@ def download_previous(store: ObjectStore, domain: str, target: Path) -> Previous
         return previous
     try:
         table = read_table(store, previous.manifest)
-        write_database(store, previous.manifest, table, target)
+        if not has_version(target, previous.manifest.sha256):
+            write_database(store, previous.manifest, table, target)
         # What a packer wrote has been checked, or made from what was.
         database.check(target, is_intact=True)
         _check_writer(target)
@@ -108,25 +111,21 @@ def _check_writer(path: Path) -> None:
         raise PackCorrupt(f"{path.name}: other code wrote it, so it cannot be updated")
 
 
-def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack) -> Manifest:
+def publish(store: ObjectStore, domain: str, path: Path, hashes: Sequence[str], previous: PreviousPack) -> Manifest:
     """Write the frames that the store lacks, then the manifest in place of that of `previous`; return the manifest.
 
+    `hashes` are those of the frames of the database at `path`.
     Raises PreconditionFailed when the manifest in the store is no longer that of `previous`.
     """
-    frames, generation = BytesIO(), previous.generation + 1
-
-    def put(part: bytes) -> str:
-        name = new_object(generation)
-        store.put(frames_key(domain, name), part)
-        return name
-
-    table = write_frames(frames, path, new_object(generation), previous.table, put=put)
-    manifest = describe_pack(path, write_table(store, domain, table, frames))
+    generation = previous.generation + 1
+    # Whatever packs begin after this manifest was written, and however long they take: their frames are younger.
+    oldest = datetime.now(UTC) - RETENTION
+    table, last = write_frames(path, hashes, previous.table, generation, partial(_put, store, domain))
+    manifest = describe_pack(path, write_table(store, domain, table, last))
     manifest = replace(manifest, former=_kept(previous.manifest, manifest.crawl_id))
     store.put(manifest_key(domain), manifest.to_json(), if_match=previous.etag, if_absent=previous.etag is None)
     try:
-        listed = store.list(frames_prefix(domain))
-        for stat in unused_frames(store, domain, listed, datetime.now(UTC) - RETENTION):
+        for stat in unused_frames(store, domain, store.list(frames_prefix(domain)), oldest):
             store.delete(stat.key)
     except StoreError as error:
         log.warning("%s: frames that are not used any more stay until the next pack: %s", domain, error)
@@ -143,13 +142,17 @@ def new_object(generation: int) -> str:
 
 
 def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: BytesIO | None = None) -> TablePlace:
-    """Write new frames and the table that lists them into its first object. Return where the table is."""
-    data, (name, size) = table.to_bytes(), table.objects[0]
+    """Write the last object of the table: its frames, and then the table. Return where the table is."""
+    data, (name, size) = table.to_bytes(), table.objects[-1]
     # Unlike a join, it does not hold the frames twice.
     content = frames or BytesIO()
     content.write(data)
-    store.put(frames_key(domain, name), content.getvalue())
+    _put(store, domain, name, content.getvalue())
     return TablePlace(sha256=sha256(data), size=table.size, own_object=name, table_start=size, table_size=len(data))
+
+
+def _put(store: ObjectStore, domain: str, name: str, data: bytes) -> None:
+    store.put(frames_key(domain, name), data)
 
 
 def _kept(previous: Manifest | None, crawl_id: str) -> Manifest | None:
@@ -165,33 +168,32 @@ def _kept(previous: Manifest | None, crawl_id: str) -> Manifest | None:
 
 
 def write_frames(
-    content: BytesIO, path: Path, name: str, former: FrameTable | None, put: Callable[[bytes], str] | None = None
-) -> FrameTable:
-    """Write the new frames of a database for object `name`; return the table of all frames.
+    path: Path, hashes: Sequence[str], former: FrameTable | None, generation: int, put: Callable[[str, bytes], object]
+) -> tuple[FrameTable, BytesIO]:
+    """Store the frames of a database that `former` lacks. Return the table of all, and its last object's content.
 
-    When `content` has OBJECT_SIZE bytes, `put` stores it under the name that it returns, and `content` is emptied.
+    `hashes` are those of the database's frames. `put` stores an object that has OBJECT_SIZE bytes. The last one is
+    stored with the table.
     """
-    hashes = list(hashes_of(path))
     used = _used(former, hashes) if former else {}
-    first = {hashed: number for number, hashed in reversed([*enumerate(hashes)]) if hashed not in used}
-    numbers = sorted(first.values())
-    own: list[Frame] = []
-    full: list[tuple[str, int]] = []
-    for number, frame in zip(numbers, compressed(path, numbers), strict=True):
-        if put is not None and content.tell() + len(frame) > OBJECT_SIZE:
-            full.append((put(content.getvalue()), content.tell()))
-            content.seek(0)
-            content.truncate()
-        own.append(Frame(hashes[number], len(full) + 1, content.tell(), len(frame)))
-        content.write(frame)
     # Objects are numbered again: some of the former ones are not used any more.
-    kept = sorted({frame.number for frame in used.values()})
-    renumbered = {number: position for position, number in enumerate(kept, len(full) + 1)}
-    places = {hashed: replace(frame, number=renumbered[frame.number]) for hashed, frame in used.items()}
-    # The object that has the table is the first one.
-    places |= {frame.sha256: replace(frame, number=frame.number % (len(full) + 1)) for frame in own}
-    objects = ((name, content.tell()), *full, *(former.objects[number] for number in kept if former))
-    return FrameTable(objects, tuple(places[hashed] for hashed in hashes))
+    numbers = sorted({frame.number for frame in used.values()})
+    objects = [former.objects[number] for number in numbers if former]
+    places = {hashed: replace(frame, number=numbers.index(frame.number)) for hashed, frame in used.items()}
+    new: dict[str, int] = {}
+    for number, hashed in enumerate(hashes):
+        if hashed not in places:
+            new.setdefault(hashed, number)
+    name, content = new_object(generation), BytesIO()
+    for hashed, frame in zip(new, compressed(path, new.values()), strict=True):
+        if content.tell() and content.tell() + len(frame) > OBJECT_SIZE:
+            put(name, content.getvalue())
+            objects.append((name, content.tell()))
+            name, content = new_object(generation), BytesIO()
+        places[hashed] = Frame(hashed, len(objects), content.tell(), len(frame))
+        content.write(frame)
+    objects.append((name, content.tell()))
+    return FrameTable(tuple(objects), tuple(places[hashed] for hashed in hashes)), content
 
 
 def _used(former: FrameTable, hashes: Sequence[str]) -> Mapping[str, Frame]:

@@ -43,9 +43,7 @@ class Rollback:
         PreconditionFailed, with the present pack as it is, when another pack was written meanwhile.
         """
         domain, generation = self.present.domain, self.present.generation + 1
-        # The new object is the first one.
-        frames = tuple(replace(frame, number=frame.number + 1) for frame in self.table.frames)
-        table = FrameTable(((new_object(generation), 0), *self.table.objects), frames)
+        table = replace(self.table, objects=(*self.table.objects, (new_object(generation), 0)))
         manifest = replace(
             self.former,
             generation=generation,

@@ -7,14 +7,16 @@ import shutil
 import time
 from collections import namedtuple
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from app.pack import database, kept_databases
+from app.pack import database, frames, kept_databases
 from app.pack.fetch import fetch_pack
-from app.pack.frames import FRAME_SIZE
-from app.pack.kept_databases import MAX_AGE, KeptDatabases
+from app.pack.frames import FRAME_SIZE, sha256
+from app.pack.kept_databases import MAX_AGE, KeptDatabases, has_version
 from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from tests.packs import check_index, put
@@ -68,6 +70,37 @@ def test_a_packer_fetches_no_frame_of_its_own_former_pack(site: CountingStore, w
     assert fetched_bytes(site, 1, work) < without_frames(site)
     assert not pack_incremental(site, DOMAIN, work=work).written
     assert fetched_bytes(site, 2, work) < without_frames(site)
+
+
+def test_an_update_hashes_the_frames_that_it_wrote_and_no_others(
+    site: CountingStore, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Mock(wraps=sha256)
+    monkeypatch.setattr(frames, "sha256", counted)
+    for number in range(6):
+        put(site, long(number, f"changed {number}"), long(60 + number, "new"))
+        counted.reset_mock()
+        assert pack_incremental(site, DOMAIN, work=work).written
+        kept = work / "kept" / f"{DOMAIN}.sqlite"
+        assert 0 < counted.call_count < kept.stat().st_size / FRAME_SIZE
+        assert fetch_pack(site, DOMAIN, tmp_path).read_bytes() == kept.read_bytes()
+
+
+def test_a_kept_database_is_hashed_once_a_day_and_after_a_start_of_the_system(
+    site: CountingStore, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, version = work / "kept" / f"{DOMAIN}.sqlite", read_manifest(site, DOMAIN).sha256
+    assert has_version(kept, version)
+    assert not has_version(kept, "0" * 64)
+    with monkeypatch.context() as patch:
+        (tmp_path / "boot_id").write_text("another")
+        patch.setattr(kept_databases, "_BOOT_ID", tmp_path / "boot_id")
+        assert not has_version(kept, version)
+        patch.setattr(kept_databases, "_BOOT_ID", tmp_path / "missing")
+        assert not has_version(kept, version)
+    monkeypatch.setattr(kept_databases, "datetime", Mock(now=lambda zone: datetime.now(zone) + timedelta(days=1)))
+    assert not has_version(kept, version)
+    assert fetched_bytes(site, 1, work) < without_frames(site)
 
 
 @pytest.mark.parametrize("damage", [damaged, truncated, longer, of_something_else, Path.unlink])

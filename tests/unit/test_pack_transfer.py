@@ -197,10 +197,11 @@ def test_a_searcher_that_missed_fifty_generations_catches_up_by_frames(store: Co
     assert 51 * FRAME_SIZE < counts[1] < 52 * FRAME_SIZE
 
 
-# In the first case, the fifth has all frames, for the fourth used four small objects. In the second case none is small.
-# In both, the sixth has all frames, for it uses less than half.
+# In the first case, the fifth has all frames, for the fourth used four small objects. The sixth has all, for it uses
+# less than half. In the second case, two frames are an object. None is small, and the sixth uses two of them wholly.
 @pytest.mark.parametrize(
-    ("object_size", "expected"), [(publishing.OBJECT_SIZE, [1, 2, 3, 4, 1, 1]), (2 * FRAME_SIZE, [1, 2, 3, 4, 5, 1])]
+    ("object_size", "expected"),
+    [(publishing.OBJECT_SIZE, [1, 2, 3, 4, 1, 1]), (2 * FRAME_SIZE + 100, [5, 6, 6, 7, 7, 5])],
 )
 def test_all_frames_are_written_again_when_too_few_bytes_or_too_many_small_objects_are_used(
     store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, object_size: int, expected: list[int]

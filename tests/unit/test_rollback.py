@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.errors import ActRefused, PreconditionFailed
-from app.pack import database, fetch, frames
+from app.pack import database, fetch, frames, publish
 from app.pack.fetch import fetch_pack, fetch_pack_to, read_table, write_database
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.packer import pack_full, pack_incremental
@@ -231,6 +233,42 @@ def test_a_rollback_that_is_killed_at_any_request_leaves_one_of_both_versions(
     age(store)
     update(store, "later")
     assert objects(store) == used(store)
+
+
+def test_a_packer_that_was_stopped_before_it_collects_deletes_no_frame_of_a_later_packer(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long the later packer has been at work: its frames count as old enough at once.
+    monkeypatch.setattr(publish, "RETENTION", timedelta(0))
+    stopped, goes_on = threading.Event(), threading.Event()
+
+    class Stopped(FolderStore):
+        """Stops after the manifest is written."""
+
+        def put(self, key: str, *args: Any, **options: Any) -> str:
+            etag = super().put(key, *args, **options)
+            if key == manifest_key(DOMAIN):
+                stopped.set()
+                assert goes_on.wait(60)
+            return etag
+
+    class Overtaken(FolderStore):
+        """Lets the other packer go on before the manifest is written."""
+
+        def put(self, key: str, *args: Any, **options: Any) -> str:
+            if key == manifest_key(DOMAIN):
+                goes_on.set()
+                other.join()
+            return super().put(key, *args, **options)
+
+    put(store, text(1, "first"))
+    other = threading.Thread(target=pack_incremental, args=(Stopped(store.root), DOMAIN))
+    other.start()
+    assert stopped.wait(60)
+    put(store, text(2, "second"))
+    assert pack_incremental(Overtaken(store.root), DOMAIN).changed == 1
+    assert not other.is_alive()
+    check_kept(store, tmp_path)
 
 
 #: What may happen at once. A packer finds a page that has changed.
