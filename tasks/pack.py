@@ -23,7 +23,7 @@ from app.pack.manifest import is_announced, note_announced, read_manifest
 from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
 from app.redis_state.lease import lease
-from app.storage.layout import content_key, list_pages, may_be_page
+from app.storage.layout import content_key, list_ids, may_be_page
 from app.storage.layout import page_id as page_id_of
 from tasks.base import DomainTask, context, domain_of, task
 from tasks.notify import publish_events
@@ -81,7 +81,7 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
     crawl, store, domain = recorded.record, context().store, recorded.record.domain
     start = recorded.entries.get(page_id_of(canonical_key(crawl.start_url)))
     left_out = (
-        find_left_out(store, domain, list_pages(store, domain), recorded.entries, recorded.closed)
+        find_left_out(store, domain, list_ids(store, domain), recorded.entries, recorded.closed)
         if recorded.closed
         else ()
     )

@@ -29,7 +29,7 @@ from app.crawl.reports.crawl_report import CrawlReport, read_report
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import Target
 from app.errors import ObjectDamaged, PreconditionFailed, SecretMissing
-from app.storage.layout import list_pages
+from app.storage.layout import list_ids
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class CrawlRecords:
             self.flush(record.ref)
             since = former.lines if record.id == former.record.id else 0
             found.update(entry.page_id for entry in read_entries(self._store, record.ref, since=since, unread=unread))
-        return set(list_pages(self._store, former.record.domain)) if unread else found
+        return list_ids(self._store, former.record.domain) if unread else found
 
     def flush(self, ref: CrawlRef) -> None:
         """Write the lines of a crawl that wait in Redis, if any, to the store. Others may do so at the same time."""

@@ -105,7 +105,7 @@ def packed_links(page: Page) -> bytes:
 
 def count_all(database: sqlite3.Connection) -> None:
     """Count the link texts of all pages of a new pack."""
-    rows = database.execute("SELECT object, url, key FROM pages").fetchall()
+    rows = database.execute("SELECT object, url, key FROM pages")
     database.executemany(_NOTE_ADDRESS, (address for row in rows for address in _addresses(*row)))
     counted: _Counts = {}
     for url, key, links in database.execute(_ALL_LINKS):

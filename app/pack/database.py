@@ -92,7 +92,7 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
 
 def note_written_pages(database: sqlite3.Connection) -> None:
     """Let `written_ranges` know which pages of the file are written from now on: SQLite collects them in its WAL."""
-    database.executescript("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;")
+    database.executescript("PRAGMA main.journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;")
 
 
 def written_ranges(database: sqlite3.Connection) -> list[range]:
@@ -105,7 +105,7 @@ def written_ranges(database: sqlite3.Connection) -> list[range]:
         while page := wal.read(_WAL_PAGE_HEADER):
             numbers.add(int.from_bytes(page[:4]))
             wal.seek(size, os.SEEK_CUR)
-    database.execute("PRAGMA journal_mode = OFF")
+    database.execute("PRAGMA main.journal_mode = OFF")
     return [range((number - 1) * size, number * size) for number in sorted(numbers)]
 
 

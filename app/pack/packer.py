@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from app.pack import database as db
 from app.pack.fetch import require_space
 from app.pack.frames import hashes_after, hashes_of
 from app.pack.kept_databases import KeptDatabases, note_version
+from app.pack.listing import Listing, forget_tombstones
 from app.pack.manifest import Manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
@@ -26,7 +27,7 @@ from app.pack.publish import PreviousPack, download_previous, find_previous, is_
 from app.pack.quality import reserve_ids
 from app.pack.stored_pages import StoredContent, delete_tombstones, find_vanished, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
-from app.storage.layout import list_pages
+from app.storage.layout import content_key, list_pages
 from app.storage.store import ObjectStore, Stat
 
 #: Bytes of database for each byte of stored JSON (1.5 measured, rounded up), for the database and its compact copy.
@@ -111,6 +112,11 @@ class PackRun:
         latest = next((path for path in (self._compact, self._former) if path.exists()), None)
         if latest is not None:
             self.kept.keep(self.domain, latest)
+
+    def list_stored(self, *, wanted: Collection[str] | None = None) -> Listing:
+        """List the stored content; `wanted` are the ids of pages that are packed, None for all."""
+        ids = None if wanted is None else frozenset(wanted)
+        return Listing(self.work / "listing.sqlite", self.domain, list_pages(self.store, self.domain), wanted=ids)
 
     def describe(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> None:
         """Write the entries of `meta` that describe the pack, which replaces `previous`."""
@@ -202,12 +208,10 @@ def pack_full(
         raise InvalidMessage(f"began {plan.began}: has no time zone")
     with _start(store, domain, "full", work, kept_bytes) as run:
         previous = find_previous(store, domain) if force else run.download_previous()
-        listed = list_pages(store, domain)
-        wanted = listed.keys() if plan.page_ids is None else frozenset(plan.page_ids)
-        packed = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
-        unmet = {page_id: stat for page_id, stat in listed.items() if page_id not in packed}
+        listing = run.list_stored(wanted=plan.page_ids)
+        unmet = listing.stats(packed=False)
         vanished, tombstones = find_vanished(store, unmet, began=plan.began) if plan.began else ([], [])
-        with _full_database(run, previous, packed) as (database, counts):
+        with _full_database(run, previous, listing) as (database, counts):
             if counts is not None and not counts and plan.crawl_id and not vanished and previous.manifest is not None:
                 delete_tombstones(store, domain, {each.page_id: each.etag for each in tombstones})
                 return run.result(previous.manifest, counts, written=False)
@@ -217,7 +221,7 @@ def pack_full(
                 raise PackRefused(
                     f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
                 )
-            rows.forget_tombstones(database, listed)
+            forget_tombstones(database)
             rows.note_tombstones(database, tombstones)
             noted = rows.noted_tombstones(database)
             manifest = run.publish(database, previous, crawl_id=plan.crawl_id, is_new=counts is None)
@@ -242,12 +246,12 @@ def pack_incremental(
     """
     with _start(store, domain, "incremental", work, kept_bytes) as run:
         previous = run.download_previous()
-        listed = list_pages(store, domain)
+        listing = run.list_stored()
         if previous.path is not None and previous.manifest is not None:
-            updated = _update(run, previous, previous.path, previous.manifest, listed, deletions=deletions)
+            updated = _update(run, previous, previous.path, previous.manifest, listing, deletions=deletions)
             if updated is not None:
                 return updated
-        with _new_database(run, listed) as database:
+        with _new_database(run, listing) as database:
             pages = rows.count(database)
             if not pages and not previous.pages:
                 seconds = time.monotonic() - run.started
@@ -262,7 +266,7 @@ def _update(
     previous: PreviousPack,
     path: Path,
     present: Manifest,
-    listed: Mapping[str, Stat],
+    listing: Listing,
     *,
     deletions: bool,
 ) -> PackResult | None:
@@ -271,10 +275,11 @@ def _update(
     Return None, with nothing published, where pages that came and went have used up the row ids.
     """
     with db.open_for_update(path) as database:
-        changed, deleted = rows.difference(database, listed)
+        listing.attach(database)
+        changed, deleted = listing.difference(database)
         if not changed and not deleted:
             return run.result(present, rows.RowCounts(0, 0, 0), written=False)
-        counts = _apply(run, database, present, listed, changed, deleted, deletions=deletions)
+        counts = _apply(run, database, present, changed, deleted, deletions=deletions)
         if counts is None:
             return None
         if not counts:
@@ -287,7 +292,6 @@ def _apply(
     run: PackRun,
     database: sqlite3.Connection,
     present: Manifest,
-    listed: Mapping[str, Stat],
     changed: Sequence[Stat],
     deleted: Collection[str],
     *,
@@ -301,17 +305,18 @@ def _apply(
     run.require_space(SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
     db.note_written_pages(database)
     with db.transaction(database):
-        counts = rows.apply(database, read_pages(run.store, changed), deleted, deletions=deletions)
+        contents = read_pages(run.store, (stat.key for stat in changed))
+        counts = rows.apply(database, contents, deleted, deletions=deletions)
         if counts and are_ids_spent(database):
             return None
         if counts:
-            complete.derive_changed(database, lambda ids: _read_again(run.store, listed, ids), counts.total)
+            complete.derive_changed(database, lambda ids: _read_again(run, ids), counts.total)
     return counts
 
 
 @contextmanager
 def _full_database(
-    run: PackRun, previous: PreviousPack, packed: Mapping[str, Stat]
+    run: PackRun, previous: PreviousPack, listing: Listing
 ) -> Iterator[tuple[sqlite3.Connection, rows.RowCounts | None]]:
     """Open a database with the rows of exactly these pages, and what differs from `previous`; None for a new one.
 
@@ -319,18 +324,19 @@ def _full_database(
     """
     if previous.path is not None and previous.manifest is not None:
         with db.open_for_update(previous.path) as database:
-            changed, deleted = rows.difference(database, packed)
+            listing.attach(database)
+            changed, deleted = listing.difference(database)
             if not complete.is_worn(database, len(changed) + len(deleted)):
-                counts = _apply(run, database, previous.manifest, packed, changed, deleted)
+                counts = _apply(run, database, previous.manifest, changed, deleted)
                 if counts is not None:
                     yield database, counts
                     return
-    with _new_database(run, packed) as database:
+    with _new_database(run, listing) as database:
         yield database, None
 
 
-def _read_again(store: ObjectStore, listed: Mapping[str, Stat], page_ids: Iterable[str]) -> Iterator[StoredContent]:
-    return read_pages(store, (listed[page_id] for page_id in page_ids if page_id in listed))
+def _read_again(run: PackRun, page_ids: Iterable[str]) -> Iterator[StoredContent]:
+    return read_pages(run.store, (content_key(run.domain, page_id) for page_id in page_ids))
 
 
 @contextmanager
@@ -345,13 +351,14 @@ def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None, k
 
 
 @contextmanager
-def _new_database(run: PackRun, packed: Mapping[str, Stat]) -> Iterator[sqlite3.Connection]:
-    """Create a database with the rows of these pages and all that is derived from them."""
-    run.require_space(SPACE_FACTOR * sum(stat.size for stat in packed.values()) + EMPTY_SIZE)
+def _new_database(run: PackRun, listing: Listing) -> Iterator[sqlite3.Connection]:
+    """Create a database with the rows of the listed pages that are packed, and all that is derived from them."""
+    run.require_space(SPACE_FACTOR * listing.size + EMPTY_SIZE)
     with db.create(run.work / "new.sqlite") as database:
+        listing.attach(database)
         with db.transaction(database):
-            reserve_ids(database, len(packed))
-            rows.load(database, read_pages(run.store, packed.values()))
+            reserve_ids(database, listing.count)
+            rows.load(database, read_pages(run.store, (stat.key for stat in listing.stats(packed=True))))
             complete.derive_all(database)
         yield database
 

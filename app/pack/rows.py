@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -13,7 +13,6 @@ from app.pack.repeated import lines_of, note_lines
 from app.pack.stored_pages import StoredContent
 from app.storage.layout import MAX_HEADINGS, Page, Tombstone
 from app.storage.page_parts import HEADINGS
-from app.storage.store import Stat
 from app.text.names import shown_term
 
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
@@ -78,23 +77,6 @@ def note_tombstones(database: sqlite3.Connection, tombstones: Iterable[StoredCon
 def noted_tombstones(database: sqlite3.Connection) -> dict[str, str]:
     """Return the ETags of the recorded tombstones by page id."""
     return dict(database.execute("SELECT object, etag FROM gone"))
-
-
-def forget_tombstones(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> None:
-    """Remove the recorded tombstones that the store does not have any more."""
-    absent = noted_tombstones(database).keys() - listed.keys()
-    database.executemany("DELETE FROM gone WHERE object = ?", [(page_id,) for page_id in absent])
-
-
-def difference(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> tuple[list[Stat], list[str]]:
-    """Compare a listing with the rows and the recorded tombstones, by ETag.
-
-    Return the objects that differ, and the page ids of rows without an object.
-    """
-    rows: dict[str, str] = dict(database.execute("SELECT object, etag FROM pages"))
-    tombstones = noted_tombstones(database)
-    changed = [stat for name, stat in listed.items() if stat.etag not in {rows.get(name), tombstones.get(name)}]
-    return changed, [name for name in rows if name not in listed]
 
 
 def apply(

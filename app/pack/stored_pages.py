@@ -46,12 +46,12 @@ class StoredContent:
     content: Page | Tombstone
 
 
-def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredContent]:
+def read_pages(store: ObjectStore, keys: Iterable[str]) -> Iterator[StoredContent]:
     """Yield pages and tombstones in the order given, holding few of them in memory at a time.
 
     Deleted and damaged objects are left out.
     """
-    for key, stored in read_objects(store, (stat.key for stat in stats)):
+    for key, stored in read_objects(store, keys):
         if stored is None:
             continue
         content = readable(store, key, stored, _content_of)
@@ -88,18 +88,18 @@ def _content_of(key: str, data: bytes) -> Page | Tombstone:
 
 
 def find_vanished(
-    store: ObjectStore, unmet: Mapping[str, Stat], *, began: datetime
+    store: ObjectStore, unmet: Iterable[Stat], *, began: datetime
 ) -> tuple[list[tuple[Stat, Tombstone]], list[StoredContent]]:
     """Read what a complete crawl did not meet. Return the pages to replace, and the present tombstones.
 
     Each page comes as it was listed, with the tombstone to write in its place.
-    `unmet` is listed content by page id. What was written since the crawl began is left out: it has not vanished.
+    What was written since the crawl began is left out: it has not vanished.
     """
-    older = []
-    for stat in unmet.values():
+    older = {}
+    for stat in unmet:
         latest = stat.modified if stat.modified.microsecond else stat.modified + _TIME_RESOLUTION
         if latest < began:
-            older.append(stat)
+            older[stat.key] = stat
     vanished, tombstones = [], []
     for stored in read_pages(store, older):
         if isinstance(stored.content, Tombstone):
@@ -107,7 +107,7 @@ def find_vanished(
         else:
             page = stored.content
             tombstone = Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="vanished")
-            vanished.append((unmet[stored.page_id], tombstone))
+            vanished.append((older[content_key(page.domain, stored.page_id)], tombstone))
     return vanished, tombstones
 
 

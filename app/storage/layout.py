@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -136,10 +136,17 @@ def id_in_key(object_key: str) -> str:
     return object_key.rpartition("/")[2].removesuffix(_PAGE_SUFFIX)
 
 
-def list_pages(store: ObjectStore, domain: str) -> dict[str, Stat]:
-    """Return the stored pages and tombstones of a domain by page id, in key order."""
-    listed = ((id_in_key(stat.key), stat) for stat in store.list(content_prefix(domain)))
-    return {name: stat for name, stat in listed if stat.key == content_key(domain, name)}
+def list_pages(store: ObjectStore, domain: str) -> Iterator[Stat]:
+    """Yield the stored pages and tombstones of a domain in key order."""
+    prefix = content_prefix(domain)
+    for stat in store.list(prefix):
+        if stat.key.endswith(_PAGE_SUFFIX) and "/" not in stat.key[len(prefix) :] and stat.key.isprintable():
+            yield stat
+
+
+def list_ids(store: ObjectStore, domain: str) -> set[str]:
+    """Return the page ids of a domain's stored pages and tombstones."""
+    return {id_in_key(stat.key) for stat in list_pages(store, domain)}
 
 
 def frames_prefix(domain: str) -> str:

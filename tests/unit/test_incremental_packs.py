@@ -18,7 +18,7 @@ from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
 from app.storage.folder import FolderStore
-from app.storage.layout import CONTENT_PREFIX, Page, content_key, id_in_key, list_pages, page_id
+from app.storage.layout import CONTENT_PREFIX, Page, content_key, id_in_key, list_ids, page_id
 from app.storage.page_parts import Block, PageLink, Term, body_of
 from app.storage.store import ObjectStore, StoredObject
 from tests.packs import check_index, gone, page, put
@@ -162,7 +162,7 @@ def test_a_full_pack_reads_only_pages_that_changed_or_vanished_and_equals_one_of
     pack_full(store, DOMAIN, FullPackPlan(crawl_id="first"), work=tmp_path)
     put(store, long(0, "other words"), long(40, "new words"))
     changed, vanished, new = (page_id(f"https://{DOMAIN}/{number}") for number in (0, 39, 40))
-    crawled = [each for each in list_pages(store, DOMAIN) if each != vanished]
+    crawled = [each for each in list_ids(store, DOMAIN) if each != vanished]
     plan = FullPackPlan(crawl_id="second", page_ids=crawled, began=datetime.now(UTC) + timedelta(hours=1))
     store.read.clear()
     assert pack_full(store, DOMAIN, plan, work=tmp_path).removed == 1

@@ -32,7 +32,7 @@ from app.storage.layout import (
     frames_key,
     frames_prefix,
     from_json,
-    list_pages,
+    list_ids,
     manifest_key,
     page_id,
     to_json,
@@ -205,12 +205,12 @@ class TestFull:
             store.read.clear()
             pack_full(store, DOMAIN, plan(names, crawl=str(crawl)))
             read.append(sum(key.startswith("content/") for key in store.read))
-            kept.append(len(list_pages(store, DOMAIN)))
+            kept.append(len(list_ids(store, DOMAIN)))
             assert len(site.paths()) == 20
         assert read == [20, 40, 60, 60, 60, 60]
         assert kept == [20, 40, 40, 40, 40, 40]
         pack_full(store, DOMAIN)
-        assert len(list_pages(store, DOMAIN)) == 20
+        assert len(list_ids(store, DOMAIN)) == 20
         assert changes(site.increment()) == (False, 20, 0, 0, 0)
 
     def test_a_page_that_comes_back_while_its_tombstone_is_deleted_stays(self, site: StoredSite) -> None:

@@ -122,7 +122,7 @@ def test_only_objects_with_the_name_of_a_page_are_listed(tmp_path: Path) -> None
     store = folder_store(tmp_path)
     for name in ("a.json", "b.txt", "c/a.json", "d"):
         store.put(f"content/{DOMAIN}/{name}", name.encode())
-    assert [stat.key for stat in list_pages(store, DOMAIN).values()] == [content_key(DOMAIN, "a")]
+    assert [stat.key for stat in list_pages(store, DOMAIN)] == [content_key(DOMAIN, "a")]
 
 
 def test_the_documents_name_every_field_of_a_stored_page() -> None:

@@ -1,0 +1,94 @@
+"""The stored pages and tombstones of a domain as listed, in a file: memory does not grow with their number."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from app.storage.layout import content_key, id_in_key
+from app.storage.store import Stat
+
+_SCHEMA: Final = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE listed (
+    object TEXT PRIMARY KEY, etag TEXT NOT NULL, size INTEGER NOT NULL, modified TEXT NOT NULL,
+    is_packed INTEGER NOT NULL
+) WITHOUT ROWID;
+BEGIN;
+"""
+_NOTE: Final = "INSERT INTO listed (object, etag, size, modified, is_packed) VALUES (?, ?, ?, ?, ?)"
+_TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM listed WHERE is_packed"
+_STATS: Final = "SELECT object, etag, size, modified FROM listed WHERE is_packed = ? ORDER BY object"
+#: Of rows: what was listed in place of them, with another ETag or none.
+_DIFFERING: Final = """
+SELECT pages.object, found.etag, found.size, found.modified
+FROM pages LEFT JOIN listing.listed AS found ON found.object = pages.object AND found.is_packed
+WHERE found.etag IS NOT pages.etag
+"""
+_WITHOUT_ROW: Final = """
+SELECT object, etag, size, modified FROM listing.listed AS found
+WHERE is_packed AND NOT EXISTS (SELECT 1 FROM pages WHERE pages.object = found.object)
+"""
+_TOMBSTONE: Final = "SELECT etag FROM gone WHERE object = ?"
+_FORGET_TOMBSTONES: Final = "DELETE FROM gone WHERE object NOT IN (SELECT object FROM listing.listed)"
+
+
+class Listing:
+    """The listed content of a domain, of which those are packed that belong into the pack: all, or the wanted ones.
+
+    `count` and `size` are the number of these and their bytes.
+    """
+
+    def __init__(self, path: Path, domain: str, stats: Iterable[Stat], *, wanted: Collection[str] | None) -> None:
+        """Write the file at `path`. `wanted` are page ids, None for all."""
+        self._domain, self._path = domain, path
+        with self._reading() as database:
+            database.executescript(_SCHEMA)
+            database.executemany(_NOTE, (_row(stat, wanted) for stat in stats))
+            database.execute("COMMIT")
+            self.count, self.size = database.execute(_TOTALS).fetchone()
+
+    def attach(self, database: sqlite3.Connection) -> None:
+        """Let statements of a pack's connection read the file."""
+        database.execute("ATTACH ? AS listing", (str(self._path),))
+
+    def stats(self, *, packed: bool) -> Iterator[Stat]:
+        """Yield what is packed, or all else, in key order."""
+        with self._reading() as database:
+            for columns in database.execute(_STATS, (packed,)):
+                yield self._stat(*columns)
+
+    def difference(self, database: sqlite3.Connection) -> tuple[list[Stat], list[str]]:
+        """Compare what is packed with the rows and the recorded tombstones of a pack that has it attached, by ETag.
+
+        Return the objects that differ, in key order, and the page ids of rows without an object.
+        """
+        differing = database.execute(_DIFFERING).fetchall()
+        deleted = sorted(page_id for page_id, etag, *_ in differing if etag is None)
+        changed = [
+            self._stat(page_id, etag, size, modified)
+            for page_id, etag, size, modified in (*differing, *database.execute(_WITHOUT_ROW))
+            if etag is not None and database.execute(_TOMBSTONE, (page_id,)).fetchone() != (etag,)
+        ]
+        return sorted(changed, key=lambda stat: stat.key), deleted
+
+    def _stat(self, page_id: str, etag: str, size: int, modified: str) -> Stat:
+        return Stat(content_key(self._domain, page_id), etag, size, datetime.fromisoformat(modified))
+
+    def _reading(self) -> closing[sqlite3.Connection]:
+        return closing(sqlite3.connect(self._path, isolation_level=None))
+
+
+def forget_tombstones(database: sqlite3.Connection) -> None:
+    """Remove the recorded tombstones that the listing, which is attached, does not have any more."""
+    database.execute(_FORGET_TOMBSTONES)
+
+
+def _row(stat: Stat, wanted: Collection[str] | None) -> tuple[Any, ...]:
+    page_id = id_in_key(stat.key)
+    return page_id, stat.etag, stat.size, stat.modified.isoformat(), wanted is None or page_id in wanted
