@@ -7,13 +7,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from app.pack import anchors, groups, repeated
-from app.text.languages import LANGUAGE_SAMPLE, algorithm_of, detect_language
+from app.text.languages import algorithm_of, detect_language
 from app.text.lines import lines_in, without_ends
 from app.text.variants import VariantsByAlgorithm, remembered_variants
 
-_ALL_NAMES: Final = f"""
-SELECT id, object, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, {LANGUAGE_SAMPLE}) FROM pages
-"""  # noqa: S608 (ours)
+_ALL_NAMES: Final = "SELECT id, object, lang, title, headings, anchors, name_forms, inlinks FROM pages"
 _NEXT_NAMES: Final = f"{_ALL_NAMES} WHERE id > ? ORDER BY id LIMIT 1000"
 _CHANGED_NAMES: Final = f"{_ALL_NAMES} WHERE id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE object = ?"
@@ -24,7 +22,7 @@ _UPDATE_TEXT: Final = "UPDATE pages SET lang = ?, body = ?, body_forms = ?, text
 
 def body_forms(variants: VariantsByAlgorithm, *, lang: str, description: str, body: str) -> str:
     """Return the forms of the words of a page's text."""
-    return variants[algorithm_of(lang, body[:LANGUAGE_SAMPLE])].of(f"{description}\n{body}")
+    return variants[algorithm_of(lang)].of(f"{description}\n{body}")
 
 
 def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeated_lines: frozenset[int]) -> None:
@@ -64,8 +62,8 @@ def _join(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None
     """Write what differs."""
     joiner = anchors.Joiner(database)
     variants = remembered_variants()
-    for page, page_id, lang, title, headings, *old, sample in rows:
+    for page, page_id, lang, title, headings, *old in rows:
         texts, inlinks = joiner.joined(page_id)
-        names = variants[algorithm_of(lang, sample)].of(f"{title}\n{headings}\n{texts}")
+        names = variants[algorithm_of(lang)].of(f"{title}\n{headings}\n{texts}")
         if [texts, names, inlinks] != old:
             database.execute(_UPDATE, (texts, names, inlinks, page))

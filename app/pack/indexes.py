@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
-from app.text.languages import LANGUAGE_SAMPLE, algorithm_of
+from app.text.languages import algorithm_of
 from app.text.titles import without_site_name
 from app.text.variants import remembered_variants
 
@@ -160,7 +160,7 @@ class IndexWriter:
     def _entries(self, row: IndexedRow | None) -> _Entries | None:
         if row is None or row.hidden:
             return None
-        algorithm = algorithm_of(row.lang, row.body[:LANGUAGE_SAMPLE])
+        algorithm = algorithm_of(row.lang)
         if algorithm not in self._stemmers:
             algorithm = next(iter(self._stemmers), "")
         variants = self._variants[algorithm]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.pack import versions
-from app.text.languages import LANGUAGE_SAMPLE, algorithm_of
+from app.text.languages import algorithm_of
 from app.text.titles import site_names
 
 #: Share of the pages that must have changed.
@@ -22,7 +22,7 @@ _LEAST_SHARE: Final = 0.05
 _MAX_ALGORITHMS: Final = 3
 
 _VISIBLE_TITLES: Final = "SELECT title, lang FROM pages WHERE NOT hidden"
-_SAMPLES: Final = f"SELECT lang, substr(body, 1, {LANGUAGE_SAMPLE}) FROM pages"  # noqa: S608 (ours)
+_ALL_LANGUAGES: Final = "SELECT lang FROM pages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def are_due(changes: int, pages: int) -> bool:
 
 
 def _stemmers(database: sqlite3.Connection) -> tuple[str, ...]:
-    counts = Counter(algorithm_of(lang, sample) for lang, sample in database.execute(_SAMPLES))
+    counts = Counter(algorithm_of(lang) for (lang,) in database.execute(_ALL_LANGUAGES))
     least = _LEAST_SHARE * counts.total()
     frequent = (name for name, pages in counts.items() if name and pages >= least)
     return tuple(sorted(frequent, key=lambda name: (-counts[name], name))[:_MAX_ALGORITHMS])

@@ -156,7 +156,7 @@ class TestFull:
             "ordered": "1",
             "stemmers": "english",
             "site_name": "",
-            "language": "",
+            "language": "en",
             "repeated_lines": "",
             "changes": "0",
             "updated": "0",

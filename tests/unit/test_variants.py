@@ -39,11 +39,9 @@ def test_a_typed_word_stands_for_its_stems_or_its_pairs_of_characters() -> None:
     assert forms_of("全体", ["english"]) == forms_of("x" * 99, ["english"]) == ()
 
 
-def test_the_language_is_the_declared_one_or_else_that_of_the_stop_words() -> None:
-    assert algorithm_of("de-AT", "the of and to") == "german"
-    assert algorithm_of("", "This is the text of a page that has no language") == "english"
-    assert algorithm_of("", "Comment ajouter une bordure à la photo et au texte") == "french"
-    assert algorithm_of("ja", "全体") == algorithm_of("", "x1 y2 z3") == ""
+def test_a_page_is_stemmed_by_the_algorithm_of_its_language() -> None:
+    assert algorithm_of("de-AT") == "german"
+    assert algorithm_of("ja") == algorithm_of("") == ""
 
 
 def test_a_stop_word_of_another_language_counts_with_a_second_one() -> None:
@@ -102,6 +100,42 @@ def test_a_sentence_shows_its_language(lang: str) -> None:
 )
 def test_a_short_text_numbers_and_code_have_no_language(text: str) -> None:
     assert detect_language(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "lang"),
+    [
+        ("This is about the text of a page", "en"),
+        ("La couleur des bords de la page", "fr"),
+        ("de la", ""),  # French and Spanish.
+        ("The command", ""),
+    ],
+)
+def test_a_short_text_has_the_language_of_two_stop_words(text: str, lang: str) -> None:
+    assert detect_language(text) == lang
+
+
+#: Their stop words are those of English or Dutch in part, or not known at all.
+SIMILAR = {
+    "da": "Kommandoen kopierer alle filer i en mappe til et andet sted, og den er god at have for at flytte dem op i "
+    "en anden mappe. Det er det samme som at flytte dem, men de er der i to mapper, og en af dem er en kopi.",
+    "ca": "L'ordre copia tots els fitxers d'una carpeta a un altre lloc i en conserva els permisos. No és el mateix "
+    "que moure la carpeta, que ja no és al lloc on era; si la còpia és al mateix lloc, no es pot fer.",
+    "ga": "Déanann an t-ordú cóip de na comhaid as an bhfillteán a chur in áit eile agus is é sin an rud is fearr a "
+    "dhéanamh. Is an rud céanna é a bheith ag bogadh an fhillteáin, ach níl an fillteán san áit a raibh sé.",
+}
+
+
+@pytest.mark.parametrize("lang", SIMILAR)
+def test_stop_words_of_other_languages_do_not_decide(lang: str) -> None:
+    assert detect_language(SIMILAR[lang]) == lang
+
+
+def test_stop_words_show_a_technical_text_of_which_the_model_is_unsure() -> None:
+    name = "boost::mpi::all_to_all(const communicator & comm, const std::vector< T > & in_values) "
+    text = f"Function {name * 2} Send data from every process to every other process with a call of the function."
+    assert detect_language(text) == "en"
+    assert detect_language(name * 2) == ""
 
 
 @given(st.text(max_size=300))
