@@ -99,15 +99,15 @@ def find_vanished(
     for stat in unmet:
         latest = stat.modified if stat.modified.microsecond else stat.modified + _TIME_RESOLUTION
         if latest < began:
-            older[stat.key] = stat
+            older[id_in_key(stat.key)] = stat
     vanished, tombstones = [], []
-    for stored in read_pages(store, older):
+    for stored in read_pages(store, (stat.key for stat in older.values())):
         if isinstance(stored.content, Tombstone):
             tombstones.append(stored)
         else:
             page = stored.content
             tombstone = Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="vanished")
-            vanished.append((older[content_key(page.domain, stored.page_id)], tombstone))
+            vanished.append((older[stored.page_id], tombstone))
     return vanished, tombstones
 
 

@@ -194,6 +194,14 @@ class TestFull:
         assert changes(site.increment()) == (False, 2, 0, 0, 0)
         assert site.paths() == ["/a", "/b"]
 
+    def test_a_page_that_another_program_stored_with_another_domain_vanishes_too(self, site: StoredSite) -> None:
+        site.put(page("a"))
+        foreign = replace(page("b"), domain="another.example")
+        site.store.put(content_key(DOMAIN, page_id(foreign.canonical_key)), to_json(foreign))
+        site.full("ab")
+        assert changes(site.full("a")) == (True, 1, 1, 0, 1)
+        assert site.paths() == ["/a"]
+
     def test_tombstones_end_so_that_the_cost_of_a_pack_does_not_grow_with_the_number_of_crawls(
         self, site: StoredSite, tmp_path: Path
     ) -> None:
