@@ -10,7 +10,7 @@ import hashlib
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -48,10 +48,19 @@ ON CONFLICT (target, text, fragment) DO UPDATE SET pages = pages + excluded.page
     own = own + excluded.own
 """
 _FORGET: Final = "DELETE FROM link_texts WHERE target = ? AND text = ? AND fragment = ? AND pages <= 0 AND own <= 0"
-_TEXTS: Final = "SELECT text, sum(first_of_text), sum(first_of_page) FROM link_texts WHERE target = ? GROUP BY text"
-_NAMES: Final = "SELECT text, fragment, pages FROM link_texts WHERE target = ?"
+#: Link texts with the pages that their addresses lead to: one that is the key of another page leads there.
+_LEADING: Final = """
+FROM addresses AS own JOIN link_texts ON target = own.address
+WHERE NOT EXISTS (
+    SELECT 1 FROM addresses AS other
+    WHERE other.address = own.address AND (other.is_other, other.object) < (own.is_other, own.object)
+)
+"""
+_JOINED: Final = f"SELECT text, sum(first_of_text), sum(first_of_page) {_LEADING} AND own.object = ? GROUP BY text"
+_NAMES: Final = f"SELECT text, fragment, sum(pages) {_LEADING} AND own.object = ? GROUP BY text, fragment"
+_COMMON: Final = f"SELECT text {_LEADING} AND first_of_text > 0 GROUP BY text HAVING count(DISTINCT own.object) > ?"
+_TEXTS: Final = "SELECT DISTINCT text FROM link_texts WHERE target = ?"
 _TARGETS: Final = "SELECT DISTINCT target FROM link_texts WHERE text = ? AND first_of_text > 0"
-_OF_PAGE: Final = "SELECT address FROM addresses WHERE object = ?"
 _OBJECTS: Final = "SELECT object FROM addresses WHERE address = ? ORDER BY is_other, object"
 
 #: Page id, former URL and key, present URL and key of a row; None if the row is new or removed.
@@ -62,14 +71,10 @@ Address: TypeAlias = int
 Names: TypeAlias = "Counter[tuple[str, str]]"
 
 
-class _LinkText(NamedTuple):
-    target: Address
-    text: str
-    fragment: str
-
-
-#: The last four columns of `link_texts`, by its first three.
-_Counts: TypeAlias = dict[_LinkText, list[int]]
+#: The last four columns of `link_texts`, by its first three: target, text and fragment.
+_Counts: TypeAlias = dict[tuple[Address, str, str], list[int]]
+#: How many pages have an entry of `packed_links`, those of other pages and those of the pages that they lead to.
+_Counted: TypeAlias = "tuple[Counter[str], Counter[str]]"
 
 
 class LinkChanges(NamedTuple):
@@ -107,102 +112,110 @@ def count_all(database: sqlite3.Connection) -> None:
     """Count the link texts of all pages of a new pack."""
     rows = database.execute("SELECT object, url, key FROM pages")
     database.executemany(_NOTE_ADDRESS, (address for row in rows for address in _addresses(*row)))
-    counted: _Counts = {}
+    counted: _Counted = Counter(), Counter()
     for url, key, links in database.execute(_ALL_LINKS):
         _count(counted, url, key, links)
-        if len(counted) > _MAX_COUNTED:
-            _write(database, counted)
-            counted = {}
-    _write(database, counted)
+        if sum(map(len, counted)) > _MAX_COUNTED:
+            _write(database, _link_texts(counted))
+            counted = Counter(), Counter()
+    _write(database, _link_texts(counted))
 
 
 def count_changed(database: sqlite3.Connection) -> LinkChanges:
     """Count the link texts of changed pages again, and return which pages that concerns."""
-    counted: _Counts = {}
+    entries: _Counted = Counter(), Counter()
     for former_url, former_key, former_links, url, key, links in database.execute(_CHANGED_LINKS).fetchall():
         if former_links is not None:
             # A row that links of its own page alone changed has no former row.
-            _count(counted, former_url or url, former_key or key, former_links, times=-1)
+            _count(entries, former_url or url, former_key or key, former_links, times=-1)
         if links is not None:
-            _count(counted, url, key, links)
-    counted = {link: counts for link, counts in counted.items() if any(counts)}
+            _count(entries, url, key, links)
+    counted = {link: counts for link, counts in _link_texts(entries).items() if any(counts)}
     moved = database.execute(_MOVED).fetchall()
     arrived = {address for _, *urls in moved for address in map(address_of, filter(None, urls))}
-    targets = arrived | {link.target for link in counted}
-    texts = {link.text for link in counted} | {text for target in arrived for text in _texts(database, target)}
+    targets = arrived | {target for target, _, _ in counted}
+    texts = {text for _, text, _ in counted} | {text for target in arrived for text in _texts(database, target)}
     concerned = {page for target in targets for page in _objects(database, target)}
     former_names = {page: names_of(database, page) for page in concerned}
-    was_common = {text: _is_common(database, text) for text in texts}
+    was_common = {text: is_common(database, text) for text in texts}
     _move(database, moved)
     _write(database, counted)
     for text, common in was_common.items():
-        if _is_common(database, text) != common:
+        if is_common(database, text) != common:
             targets.update(target for (target,) in database.execute(_TARGETS, (text,)))
     concerned |= {page for target in targets for page in _objects(database, target)}
     return LinkChanges(concerned, former_names)
 
 
-class Joiner:
-    """Joins the anchor texts of pages."""
+def common_texts(database: sqlite3.Connection) -> frozenset[str]:
+    """Return the texts that lead to over MAX_TARGETS pages. To look up each of them takes ten times as long."""
+    return frozenset(text for (text,) in database.execute(_COMMON, (MAX_TARGETS,)))
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-        self._common: dict[str, bool] = {}
 
-    def joined(self, page_id: str) -> tuple[str, int]:
-        """Return the anchor texts of a page, one a line, that of most pages first; and the number of linking pages."""
-        counts: Counter[str] = Counter()
-        linking = 0
-        for target in _own_addresses(self._database, page_id):
-            for text, pages, first in self._database.execute(_TEXTS, (target,)):
-                counts[text] += pages
-                linking += first
-        named = [text for text, pages in counts.items() if pages > 0 and not self._is_common(text)]
-        named.sort(key=lambda text: (-counts[text], text))
-        return "\n".join(named[:MAX_TEXTS])[:MAX_CHARACTERS], linking
+def is_common(database: sqlite3.Connection, text: str) -> bool:
+    """Return whether a text leads to over MAX_TARGETS pages."""
+    pages: set[str] = set()
+    for (target,) in database.execute(_TARGETS, (text,)):
+        pages.update(_objects(database, target)[:1])
+        if len(pages) > MAX_TARGETS:
+            return True
+    return False
 
-    def _is_common(self, text: str) -> bool:
-        if text not in self._common:
-            self._common[text] = _is_common(self._database, text)
-        return self._common[text]
+
+def joined(database: sqlite3.Connection, page_id: str, is_common: Callable[[str], bool]) -> tuple[str, int]:
+    """Return the anchor texts of a page, one a line, that of most pages first; and the number of linking pages.
+
+    `is_common` returns whether a text leads to over MAX_TARGETS pages.
+    """
+    found = database.execute(_JOINED, (page_id,)).fetchall()
+    named = sorted((-pages, text) for text, pages, _ in found if pages > 0 and not is_common(text))
+    return "\n".join(text for _, text in named[:MAX_TEXTS])[:MAX_CHARACTERS], sum(first for *_, first in found)
 
 
 def names_of(database: sqlite3.Connection, page_id: str) -> Names:
     """Return text and fragment of the links to a page, and the number of other pages with each."""
-    names: Names = Counter()
-    for target in _own_addresses(database, page_id):
-        for text, fragment, pages in database.execute(_NAMES, (target,)):
-            names[text, fragment] += pages
-    return names
+    return Counter({(text, fragment): pages for text, fragment, pages in database.execute(_NAMES, (page_id,))})
 
 
-def _count(counted: _Counts, url: str, key: str, packed: bytes, *, times: int = 1) -> None:
-    """Add the link texts of one page, which has this URL and key, or take them away."""
-    for target, names in _entries(packed):
-        is_own = target in (url, key)
-        before = None
+def _count(counted: _Counted, url: str, key: str, packed: bytes, *, times: int = 1) -> None:
+    """Add the entries of one page, which has this URL and key, or take them away."""
+    others, own = counted
+    entries = _entries(packed)
+    own_entries = [entry for entry in entries if entry.startswith((f"{url}\n", f"{key}\n"))]
+    if times < 0:
+        others.subtract(entries)
+    else:
+        others.update(entries)
+    for entry in own_entries:
+        others[entry] -= times
+        own[entry] += times
+
+
+def _entries(packed: bytes) -> list[str]:
+    """Return the entries that `packed_links` packed."""
+    try:
+        return zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace").split("\n\n")
+    except zlib.error:  # Others may write packs, too.
+        return []
+
+
+def _link_texts(counted: _Counted) -> _Counts:
+    """Return the counts of each link text. Many pages have equal entries, so each different one is read once."""
+    others, own = counted
+    counts: _Counts = {}
+    for entry in others:
+        pages, own_pages = others[entry], own[entry]
+        url, *names = entry.split("\n")
+        address, before = address_of(url), None
         different = {(text, fragment) for text, _, fragment in (name.partition("\t") for name in names)}
         for text, fragment in sorted(different):
-            counts = counted.setdefault(_LinkText(address_of(target), text, fragment), [0, 0, 0, 0])
-            if is_own:
-                counts[3] += times
-            else:
-                counts[0] += times
-                counts[1] += times * (text != before)
-                counts[2] += times * (before is None)
+            link = counts.setdefault((address, text, fragment), [0, 0, 0, 0])
+            link[0] += pages
+            link[1] += pages if text != before else 0
+            link[2] += pages if before is None else 0
+            link[3] += own_pages
             before = text
-
-
-def _entries(packed: bytes) -> Iterator[tuple[str, list[str]]]:
-    """Yield URL and texts of the links that `packed_links` packed."""
-    try:
-        links = zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace")
-    except zlib.error:  # Others may write packs, too.
-        return
-    for entry in links.split("\n\n"):
-        url, *names = entry.split("\n")
-        if names:
-            yield url, names
+    return counts
 
 
 def _write(database: sqlite3.Connection, counted: _Counts) -> None:
@@ -222,25 +235,9 @@ def _addresses(page_id: str, url: str, key: str) -> list[tuple[Address, bool, st
     return own if url == key else [*own, (address_of(url), True, page_id)]
 
 
-def _own_addresses(database: sqlite3.Connection, page_id: str) -> list[Address]:
-    """Return the addresses that lead to a page. One that is the key of another page leads there."""
-    addresses = database.execute(_OF_PAGE, (page_id,)).fetchall()
-    return [address for (address,) in addresses if _objects(database, address)[:1] == [page_id]]
-
-
 def _objects(database: sqlite3.Connection, address: Address) -> list[str]:
     return [page_id for (page_id,) in database.execute(_OBJECTS, (address,))]
 
 
 def _texts(database: sqlite3.Connection, target: Address) -> Collection[str]:
-    return [text for text, *_ in database.execute(_TEXTS, (target,))]
-
-
-def _is_common(database: sqlite3.Connection, text: str) -> bool:
-    """Return whether a text leads to over MAX_TARGETS pages."""
-    pages: set[str] = set()
-    for (target,) in database.execute(_TARGETS, (text,)):
-        pages.update(_objects(database, target)[:1])
-        if len(pages) > MAX_TARGETS:
-            return True
-    return False
+    return [text for (text,) in database.execute(_TEXTS, (target,))]

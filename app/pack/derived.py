@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import Any, Final
 
 from app.pack import anchors, groups, repeated
@@ -45,8 +46,9 @@ def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeate
 def join_all(database: sqlite3.Connection) -> None:
     """Bring anchor texts, numbers of linking pages and forms of names of all pages up to date."""
     last = 0
+    is_common = anchors.common_texts(database).__contains__
     while rows := database.execute(_NEXT_NAMES, (last,)).fetchall():
-        _join(database, rows)
+        _join(database, rows, is_common)
         last = rows[-1][0]
 
 
@@ -55,15 +57,14 @@ def join_changed(database: sqlite3.Connection, linked: Iterable[str]) -> None:
     found = {row[0]: row for row in database.execute(_CHANGED_NAMES)}
     for page_id in linked:
         found |= {row[0]: row for row in database.execute(_LINKED_NAMES, (page_id,))}
-    _join(database, found.values())
+    _join(database, found.values(), cache(partial(anchors.is_common, database)))
 
 
-def _join(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
+def _join(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], is_common: Callable[[str], bool]) -> None:
     """Write what differs."""
-    joiner = anchors.Joiner(database)
     variants = remembered_variants()
     for page, page_id, lang, title, headings, *old in rows:
-        texts, inlinks = joiner.joined(page_id)
+        texts, inlinks = anchors.joined(database, page_id, is_common)
         names = variants[algorithm_of(lang)].of(f"{title}\n{headings}\n{texts}")
         if [texts, names, inlinks] != old:
             database.execute(_UPDATE, (texts, names, inlinks, page))
