@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 from celery.utils.log import get_task_logger
 
@@ -27,6 +28,8 @@ from app.storage.layout import content_key, list_ids, may_be_page
 from app.storage.layout import page_id as page_id_of
 from tasks.base import DomainTask, context, domain_of, task
 from tasks.notify import publish_events
+
+_PAGE_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 logger = get_task_logger(__name__)
 
@@ -58,10 +61,14 @@ def pack_full(**message: Any) -> None:
 
 @task("pack_incremental", DomainTask)
 def pack_incremental(**message: Any) -> None:
-    """Bring a pack up to date with the stored pages. With `deletions` false, rows of deleted pages stay."""
-    domain, deletions = domain_of(message), _flag(message, "deletions", default=True)
+    """Bring a pack up to date with the stored pages, or with those of `page_ids` only.
+
+    With `deletions` false, rows of deleted pages stay.
+    """
+    domain, deletions, page_ids = domain_of(message), _flag(message, "deletions", default=True), _page_ids(message)
     with lease(context().redis, f"pack:{domain}"):
-        _announce(packer.pack_incremental(context().store, domain, deletions=deletions, **_disk()))
+        store = context().store
+        _announce(packer.pack_incremental(store, domain, page_ids=page_ids, deletions=deletions, **_disk()))
 
 
 def _disk() -> _Disk:
@@ -74,6 +81,16 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
     if not isinstance(value, bool):
         raise InvalidMessage(f"{field} {value!r}: expected true or false")
     return value
+
+
+def _page_ids(message: Mapping[str, Any]) -> list[str] | None:
+    """Return the page ids that a message names, None without any; raises InvalidMessage."""
+    given = message.get("page_ids")
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(isinstance(each, str) and _PAGE_ID.fullmatch(each) for each in given):
+        raise InvalidMessage(f"page_ids {given!r:.200}: expected a list of page ids")
+    return given
 
 
 def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:

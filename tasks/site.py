@@ -40,6 +40,7 @@ from app.messages.envelopes import delayed_message, site_message
 from app.notifications.events import crawl_ended
 from app.sites.moves import may_move
 from app.sites.status import status
+from app.storage.layout import page_id as page_id_of
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from config.routes import PAGE
 from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, pages_of, role_of, target_of, task
@@ -113,7 +114,10 @@ def index(self: Any, **message: Any) -> None:
         onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1, **at_once)
         process.publisher.publish([onward])
     if at_once:
-        process.publisher.publish([site_message("pack_incremental", process.budgets, domain=page.domain)])
+        named = [page_id_of(page.canonical_key)]
+        process.publisher.publish(
+            [site_message("pack_incremental", process.budgets, domain=page.domain, page_ids=named)]
+        )
 
 
 @task("crawl", PageTask, bind=True)

@@ -17,7 +17,6 @@ from app.cli.printing import confirm, print_json, print_lines, print_result
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite
 from app.operations import removal, sites
-from app.pack.rollback import plan_rollback
 from app.sites.declared import differences, read_declared
 from app.sites.site import Site
 from app.sites.stored import list_sites
@@ -161,7 +160,7 @@ def unblock(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False)
 def rollback(domain: Domain, dry_run: DryRun = False, yes: Yes = False, why: Why = "", as_json: AsJson = False) -> None:
     """Serve the pack again that a site had before its last crawl."""
     ops, name = operations(), parse_domain(domain)
-    plan = plan_rollback(ops.store, name)
+    plan = removal.rollback_of(ops, name)
     counts = {"serves": plan.former.generation, "replaces": plan.present.generation, "fetched": plan.fetched}
     if dry_run:
         print_result({"domain": name, **counts}, f"{name}: would serve {plan}", as_json=as_json)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from app.broker.errors import Postpone, PublishFailed
 from app.crawl.frontier.values import LEASE
 from app.crawl.urls import Target, parse_domain, parse_target
-from app.errors import InvalidSite, SiteBusy
+from app.errors import ActRefused, InvalidSite, SiteBusy
 from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
 from app.operations.operations import Operations
 from app.pack.manifest import Manifest, note_announced
-from app.pack.rollback import Rollback
+from app.pack.rollback import Rollback, plan_rollback
 from app.redis_state.lease import lease
 from app.sites.removal import Holdings, SiteRemoval
 from app.sites.site import Site
@@ -40,6 +40,32 @@ class BlockedPage:
     domain: str
     blocked: bool
     stored: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackReport:
+    """What a rollback would serve, or what it serves now.
+
+    It `serves` the former generation and `replaces` the present one. A searcher has `fetched` bytes to read.
+    `generation` is the number under which the former one is served now; null if nothing was changed.
+    """
+
+    domain: str
+    serves: int
+    replaces: int
+    fetched: int
+    generation: int | None = None
+
+    @classmethod
+    def of(cls, plan: Rollback, generation: int | None = None) -> RollbackReport:
+        """Describe a plan, or with a `generation` what was done."""
+        return cls(
+            domain=plan.present.domain,
+            serves=plan.former.generation,
+            replaces=plan.present.generation,
+            fetched=plan.fetched,
+            generation=generation,
+        )
 
 
 def holdings(ops: Operations, domain: str) -> Holdings:
@@ -70,13 +96,14 @@ def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> Blocke
     page = _page(url, site)
     with ops.act("block", page.url, why=why, domain=page.domain) as act:
         _set_blocked(ops, page, blocked=True)
-        key = content_key(page.domain, page_id(page.canonical_key))
+        own_id = page_id(page.canonical_key)
+        key = content_key(page.domain, own_id)
         stored = may_be_page(ops.store, key)
         if stored:
             grave = Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="blocked")
             ops.store.put(key, to_json(grave))
         headers, publisher = budgets(ops.settings), ops.client_publisher()
-        publisher.publish([site_message("pack_incremental", headers, domain=page.domain)])
+        publisher.publish([site_message("pack_incremental", headers, domain=page.domain, page_ids=[own_id])])
         # Workers declare the delay queues: without one that ever ran, no request is in flight.
         with suppress(PublishFailed):
             publisher.publish([delayed_message("index", headers, _AGAIN, url=page.url, domain=page.domain, pack=True)])
@@ -90,6 +117,18 @@ def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> Bloc
     with ops.act("unblock", page.url, why=why, domain=page.domain):
         _set_blocked(ops, page, blocked=False)
     return BlockedPage(url=page.url, domain=page.domain, blocked=False, stored=None)
+
+
+def rollback_of(ops: Operations, domain: str, *, replaces: int | None = None) -> Rollback:
+    """Return the rollback of a site's present pack, with nothing changed; raises InvalidUrl for an invalid domain.
+
+    Raises ActRefused if no former pack can be served, or if the present generation is not the one that it `replaces`.
+    """
+    name = parse_domain(domain)
+    plan = plan_rollback(ops.store, name)
+    if replaces not in (None, plan.present.generation):
+        raise ActRefused(f"{name}: generation {plan.present.generation} is served by now, not {replaces}: look again")
+    return plan
 
 
 def roll_back(ops: Operations, rollback: Rollback, *, why: str = "") -> Manifest:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from app.errors import ObjectNotFound
 from app.storage.layout import content_key, id_in_key
-from app.storage.store import Stat
+from app.storage.store import ObjectStore, Stat
 
 _SCHEMA: Final = """
 PRAGMA journal_mode = OFF;
@@ -35,6 +36,8 @@ SELECT object, etag, size, modified FROM listing.listed AS found
 WHERE is_packed AND NOT EXISTS (SELECT 1 FROM pages WHERE pages.object = found.object)
 """
 _TOMBSTONE: Final = "SELECT etag FROM gone WHERE object = ?"
+_ETAGS: Final = "SELECT etag FROM pages WHERE object = ? UNION ALL SELECT etag FROM gone WHERE object = ?"
+_HAS_ROW: Final = "SELECT 1 FROM pages WHERE object = ?"
 _FORGET_TOMBSTONES: Final = "DELETE FROM gone WHERE object NOT IN (SELECT object FROM listing.listed)"
 
 
@@ -45,17 +48,14 @@ class Listing:
     """
 
     def __init__(self, path: Path, domain: str, stats: Iterable[Stat], *, wanted: Collection[str] | None) -> None:
-        """Write the file at `path`. `wanted` are page ids, None for all."""
+        """Write the file at `path`, in place of a former one. `wanted` are page ids, None for all."""
         self._domain, self._path = domain, path
+        path.unlink(missing_ok=True)
         with self._reading() as database:
             database.executescript(_SCHEMA)
             database.executemany(_NOTE, (_row(stat, wanted) for stat in stats))
             database.execute("COMMIT")
             self.count, self.size = database.execute(_TOTALS).fetchone()
-
-    def attach(self, database: sqlite3.Connection) -> None:
-        """Let statements of a pack's connection read the file."""
-        database.execute("ATTACH ? AS listing", (str(self._path),))
 
     def stats(self, *, packed: bool) -> Iterator[Stat]:
         """Yield what is packed, or all else, in key order."""
@@ -64,18 +64,34 @@ class Listing:
                 yield self._stat(*columns)
 
     def difference(self, database: sqlite3.Connection) -> tuple[list[Stat], list[str]]:
-        """Compare what is packed with the rows and the recorded tombstones of a pack that has it attached, by ETag.
+        """Compare what is packed with the rows and the recorded tombstones of a pack, by ETag.
 
         Return the objects that differ, in key order, and the page ids of rows without an object.
         """
-        differing = database.execute(_DIFFERING).fetchall()
+        with self._attached(database):
+            differing = database.execute(_DIFFERING).fetchall()
+            without_row = database.execute(_WITHOUT_ROW).fetchall()
         deleted = sorted(page_id for page_id, etag, *_ in differing if etag is None)
         changed = [
             self._stat(page_id, etag, size, modified)
-            for page_id, etag, size, modified in (*differing, *database.execute(_WITHOUT_ROW))
+            for page_id, etag, size, modified in (*differing, *without_row)
             if etag is not None and database.execute(_TOMBSTONE, (page_id,)).fetchone() != (etag,)
         ]
         return sorted(changed, key=lambda stat: stat.key), deleted
+
+    def forget_tombstones(self, database: sqlite3.Connection) -> None:
+        """Remove the recorded tombstones of a pack that were not listed any more."""
+        with self._attached(database):
+            database.execute(_FORGET_TOMBSTONES)
+
+    @contextmanager
+    def _attached(self, database: sqlite3.Connection) -> Iterator[None]:
+        """Let statements of a pack's connection read the file."""
+        database.execute("ATTACH ? AS listing", (str(self._path),))
+        try:
+            yield
+        finally:
+            database.execute("DETACH listing")
 
     def _stat(self, page_id: str, etag: str, size: int, modified: str) -> Stat:
         return Stat(content_key(self._domain, page_id), etag, size, datetime.fromisoformat(modified))
@@ -84,9 +100,21 @@ class Listing:
         return closing(sqlite3.connect(self._path, isolation_level=None))
 
 
-def forget_tombstones(database: sqlite3.Connection) -> None:
-    """Remove the recorded tombstones that the listing, which is attached, does not have any more."""
-    database.execute(_FORGET_TOMBSTONES)
+def difference_of(
+    database: sqlite3.Connection, store: ObjectStore, domain: str, page_ids: Iterable[str]
+) -> tuple[list[Stat], list[str]]:
+    """Compare single pages of the store with a pack, as `Listing.difference` does."""
+    changed: list[Stat] = []
+    deleted: list[str] = []
+    for page_id in sorted(set(page_ids)):
+        etags = database.execute(_ETAGS, (page_id, page_id)).fetchall()
+        try:
+            stat = store.stat(content_key(domain, page_id))
+        except ObjectNotFound:
+            deleted.append(page_id)
+        else:
+            changed += [stat] * ((stat.etag,) not in etags)
+    return changed, [page_id for page_id in deleted if database.execute(_HAS_ROW, (page_id,)).fetchone()]
 
 
 def _row(stat: Stat, wanted: Collection[str] | None) -> tuple[Any, ...]:

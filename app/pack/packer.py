@@ -19,7 +19,7 @@ from app.pack import database as db
 from app.pack.fetch import require_space
 from app.pack.frames import hashes_after, hashes_of
 from app.pack.kept_databases import KeptDatabases, note_version
-from app.pack.listing import Listing, forget_tombstones
+from app.pack.listing import Listing, difference_of
 from app.pack.manifest import Manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
@@ -221,7 +221,7 @@ def pack_full(
                 raise PackRefused(
                     f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
                 )
-            forget_tombstones(database)
+            listing.forget_tombstones(database)
             rows.note_tombstones(database, tombstones)
             noted = rows.noted_tombstones(database)
             manifest = run.publish(database, previous, crawl_id=plan.crawl_id, is_new=counts is None)
@@ -233,10 +233,17 @@ def pack_full(
 
 
 def pack_incremental(
-    store: ObjectStore, domain: str, *, deletions: bool = True, work: Path | None = None, kept_bytes: int = KEPT_BYTES
+    store: ObjectStore,
+    domain: str,
+    *,
+    page_ids: Collection[str] | None = None,
+    deletions: bool = True,
+    work: Path | None = None,
+    kept_bytes: int = KEPT_BYTES,
 ) -> PackResult:
     """Bring a domain's pack up to date with the stored pages, reading only what changed.
 
+    With `page_ids`, only these pages are compared with the store; without, all stored pages are listed.
     Nothing is written if nothing changed. A pack that is missing, damaged or of another schema, or has used up its row
     ids, is rebuilt from all stored pages. Without `deletions`, rows of deleted pages stay. `work` is a folder for
     temporary files, and for `kept_bytes` of databases that later packs use.
@@ -246,12 +253,11 @@ def pack_incremental(
     """
     with _start(store, domain, "incremental", work, kept_bytes) as run:
         previous = run.download_previous()
-        listing = run.list_stored()
         if previous.path is not None and previous.manifest is not None:
-            updated = _update(run, previous, previous.path, previous.manifest, listing, deletions=deletions)
+            updated = _update(run, previous, previous.path, previous.manifest, page_ids, deletions=deletions)
             if updated is not None:
                 return updated
-        with _new_database(run, listing) as database:
+        with _new_database(run, run.list_stored()) as database:
             pages = rows.count(database)
             if not pages and not previous.pages:
                 seconds = time.monotonic() - run.started
@@ -266,7 +272,7 @@ def _update(
     previous: PreviousPack,
     path: Path,
     present: Manifest,
-    listing: Listing,
+    page_ids: Collection[str] | None,
     *,
     deletions: bool,
 ) -> PackResult | None:
@@ -275,8 +281,10 @@ def _update(
     Return None, with nothing published, where pages that came and went have used up the row ids.
     """
     with db.open_for_update(path) as database:
-        listing.attach(database)
-        changed, deleted = listing.difference(database)
+        if page_ids is None:
+            changed, deleted = run.list_stored().difference(database)
+        else:
+            changed, deleted = difference_of(database, run.store, run.domain, page_ids)
         if not changed and not deleted:
             return run.result(present, rows.RowCounts(0, 0, 0), written=False)
         counts = _apply(run, database, present, changed, deleted, deletions=deletions)
@@ -324,7 +332,6 @@ def _full_database(
     """
     if previous.path is not None and previous.manifest is not None:
         with db.open_for_update(previous.path) as database:
-            listing.attach(database)
             changed, deleted = listing.difference(database)
             if not complete.is_worn(database, len(changed) + len(deleted)):
                 counts = _apply(run, database, previous.manifest, changed, deleted)
@@ -355,7 +362,6 @@ def _new_database(run: PackRun, listing: Listing) -> Iterator[sqlite3.Connection
     """Create a database with the rows of the listed pages that are packed, and all that is derived from them."""
     run.require_space(SPACE_FACTOR * listing.size + EMPTY_SIZE)
     with db.create(run.work / "new.sqlite") as database:
-        listing.attach(database)
         with db.transaction(database):
             reserve_ids(database, listing.count)
             rows.load(database, read_pages(run.store, (stat.key for stat in listing.stats(packed=True))))

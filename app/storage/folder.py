@@ -141,10 +141,18 @@ class FolderStore:
             check_key(folder)
         self._require_store()
         for key in self._walk(folder + slash, name):
-            with suppress(ObjectNotFound):
-                with self._read_errors_translated(key):
-                    stat = self._stat(key)
-                yield stat
+            # One context for each of very many keys would take as long as their entries.
+            self.busy_since = time.monotonic()
+            try:
+                stat = self._stat(key)
+            except (FileNotFoundError, NotADirectoryError):
+                self._require_store()
+                continue
+            except OSError as error:
+                raise StoreError(f"{key}: {error}") from error
+            finally:
+                self.busy_since = 0.0
+            yield stat
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Yield the next segment of the keys that go on after it. See `ObjectStore.list_folders`."""

@@ -45,6 +45,7 @@ from app.web.ops import (
     searchers,
     site_page,
     site_removal,
+    site_rollback,
     site_urls,
     sites,
     waiting,
@@ -64,7 +65,7 @@ _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _PUBLIC = (api, pages, problems, opensearch, monitoring)
 _OPERATIONS = (
     *(login, home, live, letters, letter_page, acts, waiting),
-    *(site_urls, site_removal, site_page, sites, art, queues, searchers, audit),
+    *(site_urls, site_removal, site_rollback, site_page, sites, art, queues, searchers, audit),
 )
 
 

@@ -23,6 +23,9 @@ from app.operations.audit import AuditEntry, AuditLog
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
 from app.operations.site_list import list_page
+from app.pack.manifest import read_manifest
+from app.pack.packer import pack_full
+from app.pack.plan import FullPackPlan
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
 from app.sites.stored import add_site, read_site
@@ -37,7 +40,7 @@ from app.web.ops.visits import OpsState
 from config.settings import Settings
 from tasks.base import Context
 from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, url
-from tests.packs import page, publish, write_pack
+from tests.packs import page, publish, put, write_pack
 from tests.support.operators import HASHES, READ_PASSWORD, api_headers, form_token, operated, with_operators
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
@@ -134,6 +137,39 @@ def test_a_site_is_added_changed_paused_and_removed_and_each_act_is_audited(
         "site remove", "site resume", "site pause", "site set",
     ]  # fmt: skip
     assert client.get("/ops/sites/b.gov").status_code == 404
+
+
+def test_a_pack_is_rolled_back_after_a_confirmation_and_only_the_one_that_was_shown(
+    process: Context, client: httpx.Client
+) -> None:
+    site = "site.example"
+    path, base = f"/ops/sites/{site}/rollback", f"/api/v1/ops/sites/{site}/rollback"
+    for number, crawl in enumerate(("good", "bad")):
+        put(process.store, *(page(f"/{each}", crawl) for each in range(4 + number)))
+        pack_full(process.store, site, FullPackPlan(crawl_id=crawl))
+        linked = "Roll back to generation 1" in client.get(f"/ops/sites/{site}").text
+        assert linked == (crawl == "bad")
+        assert client.get(path).status_code == (200 if linked else 400)
+    shown = text_of(client.get(path))
+    assert "generation 2 of" in shown
+    assert "5 pages" in shown
+    assert '<input type="hidden" name="replaces" value="2">' in client.get(path).text
+    refused = send(client, path, replaces="1", why="too late")
+    assert (refused.status_code, "generation 2 is served by now, not 1" in text_of(refused)) == (400, True)
+    assert send(client, path).status_code == 400
+    assert read_manifest(process.store, site).generation == 2
+    done = send(client, path, replaces="2", why="a bad crawl")
+    assert done.url.path == f"/ops/sites/{site}"
+    assert "serves generation 1 of" in text_of(done)
+    assert (read_manifest(process.store, site).kind, read_manifest(process.store, site).pages) == ("rollback", 4)
+    planned = client.get(base, headers=BEARER).json()
+    assert (planned["serves"], planned["replaces"], planned["generation"]) == (2, 3, None)
+    taken_back = client.post(base, json={"replaces": 3}, headers=BEARER).json()
+    assert taken_back == planned | {"generation": 4}
+    assert [(each.why, each.origin) for each in audit(process, "site rollback")] == [
+        ("", "api"),
+        ("a bad crawl", "page"),
+    ]
 
 
 def test_invalid_fields_are_said_beside_them_and_the_input_is_kept_but_no_secret(

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from app.broker.errors import InvalidMessage
 from app.broker.publishing import Publisher
 from app.operations.audit import AuditLog
 from app.pack import packer
@@ -76,6 +77,13 @@ def test_a_pack_is_announced_although_its_writer_died_before_announcing_it(
     [event] = announced(settings)
     assert (event["domain"], event["generation"], event["pages"]) == (DOMAIN, 1, 1)
     assert event["sha256"] == read_manifest(process.store, DOMAIN).sha256
+
+
+@pytest.mark.parametrize("page_ids", ["a", [1], ["../x"], [page_id("a").upper()], {}])
+def test_page_ids_that_are_none_are_refused(process: Context, page_ids: Any) -> None:
+    store_page(process, "a")
+    with pytest.raises(InvalidMessage, match="expected a list of page ids"):
+        pack_incremental(domain=DOMAIN, page_ids=page_ids)
 
 
 def test_each_version_is_announced_and_an_unchanged_one_only_once(process: Context, settings: Settings) -> None:

@@ -214,7 +214,8 @@ def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
     invoked("site", "block", url)
     content = read_content(process.store, content_key(DOMAIN, page_id(url)))
     assert getattr(content, "why", "") == "blocked"
-    assert [json.loads(message.body)["type"] for message in broker.take("site.pack")] == ["pack_incremental"]
+    [posted] = [json.loads(message.body) for message in broker.take("site.pack")]
+    assert (posted["type"], posted["page_ids"]) == ("pack_incremental", [page_id(url)])
     result = process.pages.fetch(Target(url, DOMAIN, url), "index")
     assert getattr(result, "why", "") == "blocked"
     invoked("site", "unblock", url)

@@ -7,7 +7,7 @@ import logging
 import shutil
 import sqlite3
 from collections import namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -38,6 +38,7 @@ from app.storage.layout import (
     to_json,
 )
 from app.storage.page_parts import PageLink
+from app.storage.store import Stat
 from tests.packs import publish, put
 from tests.support.stores import folder_store
 
@@ -391,11 +392,16 @@ class TestFull:
 
 
 class CountingStore(FolderStore):
-    """A folder store that records which keys were read."""
+    """A folder store that records which keys were read, and which prefixes were listed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.read: list[str] = []
+        self.listed: list[str] = []
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        self.listed.append(prefix)
+        return super().list(prefix)
 
     def get(self, key: str):  # type: ignore[no-untyped-def]  # Same signature as the base class.
         self.read.append(key)
@@ -442,6 +448,24 @@ class TestIncremental:
         store = CountingStore(tmp_path / "store")
         assert pack_incremental(store, DOMAIN).changed == 1
         assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, page_id(url(3)))]
+
+    def test_named_pages_alone_are_compared_with_the_store(self, site: StoredSite, tmp_path: Path) -> None:
+        site.put(*(page(name) for name in "abcdef"))
+        ids = {name: page_id(url(name)) for name in "abcdefx"}
+        without_pack = pack_incremental(site.store, DOMAIN, page_ids=[ids["a"]])
+        assert changes(without_pack) == (True, 6, 6, 0, 0)
+        site.put(page("a", "new"), page("b", "new"), tombstone("c"), page("g"))
+        site.remove("d")
+        store = CountingStore(tmp_path / "store")
+        named = pack_incremental(store, DOMAIN, page_ids=[ids[name] for name in "acdexa"])
+        assert changes(named) == (True, 4, 0, 1, 2)
+        assert not [key for key in store.listed if key.startswith("content/")]
+        assert site.paths() == ["/a", "/b", "/e", "/f"]
+        for name in "acex":
+            assert not pack_incremental(store, DOMAIN, page_ids=[ids[name]]).written
+        # What no message named is found by the next pack that lists all pages.
+        assert changes(site.increment()) == (True, 5, 1, 1, 0)
+        assert site.search("new") == ["/a", "/b"]
 
     def test_a_tombstone_is_read_once(self, site: StoredSite, tmp_path: Path) -> None:
         site.put(page("a"), page("b"), page("c"))
