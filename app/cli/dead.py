@@ -54,7 +54,7 @@ Key = Annotated[str, typer.Option("--key", metavar="KEY", help="The routing key.
 
 
 #: The filters of the operations page that are options of commands. The other ones read each whole message.
-FILTERS = [name for name in LetterQuery.model_fields if name not in ("text", "act")]
+FILTER_OPTIONS = [name for name in LetterQuery.model_fields if name not in ("text", "act")]
 
 
 def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
@@ -69,13 +69,13 @@ def filtered(command: Callable[..., None]) -> Callable[..., None]:
     """Add the filters as options to a command, which gets them as its argument `filters`."""
     own = inspect.signature(command, eval_str=True).parameters
     parameters = [each.replace(kind=each.KEYWORD_ONLY) for name, each in own.items() if name != "filters"]
-    for name in FILTERS:
+    for name in FILTER_OPTIONS:
         option = typer.Option(callback=_not_empty, help=LetterQuery.model_fields[name].description)
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(name, kind, default="", annotation=Annotated[str, option]))
 
     def run(**values: Any) -> None:
-        filters = LetterQuery(**{name: values.pop(name) for name in FILTERS})
+        filters = LetterQuery(**{name: values.pop(name) for name in FILTER_OPTIONS})
         try:
             filters.condition()
         except InvalidMessage as error:

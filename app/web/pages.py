@@ -29,7 +29,7 @@ from app.web.middleware import CHARGE_AGAIN, CLICKS_PATH
 from app.web.models import MAX_DOMAIN
 from app.web.presenter import (
     EMPTY,
-    FILTERS,
+    FILTER_TITLES,
     LAST_PAGE,
     PER_PAGE,
     SORTS,
@@ -143,7 +143,7 @@ class View:
         """The filters that are set, each with the link that removes it."""
         return tuple(
             Choice(
-                label=f"{FILTERS[name]}: {label_of(name, value)}",
+                label=f"{FILTER_TITLES[name]}: {label_of(name, value)}",
                 href=self.form.with_filter(name, "").href,
                 current=True,
             )
@@ -226,7 +226,7 @@ def read_form(
     """Return the form that shows the valid parameters again, and the error of the last invalid one."""
     request = replace(EMPTY, q=q)
     error: ApplicationError | None = None
-    too_long = [label for name, label in FILTERS.items() if len(getattr(filters, name)) > _MAX_FILTER]
+    too_long = [label for name, label in FILTER_TITLES.items() if len(getattr(filters, name)) > _MAX_FILTER]
     if sort not in SORTS:
         error = InvalidQuery(f"results are not sorted by “{sort[:40]}”: by {' or '.join(SORTS)}")
     elif not (len(page) <= _MAX_DIGITS and page.isascii() and page.isdigit() and 1 <= int(page) <= LAST_PAGE):

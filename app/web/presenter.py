@@ -30,8 +30,8 @@ from app.web.labels import label_of
 PER_PAGE = 10
 LAST_PAGE = MAX_HITS // PER_PAGE
 
-#: Parameters that filter, each with its label.
-FILTERS = {"section": "Section", "lang": "Language", "type": "Type"}
+#: Parameters that filter, each with its title.
+FILTER_TITLES = {"section": "Section", "lang": "Language", "type": "Type"}
 #: The request of an empty form.
 EMPTY = SearchRequest(q="", domains=(), limit=PER_PAGE)
 SORTS: tuple[Sort, ...] = get_args(Sort)
@@ -88,7 +88,7 @@ class SearchForm:
     @property
     def active_filters(self) -> list[tuple[str, str]]:
         """The filters that are set, as parameters."""
-        return [(name, value) for name in FILTERS if (value := str(getattr(self.request.filters, name)))]
+        return [(name, value) for name in FILTER_TITLES if (value := str(getattr(self.request.filters, name)))]
 
     def changed(self, **changes: Any) -> SearchForm:
         """Return the form with other fields of the request, and of the first page of results unless they say which."""
@@ -144,8 +144,8 @@ class FacetView:
             )
             for value, pages in shown
         )
-        useful = facet.name in FILTERS and (len(choices) > 1 or bool(chosen))
-        return cls(name=facet.name, title=FILTERS.get(facet.name, ""), choices=choices if useful else ())
+        useful = facet.name in FILTER_TITLES and (len(choices) > 1 or bool(chosen))
+        return cls(name=facet.name, title=FILTER_TITLES.get(facet.name, ""), choices=choices if useful else ())
 
     @classmethod
     def of_sites(cls, facet: Facet, form: SearchForm, names: Mapping[str, str]) -> FacetView:

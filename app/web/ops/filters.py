@@ -55,7 +55,7 @@ def built(value: str) -> str:
         return value
 
 
-FILTERS = {
+TEMPLATE_FILTERS = {
     "iso": iso,
     "utc": utc,
     "ago": ago,

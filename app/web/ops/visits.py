@@ -21,12 +21,12 @@ from app.operations.operations import Operations
 from app.operations.operators import Operator, Origin, Role
 from app.web.middleware import OPS_PAGES
 from app.web.ops.access import Access
-from app.web.ops.filters import FILTERS
+from app.web.ops.filters import TEMPLATE_FILTERS
 from app.web.pages import templates
 from app.web.problems import detail_of
 from config.settings import Settings
 
-templates.filters.update(FILTERS)
+templates.filters.update(TEMPLATE_FILTERS)
 templates.globals["macros"] = templates.get_template("ops/macros.html").module
 
 Body = TypeVar("Body", bound=BaseModel)
