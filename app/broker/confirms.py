@@ -72,7 +72,7 @@ class Confirms:
         transfer.channel, transfer.tag, transfer.sent_at = self._channel, self._last_tag, time.monotonic()
         self.unanswered[self._last_tag] = transfer
 
-    def lose_late(self, limit: float) -> bool:
+    def count_late_as_lost(self, limit: float) -> bool:
         """Return whether a message lacks its confirm for `limit` seconds, doubled for each time before.
 
         Then the confirms that are missing count as lost.

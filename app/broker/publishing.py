@@ -291,7 +291,7 @@ class Publisher:
                 if not self._blocked:
                     # Answered at once where only the confirms are late. Otherwise, another node may be well.
                     self._channel.basic_qos(0, 0, False)
-                    if confirms.lose_late(self._confirm_limit):
+                    if confirms.count_late_as_lost(self._confirm_limit):
                         self._drop()
                 raise _NoAnswer(f"no confirm in {self._timeout:g} s") from error
 
