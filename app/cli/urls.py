@@ -14,7 +14,7 @@ from app.cli.printing import iso, print_json, print_result, printable
 from app.crawl.reports.crawl_report import MAX_SOURCES
 from app.crawl.reports.explanation import Explanation
 from app.crawl.reports.url_export import Format, export_urls
-from app.sites.crawl_reports import CrawlReports
+from app.operations.crawl_queries import CrawlQueries
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -23,7 +23,7 @@ cli = typer.Typer()
 @cli.command()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
     """Explain one URL: its reason in the crawl, and what is stored of it."""
-    found = CrawlReports(get_settings()).explain(url)
+    found = CrawlQueries(get_settings()).explain(url)
     print_result(found.as_json(), printed(found), as_json=as_json)
 
 
@@ -34,7 +34,7 @@ def urls(
     reason: Annotated[str, typer.Option(help="Only URLs with this reason code, such as `noindex` or `404`.")] = "",
 ) -> None:
     """Print every URL of a domain's latest crawl with its reason."""
-    report = CrawlReports(get_settings()).latest(domain)
+    report = CrawlQueries(get_settings()).latest(domain)
     try:
         pieces = export_urls(report, form, reason=reason)
     except InvalidMessage as error:
@@ -46,9 +46,9 @@ def urls(
 @cli.command("broken-links")
 def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
     """List a domain's broken links, and the pages that have them. Exit 1 if there are any."""
-    reports = CrawlReports(get_settings())
-    report = reports.latest(domain)
-    found = reports.broken_links(report)
+    crawls = CrawlQueries(get_settings())
+    report = crawls.latest(domain)
+    found = crawls.broken_links(report)
     if as_json:
         print_json(map(asdict, found.read()))
     else:

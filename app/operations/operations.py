@@ -16,9 +16,9 @@ from app.crawl.frontier.frontier import Frontier
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditLog
+from app.operations.crawl_queries import CrawlQueries
 from app.operations.operators import Operator, Origin
 from app.redis_state.client import get_redis
-from app.sites.crawl_reports import CrawlReports
 from app.storage.open import store_of
 from app.storage.store import ObjectStore
 from app.topology.declare import prepare_client
@@ -60,9 +60,9 @@ class Operations:
         return Frontier(self.redis)
 
     @cached_property
-    def reports(self) -> CrawlReports:
+    def crawls(self) -> CrawlQueries:
         """What there is to read of crawls."""
-        return CrawlReports(self.settings)
+        return CrawlQueries(self.settings)
 
     @property
     def dead_sets(self) -> DeadSets:

@@ -95,7 +95,7 @@ def show_urls(visit: Reading, domain: str, reason: str = "", page: PageNumber = 
     if reason and not is_reason_code(reason):
         raise InvalidMessage(f"reason {reason[:80]!r}: no URL has this reason code")
     name = parse_domain(domain)
-    report = visit.ops.reports.latest(name)
+    report = visit.ops.crawls.latest(name)
     # islice refuses larger numbers than an index has.
     first = min((page - 1) * _PER_PAGE, 10**12)
     found = list(islice(report.rows(reason, first=first), _PER_PAGE + 1))
@@ -118,8 +118,8 @@ def show_url(visit: Reading, url: str = "", site: str = "") -> HTMLResponse:
     """Explain one URL, with its history; `site` is its site, if that is not its host."""
     values: dict[str, Any] = {"explained": None, "past": (), "meaning": "", "base": ""}
     if url.strip():
-        explained = visit.ops.reports.explain(url, site.strip())
-        past = visit.ops.reports.history(url, site.strip())
+        explained = visit.ops.crawls.explain(url, site.strip())
+        past = visit.ops.crawls.history(url, site.strip())
         code = explained.entry.code if explained.entry else ""
         values = {"explained": explained, "past": past, "meaning": _meaning(code), "base": site_path(explained.domain)}
     return visit.page("url.html", url=url, site=site, **values)
@@ -129,7 +129,7 @@ def show_url(visit: Reading, url: str = "", site: str = "") -> HTMLResponse:
 def show_broken_links(visit: Reading, domain: str, page: PageNumber = 1) -> HTMLResponse:
     """Show the broken links of the latest crawl, those of most pages first."""
     name = parse_domain(domain)
-    found = visit.ops.reports.broken_links(visit.ops.reports.latest(name))
+    found = visit.ops.crawls.broken_links(visit.ops.crawls.latest(name))
     # Larger numbers are no index.
     first = min((page - 1) * _PER_PAGE, found.total)
     return visit.page(
@@ -160,19 +160,19 @@ def show_searches(visit: Reading, domain: str) -> HTMLResponse:
 @subject.api.get("/explain", response_model=ExplainedUrl, operation_id="explain")
 def explain(ops: Calling, parameters: Annotated[ExplainParameters, Query()]) -> Response:
     """Explain the state of one URL: its reason in the crawl, and what is stored of it."""
-    return answer(ops.reports.explain(parameters.url).as_json())
+    return answer(ops.crawls.explain(parameters.url).as_json())
 
 
 @subject.api.get("/status", response_model=Status, operation_id="status")
 def status(ops: Calling, parameters: Annotated[DomainParameters, Query()]) -> Response:
     """Report a domain: pages, open messages, timer, pack, and its URLs by reason."""
-    return answer(ops.reports.status(parameters.domain))
+    return answer(ops.crawls.status(parameters.domain))
 
 
 @subject.api.get("/broken-links", response_model=list[BrokenLink], operation_id="broken_links")
 def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters, Query()]) -> Response:
     """List the broken links of a domain's latest crawl, and the pages that have them; those of most pages first."""
-    links = ops.reports.broken_links(ops.reports.latest(parameters.domain))
+    links = ops.crawls.broken_links(ops.crawls.latest(parameters.domain))
     return answer(list(links.read(parameters.offset, parameters.limit)))
 
 
@@ -180,7 +180,7 @@ def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters,
 def urls(ops: Calling, parameters: Annotated[ExportParameters, Query()]) -> Response:
     """Export every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
     form = Format(parameters.format)
-    pieces = export_urls(ops.reports.latest(parameters.domain), form, reason=parameters.reason)
+    pieces = export_urls(ops.crawls.latest(parameters.domain), form, reason=parameters.reason)
     return StreamingResponse(pieces, media_type=MEDIA_TYPES[form], headers=NO_STORE)
 
 
@@ -193,7 +193,7 @@ def site_searches(ops: Calling, domain: Domain) -> Response:
 @subject.api.get("/history", response_model=list[PastEntry], operation_id="history")
 def history(ops: Calling, parameters: Annotated[HistoryParameters, Query()]) -> Response:
     """Report what each of the last crawls recorded of one URL."""
-    return answer(ops.reports.history(parameters.url, parameters.domain))
+    return answer(ops.crawls.history(parameters.url, parameters.domain))
 
 
 def _meaning(code: str) -> str:

@@ -13,7 +13,7 @@ from app.storage.open import store_of
 from config.settings import Settings
 
 
-class CrawlReports:
+class CrawlQueries:
     """The crawls of the store and of the Redis of the settings. Each method raises InvalidUrl for an invalid name."""
 
     def __init__(self, settings: Settings) -> None:
