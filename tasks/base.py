@@ -19,12 +19,12 @@ from app.broker.errors import ApplicationError, InvalidMessage, Postpone
 from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.task import Task
 from app.celery import app
-from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import MessageKind
 from app.crawl.page import PageWork
 from app.crawl.policy import PolicyOfDomain
 from app.crawl.record.removed_sites import is_removed
+from app.crawl.recorder import CrawlRecorder
 from app.crawl.steps import Steps, complete_dead
 from app.crawl.urls import PROBE, SITEMAP, TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
@@ -81,7 +81,7 @@ class Context:
     publisher: Publisher
     budgets: Budgets
     frontier: Frontier
-    records: CrawlRecords
+    recorder: CrawlRecorder
     steps: Steps
     pages: PageWork
     timers: Timers
@@ -106,8 +106,8 @@ def context() -> Context:
         store.on_damage = DamageNotes(redis).add
         frontier = Frontier(redis)
         policies = SitePolicies(store, settings)
-        records = CrawlRecords(frontier, store, policies)
-        steps = Steps(frontier, records, settings=settings, redis=redis, policies=policies)
+        recorder = CrawlRecorder(frontier, store, policies)
+        steps = Steps(frontier, recorder, settings=settings, redis=redis, policies=policies)
         made = Context(
             settings=settings,
             redis=redis,
@@ -117,7 +117,7 @@ def context() -> Context:
             publisher=get_publisher(settings.broker),
             budgets=budgets(settings),
             frontier=frontier,
-            records=records,
+            recorder=recorder,
             steps=steps,
             pages=PageWork(steps, store, settings),
             timers=Timers(redis),

@@ -12,9 +12,9 @@ from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
 from app.counts import PACK_BYTES, PACK_SECONDS, PACKS_BUILT
-from app.crawl.crawl_records import RecordedCrawl
 from app.crawl.left_out import find_left_out
 from app.crawl.record.crawls import list_crawls, update_crawl
+from app.crawl.recorder import RecordedCrawl
 from app.crawl.urls import canonical_key
 from app.errors import PackError
 from app.messages.envelopes import event_message
@@ -47,11 +47,11 @@ def pack_full(**message: Any) -> None:
     domain, force = domain_of(message), _flag(message, "force", default=False)
     with lease(context().redis, f"pack:{domain}"):
         process, crawl_id = context(), str(message.get("crawl_id") or "")
-        recorded = process.records.finished(domain, crawl_id) if crawl_id else None
+        recorded = process.recorder.finished(domain, crawl_id) if crawl_id else None
         crawl = _finished_crawl(recorded) if recorded else None
 
         def met_since() -> Collection[str]:
-            return process.records.met_since(recorded) if recorded else ()
+            return process.recorder.met_since(recorded) if recorded else ()
 
         result = packer.pack_crawl(process.store, domain, crawl, met_since=met_since, force=force, **_disk())
         if recorded and result.kind == "full" and not result.written:

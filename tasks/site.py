@@ -74,7 +74,7 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     scheduled = message.get("scheduled") is True
     logger.info("Crawl of %s begins", start.url)
     note_trace(crawl_id)
-    process.records.begin(crawl, timer_timeout=timeout, callback=callback.message, scheduled=scheduled)
+    process.recorder.begin(crawl, timer_timeout=timeout, callback=callback.message, scheduled=scheduled)
     # Open before the timer runs, which would fire without them. If this process dies before it publishes them, this
     # message comes again.
     process.frontier.note_published(crawl.id, [FoundPage(start.url, start.canonical_key, 0)])
@@ -101,14 +101,14 @@ def index(self: Any, **message: Any) -> None:
     # Again after the fetch: a timer that became due during it packed without this page.
     reset_timer_of(page.domain)
     if page.crawl_id:
-        recorded = process.records.is_recorded(page)
+        recorded = process.recorder.is_recorded(page)
         completed = process.pages.complete_message(page, "index", result, recorded=recorded, member=bool(page_id))
         publish_admitted(page, completed)
         return
     entry = entry_of(page, result)
     CRAWLED_URLS.add(entry.state, entry.reason)
     if page_id:
-        process.records.add_to_latest(page.domain, entry)
+        process.recorder.add_to_latest(page.domain, entry)
     at_once = {"pack": True} if message.get("pack") is True else {}
     if url := redirect_outside_crawl(page, result):
         onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1, **at_once)
@@ -133,7 +133,7 @@ def crawl(self: Any, **message: Any) -> None:
     if result is None:
         publish_admitted(page, process.frontier.handover(page.crawl_id, "crawl", page.canonical_key))
         return
-    recorded = process.records.is_recorded(page)
+    recorded = process.recorder.is_recorded(page)
     if target := redirect_of_start_page(page, result):
         _move(page, target)
     elif not recorded:
@@ -206,7 +206,7 @@ def end_crawl(**message: Any) -> None:
     """
     domain, process = domain_of(message), context()
     crawl = process.frontier.crawl_of(domain, crawl_id_of(message))
-    if crawl is not None and process.records.end(crawl):
+    if crawl is not None and process.recorder.end(crawl):
         reset_timer_of(domain)
         if record := read_crawl(process.store, CrawlRef(domain, crawl.id)):
             logger.info("Crawl of %s ended: %s", record.start_url, dict(record.counts))
@@ -237,7 +237,7 @@ def publish_admitted(page: Target, completed: Completed) -> None:
         process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted))
         process.frontier.note_handed_over(page.crawl_id, completed.name)
     if completed.write:
-        process.records.write_segment(CrawlRef(page.domain, page.crawl_id))
+        process.recorder.write_segment(CrawlRef(page.domain, page.crawl_id))
     if completed.ended:
         publish_end(page.domain, page.crawl_id)
 
@@ -325,7 +325,7 @@ def _move(page: Target, redirect: FetchResult) -> None:
         )
     elif moves > MAX_MOVES:
         logger.warning("%s redirects to %s: the crawl moved %d times and ends here", page.url, url, MAX_MOVES)
-    elif there != page.domain and process.records.has_unfinished(there):
+    elif there != page.domain and process.recorder.has_unfinished(there):
         logger.warning("%s redirects to %s: a crawl of %s goes on, and none begins", page.url, url, there)
     else:
         logger.warning("%s redirects to %s: the crawl of %s moves there", page.url, url, page.domain)

@@ -106,7 +106,7 @@ def sweep(**message: Any) -> None:
     """Begin again what Redis lost of a domain, or of all: crawls, packs and timers."""
     domain = domain_of(message) if message.get("domain") or message.get("url") else ""
     process = context()
-    sweeper = Sweep(process.store, process.frontier, process.timers, process.records, process.settings.timer_timeout)
+    sweeper = Sweep(process.store, process.frontier, process.timers, process.recorder, process.settings.timer_timeout)
     for action in sweeper.run(domain):
         logger.warning("Sweep of %s", action)
 
@@ -216,7 +216,7 @@ def _start_unless_running(crawl: DueCrawl, now: datetime) -> None:
         and now - former.at < START_LOST
         and read_crawl(process.store, CrawlRef(domain, former.crawl_id)) is None
     )
-    if is_starting or process.records.has_unfinished(domain):
+    if is_starting or process.recorder.has_unfinished(domain):
         process.scheduler.postpone(crawl, now=now)
         return
     logger.info("%s: its crawl %s was due at %s and starts", domain, crawl.crawl_id, crawl.due)

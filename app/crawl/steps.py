@@ -13,7 +13,6 @@ from redis import Redis
 
 from app.broker.errors import ApplicationError, Postpone
 from app.counts import CRAWL_BYTES, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWLED_URLS, status_label
-from app.crawl.crawl_records import CrawlRecords
 from app.crawl.fetch.clients import SiteClient, SiteClients
 from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.frontier import Frontier
@@ -41,6 +40,7 @@ from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.entries import UrlEntry, first_links
 from app.crawl.record.reasons import Reason
+from app.crawl.recorder import CrawlRecorder
 from app.crawl.urls import SITEMAP, Target, host_of
 from app.errors import FetchError, ServerError
 from app.http.response import Response
@@ -93,10 +93,10 @@ class Steps:
     """Begins and completes runs; one per process, which owns its HTTP connections."""
 
     def __init__(
-        self, frontier: Frontier, records: CrawlRecords, *, settings: Settings, redis: Redis, policies: PolicyOfDomain
+        self, frontier: Frontier, recorder: CrawlRecorder, *, settings: Settings, redis: Redis, policies: PolicyOfDomain
     ) -> None:
         self.frontier = frontier
-        self.records = records
+        self.recorder = recorder
         self.policies = policies
         self.host_limits = HostRateLimiter(redis)
         self.limits = Limits(ports=settings.allow_ports, robot=product_token(settings.user_agent))
@@ -140,7 +140,7 @@ class Steps:
         )
         entered = enter()
         if not entered[0].crawl_found:
-            if not self.records.restore(target):
+            if not self.recorder.restore(target):
                 return runs
             entered = enter()
         if not entered[0].crawl_found:

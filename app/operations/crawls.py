@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.broker.errors import InvalidMessage
-from app.crawl.crawl_records import CrawlRecords
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
+from app.crawl.recorder import CrawlRecorder
 from app.crawl.urls import parse_domain, parse_target
 from app.errors import ActRefused
 from app.operations.operations import Operations
@@ -106,8 +106,8 @@ def repair(ops: Operations, domain: str = "", *, why: str = "") -> list[Action]:
     name = parse_domain(domain) if domain else ""
     with ops.act("repair", name or "all sites", why=why) as act:
         ops.store.on_damage = DamageNotes(ops.redis).add
-        records = CrawlRecords(ops.frontier, ops.store, SitePolicies(ops.store, ops.settings))
-        sweep = Sweep(ops.store, ops.frontier, Timers(ops.redis), records, ops.settings.timer_timeout)
+        recorder = CrawlRecorder(ops.frontier, ops.store, SitePolicies(ops.store, ops.settings))
+        sweep = Sweep(ops.store, ops.frontier, Timers(ops.redis), recorder, ops.settings.timer_timeout)
         actions = list(sweep.run(name))
         act.result = "; ".join(map(str, actions)) or "nothing was missing"
     return actions

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-from app.crawl.crawl_records import MEMBER_STATES, CrawlRecords
 from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import FetchedPage, FoundPage, is_sitemap
@@ -17,6 +16,7 @@ from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries
+from app.crawl.recorder import MEMBER_STATES, CrawlRecorder
 from app.crawl.traps import probe_url, text_hash
 from app.crawl.urls import PROBE, SITEMAP, canonical_key
 from app.errors import PackError
@@ -51,7 +51,7 @@ class Sweep:
     store: ObjectStore
     frontier: Frontier
     timers: Timers
-    records: CrawlRecords
+    recorder: CrawlRecorder
     timeout: float
 
     def run(self, domain: str = "") -> Iterator[Action]:
@@ -90,7 +90,7 @@ class Sweep:
                     continue
             elif record.id not in self.frontier.restored():
                 continue
-            self.records.restore_crawl(record.ref)
+            self.recorder.restore_crawl(record.ref)
             waiting = self._rebuild(record)
             yield Action(domain, f"crawl {record.id} is {record.state}: {waiting} pages wait in its backlog again")
 
@@ -108,7 +108,7 @@ class Sweep:
             (canonical_key(entry.url) for entry in _pages_of(entries) if entry.state == "failed"),
             # The record has few links beyond the limit: they show that the crawl is cut.
             max_pages=record.settings.max_pages,
-            traps=self.records.traps_of(record.domain),
+            traps=self.recorder.traps_of(record.domain),
         )
 
     def _fetched(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FetchedPage]:

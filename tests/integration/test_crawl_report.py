@@ -45,7 +45,7 @@ def target(name: str, depth: int = 1) -> Target:
 def policy(process: Context) -> CrawlPolicy:
     """Return the policy of a crawl `c` that has begun, of at most 12 pages and two links from its start page."""
     crawl = Crawl("c", DOMAIN, url(""), datetime.now(UTC), recorded=True)
-    process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, "c").message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, "c").message)
     policy = process.policies(DOMAIN)
     return replace(policy, settings=replace(policy.settings, max_pages=12, max_depth=2))
 
@@ -115,7 +115,7 @@ def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(
     complete(process, policy, "", "Welcome" + links(*map(str, range(600)), rel="nofollow"))
     crawl = process.frontier.crawl("c")
     assert crawl is not None
-    process.records.end(crawl)
+    process.recorder.end(crawl)
     record = latest_crawl(process.store, DOMAIN)
     assert record is not None
     assert 590 <= record.reasons["nofollow"] <= 610

@@ -50,7 +50,7 @@ def url(domain: str, name: str = "start") -> str:
 
 def begin(process: Context, domain: str, crawl_id: str) -> Crawl:
     crawl = Crawl(crawl_id, domain, url(domain), datetime.now(UTC), recorded=True)
-    process.records.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl_id).message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl_id).message)
     return crawl
 
 
@@ -63,7 +63,7 @@ def crawled(process: Context, domain: str, crawl_id: str) -> None:
     entry = UrlEntry(url=key, page_id=page_id(key), state="indexed", at=1, depth=1)
     complete_one(process.frontier, crawl_id, "page", key, host=Host(domain, 0, 2), line=entry.to_line().decode())
     process.frontier.rebuild(crawl_id, (), ())
-    process.records.flush(CrawlRef(domain, crawl_id))
+    process.recorder.flush(CrawlRef(domain, crawl_id))
 
 
 def end_crawls(broker: Broker) -> list[dict[str, Any]]:
@@ -237,7 +237,7 @@ def test_a_sweep_holds_a_bounded_part_of_the_links_in_memory(process: Context) -
         lines.append(UrlEntry(url=key, page_id=page_id(key), state="indexed", at=1, depth=1).to_line())
     append_segment(process.store, CrawlRef(DAMAGED, crawl.id), 0, lines)
     process.redis.flushdb()
-    sweeper = Sweep(process.store, process.frontier, process.timers, process.records, timeout=60)
+    sweeper = Sweep(process.store, process.frontier, process.timers, process.recorder, timeout=60)
     tracemalloc.start()
     try:
         [action, _] = sweeper.run()

@@ -44,7 +44,7 @@ DOMAIN = "a.gov"
 
 def begin(process: Context, crawl_id: str, domain: str = DOMAIN) -> None:
     start = Crawl(crawl_id, domain, f"http://{domain}/", datetime.now(UTC), recorded=True)
-    process.records.begin(start, timer_timeout=60, callback=full_pack_of(domain, crawl_id).message)
+    process.recorder.begin(start, timer_timeout=60, callback=full_pack_of(domain, crawl_id).message)
 
 
 def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, body: str = "") -> None:

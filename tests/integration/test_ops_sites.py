@@ -312,7 +312,7 @@ def test_a_crawl_that_ends_records_what_is_new_changed_and_gone(
         complete(process, policy, name, f"<title>T</title>{text}" + links("a", "b", "c"))
     end(process, "c")
     later = Crawl("d", DOMAIN, url(""), datetime.now(UTC), recorded=True)
-    process.records.begin(later, timer_timeout=30, callback=full_pack(DOMAIN, "d").message)
+    process.recorder.begin(later, timer_timeout=30, callback=full_pack(DOMAIN, "d").message)
     for name, text in {"": "Welcome", "a": "Agate", "e": "Elm"}.items():
         complete(process, policy, name, f"<title>T</title>{text}" + links("a", "b", "c"), crawl_id="d")
     complete(process, policy, "b", FetchResult("gone", "404", status=404), crawl_id="d")
@@ -329,7 +329,7 @@ def test_a_crawl_that_ends_records_what_is_new_changed_and_gone(
 def end(process: Context, crawl_id: str) -> None:
     crawl = process.frontier.crawl(crawl_id)
     assert crawl is not None
-    assert process.records.end(crawl)
+    assert process.recorder.end(crawl)
 
 
 def test_searches_are_reported_and_counting_that_is_off_is_said(process: Context, client: httpx.Client) -> None:

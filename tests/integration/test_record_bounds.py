@@ -31,7 +31,7 @@ MENU = tuple(f"https://{DOMAIN}/{'x' * 200}/{number}" for number in range(5_000)
 @pytest.fixture
 def crawl(process: Context) -> Crawl:
     start = Crawl("c", DOMAIN, f"https://{DOMAIN}/", datetime.now(UTC), recorded=True)
-    process.records.begin(start, timer_timeout=30, callback={})
+    process.recorder.begin(start, timer_timeout=30, callback={})
     return start
 
 
@@ -41,14 +41,14 @@ def complete(process: Context, name: str, links: Iterable[str], *, flush: bool =
     result = FetchResult("gone", "noindex", links=tuple(Link(each, each) for each in links))
     completed = complete_page(process, Target(url, DOMAIN, url, "c", 1), result)
     if completed.write and flush:
-        process.records.write_segment(REF)
+        process.recorder.write_segment(REF)
 
 
 def add(process: Context, crawl: Crawl, number: int, size: int) -> None:
     """Add a line of about `size` bytes, as a message outside of the crawl does."""
     url = f"https://{DOMAIN}/{number}"
     links = tuple(f"{url}/{each:0200}" for each in range(size // 250))
-    process.records.add_to_latest(
+    process.recorder.add_to_latest(
         crawl.domain, UrlEntry(url=url, page_id=page_id(url), state="gone", at=1.0, links=links)
     )
 
@@ -70,7 +70,7 @@ def test_pages_that_are_not_stored_and_have_one_long_menu_cost_no_more_than_its_
         complete(process, str(number), MENU)
         most = max(most, waiting(process))
     assert most < 2 * 2**20  # Each line with all links would be 1 MB.
-    process.records.flush(REF)
+    process.recorder.flush(REF)
     entries = list(latest_entries(process.store, REF).values())
     assert set(entries[0].links) == set(MENU)
     assert {len(entry.links) for entry in entries[1:]} == {FIRST_LINKS}
@@ -87,7 +87,7 @@ def test_lines_are_written_when_many_bytes_wait_and_one_read_takes_no_more_than_
         most = max(most, waiting(process))
     assert most < SEGMENT + 2**20
     assert largest < SEGMENT + 2**20
-    process.records.flush(REF)
+    process.recorder.flush(REF)
     assert waiting(process) == 0
     assert process.redis.hget("perennial:crawl:c", "record_bytes") is None
     assert sum(1 for _ in read_entries(process.store, REF)) == 40
@@ -115,15 +115,15 @@ def test_lines_that_a_redis_without_its_last_writes_gets_instead_are_stored_as_w
     complete(process, "a", [])
     snapshot = {key: raw.dump(key) for key in raw.scan_iter("perennial:crawl:*")}
     complete(process, "b", [])
-    process.records.flush(REF)
+    process.recorder.flush(REF)
     raw.flushdb()
     for key, dumped in snapshot.items():
         assert dumped is not None
         raw.restore(key, 0, dumped)
     complete(process, "c", [])
-    process.records.flush(REF)
+    process.recorder.flush(REF)
     complete(process, "d", [])
-    process.records.flush(REF)
+    process.recorder.flush(REF)
     found = [entry.url[-1] for entry in latest_entries(process.store, REF).values()]
     assert found == ["a", "b", "c", "d"]
 
@@ -135,10 +135,10 @@ def test_a_sweep_of_a_crawl_whose_pages_had_more_links_than_it_may_follow_finds_
     links = [f"https://{DOMAIN}/{number}" for number in range(limited + 1_000)]
     for name in ("first", "second", "third"):
         complete(process, name, links)
-    process.records.flush(REF)
+    process.recorder.flush(REF)
     backlog = process.frontier.progress(DOMAIN).waiting
     process.redis.flushdb()
-    sweeper = Sweep(process.store, process.frontier, process.timers, process.records, timeout=60)
+    sweeper = Sweep(process.store, process.frontier, process.timers, process.recorder, timeout=60)
     list(sweeper.run(DOMAIN))
     assert backlog - 10 < process.frontier.progress(DOMAIN).waiting <= limited
     assert process.frontier.is_cut("c")

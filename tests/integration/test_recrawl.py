@@ -54,7 +54,7 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
     before = len(site.requests)
     begun = Crawl(crawl_id, site.domain, site.url, datetime.now(UTC), recorded=True)
     callback = full_pack(site.domain, crawl_id).message
-    process.records.begin(begun, timer_timeout=30, callback=callback, scheduled=scheduled)
+    process.recorder.begin(begun, timer_timeout=30, callback=callback, scheduled=scheduled)
     process.frontier.rebuild(crawl_id, [], [FoundPage(site.url, site.url, 0)])
     [refill] = process.frontier.refill(stalled=60)
     waiting = deque(refill.admitted.messages)
@@ -66,7 +66,7 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
             waiting += process.pages.run([target], message_id=each.url).admitted.messages
         except ServerError:
             complete_dead(process.frontier, target, "page")
-    process.records.end(begun)
+    process.recorder.end(begun)
     return [request for request in site.requests[before:] if request.path in {*PAGES, "/new"}]
 
 
@@ -109,7 +109,7 @@ def test_a_crawl_of_unchanged_pages_leaves_the_pack_as_it_is_and_announces_nothi
         before = objects()
     broker = Broker(process.settings.broker)
     assert len(broker.take("orchestrator")) == 1
-    sweep = Sweep(process.store, process.frontier, process.timers, process.records, timeout=60)
+    sweep = Sweep(process.store, process.frontier, process.timers, process.recorder, timeout=60)
     assert not [action for action in sweep.run(site.domain) if "pack_full" in str(action)]
     pack_full(domain=site.domain, crawl_id="one")  # It comes late, and is older than what the pack has.
     assert objects() == before
@@ -353,7 +353,7 @@ def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(
     process: Context, soft_site: SoftSite
 ) -> None:
     started = Crawl("one", soft_site.domain, soft_site.url, datetime.now(UTC), recorded=True)
-    process.records.begin(started, timer_timeout=30, callback={})
+    process.recorder.begin(started, timer_timeout=30, callback={})
     url = soft_site.at("/perennial-probe-0")
     target = Target(url, soft_site.domain, url, "one", depth=1, role="probe")
     completed = process.pages.run([target], message_id="m", too_complex=True)

@@ -55,7 +55,7 @@ def add(process: Context, **fields: Any) -> Site:
 
 def begin(process: Context, crawl_id: str, at: datetime) -> Crawl:
     crawl = Crawl(crawl_id, DOMAIN, f"https://{DOMAIN}/", at, recorded=True)
-    process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
     return crawl
 
 
@@ -65,7 +65,7 @@ def test_a_site_is_crawled_at_once_and_then_after_each_interval(process: Context
     now = site.created + timedelta(seconds=1)
     [message] = posted(now)
     assert (message["type"], message["url"], message["domain"]) == ("index+crawl", urls[0], DOMAIN)
-    process.records.end(begin(process, message["crawl_id"], now))
+    process.recorder.end(begin(process, message["crawl_id"], now))
     assert posted(now + timedelta(minutes=59)) == []
     [second] = posted(now + timedelta(minutes=61))
     assert second["crawl_id"] != message["crawl_id"]
@@ -76,7 +76,7 @@ def test_what_was_due_during_an_outage_starts_once(process: Context, posted: Any
     write_start(process.store, DOMAIN, Start(site.created - timedelta(days=3), "c-0"))
     now = site.created
     [message] = posted(now)
-    process.records.end(begin(process, message["crawl_id"], now))
+    process.recorder.end(begin(process, message["crawl_id"], now))
     assert posted(now + timedelta(seconds=1)) == []
     assert len(posted(now + timedelta(minutes=10))) == 1
 
@@ -91,8 +91,8 @@ def test_no_second_crawl_starts_while_one_runs_waits_or_is_paused(process: Conte
     assert posted(now + timedelta(minutes=6)) == []
     process.redis.flushdb()  # A sweep restores the crawl.
     assert posted(now + timedelta(minutes=7)) == []
-    process.records.restore_crawl(list_crawls(process.store, DOMAIN)[0].ref)
-    process.records.end(crawl)
+    process.recorder.restore_crawl(list_crawls(process.store, DOMAIN)[0].ref)
+    process.recorder.end(crawl)
     assert len(posted(now + timedelta(minutes=8))) == 1
 
 
@@ -113,7 +113,7 @@ def test_two_workers_that_meet_one_due_crawl_post_the_same_crawl(process: Contex
 def test_a_loss_of_redis_starts_nothing_again(process: Context, posted: Any) -> None:
     site = add(process, schedule="1d")
     [message] = posted(site.created)
-    process.records.end(begin(process, message["crawl_id"], site.created))
+    process.recorder.end(begin(process, message["crawl_id"], site.created))
     process.redis.flushdb()
     assert posted(site.created + timedelta(hours=2)) == []
     assert read_start(process.store, DOMAIN) == Start(site.created, message["crawl_id"])
@@ -124,10 +124,10 @@ def test_a_changed_paused_or_deleted_site_holds_at_the_next_look(process: Contex
     assert posted(site.created) == []
     update_site(process.store, DOMAIN, lambda former: former.changed({"state": "active"}))  # type: ignore[union-attr]
     [message] = posted(site.created)
-    process.records.end(begin(process, message["crawl_id"], site.created))
+    process.recorder.end(begin(process, message["crawl_id"], site.created))
     update_site(process.store, DOMAIN, lambda former: former.changed({"schedule": "1m"}))  # type: ignore[union-attr]
     [second] = posted(site.created + timedelta(minutes=2))
-    process.records.end(begin(process, second["crawl_id"], datetime.now(UTC)))
+    process.recorder.end(begin(process, second["crawl_id"], datetime.now(UTC)))
     process.store.delete(f"sites/{DOMAIN}.json")
     assert posted(site.created + timedelta(days=2)) == []
 

@@ -36,7 +36,7 @@ def site() -> Iterator[Site]:
 def message(process: Context, broker: Broker, site: Site) -> dict[str, Any]:
     """Return the message of three pages of a crawl that has admitted them."""
     begun = Crawl("c", site.domain, site.at("/"), datetime.now(UTC), recorded=True)
-    process.records.begin(begun, timer_timeout=60, callback=full_pack(site.domain, "c").message)
+    process.recorder.begin(begun, timer_timeout=60, callback=full_pack(site.domain, "c").message)
     process.frontier.rebuild("c", [], [FoundPage(site.at(path), site.at(path), 1) for path in ("/a", "/bad", "/b")])
     process.redis.hset(crawl_key("c"), "window", 3)
     assert [len(refill.admitted.messages) for refill in process.frontier.refill(stalled=60)] == [3]

@@ -51,7 +51,7 @@ def fill(process: Context, broker: Broker, domain: str) -> None:
     write_start(process.store, domain, Start(datetime.now(UTC), "c"))
     add_to_report(process.store, domain, today(), SearchReport(searches=1))
     crawl = Crawl(f"crawl of {domain}", domain, url, datetime.now(UTC), recorded=True)
-    process.records.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl.id).message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl.id).message)
     process.frontier.note_published(crawl.id, [FoundPage(url, url, 1)])
     process.frontier.add_line(crawl.id, '{"url":"x"}')
     process.timers.start(domain, timeout=30, callback=full_pack(domain))
@@ -198,8 +198,8 @@ def test_a_message_is_dropped_if_it_was_published_before_its_site_was_removed(pr
 def test_a_page_of_a_removed_site_begins_no_crawl_after_redis_lost_its_keys(process: Context) -> None:
     url = f"https://{DOMAIN}/x"
     note_removed(process.store, DOMAIN, 1_000)
-    assert not process.records.restore(Target(url, DOMAIN, url, "c", 1))
-    assert process.records.restore(Target(url, OTHER, url, "d", 1))
+    assert not process.recorder.restore(Target(url, DOMAIN, url, "c", 1))
+    assert process.recorder.restore(Target(url, OTHER, url, "d", 1))
     assert process.frontier.crawl("c") is None
     assert not list(process.store.list(f"crawls/{DOMAIN}/"))
 

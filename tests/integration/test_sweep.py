@@ -36,13 +36,13 @@ DOMAIN = "a.gov"
 @pytest.fixture
 def sweep(process: Context) -> Callable[..., list[str]]:
     """Return a function that sweeps a domain, or all, and returns what was done."""
-    sweeper = Sweep(process.store, process.frontier, process.timers, process.records, timeout=60)
+    sweeper = Sweep(process.store, process.frontier, process.timers, process.recorder, timeout=60)
     return lambda domain="": [str(action) for action in sweeper.run(domain)]
 
 
 def begin(process: Context, crawl_id: str = "c") -> Crawl:
     crawl = Crawl(crawl_id, DOMAIN, url("start"), datetime.now(UTC), recorded=True)
-    process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
     return crawl
 
 
@@ -71,7 +71,7 @@ def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     sitemap = url("sitemap.xml")
     read = FetchResult("skipped", Reason.SITEMAP, "9 of 9 URLs")
     complete_page(process, Target(sitemap, DOMAIN, sitemap, "c", depth=2), read)
-    process.records.flush(CrawlRef(DOMAIN, "c"))
+    process.recorder.flush(CrawlRef(DOMAIN, "c"))
     process.redis.flushdb()
     sweep()
     [probe] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
@@ -100,7 +100,7 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     complete(process, "hidden", "start", "third")
     broken = Target(url("broken"), DOMAIN, url("broken"), "c", depth=1)
     complete_dead(process.frontier, broken, "page")
-    process.records.flush(CrawlRef(DOMAIN, "c"))
+    process.recorder.flush(CrawlRef(DOMAIN, "c"))
     complete(process, "third", "fourth")  # Its entry is lost with Redis: it is fetched again.
     lost(process.redis)
     assert sweep() == [
@@ -123,7 +123,7 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
 def test_an_ended_crawl_whose_pack_was_never_made_is_packed(process: Context, sweep: Callable[..., list[str]]) -> None:
     crawl = begin(process)
     complete(process, "start")
-    process.records.end(crawl)
+    process.recorder.end(crawl)
     process.redis.flushdb()
     assert sweep(DOMAIN) == [f"{DOMAIN}: timer started: pack_full in 30 s"]
     pack_full_task(domain=DOMAIN, crawl_id="c")
@@ -160,14 +160,14 @@ def test_a_page_of_a_crawl_that_redis_lost_restores_the_crawl_and_a_cancelled_on
     begin(process)
     process.redis.flushdb()
     target = Target(url("k"), DOMAIN, url("k"), "c", depth=1)
-    process.records.restore(target)
+    process.recorder.restore(target)
     assert process.frontier.restored() == ["c"]
     restored = process.frontier.crawl("c")
     assert restored is not None
     assert restored.recorded
     invoked("cancel", DOMAIN)
     process.redis.flushdb()
-    process.records.restore(target)
+    process.recorder.restore(target)
     assert process.frontier.progress(DOMAIN).state == "cancelled"
 
 
@@ -187,7 +187,7 @@ def test_crawls_are_paused_resumed_and_cancelled_by_command(process: Context) ->
         "crawls": ["c"],
     }
     assert process.frontier.open_messages(DOMAIN) == 0
-    process.records.end(crawl)
+    process.recorder.end(crawl)
     record = latest_crawl(process.store, DOMAIN)
     assert record is not None
     assert (record.state, record.counts["cut"]) == ("cancelled", 1)

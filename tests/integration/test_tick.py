@@ -139,7 +139,7 @@ def test_messages_that_vanished_are_published_again_and_after_three_times_the_cr
     process: Context, broker: Broker
 ) -> None:
     start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
-    process.records.begin(start, timer_timeout=1, callback={})
+    process.recorder.begin(start, timer_timeout=1, callback={})
     process.frontier.note_published("c", [FoundPage("https://a.gov/k", "https://a.gov/k", 0)])
     process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
     for _ in range(3):
@@ -154,7 +154,7 @@ def test_messages_that_vanished_are_published_again_and_after_three_times_the_cr
         broker.take("site.index")
         broker.take("site.crawl")
     assert ticked(broker)["type"] == "pack_full"
-    recorded = process.records.finished("a.gov", "c")
+    recorded = process.recorder.finished("a.gov", "c")
     assert recorded is not None
     assert ([entry.state for entry in recorded.entries.values()], recorded.cut) == (["lost"], True)
 
@@ -168,7 +168,7 @@ def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_recor
         complete_one(process.frontier, "c", "page", url, host=Host("a.gov", 0, 1), line=line)
 
     start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
-    process.records.begin(start, timer_timeout=30, callback={})
+    process.recorder.begin(start, timer_timeout=30, callback={})
     process.timers.start("a.gov", timeout=30, callback=full_pack("a.gov", "c"))
     complete(1)
     with monkeypatch.context() as patch:
@@ -204,7 +204,7 @@ def test_an_end_that_finds_a_page_open_again_is_published_again_when_that_page_i
     process: Context, broker: Broker
 ) -> None:
     start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
-    process.records.begin(start, timer_timeout=30, callback={})
+    process.recorder.begin(start, timer_timeout=30, callback={})
     complete_one(process.frontier, "c", "page", "k", host=Host("a.gov", 0, 1))
     tick()
     [early] = broker.take("site.index")
@@ -222,7 +222,7 @@ def test_an_end_that_finds_a_page_open_again_is_published_again_when_that_page_i
 
 
 def test_a_crawl_whose_end_is_dead_lettered_holds_its_timer_back_no_longer(process: Context) -> None:
-    process.records.begin(
+    process.recorder.begin(
         Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True), timer_timeout=30, callback={}
     )
     complete_one(process.frontier, "c", "page", "k", host=Host("a.gov", 0, 1))

@@ -1,4 +1,4 @@
-"""The record of each crawl in the store, as the frontier writes it: begin, flush, restore and end."""
+"""Writes the record of each crawl in the store, as the frontier has it: begins, flushes, restores and ends it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RecordedCrawl:
 KEPT_RECORDS = 5
 
 
-class CrawlRecords:
+class CrawlRecorder:
     """Writes the records of crawls; a record has the policy with which its crawl was started."""
 
     def __init__(self, frontier: Frontier, store: ObjectStore, policies: PolicyOfDomain) -> None:
