@@ -12,7 +12,7 @@ from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
 from app.counts import PACK_BYTES, PACK_SECONDS, PACKS_BUILT
-from app.crawl.left_out import find_left_out
+from app.crawl.left_out_pages import find_left_out
 from app.crawl.record.crawls import list_crawls, update_crawl
 from app.crawl.recorder import RecordedCrawl
 from app.crawl.urls import canonical_key
