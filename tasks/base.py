@@ -140,7 +140,7 @@ def role_of(message: Mapping[str, Any]) -> str:
     return role if role in (SITEMAP, PROBE) else ""
 
 
-def page_of(message: Mapping[str, Any]) -> Target:
+def parsed_target(message: Mapping[str, Any]) -> Target:
     """Return the page that a message names; raises InvalidMessage or InvalidUrl, and OutOfScope for another host.
 
     Hosts below the domain pass: whether its site has them is decided in a worker.
@@ -149,8 +149,8 @@ def page_of(message: Mapping[str, Any]) -> Target:
 
 
 def target_of(message: Mapping[str, Any]) -> Target:
-    """Return the page that a message names, in a worker; raises what `page_of` raises, OutOfScope by its site."""
-    page = page_of(message)
+    """Return the page that a message names, in a worker; raises what `parsed_target` raises, OutOfScope by its site."""
+    page = parsed_target(message)
     is_sitemap = role_of(message) == SITEMAP
     if not is_sitemap and not context().policies(page.domain).scope.contains(page.url, any_path=True):
         raise OutOfScope(f"{page.url} is not in the domain {page.domain}")
@@ -212,7 +212,7 @@ class PageTask(SiteTask):
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Check and normalise the page, then publish; raises InvalidUrl before anything is sent."""
         message = as_message(args, kwargs, "url")
-        page = page_of(message)
+        page = parsed_target(message)
         rest = {name: value for name, value in message.items() if name not in TARGET_FIELDS}
         fields = {"url": page.url, "domain": page.domain, "crawl_id": page.crawl_id, "depth": page.depth}
         message = {**rest, **{name: value for name, value in fields.items() if value}}
@@ -228,7 +228,7 @@ class PageTask(SiteTask):
         """
         kind = _KIND.get(self.name)
         for message in pages_of(as_message(args, kwargs, "url")):
-            page = page_of(message)
+            page = parsed_target(message)
             if page.crawl_id and kind:
                 with _frontier_of_event_loop() as frontier:
                     complete_dead(frontier, replace(page, role=role_of(message)), kind)
