@@ -98,7 +98,7 @@ def is_scattered(database: sqlite3.Connection) -> bool:
     return bool(updated > COMPACTED_CHANGES * rows.count(database) or free > COMPACTED_SPACE * pages)
 
 
-def is_worn(database: sqlite3.Connection, changes: int) -> bool:
+def must_rebuild(database: sqlite3.Connection, changes: int) -> bool:
     """Return whether a full pack is to be built from all pages, given the number of pages that have changed.
 
     Too many rows would be indexed again, or have ids that are not in order of quality.

@@ -333,7 +333,7 @@ def _full_database(
     if previous.path is not None and previous.manifest is not None:
         with db.open_for_update(previous.path) as database:
             changed, deleted = listing.difference(database)
-            if not complete.is_worn(database, len(changed) + len(deleted)):
+            if not complete.must_rebuild(database, len(changed) + len(deleted)):
                 counts = _apply(run, database, previous.manifest, changed, deleted)
                 if counts is not None:
                     yield database, counts
