@@ -102,7 +102,7 @@ def topology_pictures() -> list[str]:
 
 
 def http_page(text: str) -> str:
-    """Return the reference of the HTTP API: parameters and problem types of its OpenAPI description."""
+    """Return the reference of the HTTP API: the parameters of its OpenAPI description."""
     paths = create_app(cast(Any, None)).openapi()["paths"]
     rows: dict[tuple[str, ...], list[str]] = {}
     for path, item in paths.items():
@@ -113,16 +113,7 @@ def http_page(text: str) -> str:
                 parameter = (f"`{each['name']}`", _limits(each), each.get("description", ""))
                 rows.setdefault(parameter, []).append(f"`{path.removeprefix('/api/v1/')}`")
     parameters = ((name, ", ".join(addresses), *others) for (name, *others), addresses in rows.items())
-    text = _with_table(text, "## Parameters", ("Parameter", "Of", "Type and limits", "Meaning"), parameters)
-    problems = {
-        (f"`{name}`", status, title)
-        for item in paths.values()
-        for operation in item.values()
-        for status, response in operation["responses"].items()
-        for title, name in re.findall(r"(?:^|; )([^(]+) \(`(/problems/[\w-]+)`\)", response["description"])
-    }
-    types = sorted(problems, key=lambda row: (row[1], row[0]))
-    return _with_table(text, "## Errors", ("Type", "Status", "Title"), types)
+    return _with_table(text, "## Parameters", ("Parameter", "Of", "Type and limits", "Meaning"), parameters)
 
 
 def events_page(text: str) -> str:
