@@ -127,22 +127,6 @@ _TAKE_CHOSEN = SQL(
     """
 ).format(PARENTS_COMPLETED)
 
-# The row is updated whenever a run begins.
-_TAKE_LOST = SQL(
-    """
-    UPDATE artwork_indexer.event_queue SET last_updated = clock_timestamp(), attempts = greatest(attempts, 1)
-    WHERE id = ANY(ARRAY(
-        SELECT id FROM artwork_indexer.event_queue
-        WHERE state = 'running' AND entity_type::text = %(entity)s AND action::text = ANY(%(actions)s)
-        AND last_updated < now() - make_interval(secs => %(seconds)s)
-        ORDER BY created, id
-        LIMIT 1000
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING id, created, action::text, attempts - 1, depends_on IS NOT NULL, {}
-    """
-).format(MESSAGE)
-
 #: The job of each action, and the arguments of its task by the names that an event has for them. A `copy_image` is a
 #: move that keeps its source: an event of its own deletes that.
 _JOBS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -193,7 +177,7 @@ class Event:
 
 
 class EventPublisher:
-    """Publishes the events of one archive: those that are ready, and those whose message was lost.
+    """Publishes the events of one archive that are ready, and queues those again whose message was lost.
 
     Places go to the oldest events. While the queue is longer than one page, half of them go to the newest `index`: a
     new upload does not wait behind a backlog. An `index` may overtake every other event of its item, since it
@@ -206,6 +190,7 @@ class EventPublisher:
         #: Whether the last look at the table ended before its end, and found too few events that are ready.
         self.unfinished = False
         self._publish = publish
+        self._entity = project.entity
         self._values = {"entity": project.entity, "backoff": backoff}
         self._in_flight: set[int] = set()
         self._ended: deque[tuple[float, int]] = deque()
@@ -228,18 +213,14 @@ class EventPublisher:
             self._publish_events(connection, [event for event in chosen if event.id in ids])
             return len(ids)
 
-    def publish_lost(self, connection: Connection, *, idle: Callable[[str], bool], seconds: float) -> int:
-        """Publish messages of running events again whose last run began, or could have begun, `seconds` ago.
+    def queue_lost(self, connection: Connection, *, idle: Callable[[str], bool], seconds: float) -> int:
+        """Queue running events again whose last run began, or could have begun, `seconds` ago; return their number.
 
         `idle` returns whether a work queue is empty. While it is not, its messages may just be waiting.
         """
         actions = [action for action, (kind, _) in _JOBS.items() if idle(f"{self.exchange}.{kind}")]
         with self._turn(connection) as is_taken:
-            values = {**self._values, "actions": actions, "seconds": seconds}
-            rows = connection.execute(_TAKE_LOST, values).fetchall() if is_taken else []
-            lost = [Event(_object(text), *columns) for *columns, text in rows]
-            self._publish_events(connection, sorted(lost, key=attrgetter("created", "id")))
-            return len(lost)
+            return event_table.queue_lost(connection, self._entity, actions, seconds) if is_taken else 0
 
     @contextmanager
     def _turn(self, connection: Connection) -> Iterator[bool]:

@@ -180,6 +180,14 @@ _LOCK_ALL = """
     WHERE state = %(state)s AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s)) ORDER BY id FOR UPDATE
 """
 
+# The row is updated whenever a run begins.
+_LOCK_LOST = """
+    SELECT id FROM artwork_indexer.event_queue
+    WHERE state = 'running' AND entity_type::text = %(entity)s AND action::text = ANY(%(actions)s)
+    AND last_updated < now() - make_interval(secs => %(seconds)s)
+    ORDER BY created, id LIMIT 1000 FOR UPDATE SKIP LOCKED
+"""
+
 EventState = Literal["queued", "running", "failed", "completed"]
 
 
@@ -292,6 +300,16 @@ def _storable(reason: str) -> str:
     """Return a reason as PostgreSQL can store it, cut to MAX_MESSAGE characters: a server's text may be in it."""
     valid = reason.encode(errors="backslashreplace").decode()
     return valid.replace("\0", "\\0")[:MAX_MESSAGE]
+
+
+def queue_lost(connection: Connection, entity: str, actions: Sequence[str], seconds: float) -> int:
+    """Queue running events again whose last run began over `seconds` ago, in a transaction; return their number.
+
+    They lose no run, as those that are handed back.
+    """
+    lost = connection.execute(_LOCK_LOST, {"entity": entity, "actions": list(actions), "seconds": seconds}).fetchall()
+    queue_again(connection, [id for (id,) in lost], after="interruption")
+    return len(lost)
 
 
 def any_running(connection: Connection) -> bool:

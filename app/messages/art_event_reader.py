@@ -87,14 +87,14 @@ class EventReader:
             while not self._stopping.is_set():
                 began = time.monotonic()
                 paused = self._is_paused()
+                if not paused and began >= self._next_housekeeping:
+                    self._next_housekeeping = began + _HOUSEKEEPING
+                    self._keep_house(connection)
                 count = 0 if paused else sum(each.publish_ready(connection) for each in self._archives)
                 if count:
                     _log.info("Events published as messages: %d", count)
                 self._touch_heartbeat()
                 self._status.touch()
-                if not paused and time.monotonic() >= self._next_housekeeping:
-                    self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
-                    self._keep_house(connection)
                 goes_on = not paused and any(each.unfinished for each in self._archives)
                 # What follows from running events is ready when they end, and a pooler may keep the notification.
                 if count or any_running(connection):
@@ -143,9 +143,9 @@ class EventReader:
             _log.warning("Heartbeat file %s not written: %s", file, error)
 
     def _keep_house(self, connection: Connection) -> None:
-        """Publish lost events again, and delete those that were completed long ago. An error is logged only."""
-        lost = [partial(self._publish_lost, connection, archive) for archive in self._archives]
-        steps = dict.fromkeys(lost, (logging.WARNING, "Lost events published again: %d"))
+        """Queue lost events again, and delete those that were completed long ago. An error is logged only."""
+        lost = [partial(self._queue_lost, connection, archive) for archive in self._archives]
+        steps = dict.fromkeys(lost, (logging.WARNING, "Lost events queued again: %d"))
         steps[partial(forget_completed, connection)] = logging.INFO, "Completed events deleted: %d"
         for step, (level, text) in steps.items():
             try:
@@ -154,7 +154,7 @@ class EventReader:
             except (ApplicationError, psycopg.Error) as error:
                 _log.warning("Lost or old events left as they are, retry in %g s: %s", _HOUSEKEEPING, error)
 
-    def _publish_lost(self, connection: Connection, archive: EventPublisher) -> int:
+    def _queue_lost(self, connection: Connection, archive: EventPublisher) -> int:
         self._declare()
         with connected(self._settings.broker) as broker:
             channel = broker.channel()
@@ -162,7 +162,7 @@ class EventReader:
             def idle(queue: str) -> bool:
                 return not channel.queue_declare(queue, passive=True).message_count
 
-            return archive.publish_lost(connection, idle=idle, seconds=self._settings.event_timeout)
+            return archive.queue_lost(connection, idle=idle, seconds=self._settings.event_timeout)
 
 
 def main() -> int:
