@@ -190,8 +190,7 @@ class EventPublisher:
         #: Whether the last look at the table ended before its end, and found too few events that are ready.
         self.unfinished = False
         self._publish = publish
-        self._entity = project.entity
-        self._values = {"entity": project.entity, "backoff": backoff}
+        self._values: Mapping[str, Any] = {"entity": project.entity, "backoff": backoff}
         self._in_flight: set[int] = set()
         self._ended: deque[tuple[float, int]] = deque()
         #: Where the next look goes on that found too few ready events: after a number of rows of a time.
@@ -220,7 +219,7 @@ class EventPublisher:
         """
         actions = [action for action, (kind, _) in _JOBS.items() if idle(f"{self.exchange}.{kind}")]
         with self._turn(connection) as is_taken:
-            return event_table.queue_lost(connection, self._entity, actions, seconds) if is_taken else 0
+            return event_table.queue_lost(connection, self._values["entity"], actions, seconds) if is_taken else 0
 
     @contextmanager
     def _turn(self, connection: Connection) -> Iterator[bool]:

@@ -59,24 +59,19 @@ class EventRun:
             _log.info("Event %d is completed, deleted or queued again: its message is dropped", self.event)
             return
         try:
-            replace(indexer, ordered=True).handle(job, message_id, headers)
+            replace(indexer, parents=parents).handle(job, message_id, headers)
         except Postpone:
             raise
-        except ImageInUse as error:
-            if not parents:
-                with self._table() as connection:
-                    event_table.fail(connection, self.event, str(error))
-                raise
-            _log.info("Event %d: the image was moved back: %s", self.event, error)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             with self._table() as connection:
-                is_queued = event_table.end_failed_run(connection, self.event, reason)
-            if not is_queued:
-                raise
-            text = "Run %d of %d of event %d failed, it is queued again: %s"
-            _log.warning(text, run, MAX_ATTEMPTS, self.event, reason)
-            return
+                if isinstance(error, ImageInUse):
+                    event_table.fail(connection, self.event, reason)
+                elif event_table.end_failed_run(connection, self.event, reason):
+                    text = "Run %d of %d of event %d failed, it is queued again: %s"
+                    _log.warning(text, run, MAX_ATTEMPTS, self.event, reason)
+                    return
+            raise
         with self._table() as connection:
             event_table.complete(connection, self.event)
 

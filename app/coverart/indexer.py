@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -56,9 +56,9 @@ class Indexer:
     services: Services
     #: Seconds for which jobs wait for the moves of a merge.
     patience: float
-    #: Whether the event queue orders the jobs: equal ones are one, and what had to be first has run. A move keeps its
-    #: source then, which another job deletes, maybe hours later.
-    ordered: bool = False
+    #: The parents of the event whose job it is, None for a message. The event queue has merged equal events, and what
+    #: had to be first has run. A move keeps its source then, which another event deletes, maybe hours later.
+    parents: Sequence[int] | None = None
 
     @classmethod
     def of(cls, exchange: str, settings: Settings, redis: Redis) -> Self:
@@ -93,7 +93,7 @@ class Indexer:
         """
         try:
             # The table of events has merged equal ones.
-            self.run(job, never_covered if self.ordered else self.window.admit(message_id, headers))
+            self.run(job, self.window.admit(message_id, headers) if self.parents is None else never_covered)
         except RemoteError as error:
             free_runs = whole_number(headers, FREE_RUNS, default=0)
             if error.free_after is None or free_runs >= (FIRST_FREE_RUNS if error.may_be_own else MAX_FREE_RUNS):
@@ -116,7 +116,7 @@ class Indexer:
         service and database.
         """
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
-        breakers = self.services.needed_by(kind_of(job), in_turn=self.ordered)
+        breakers = self.services.needed_by(kind_of(job), in_turn=self.parents is not None)
         try:
             with admit_to_all(breakers, *gids, *map(self.project.bucket, gids)):
                 match job:
@@ -145,7 +145,7 @@ class Indexer:
                 if entity.gid in held.gids:
                     break
                 held.add(entity.gid)
-            if not self.ordered:
+            if self.parents is None:
                 require_moved(
                     self.project, entity, entity.merged, self.public.item, patience=self.patience, or_copied=True
                 )
@@ -172,7 +172,7 @@ class Indexer:
         raise error
 
     def _move(self, job: Move, begin: Begin) -> Outcome:
-        if self.ordered:
+        if self.parents is not None:
             with self.locks.hold(job.old_gid, job.new_gid):
                 return copy(self.project, job, archive=self.archive)
         if begin(job):
@@ -193,14 +193,16 @@ class Indexer:
             if begin(job):
                 return "skipped"
             entity = self.read_entity(job.gid) if job.id is None else None
-            if self.ordered:
+            if self.parents is not None:
                 # A retry may come hours after the event. An image may have been moved back, and an entity may have
                 # images again, so that it needs its listing.
                 if job.id is not None and self.read_home(job.id) == job.gid:
-                    raise ImageInUse(
-                        f"image {job.id} of {self.project.entity} {job.gid} not deleted, since MusicBrainz's database"
-                        " has it there: remove it there, or post a message `delete` of it"
-                    )
+                    text = f"image {job.id} of {self.project.entity} {job.gid} not deleted"
+                    if not self.parents:
+                        why = "MusicBrainz's database has it there: remove it there, or post a message `delete` of it"
+                        raise ImageInUse(f"{text}, since {why}")
+                    _log.info("%s: it was moved back", text)
+                    return "skipped"
                 if entity is not None and entity.gid == job.gid and entity.images:
                     _log.info("%s of %s not deleted: it has images again", LISTING_FILE, job.gid)
                     return "skipped"
