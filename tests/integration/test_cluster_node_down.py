@@ -31,7 +31,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600
 CLASSIC = {
     "site.dead",
     "orchestrator.error",
-    *(f"cover-art-archive.{name}" for name in ("index", "move", "delete", "retry", "failed")),
+    *(
+        f"{archive}-art-archive.{name}"
+        for archive in ("cover", "event")
+        for name in ("index", "move", "delete", "retry", "failed")
+    ),
 }
 
 
