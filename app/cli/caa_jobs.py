@@ -69,10 +69,7 @@ class GidRun:
         self.settings = get_settings()
         projects = served(self.settings)
         if not projects:
-            empty = (
-                "MUSICBRAINZ_URL is" if not self.settings.musicbrainz_url.get_secret_value() else "its exchanges are"
-            )
-            raise ArtNotServed(f"cover art is not served here: {empty} empty")
+            raise ArtNotServed("cover art is not served here: MUSICBRAINZ_URL is empty")
         if archive and archive not in projects:
             raise typer.BadParameter(f"--archive {archive!r}: served are {', '.join(projects)}")
         self.project = projects[archive or next(iter(projects))]

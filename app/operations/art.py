@@ -17,7 +17,6 @@ from app.coverart.event_state import EventQueueState, ReaderStatus, read_state
 from app.coverart.event_table import EventRow, Requeued
 from app.coverart.jobs import Index, canonical_gid, event_of, message
 from app.coverart.musicbrainz import Connection
-from app.coverart.project import served
 from app.errors import ActRefused, ArtNotServed, DatabaseFailed, InvalidJob
 from app.messages.dead_sets import dead_sets
 from app.operations.operations import Operations
@@ -38,11 +37,6 @@ class EventReport:
     state: EventQueueState | None = None
     failed: Sequence[EventRow] = ()
     trouble: str = ""
-
-
-def archives(ops: Operations) -> list[str]:
-    """Return the exchanges of the archives that are served; none without cover art."""
-    return list(served(ops.settings))
 
 
 def read_events(ops: Operations) -> EventReport | None:
@@ -107,7 +101,7 @@ def reindex(ops: Operations, exchange: str, gids: Sequence[str], *, why: str = "
     Raises InvalidMessage for an invalid gid, for no gid and for too many, and ArtNotServed for an exchange that is not
     served.
     """
-    if exchange not in archives(ops):
+    if exchange not in ops.settings.art_exchanges:
         raise ArtNotServed(f"{exchange[:80]!r} is not served here")
     if not 1 <= len(gids) <= MAX_GIDS:
         raise InvalidMessage(f"gids: expected 1 to {MAX_GIDS}, not {len(gids)}")

@@ -61,7 +61,7 @@ def show(visit: Reading) -> HTMLResponse:
     overview = overview_of(visit.request)
     until = time.monotonic() + PATIENCE
     overview.breakers.start()
-    exchanges = art.archives(visit.ops)
+    exchanges = visit.ops.settings.art_exchanges
     queues = overview.queues.read(until)
     found = queues.value.queues if queues.value else ()
     by_archive = {name: [queue for queue in found if queue.name.startswith(f"{name}.")] for name in exchanges}
@@ -86,7 +86,7 @@ def show(visit: Reading) -> HTMLResponse:
 @subject.api.get("/art", response_model=ArtAnswer, operation_id="art")
 def show_art(ops: Calling) -> Response:
     """Report the event queue of cover art, its events that failed last, and the last audit of each archive."""
-    archives = art.archives(ops)
+    archives = ops.settings.art_exchanges
     events = (art.read_events(ops) if archives else None) or art.EventReport()
     audits = list(read_audits(ops, archives).values())
     shown = {"events": events.state, "failed": events.failed, "trouble": events.trouble}
