@@ -1,9 +1,9 @@
-"""How workers coordinate cover art jobs through Redis: coalescing window and locks of items."""
+"""When a cover art job may run: the order of messages, by Redis and the archive, and the locks of items."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,9 @@ from redis.lock import Lock
 from app.broker.errors import Postpone
 from app.broker.headers import whole_number
 from app.broker.policies.fixed_ttl import RETRIES
+from app.coverart.archive import ArchiveItem
 from app.coverart.jobs import Job, body_of, kind_of
-from app.coverart.project import Project
+from app.coverart.project import Entity, Image, Merge, Project
 from app.redis_state.client import PREFIX
 from app.redis_state.lease import lease
 
@@ -26,6 +27,9 @@ ARRIVED = "perennial-settled"
 #: Milliseconds beyond the window for which Redis has the beginning of a run. An equal message that comes back later
 #: from its delay queue runs once more.
 _HELD_MS = 600_000
+
+#: Seconds between two checks whether an image was moved: half the age of the merge, within these limits.
+_SHORTEST, _LONGEST = 1.0, 600.0
 
 # Under the locks of the job. Of a job that is covered nothing is noted: it reads nothing.
 _BEGIN = """
@@ -52,40 +56,67 @@ return is_covered
 Begin = Callable[..., bool]
 
 
-@dataclass(frozen=True, slots=True)
-class CoalescingWindow:
-    """Makes one job of equal messages of an archive that arrive within `seconds`; 0 turns it off.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOrder:
+    """The order of messages of an archive, which name no others. Events have that of their table.
 
-    Every message waits that long in a delay queue. When it is back, it is dropped if an equal job of another message
-    has begun to read since it arrived. A change that a job may not have read is never dropped, and a stopped job runs
-    again by its own message. One counter in Redis numbers arrivals and beginnings, so no clock matters. Without its
-    data more jobs run, never fewer.
+    Equal messages that arrive within `window` seconds become one job; 0 turns that off. Every message waits that long
+    in a delay queue. When it is back, it is dropped if an equal job of another message has begun to read since it
+    arrived. A change that a job may not have read is never dropped, and a stopped job runs again by its own message.
+    One counter in Redis numbers arrivals and beginnings, so no clock matters. Without its data more jobs run, never
+    fewer.
+
+    The messages of a merge are in three queues. But the database has the merge, and `read_item` returns an item of the
+    archive by its name. While an image of the database's entity is still in the merged gid's item, a `move` waits: in a
+    queue, in retry, or running. After `patience` seconds it must be dead.
     """
 
     redis: Redis = field(repr=False)
     project: Project
-    seconds: float
+    read_item: Callable[[str], ArchiveItem | None]
+    window: float
+    patience: float
 
     def admit(self, message_id: str, headers: Mapping[str, Any]) -> Begin:
         """Return the function that notes that the job of a message begins; raises Postpone for a new message.
 
         A retry has not arrived in a window, and runs: hours have passed.
         """
-        if not self.seconds or RETRIES in headers:
+        if not self.window or RETRIES in headers:
             return never_covered
         arrived = whole_number(headers, ARRIVED, default=0)
         if not arrived:
             number = {ARRIVED: self.redis.incr(self._sequence)}
             raise Postpone(
-                self.seconds, "the coalescing window is open", code="coalescing", exactly=True, headers=number
+                self.window, "the coalescing window is open", code="coalescing", exactly=True, headers=number
             )
 
         def begin(*jobs: Job) -> bool:
-            held_ms = round(self.seconds * 1_000) + _HELD_MS
+            held_ms = round(self.window * 1_000) + _HELD_MS
             keys = [self._sequence, *map(self._key, jobs)]
             return bool(self.redis.eval(_BEGIN, len(keys), *keys, message_id, arrived, held_ms))
 
         return begin
+
+    def require_moved(self, entity: Entity, merges: Iterable[Merge], *, or_copied: bool = False) -> None:
+        """Raise Postpone while an image of `entity` is in the item of one of its `merges`.
+
+        With `or_copied`, an image is not waited for that the entity's own item has, too. Reads no item where there is
+        no recent merge. Raises the errors of `read_item`.
+        """
+        recent = [merge for merge in merges if merge.age < self.patience] if entity.images else []
+        done = self._images_in(entity.gid, entity) if recent and or_copied else set()
+        for merge in recent if len(done) < len(entity.images) else ():
+            if left := self._images_in(merge.gid, entity) - done:
+                image = min(image.id for image in left)
+                why = f"image {image} was not moved yet from {merge.gid} to {entity.gid}"
+                raise Postpone(min(max(merge.age / 2, _SHORTEST), _LONGEST), why, code="image-not-moved")
+
+    def _images_in(self, gid: str, entity: Entity) -> set[Image]:
+        """Return those images of an entity that are in the item of a gid."""
+        item = self.read_item(self.project.bucket(gid))
+        files = item.files if item is not None else ()
+        return {image for image in entity.images if self.project.image_file(gid, image.id, image.suffix) in files}
 
     @property
     def _sequence(self) -> str:

@@ -16,10 +16,9 @@ from app.broker.policies.delays import rounded_up
 from app.counts import ART_JOBS
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.coordination import Begin, CoalescingWindow, ItemLocks, never_covered
+from app.coverart.coordination import Begin, ItemLocks, MessageOrder, never_covered
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
-from app.coverart.ordering import require_moved
 from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_watch, watch
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
@@ -52,10 +51,8 @@ class Indexer:
     #: Returns the gid of the entity of an image, or None.
     read_home: Callable[[int], str | None]
     locks: ItemLocks
-    window: CoalescingWindow
+    order: MessageOrder
     services: Services
-    #: Seconds for which jobs wait for the moves of a merge.
-    patience: float
     #: The parents of the event whose job it is, None for a message. The event queue has merged equal events, and what
     #: had to be first has run. A move keeps its source then, which another event deletes, maybe hours later.
     parents: Sequence[int] | None = None
@@ -72,17 +69,20 @@ class Indexer:
             ):
                 return read(connection, project, key)
 
+        public = PublicArchive.of(settings, watch=partial(admit_and_watch, services.public))
+        patience = settings.art_retry_ms / 1_000 * (settings.art_retry_max + 1) + _MARGIN
         return cls(
             project=project,
             archive=Archive.of(settings_of(project, settings), watch=partial(watch, services.archive)),
-            public=PublicArchive.of(settings, watch=partial(admit_and_watch, services.public)),
+            public=public,
             web_service=WebService.of(settings, watch=partial(watch, services.web_service)),
             read_entity=partial(from_database, musicbrainz.entity),
             read_home=lambda image: from_database(musicbrainz.homes, [image]).get(image),
             locks=ItemLocks(redis, project),
-            window=CoalescingWindow(redis, project, settings.art_window),
+            order=MessageOrder(
+                redis=redis, project=project, read_item=public.item, window=settings.art_window, patience=patience
+            ),
             services=services,
-            patience=settings.art_retry_ms / 1_000 * (settings.art_retry_max + 1) + _MARGIN,
         )
 
     def handle(self, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:
@@ -93,7 +93,7 @@ class Indexer:
         """
         try:
             # The table of events has merged equal ones.
-            self.run(job, self.window.admit(message_id, headers) if self.parents is None else never_covered)
+            self.run(job, self.order.admit(message_id, headers) if self.parents is None else never_covered)
         except RemoteError as error:
             free_runs = whole_number(headers, FREE_RUNS, default=0)
             if error.free_after is None or free_runs >= (FIRST_FREE_RUNS if error.may_be_own else MAX_FREE_RUNS):
@@ -146,9 +146,7 @@ class Indexer:
                     break
                 held.add(entity.gid)
             if self.parents is None:
-                require_moved(
-                    self.project, entity, entity.merged, self.public.item, patience=self.patience, or_copied=True
-                )
+                self.order.require_moved(entity, entity.merged, or_copied=True)
                 # The listing of an entity that lost its last image is empty; one that never had any needs no item.
                 if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
                     _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
@@ -208,7 +206,7 @@ class Indexer:
                     return "skipped"
             elif entity is not None:
                 merges = [merge for merge in entity.merged if merge.gid == job.gid]
-                require_moved(self.project, entity, merges, self.public.item, patience=self.patience)
+                self.order.require_moved(entity, merges)
             return delete(self.project, job, archive=self.archive)
 
 

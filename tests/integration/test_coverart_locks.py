@@ -252,7 +252,7 @@ def test_while_the_copy_of_a_merge_fails_no_listing_is_written_or_deleted(merged
 
 
 def test_a_merge_whose_move_failed_for_good_is_not_waited_for(merged: Merged) -> None:
-    impatient = replace(merged.indexer, patience=0)
+    impatient = replace(merged.indexer, order=replace(merged.indexer.order, patience=0))
     assert [impatient.run(job) for job in (Index(NEW), Delete(OLD))] == ["done"] * 2
     assert (merged.files(OLD), merged.files(NEW)) == ([f"mbid-{OLD}-1.jpg"], ["index.json"])
 
@@ -297,7 +297,12 @@ def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(merged
         begun.append(jobs)
         return False
 
-    assert replace(merged.indexer, read_entity=read, patience=0).run(Index(OLD), begin) == "done"
+    assert (
+        replace(merged.indexer, read_entity=read, order=replace(merged.indexer.order, patience=0)).run(
+            Index(OLD), begin
+        )
+        == "done"
+    )
     assert locked == [[OLD], [OLD, NEW], [OLD, NEW, LAST]]
     assert begun == [tuple(map(Index, gids)) for gids in locked]
     assert merged.files(LAST) == ["index.json"]

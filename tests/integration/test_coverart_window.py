@@ -14,7 +14,7 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
-from app.coverart.coordination import CoalescingWindow
+from app.coverart.coordination import MessageOrder
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
@@ -28,108 +28,108 @@ JOB = Index(A)
 
 
 @pytest.fixture
-def window(redis: Redis) -> CoalescingWindow:
+def order(redis: Redis) -> MessageOrder:
     """Return a coalescing window of a minute."""
-    return CoalescingWindow(redis, COVER_ART, 60)
+    return MessageOrder(redis=redis, project=COVER_ART, read_item=lambda _: None, window=60, patience=0)
 
 
-def arrive(window: CoalescingWindow) -> Mapping[str, Any]:
+def arrive(order: MessageOrder) -> Mapping[str, Any]:
     """Have a new message wait, and return the headers with which it comes back."""
     with pytest.raises(Postpone, match="the coalescing window is open") as waits:
-        window.admit("new", {})
+        order.admit("new", {})
     assert (waits.value.seconds, waits.value.exactly) == (60, True)
     return waits.value.headers
 
 
-def is_dropped(window: CoalescingWindow, message_id: str, headers: Mapping[str, Any], *jobs: Job) -> bool:
+def is_dropped(order: MessageOrder, message_id: str, headers: Mapping[str, Any], *jobs: Job) -> bool:
     """Have a message that is back begin its job, JOB by default."""
-    return window.admit(message_id, headers)(*(jobs or [JOB]))
+    return order.admit(message_id, headers)(*(jobs or [JOB]))
 
 
-def test_of_equal_messages_that_arrived_before_a_run_began_that_one_runs(window: CoalescingWindow) -> None:
-    first, second, third = (arrive(window) for _ in range(3))
-    assert not is_dropped(window, "second", second)
-    assert is_dropped(window, "first", first)
-    assert is_dropped(window, "third", third)
+def test_of_equal_messages_that_arrived_before_a_run_began_that_one_runs(order: MessageOrder) -> None:
+    first, second, third = (arrive(order) for _ in range(3))
+    assert not is_dropped(order, "second", second)
+    assert is_dropped(order, "first", first)
+    assert is_dropped(order, "third", third)
 
 
-def test_a_message_that_arrives_after_a_run_began_runs(window: CoalescingWindow) -> None:
-    first = arrive(window)
-    assert not is_dropped(window, "first", first)
-    assert not is_dropped(window, "later", arrive(window))
+def test_a_message_that_arrives_after_a_run_began_runs(order: MessageOrder) -> None:
+    first = arrive(order)
+    assert not is_dropped(order, "first", first)
+    assert not is_dropped(order, "later", arrive(order))
 
 
-def test_a_stopped_job_runs_again_by_its_own_message_until_an_equal_one_ran_later(window: CoalescingWindow) -> None:
-    first, second = arrive(window), arrive(window)
-    assert not is_dropped(window, "first", first)
-    assert is_dropped(window, "second", second)
-    assert not is_dropped(window, "first", first)
-    assert not is_dropped(window, "later", arrive(window))
-    assert is_dropped(window, "first", first)
+def test_a_stopped_job_runs_again_by_its_own_message_until_an_equal_one_ran_later(order: MessageOrder) -> None:
+    first, second = arrive(order), arrive(order)
+    assert not is_dropped(order, "first", first)
+    assert is_dropped(order, "second", second)
+    assert not is_dropped(order, "first", first)
+    assert not is_dropped(order, "later", arrive(order))
+    assert is_dropped(order, "first", first)
 
 
-def test_a_dropped_message_covers_no_other(window: CoalescingWindow) -> None:
-    first, second = arrive(window), arrive(window)
+def test_a_dropped_message_covers_no_other(order: MessageOrder) -> None:
+    first, second = arrive(order), arrive(order)
     # A was merged into B, whose run began by another message meanwhile.
-    assert not is_dropped(window, "second", second, Index(B))
-    later = arrive(window)
-    assert not is_dropped(window, "first", first, Index(A))
-    assert is_dropped(window, "first", first, Index(A), Index(B))
-    assert not is_dropped(window, "later", later, Index(A))
+    assert not is_dropped(order, "second", second, Index(B))
+    later = arrive(order)
+    assert not is_dropped(order, "first", first, Index(A))
+    assert is_dropped(order, "first", first, Index(A), Index(B))
+    assert not is_dropped(order, "later", later, Index(A))
 
 
-def test_a_retry_runs_and_covers_no_message(window: CoalescingWindow) -> None:
-    first = arrive(window)
-    assert not is_dropped(window, "other", arrive(window))
-    assert not is_dropped(window, "first", {**first, RETRIES: 3})
-    assert not is_dropped(window, "first", {RETRIES: 3})
-    waiting = arrive(window)
-    assert not is_dropped(window, "first", {RETRIES: 3})
-    assert not is_dropped(window, "waiting", waiting)
+def test_a_retry_runs_and_covers_no_message(order: MessageOrder) -> None:
+    first = arrive(order)
+    assert not is_dropped(order, "other", arrive(order))
+    assert not is_dropped(order, "first", {**first, RETRIES: 3})
+    assert not is_dropped(order, "first", {RETRIES: 3})
+    waiting = arrive(order)
+    assert not is_dropped(order, "first", {RETRIES: 3})
+    assert not is_dropped(order, "waiting", waiting)
 
 
-def test_after_the_loss_of_redis_each_message_runs(redis: Redis, window: CoalescingWindow) -> None:
-    first, second = arrive(window), arrive(window)
-    assert not is_dropped(window, "first", first)
+def test_after_the_loss_of_redis_each_message_runs(redis: Redis, order: MessageOrder) -> None:
+    first, second = arrive(order), arrive(order)
+    assert not is_dropped(order, "first", first)
     redis.flushdb()
-    assert not is_dropped(window, "second", second)
-    assert not is_dropped(window, "later", arrive(window))
+    assert not is_dropped(order, "second", second)
+    assert not is_dropped(order, "later", arrive(order))
 
 
-def test_the_beginning_of_a_run_is_kept_for_minutes_beyond_the_window(redis: Redis, window: CoalescingWindow) -> None:
-    is_dropped(window, "first", arrive(window))
+def test_the_beginning_of_a_run_is_kept_for_minutes_beyond_the_window(redis: Redis, order: MessageOrder) -> None:
+    is_dropped(order, "first", arrive(order))
     [key] = redis.keys("*art:begun*")
     assert 600_000 < redis.pttl(key) <= 660_000
 
 
-def test_other_jobs_and_other_archives_have_windows_of_their_own(window: CoalescingWindow) -> None:
+def test_other_jobs_and_other_archives_have_windows_of_their_own(order: MessageOrder) -> None:
     others: list[Job] = [Index(B), Delete(A), Delete(A, 1), Delete(A, 1, "png"), Move(1, A, B, "jpg")]
-    arrived = [arrive(window) for _ in others]
-    events = replace(window, project=EVENT_ART)
+    arrived = [arrive(order) for _ in others]
+    events = replace(order, project=EVENT_ART)
     event = arrive(events)
-    assert not is_dropped(window, "first", arrive(window))
+    assert not is_dropped(order, "first", arrive(order))
     for number, (other, headers) in enumerate(zip(others, arrived, strict=True)):
-        assert not is_dropped(window, f"other {number}", headers, other)
+        assert not is_dropped(order, f"other {number}", headers, other)
     assert not is_dropped(events, "event", event)
 
 
-def test_of_many_equal_messages_at_once_one_runs(window: CoalescingWindow) -> None:
-    arrived = [arrive(window) for _ in range(80)]
+def test_of_many_equal_messages_at_once_one_runs(order: MessageOrder) -> None:
+    arrived = [arrive(order) for _ in range(80)]
     with ThreadPoolExecutor(8) as pool:
-        dropped = list(pool.map(lambda number: is_dropped(window, str(number), arrived[number]), range(80)))
+        dropped = list(pool.map(lambda number: is_dropped(order, str(number), arrived[number]), range(80)))
     assert sorted(dropped) == [False] + [True] * 79
 
 
 @pytest.fixture
-def indexer(redis: Redis, window: CoalescingWindow) -> Indexer:
+def indexer(redis: Redis, order: MessageOrder) -> Indexer:
     """Return an indexer for a database without entities."""
     settings = Settings(musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"))
-    return replace(Indexer.of("cover-art-archive", settings, redis), window=window, read_entity=lambda _: None)
+    return replace(Indexer.of("cover-art-archive", settings, redis), order=order, read_entity=lambda _: None)
 
 
 def test_without_redis_a_message_is_postponed(indexer: Indexer) -> None:
     away = Redis.from_url("redis://127.0.0.1:1/0", retry=None)
-    lost = replace(indexer, window=replace(indexer.window, redis=away))
+    lost = replace(indexer, order=replace(indexer.order, redis=away))
     with pytest.raises(Postpone, match="Redis: "):
         lost.handle(JOB, "first", headers={})
 
@@ -157,20 +157,20 @@ def is_read(indexer: Indexer, gid: str, headers: Mapping[str, Any], message_id: 
 
 @pytest.mark.parametrize(("first", "second"), [(A, B), (B, A), (A, A)])
 def test_a_merged_gid_shares_the_window_of_its_target(indexer: Indexer, first: str, second: str) -> None:
-    one, two = arrive(indexer.window), arrive(indexer.window)
+    one, two = arrive(indexer.order), arrive(indexer.order)
     assert is_read(indexer, first, one, "one")
-    later = arrive(indexer.window)
+    later = arrive(indexer.order)
     assert not is_read(indexer, second, two, "two")
     assert is_read(indexer, second, later, "later")
 
 
 @pytest.mark.parametrize("job", [Delete(A), Move(1, A, B, "jpg")])
 def test_a_message_that_comes_during_the_run_of_an_equal_job_runs_later(indexer: Indexer, job: Delete | Move) -> None:
-    first, equal = arrive(indexer.window), arrive(indexer.window)
+    first, equal = arrive(indexer.order), arrive(indexer.order)
     during: list[Mapping[str, Any]] = []
 
     def stop(*_: object) -> None:
-        during.append(arrive(indexer.window))
+        during.append(arrive(indexer.order))
         raise ZeroDivisionError
 
     archive: Any = SimpleNamespace(copy=stop, delete=stop)
@@ -183,7 +183,7 @@ def test_a_message_that_comes_during_the_run_of_an_equal_job_runs_later(indexer:
 
 
 def test_a_job_whose_item_is_locked_covers_no_other(indexer: Indexer) -> None:
-    first, second = arrive(indexer.window), arrive(indexer.window)
+    first, second = arrive(indexer.order), arrive(indexer.order)
     with indexer.locks.hold(B), pytest.raises(Postpone, match="held"):
         indexer.handle(Index(B), "first", first)
     assert is_read(indexer, B, second, "second")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
+from redis import Redis
 
 from app.broker.errors import Postpone
 from app.coverart.archive import ArchiveItem
-from app.coverart.ordering import ReadItem, require_moved
+from app.coverart.coordination import MessageOrder
 from app.coverart.project import COVER_ART, Entity, Image, Merge
 
 pytestmark = pytest.mark.unit
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.unit
 OLD, NEW, OTHER = (f"{digit}a000000-0000-4000-8000-000000000001" for digit in "123")
 OWN, MOVED = (Image(number, "jpg", "", 7, True, False, False, ()) for number in (1, 2))
 DAY = 86_400.0
+
+ReadItem = Callable[[str], ArchiveItem | None]
 
 
 def merged(age: float = 60.0, *images: Image) -> Entity:
@@ -40,7 +43,8 @@ def wait(entity: Entity, item: ReadItem, *, listing: bool) -> Postpone | None:
     """Return why the listing of `entity`, or the deletion of that of OLD, waits."""
     merges = [merge for merge in entity.merged if listing or merge.gid == OLD]
     try:
-        require_moved(COVER_ART, entity, merges, item, patience=DAY, or_copied=listing)
+        order = MessageOrder(redis=Redis(), project=COVER_ART, read_item=item, window=0, patience=DAY)
+        order.require_moved(entity, merges, or_copied=listing)
     except Postpone as postponed:
         return postponed
     return None
