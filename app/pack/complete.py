@@ -20,7 +20,7 @@ from app import text
 from app.pack import anchors, derived, groups, repeated, rows, site_values, versions
 from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
-from app.pack.properties import have_changed, write_properties
+from app.pack.properties import update_properties, write_properties
 from app.pack.quality import order_by_quality
 from app.pack.stored_pages import StoredContent
 
@@ -45,6 +45,8 @@ def derive_all(database: sqlite3.Connection) -> None:
     fill_texts(database)
     write_words(database)
     IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill()
+    # SQLite sorts in as much memory as its cache may have.
+    database.execute("PRAGMA cache_size = -8192")
     write_definitions(database, values.site_name)
     write_properties(database)
     counts = {"changes": "0", "updated": "0", "ordered": ordered}
@@ -79,8 +81,7 @@ def derive_changed(
     else:
         writer.fill()
         write_definitions(database, values.site_name)
-    if have_changed(database):
-        write_properties(database)
+    update_properties(database)
     updated = str(int(meta["updated"]) + written)
     entries = {**values.as_meta(), **_lines_as_meta(lines), "changes": "0" if are_due else str(since)}
     _note(database, {**entries, "updated": updated})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from app.errors import PackCorrupt
-from app.search.number_arrays import LARGEST, Numbers, packed
+from app.search.number_arrays import LARGEST, Numbers, packed, unpacked
 
 #: Name, width and bytes of an array, and the values that its numbers stand for, as JSON.
 _Stored: TypeAlias = tuple[str, str, bytes, str]
@@ -22,33 +22,86 @@ _MAX_IDS: Final = 64
 _SPARE_IDS: Final = 64_000
 
 _EXTENT: Final = "SELECT count(*), coalesce(min(id), 1), coalesce(max(id), 0) FROM pages"
-_ROWS: Final = f"""
-SELECT id, inlinks, versions, CASE WHEN hidden THEN shown_as ELSE 0 END,
-    CAST(substr(section, 1, {_MAX_SECTION}) AS TEXT), CAST(substr(lang, 1, {_MAX_LANG}) AS TEXT),
-    CAST(substr(content_type, 1, {_MAX_TYPE}) AS TEXT), CAST(substr(modified, 1, {_MAX_DATE}) AS TEXT)
-FROM pages ORDER BY id
-"""  # noqa: S608 (ours)
-_PROPERTIES: Final = ("inlinks", "versions", "hidden", "shown_as", "section", "lang", "content_type", "modified")
+_VALUES: Final = f"""
+pages.id, pages.inlinks, pages.versions, CASE WHEN pages.hidden THEN pages.shown_as ELSE 0 END,
+CAST(substr(pages.section, 1, {_MAX_SECTION}) AS TEXT), CAST(substr(pages.lang, 1, {_MAX_LANG}) AS TEXT),
+CAST(substr(pages.content_type, 1, {_MAX_TYPE}) AS TEXT), CAST(substr(pages.modified, 1, {_MAX_DATE}) AS TEXT)
+"""
+_ROWS: Final = f"SELECT {_VALUES} FROM pages ORDER BY id"  # noqa: S608 (ours)
+_NUMBERS: Final = ("inlinks", "versions", "hidden", "shown_as", "modified")
+_TEXTS: Final = ("section", "lang", "content_type")
+#: Changed rows with other properties than before, and whether all numbers for texts may differ. Texts are numbered in
+#: order of the rows.
 _CHANGED: Final = f"""
-SELECT EXISTS (
-    SELECT 1 FROM former_pages AS former LEFT JOIN pages USING (id)
-    WHERE {" OR ".join(f"former.{name} IS NOT pages.{name}" for name in _PROPERTIES)}
-)
+SELECT pages.id IS NULL OR former.url IS NOT NULL
+    AND ({" OR ".join(f"former.{name} IS NOT pages.{name}" for name in _TEXTS)}), {_VALUES}
+FROM former_pages AS former LEFT JOIN pages ON pages.id = former.id
+WHERE {" OR ".join(f"former.{name} IS NOT pages.{name}" for name in (*_NUMBERS, *_TEXTS))}
+ORDER BY former.id
 """  # noqa: S608 (ours)
 _INSERT: Final = "INSERT INTO properties (name, width, numbers, texts) VALUES (?, ?, ?, ?)"
 _STORED: Final = "SELECT name, width, numbers, texts FROM properties ORDER BY name"
 
 
-def have_changed(database: sqlite3.Connection) -> bool:
-    """Return whether a changed row had other properties before the update."""
-    ((found,),) = database.execute(_CHANGED)
-    return bool(found)
+class _Columns:
+    """The arrays of numbers by their names, and the codes of the values that they stand for."""
+
+    def __init__(self) -> None:
+        names = ("inlinks", "versions", "shown_as", "section", "lang", "type", "date")
+        self._numbers = {name: array("I") for name in names}
+        self._codes = {name: {"": 0} for name in _MAX_VALUES}
+
+    def read(self, stored: Iterable[_Stored]) -> None:
+        """Take over what a pack has stored."""
+        for name, width, numbers, texts in stored:
+            if name in self._numbers:
+                self._numbers[name] = array("I", unpacked(width, numbers))
+            if name in self._codes:
+                self._codes[name] = {text: code for code, text in enumerate(json.loads(texts))}
+
+    def extend(self, last: int) -> None:
+        """Have a number for every row id up to the last one."""
+        for numbers in self._numbers.values():
+            numbers.frombytes(bytes(numbers.itemsize * (last + 1 - len(numbers))))
+
+    def note(self, values: Sequence[Any]) -> None:
+        """Note the properties of one row."""
+        page, inlinks, versions, shown_as, section, lang, content_type, modified = values
+        self._numbers["inlinks"][page] = min(max(0, inlinks), LARGEST)
+        self._numbers["versions"][page] = versions
+        self._numbers["shown_as"][page] = shown_as
+        self._numbers["date"][page] = _day(modified)
+        texts = {"section": section, "lang": lang.lower(), "type": content_type.partition(";")[0].strip().lower()}
+        for name, text in texts.items():
+            self._numbers[name][page] = _code(self._codes[name], text, most=_MAX_VALUES[name])
+
+    def stored(self) -> Iterator[_Stored]:
+        """Yield the arrays as they are stored."""
+        for name, numbers in self._numbers.items():
+            yield _stored(name, numbers, self._codes.get(name, {}))
+        yield from _copies(self._numbers["shown_as"])
 
 
 def write_properties(database: sqlite3.Connection) -> None:
     """Fill `properties` from all rows."""
     database.execute("DELETE FROM properties")
     database.executemany(_INSERT, _arrays(database))
+
+
+def update_properties(database: sqlite3.Connection) -> None:
+    """Bring `properties` up to date with changed rows. They are read from all rows only if a text changed or went."""
+    changed = database.execute(_CHANGED).fetchall()
+    if any(are_others for are_others, *_ in changed):
+        write_properties(database)
+    elif changed:
+        columns, before = _Columns(), database.execute(_STORED).fetchall()
+        columns.read(before)
+        columns.extend(database.execute(_EXTENT).fetchone()[2])
+        for _, *values in changed:
+            columns.note(values)
+        differing = set(columns.stored()) - set(before)
+        database.executemany("DELETE FROM properties WHERE name = ?", [(name,) for name, *_ in differing])
+        database.executemany(_INSERT, sorted(differing))
 
 
 def are_ids_spent(database: sqlite3.Connection) -> bool:
@@ -72,20 +125,11 @@ def _arrays(database: sqlite3.Connection) -> Iterator[_Stored]:
     rows, first, last = database.execute(_EXTENT).fetchone()
     if first < 1 or _are_spent(rows, last):
         raise ValueError(f"row ids from {first} to {last} for {rows} pages")
-    names = ("inlinks", "versions", "shown_as", "section", "lang", "type", "date")
-    columns = {name: array("I", bytes(4 * (last + 1))) for name in names}
-    codes = {name: {"": 0} for name in _MAX_VALUES}
-    for page, inlinks, versions, shown_as, section, lang, content_type, modified in database.execute(_ROWS):
-        columns["inlinks"][page] = min(max(0, inlinks), LARGEST)
-        columns["versions"][page] = versions
-        columns["shown_as"][page] = shown_as
-        columns["date"][page] = _day(modified)
-        values = {"section": section, "lang": lang.lower(), "type": content_type.partition(";")[0].strip().lower()}
-        for name, value in values.items():
-            columns[name][page] = _code(codes[name], value, most=_MAX_VALUES[name])
-    for name, numbers in columns.items():
-        yield _stored(name, numbers, codes.get(name, {}))
-    yield from _copies(columns["shown_as"])
+    columns = _Columns()
+    columns.extend(last)
+    for values in database.execute(_ROWS):
+        columns.note(values)
+    yield from columns.stored()
 
 
 def _are_spent(rows: int, last: int) -> bool:
@@ -99,8 +143,8 @@ def _copies(shown_as: Numbers) -> Iterator[_Stored]:
     yield _stored("shown", [shown for shown, _ in hidden])
 
 
-def _stored(name: str, numbers: Iterable[int], codes: Mapping[str, int] = {}) -> _Stored:
-    return (name, *packed([*numbers]), json.dumps([*codes]))
+def _stored(name: str, numbers: Sequence[int], codes: Mapping[str, int] = {}) -> _Stored:
+    return (name, *packed(numbers), json.dumps([*codes]))
 
 
 def _day(modified: str) -> int:
