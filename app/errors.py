@@ -35,7 +35,7 @@ class InvalidUrl(InvalidMessage, reason="invalid-url"):
     """Raised for a URL that cannot be crawled; names the URL and the reason."""
 
 
-class OutOfScope(InvalidMessage, reason="out-of-scope"):
+class OutOfScope(InvalidMessage):
     """Raised for a URL outside the domain that a message names."""
 
 
@@ -92,11 +92,11 @@ class StoreError(ApplicationError, reason="store", problem=BROKEN):
     """Raised when the object store fails."""
 
 
-class ObjectNotFound(StoreError, reason="object-not-found"):
+class ObjectNotFound(StoreError):
     """Raised when an object is not in the store; names its key."""
 
 
-class InvalidKey(StoreError, reason="invalid-key", permanent=True):
+class InvalidKey(StoreError, permanent=True):
     """Raised for a key or a store URL that no store can hold; names it and the reason."""
 
 
@@ -109,7 +109,7 @@ class ObjectDamaged(StoreError, reason="object-damaged"):
         self.etag = etag
 
 
-class PreconditionFailed(StoreError, reason="precondition-failed"):
+class PreconditionFailed(StoreError):
     """Raised when a conditional write is refused: another writer changed the object since it was read."""
 
 
@@ -217,7 +217,7 @@ class TooManySearches(ApplicationError, reason="limited", problem=LIMITED):
 Evidence = Literal["answered", "failed", "away", "denied"]
 
 
-class InvalidJob(InvalidMessage, reason="invalid-job"):
+class InvalidJob(InvalidMessage):
     """Raised for a plain body of the cover art archive that cannot be read; names its line and the reason."""
 
 
@@ -295,11 +295,11 @@ class DatabaseUnavailable(DatabaseFailed, reason="database-unavailable"):
 # Programs
 
 
-class ServicesError(ApplicationError, reason="services"):
+class ServicesError(ApplicationError):
     """Raised when the private RabbitMQ or Redis cannot be installed, started or stopped; says what to do."""
 
 
-class DemoFailed(ApplicationError, reason="demo"):
+class DemoFailed(ApplicationError):
     """Raised when the demo cannot go on: a deadline passed, or a site cannot be crawled."""
 
 

@@ -36,7 +36,8 @@ class ApplicationError(Exception):
     The head of a class states how it differs from its parent: `class PackError(ApplicationError, reason="pack")`.
     """
 
-    #: Code in dead sets, metrics and cluster replies. No two classes state the same one.
+    #: Code in dead sets, metrics and cluster replies. A class states one if an operator acts on it otherwise than on
+    #: its parent, and no two state the same one. Errors that only end a command have none.
     reason: ClassVar[str] = "error"
     #: Whether a retry would fail in the same way: the message is dead-lettered at once.
     permanent: ClassVar[bool] = False
@@ -95,7 +96,7 @@ class PublishFailed(ApplicationError, reason="publish", problem=UNAVAILABLE):
     is_in_doubt = False
 
 
-class WorkerMisconfigured(ApplicationError, reason="not-wired"):
+class WorkerMisconfigured(ApplicationError):
     """Raised when a worker starts with a task or a queue whose messages it would lose; names it and the cause."""
 
 
@@ -111,7 +112,7 @@ class RequestTimedOut(ApplicationError, reason="request-timeout", problem=TIMEOU
     """Raised when no reply to a request came by its deadline; names the address and the seconds."""
 
 
-class AlreadyRunning(ApplicationError, reason="already-running"):
+class AlreadyRunning(ApplicationError):
     """Raised when a process starts of which only one may run, while another one runs; names it."""
 
 
@@ -127,7 +128,7 @@ class ManagementFailed(ApplicationError, reason="management", problem=UNAVAILABL
     """Raised when the broker's management API does not answer, or refuses."""
 
 
-class ManagementRefused(ManagementFailed, reason="management-refused"):
+class ManagementRefused(ManagementFailed):
     """Raised when the account may use the management API, and lacks the tag for one address of it."""
 
 
@@ -135,11 +136,11 @@ class ControlRefused(ApplicationError, reason="control-refused", problem=UNAVAIL
     """Raised when the account may not publish to the workers' remote control."""
 
 
-class TopologyDiffers(ApplicationError, reason="topology"):
+class TopologyDiffers(ApplicationError):
     """Raised when the broker has an exchange or a queue with other arguments than declared; names it."""
 
 
-class MigrationRefused(ApplicationError, reason="migration-refused"):
+class MigrationRefused(ApplicationError):
     """Raised when a queue's messages cannot be moved aside safely now; says what to do first."""
 
 

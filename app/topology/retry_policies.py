@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.broker.errors import InvalidMessage
 from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import DelayQueues, budget_of
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import NO_LIMIT, XDeath
-from app.errors import ImageInUse, InvalidJob
+from app.errors import ImageInUse
 from config.routes import REQUESTS, ROUTES, SITE, SUBSCRIPTIONS, Route, art_routes
 from config.settings import Settings
 
@@ -106,5 +107,5 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
         retry_max=settings.art_retry_max,
         postpone_type=settings.queue_type,
         delivery_limit=DELIVERY_LIMIT,
-        fatal=frozenset({InvalidJob.reason, ImageInUse.reason}),
+        fatal=frozenset({InvalidMessage.reason, ImageInUse.reason}),
     )

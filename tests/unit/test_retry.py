@@ -260,7 +260,7 @@ def test_a_permanent_failure_is_retried_all_the_same_unless_the_policy_names_its
     assert isinstance(FixedTtl("caa").decide(delivery("q"), PERMANENT), Retry)
     fatal = frozenset({PERMANENT.reason})
     assert isinstance(FixedTtl("caa", fatal=fatal).decide(delivery("q"), PERMANENT), Dead)
-    assert {"invalid-job", "image-in-use"} == art_policy("caa", Settings()).fatal
+    assert {"invalid-message", "image-in-use"} == art_policy("caa", Settings()).fatal
 
 
 def test_the_errors_of_others_are_kept_and_their_number_and_length_are_bounded() -> None:
