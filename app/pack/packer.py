@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -34,8 +35,8 @@ from app.storage.store import ObjectStore, Stat
 SPACE_FACTOR: Final = 2 * 2
 #: Bytes of an empty database and its compact copy, rounded up.
 EMPTY_SIZE: Final = 2**20
-#: Bytes of databases that are kept in the folder `work` until the next packs.
-KEPT_BYTES: Final = 2_000 * 2**20
+#: Bytes of databases that are kept in the folder `work` until the next packs. The setting PACKER_DISK_MB limits them.
+KEPT_BYTES: Final = sys.maxsize
 
 PackKind = Literal["full", "incremental"]
 
