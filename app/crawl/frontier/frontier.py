@@ -14,7 +14,7 @@ from redis import Redis
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.cache import CrawlCache
 from app.crawl.frontier.host_limits import host_is_busy
-from app.crawl.frontier.script_values import MAX_ERROR, FoundLinks, entered_of
+from app.crawl.frontier.script_values import MAX_ERROR, FoundLinks, entered_of, take_unseen
 from app.crawl.frontier.values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
@@ -207,12 +207,7 @@ class Frontier(CrawlView):
         pages, reply = [FoundLinks(each) for each in completions], list[Any]()
         while not reply:
             unseen, cached = self._cache.unseen(crawl_id, chain.from_iterable(map(FoundLinks.names, pages)))
-            fresh, noted, arguments = [], list[str](), list[object]()
-            for page in pages:
-                names, excluded, fields = page.taken(unseen)
-                fresh.append(names)
-                noted += excluded
-                arguments += fields
+            fresh, noted, arguments = take_unseen(pages, unseen)
             born, *reply = self._complete(keys=keys, args=[*settings, cached, *arguments])
             if not reply:  # What is cached is of a crawl that Redis has lost.
                 self._cache.add_seen(crawl_id, (), born=str(born))
@@ -220,7 +215,7 @@ class Frontier(CrawlView):
         if connections == self._connections():  # Otherwise the Redis that has noted them may be gone.
             # Without those that a limit left out: another page may lead to them within its limits.
             followed = [name for names, number in zip(fresh, seen, strict=True) for name in names[: int(number)]]
-            self._cache.add_seen(crawl_id, followed + noted, born=str(born))
+            self._cache.add_seen(crawl_id, [*followed, *noted], born=str(born))
         name = next((each.name for each in completions if each.state != "f"), "")
         return Completed(admitted_of(items, float(wait), int(size)), name, bool(write), bool(ended))
 

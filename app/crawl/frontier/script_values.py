@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from app.crawl.frontier.values import Completion, Entered, admitted_of, to_entry
@@ -41,6 +41,22 @@ class FoundLinks:
         for reason, link in map(self._excluded.__getitem__, noted):
             fields += (reason, link.name, to_entry(link))
         return fresh, noted, fields
+
+
+def take_unseen(
+    pages: Iterable[FoundLinks], unseen: set[str]
+) -> tuple[Sequence[Sequence[str]], Sequence[str], Sequence[object]]:
+    """Take the unseen names, each for the first page that has it.
+
+    Return those of the links of each page, those of all excluded links, and the pages for the script.
+    """
+    fresh, noted, arguments = [], list[str](), list[object]()
+    for page in pages:
+        names, excluded, fields = page.taken(unseen)
+        fresh.append(names)
+        noted += excluded
+        arguments += fields
+    return fresh, noted, arguments
 
 
 def entered_of(row: Sequence[object], *, soft_404: str, former_known: bool) -> Entered:
