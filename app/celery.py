@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery, signals
 from celery.utils.text import str_to_list
 
-from app import counts, error_reports, tracing
+from app import counters, error_reports, tracing
 from app.broker.connection import tls_options
 from app.broker.publishing import get_publisher
 from app.broker.worker.install import broker_url, install
@@ -38,7 +38,7 @@ app.conf.broker_use_ssl = tls_options(get_settings().broker)
 
 def _count_run(task: str, queue: str, outcome: str, reason: str) -> None:
     # A message may name any task.
-    counts.TASK_RUNS.add(task if task in app.tasks else "", queue, outcome, reason)
+    counters.TASK_RUNS.add(task if task in app.tasks else "", queue, outcome, reason)
 
 
 install(
@@ -68,13 +68,13 @@ def _collect_garbage_seldom(**_: Any) -> None:
 @signals.worker_init.connect  # type: ignore[untyped-decorator]
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
 def _begin_to_count(**_: Any) -> None:
-    counts.begin(get_settings().redis)
+    counters.begin(get_settings().redis)
     get_publisher(broker_url(app)).on_confirmed = _count_confirmed
 
 
 def _count_confirmed(seconds: float) -> None:
-    counts.CONFIRM_WAITS.add()
-    counts.CONFIRM_SECONDS.add(amount=seconds)
+    counters.CONFIRM_WAITS.add()
+    counters.CONFIRM_SECONDS.add(amount=seconds)
 
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]
@@ -91,7 +91,7 @@ def _begin_traces(**_: Any) -> None:
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _end_of_process(**_: Any) -> None:
-    counts.end()
+    counters.end()
     tracing.end()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict
 from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
-from app.counts import PACK_BYTES, PACK_SECONDS, PACKS_BUILT
+from app.counters import PACK_BYTES, PACK_SECONDS, PACKS_BUILT
 from app.crawl.left_out_pages import find_left_out
 from app.crawl.record.crawls import list_crawls, update_crawl
 from app.crawl.recorder import RecordedCrawl

@@ -18,7 +18,7 @@ from app.broker.policies.base import message_of as replacement_of
 from app.broker.worker.carry_out import carry_out
 from app.broker.worker.failures import OUTCOMES, failure_of
 from app.celery import app
-from app.counts import CRAWLED_URLS, TASK_RUNS
+from app.counters import CRAWLED_URLS, TASK_RUNS
 from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.values import (
     Admitted,

@@ -15,7 +15,7 @@ import requests
 from pydantic import SecretStr
 from requests.auth import AuthBase
 
-from app.counts import ARCHIVE_ANSWERS, status_label
+from app.counters import ARCHIVE_ANSWERS, status_label
 from app.coverart.project import Project
 from app.errors import (
     ArchiveDenied,

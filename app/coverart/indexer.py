@@ -13,7 +13,7 @@ from redis import Redis, RedisError
 from app.broker.errors import ApplicationError, Postpone
 from app.broker.headers import whole_number
 from app.broker.policies.delays import rounded_up
-from app.counts import ART_JOBS
+from app.counters import ART_JOBS
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive, PublicArchive
 from app.coverart.coordination import Begin, ItemLocks, MessageOrder, never_covered

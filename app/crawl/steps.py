@@ -12,7 +12,7 @@ from typing import Final
 from redis import Redis
 
 from app.broker.errors import ApplicationError, Postpone
-from app.counts import CRAWL_BYTES, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWLED_URLS, status_label
+from app.counters import CRAWL_BYTES, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWLED_URLS, status_label
 from app.crawl.fetch.clients import SiteClient, SiteClients
 from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.frontier import Frontier

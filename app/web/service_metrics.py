@@ -11,7 +11,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.counts import LabelValues, WorkerCounter, read_counts
+from app.counters import LabelValues, WorkerCounter, read_counts
 from app.coverart.event_state import EventQueueState, event_queue_state
 from app.operations.doctor.circuit_breakers import breaker_states
 from app.operations.overview import PATIENCE, Overview, Processes, RedisReport

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from app.counts import TASK_RUNS, read_counts
+from app.counters import TASK_RUNS, read_counts
 from app.private_services import Urls
 from app.redis_state.client import get_redis
 from app.search.query import words

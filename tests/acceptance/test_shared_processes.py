@@ -19,7 +19,7 @@ import requests
 from celery import Celery
 
 from app.broker.worker.shared_process import MOST
-from app.counts import (
+from app.counters import (
     CRAWL_REQUESTS,
     CRAWLED_URLS,
     PACKS_BUILT,

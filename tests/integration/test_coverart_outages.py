@@ -17,7 +17,7 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.worker.failures import failure_of
-from app.counts import ARCHIVE_ANSWERS, ART_JOBS, CountTable, read_counts
+from app.counters import ARCHIVE_ANSWERS, ART_JOBS, CountTable, read_counts
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS
@@ -314,7 +314,7 @@ def test_jobs_are_counted_by_outcome_and_answers_of_the_archive_by_status(
     redis: Redis, redis_url: str, server: ArchiveServer, indexer: Indexer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = CountTable(redis)
-    monkeypatch.setattr("app.counts._current", table)
+    monkeypatch.setattr("app.counters._current", table)
     [gid] = gids(1)
     assert handle(indexer, Delete(gid, 1)) is None
     server.faults.add(failure(429, retry_after="7"))

@@ -16,7 +16,7 @@ from redis import Redis
 
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.counts import TASK_RUNS, CountTable
+from app.counters import TASK_RUNS, CountTable
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.findings import findings, sentence

@@ -14,7 +14,7 @@ from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Load, ProblemReply, SearcherReport, to_payload
 from app.cluster.searcher.reporter import Reporter
-from app.counts import SEARCHER_QUERIES, SEARCHER_SECONDS, read_counts
+from app.counters import SEARCHER_QUERIES, SEARCHER_SECONDS, read_counts
 from app.search.contract import SearchReply
 from app.storage.layout import manifest_key
 from app.storage.open import open_store

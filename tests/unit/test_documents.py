@@ -14,7 +14,7 @@ from app.broker.policies.delays import POSTPONE_LADDER_MS
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
-from app.counts import COUNTERS
+from app.counters import COUNTERS
 from app.crawl.urls import parse_message_domain, parse_target
 from app.messages.envelopes import decode_envelope, route_of
 from app.timers.timers import callback_of, timeout_of

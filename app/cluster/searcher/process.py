@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kombu import Queue
 
-from app import counts
+from app import counters
 from app.broker.connection import BROKER_TIMEOUT
 from app.broker.publishing import Publisher
 from app.broker.rpc.queue_consumer import QueueConsumer
@@ -50,7 +50,7 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     Raises PackError if no data directory can be locked.
     """
     raise_open_file_limit()
-    counts.begin(settings.redis)
+    counters.begin(settings.redis)
     searcher_id = str(uuid.uuid4())
     # The reporter asks for the consumer's state only after the consumer has connected.
     service, reporter, search_settings = build(settings, searcher_id, is_connected=lambda: consumer.connected)
@@ -78,7 +78,7 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
         search_settings.close()
         consumer.close()
         service.close()
-        counts.end()
+        counters.end()
     log.info("Searcher %s stopped", searcher_id)
 
 

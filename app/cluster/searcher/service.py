@@ -18,7 +18,7 @@ from app.cluster.searcher.pack_jobs import IntegrityCheck
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.query_pool import QueryPool
 from app.cluster.searcher.reporter import Reporter
-from app.counts import SEARCHER_QUERIES, SEARCHER_SECONDS
+from app.counters import SEARCHER_QUERIES, SEARCHER_SECONDS
 from app.errors import PackCorrupt
 from app.messages.envelopes import decode_envelope
 from app.search.contract import SearchRequest, SuggestRequest

@@ -10,7 +10,7 @@ from typing import Protocol
 import ada_url
 from protego import Protego
 
-from app.counts import ROBOTS_REQUESTS, status_label
+from app.counters import ROBOTS_REQUESTS, status_label
 from app.crawl.fetch.robots_lines import OWN_AGENT, denying_line, own_lines
 from app.crawl.policy import product_token
 from app.crawl.urls import allows_port, host_of, resolve

@@ -8,7 +8,7 @@ from pathlib import Path
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.counts import HOST_WAIT_SECONDS
+from app.counters import HOST_WAIT_SECONDS
 from app.crawl.frontier.values import LEASE, Host, host_keys
 from app.errors import FetchError, ServerError
 from app.redis_state.client import load_script

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from app.counts import COUNTERS, CountTable, status_label
+from app.counters import COUNTERS, CountTable, status_label
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +40,7 @@ def redis() -> FailingRedis:
 @pytest.fixture
 def table(redis: FailingRedis, monkeypatch: pytest.MonkeyPatch) -> CountTable:
     """Return a table whose thread writes nothing: the test does."""
-    monkeypatch.setattr("app.counts._EVERY", 3_600.0)
+    monkeypatch.setattr("app.counters._EVERY", 3_600.0)
     return CountTable(cast("Redis", redis))
 
 

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 import pytest
 from redis import Redis
 
-from app import counts
-from app.counts import CRAWL_BYTES, CRAWLED_URLS, CountTable, read_counts
+from app import counters
+from app.counters import CRAWL_BYTES, CRAWLED_URLS, CountTable, read_counts
 from tests.support.redis_proxy import RedisProxy
 from tests.support.waiting import eventually
 
@@ -31,20 +31,20 @@ def proxy(redis_url: str) -> Iterator[RedisProxy]:
 
 def count(url: str, parent: Connection) -> None:
     """Count in a pool process; the parent kills some of them in the middle."""
-    counts.begin(url)
+    counters.begin(url)
     for _ in range(_ADDITIONS):
         CRAWLED_URLS.add("indexed", "")
         CRAWL_BYTES.add(amount=0.5)
     parent.send("begun")
     parent.recv()
     CRAWLED_URLS.add("gone", "404")
-    counts.end()
+    counters.end()
 
 
 def test_eight_processes_count_right_though_some_of_them_are_killed(redis_url: str) -> None:
     context = get_context("fork")
     # The parent counts, too, and its children write nothing of that.
-    counts.begin(redis_url)
+    counters.begin(redis_url)
     try:
         CRAWLED_URLS.add("skipped", "robots")
         pipes = [context.Pipe() for _ in range(8)]
@@ -64,9 +64,9 @@ def test_eight_processes_count_right_though_some_of_them_are_killed(redis_url: s
         for process, (own_end, _) in list(zip(processes, pipes, strict=True))[3:]:
             own_end.send("go on")
             process.join(30)
-        counts.end()
+        counters.end()
     finally:
-        counts._current = None
+        counters._current = None
     found = read_counts(redis_url)
     assert found[CRAWLED_URLS] == {
         ("indexed", ""): 8 * _ADDITIONS,
@@ -79,7 +79,7 @@ def test_eight_processes_count_right_though_some_of_them_are_killed(redis_url: s
 def test_a_write_whose_answer_was_lost_counts_once(
     redis_url: str, proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.counts._EVERY", 3_600.0)
+    monkeypatch.setattr("app.counters._EVERY", 3_600.0)
     table = CountTable(Redis.from_url(proxy.url, socket_timeout=5, retry=None))
     table.add(CRAWL_BYTES.name, (), 3.0)
     assert table.flush()
@@ -94,7 +94,7 @@ def test_a_write_whose_answer_was_lost_counts_once(
 
 
 def test_counts_of_another_release_are_left_out(redis_url: str, redis: Redis) -> None:
-    redis.hset(counts.COUNTS, mapping={'["unknown"]': 1, f'["{CRAWLED_URLS.name}","one label"]': 1})
+    redis.hset(counters.COUNTS, mapping={'["unknown"]': 1, f'["{CRAWLED_URLS.name}","one label"]': 1})
     found = read_counts(redis_url)
     assert not found[CRAWLED_URLS]
     assert found[CRAWL_BYTES] == {(): 0.0}
