@@ -61,7 +61,7 @@ class SingleFlight:
         with ExitStack() as stack:
             # Also with the lease: the holder before may have shared its result.
             while (found := shared()) is _MISSING and lock is None:
-                lock = self._taken(stack, key, deadline)
+                lock = self._taken(stack, key, canonical_key, deadline)
             if found is not _MISSING or lock is None:
                 return found
             result = get()
@@ -84,14 +84,15 @@ class SingleFlight:
             return None
         return _load(result) if result else _MISSING
 
-    def _taken(self, stack: ExitStack, key: str, deadline: float) -> Lock | None:
+    def _taken(self, stack: ExitStack, key: str, canonical_key: str, deadline: float) -> Lock | None:
         """Take the lease on a page; None while another worker holds it, which raises Postpone after the deadline."""
         name = key.removeprefix(PREFIX)
         try:
             return stack.enter_context(lease(self._redis, name, seconds=self._seconds, retry_after=_POSTPONEMENT))
-        except Postpone:
+        except Postpone as held:
             if time.monotonic() > deadline:
-                raise
+                why = f"{canonical_key} is fetched by another worker"
+                raise Postpone(held.seconds, why, code="page-busy") from held
             time.sleep(_PAUSE)
             return None
 
