@@ -135,7 +135,8 @@ def end_wait(
     if ids is not None and not ids:
         raise InvalidMessage("choose at least one message")
     with ops.act(ACTS[act], name, why=why, ids=list(ids)[:MAX_LOOK] if ids is not None else "all") as kept:
-        failure = Failure(reason=REASON, exception="", message=_reason_text(ops, why), at=time.time())
+        text = f"{ops.operator.name} ended its wait" + (f": {why}" if why else "")
+        failure = Failure(reason=REASON, exception="", message=text, at=time.time())
 
         def convert(delivery: Any) -> Any:
             return queue.sent_now(delivery) if act == "send" else queue.dead_lettered(delivery, failure)
@@ -173,7 +174,3 @@ def _described(queue: DelayQueue, waiting: Waiting) -> WaitingMessage:
         delay_seconds=queue.delay_ms / 1_000,
         looks=waiting.looks,
     )
-
-
-def _reason_text(ops: Operations, why: str) -> str:
-    return f"{ops.operator.name} ended its wait" + (f": {why}" if why else "")

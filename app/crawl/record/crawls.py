@@ -121,7 +121,8 @@ def update_crawl(store: ObjectStore, ref: CrawlRef, change: Callable[[CrawlRecor
 
 def list_crawls(store: ObjectStore, domain: str | None = None) -> list[CrawlRecord]:
     """Return the crawls of a domain, or of all domains, newest first, without damaged ones."""
-    prefixes = [domain_prefix(domain)] if domain else (f"{CRAWLS_PREFIX}{each}/" for each in _domains(store))
+    domains = [] if domain else list(store.list_folders(CRAWLS_PREFIX))
+    prefixes = [domain_prefix(domain)] if domain else [f"{CRAWLS_PREFIX}{each}/" for each in domains]
     keys = chain.from_iterable(
         (f"{prefix}{each}/crawl.json" for each in store.list_folders(prefix)) for prefix in prefixes
     )
@@ -147,10 +148,6 @@ def prune(store: ObjectStore, domain: str, *, keep: int) -> list[CrawlRef]:
         store.delete(ref.excluded_key)
         store.delete(ref.key)
     return finished[keep:]
-
-
-def _domains(store: ObjectStore) -> list[str]:
-    return list(store.list_folders(CRAWLS_PREFIX))
 
 
 def _parse(key: str, data: bytes) -> CrawlRecord:
