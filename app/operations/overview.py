@@ -15,9 +15,9 @@ from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
 from app.errors import PackNotFound
 from app.messages.dead_sets import dead_sets
+from app.operations.doctor.breaker_states import BreakerState, breaker_states
 from app.operations.doctor.check import CheckResult
 from app.operations.doctor.checks import run_checks
-from app.operations.doctor.circuit_breakers import BreakerState, breaker_states
 from app.operations.parts import Part, Reading
 from app.operations.queues import Growth, QueueReport, read_queues
 from app.operations.workers import WorkersReport, read_workers

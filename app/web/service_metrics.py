@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from app.counters import LabelValues, WorkerCounter, read_counts
 from app.coverart.event_state import EventQueueState, event_queue_state
-from app.operations.doctor.circuit_breakers import breaker_states
+from app.operations.doctor.breaker_states import breaker_states
 from app.operations.overview import PATIENCE, Overview, Processes, RedisReport
 from app.operations.parts import Part
 from app.operations.queues import QueueReport

@@ -19,8 +19,8 @@ from app.cluster.client.cluster import ClusterSearchClient
 from app.coverart import musicbrainz
 from app.coverart.event_state import event_queue_state
 from app.operations.doctor import probes
+from app.operations.doctor.breaker_states import breaker_states
 from app.operations.doctor.check import CheckContext, CheckResult, DoctorCheck, unverified
-from app.operations.doctor.circuit_breakers import breaker_states
 from app.operations.doctor.clocks import MAX_SKEW, clock_readings
 from app.operations.doctor.cluster import cluster_results, dead_set_results
 from app.operations.doctor.consumer_timeout import (
