@@ -63,6 +63,14 @@ def test_a_claimed_timer_is_due_again_only_when_its_lease_has_expired(timers: Ti
     assert again == first
 
 
+def test_a_timer_that_was_reset_since_its_claim_is_not_removed(timers: Timers) -> None:
+    timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
+    [timer] = due(timers)
+    timers.reset("a.gov", timeout=1, callback=incremental_pack("a.gov"))
+    assert timers.remove([timer]) == []
+    assert timers.running("a.gov") is not None
+
+
 def test_a_rearmed_timer_waits_for_its_own_timeout(timers: Timers) -> None:
     timers.start("a.gov", timeout=0.2, callback=full_pack("a.gov"))
     [timer] = due(timers)

@@ -119,6 +119,7 @@ def test_links_are_resolved_against_the_base_of_the_page() -> None:
             FetchResult("gone", "noindex", "X-Robots-Tag", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
         ),
         ("", "noarchive\nperennial: none", FetchResult("gone", "noindex", "X-Robots-Tag")),
+        ("", "otherbot: noarchive, *: none", FetchResult("gone", "noindex", "X-Robots-Tag")),
     ],
 )
 def test_a_noindex_page_is_gone_and_its_links_may_be_followed(head: str, header: str, expected: FetchResult) -> None:
@@ -226,6 +227,7 @@ def test_a_long_link_header_is_read_in_little_time() -> None:
             redirected("https://x.gov/%C3%A9"),
         ),
         ("#here", FetchResult("skipped", "invalid-redirect", "to itself")),
+        ("/docs/a.html;jsessionid=1?v=1", FetchResult("skipped", "invalid-redirect", "to itself")),
         ("//user:pass@x.gov/", FetchResult("skipped", "invalid-redirect", "to '//***@x.gov/'")),
         ("file:///etc/passwd", FetchResult("skipped", "invalid-redirect", "to 'file:///etc/passwd'")),
         ("", FetchResult("skipped", "invalid-redirect", "to ''")),

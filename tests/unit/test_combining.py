@@ -67,3 +67,22 @@ def test_a_call_alone_is_made_at_once() -> None:
     service.released.set()
     assert [Combiner(service.double)(number) for number in (1, 2)] == [2, 4]
     assert service.groups == [[1], [2]]
+
+
+def test_a_call_whose_wait_is_interrupted_is_not_made() -> None:
+    class Interrupted:
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing was entered."""
+
+    service = Service()
+    service.released.set()
+    combiner = Combiner(service.double)
+    turn, combiner._turn = combiner._turn, Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        combiner(1)
+    combiner._turn = turn
+    assert combiner(2) == 4
+    assert service.groups == [[2]]

@@ -31,11 +31,11 @@ from app.crawl.record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, STORED_
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import MEANINGS, Reason
-from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries
+from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
 from app.crawl.reports.crawl_report import mark_duplicates
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.layout import Page, page_id
-from app.storage.store import ObjectStore
+from app.storage.store import ObjectStore, StoredObject
 from tests.support import documents
 from tests.support.stores import folder_store
 
@@ -148,9 +148,10 @@ class TestCrawls:
             record = crawl(f"c{number}", started=STARTED + timedelta(seconds=number))
             add_crawl(store, replace(record, state=state))
             append_segment(store, record.ref, 0, lines(f"https://site.example/{number}"))
+            write_excluded(store, record.ref, [entry("https://site.example/excluded", "skipped")])
         assert [ref.crawl_id for ref in prune(store, "site.example", keep=2)] == ["c2", "c0"]
         assert [each.id for each in list_crawls(store)] == ["c5", "c4", "c3", "c1"]
-        assert len(list(store.list("crawls/"))) == 8
+        assert len(list(store.list("crawls/"))) == 12
         assert prune(store, "site.example", keep=2) == []
 
 
@@ -277,6 +278,22 @@ class TestSegments:
         assert append_segment(store, REF, 0, lines("https://site.example/a", "https://site.example/b")) == (2, 2)
         assert next_offset(store, REF) == 2
         assert latest_entries(store, REF).is_complete
+
+    def test_a_damaged_segment_that_another_writer_has_just_replaced_stays(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.put(REF.segment_key(0), b"?")
+        get = store.get
+
+        def get_too_early(key: str) -> StoredObject:
+            found = get(key)
+            store.put(key, b"of another writer")
+            return found
+
+        monkeypatch.setattr(store, "get", get_too_early)
+        with pytest.raises(PreconditionFailed):
+            append_segment(store, REF, 0, lines("https://site.example/a"))
+        assert get(REF.segment_key(0)).data == b"of another writer"
 
 
 def test_the_reference_has_each_reason_code_with_its_meaning() -> None:

@@ -146,7 +146,7 @@ def test_what_was_used_longest_ago_is_deleted_beyond_the_limit_or_a_week(
         return {path.stem for path in kept.folder.iterdir()}
 
     keep("unused", 300, age=MAX_AGE + 1)
-    keep("first", 400, age=20)
+    assert keep("first", 400, age=20) == {"first"}
     assert keep("second", 400, age=10) == {"first", "second"}
     assert keep("third", 400, age=0) == {"second", "third"}
     for size in (1_001, 299):

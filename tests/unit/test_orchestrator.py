@@ -173,6 +173,18 @@ def test_a_searcher_that_died_before_the_orchestrator_started_is_not_awaited() -
     assert orders_of(orchestrator.tick(now=4 * BEAT)) == [load("b", pack())]
 
 
+def test_an_order_without_effect_for_three_heartbeats_is_sent_again() -> None:
+    orchestrator = settled(pack())
+    orchestrator.receive_report(report("a", 1), now=0)
+    assert orders_of(orchestrator.tick(now=0)) == [load("a", pack())]
+
+    for beat in range(1, 3):
+        orchestrator.receive_report(report("a", 1 + beat), now=beat * BEAT)
+        assert orchestrator.tick(now=beat * BEAT) == ()
+    orchestrator.receive_report(report("a", 4), now=3 * BEAT)
+    assert orders_of(orchestrator.tick(now=3 * BEAT)) == [load("a", pack())]
+
+
 def test_an_order_that_is_under_way_is_waited_for_however_long_it_takes() -> None:
     orchestrator = settled(pack())
     orchestrator.receive_report(report("a", 1), now=0)
@@ -188,6 +200,15 @@ def test_orders_of_a_former_orchestrator_are_not_repeated() -> None:
     orchestrator.receive_report(report("a", 1, loading=(pack().sha256,)), now=0)
 
     assert orchestrator.tick(now=0) == ()
+
+
+def test_a_searcher_that_loads_an_unknown_version_gets_no_order_until_it_is_loaded() -> None:
+    orchestrator = settled(pack())
+    orchestrator.receive_report(report("a", 1, loading=("of unknown size",)), now=0)
+    assert orchestrator.tick(now=0) == ()
+
+    orchestrator.receive_report(report("a", 2), now=1)
+    assert orders_of(orchestrator.tick(now=1)) == [load("a", pack())]
 
 
 def test_each_failure_doubles_the_backoff_and_its_reason_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -232,6 +253,16 @@ def test_a_version_newer_than_the_last_scan_is_kept_until_the_next_scan() -> Non
     assert orchestrator.unclear_domains() == frozenset()
     orchestrator.receive_report(replace(report("a", 2, pack(generation=5)), free_space=90), now=1)
     assert orders_of(orchestrator.tick(now=1)) == [load("a", pack(generation=4))]
+
+
+def test_a_searcher_that_leaves_answers_nothing_new() -> None:
+    orchestrator = settled(pack())
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("b", 1), now=0)
+    orchestrator.receive_report(report("a", 2, pack(), leaving=True), now=1)
+    with pytest.raises(NotPlaced):
+        orchestrator.next_searcher("x.example")
+    assert orders_of(orchestrator.tick(now=1)) == [load("b", pack())]
 
 
 def test_a_searcher_is_heard_again_after_a_forged_report_with_a_higher_number() -> None:

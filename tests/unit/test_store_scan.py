@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from app.cluster.orchestrator.store_guard import ALWAYS_DELETABLE, StoreGuard
-from app.cluster.orchestrator.store_scan import ScanResult, StoreScan
+from app.cluster.orchestrator.store_scan import ScanResult, ScanSchedule, StoreScan
 from app.storage.marker import create_marker, read_marker
 from app.storage.store import ObjectStore
 from tests.packs import page, publish, write_pack
@@ -31,6 +32,38 @@ def finished(store: ObjectStore, *, domains: Collection[str] = ()) -> ScanResult
     result = eventually(lambda: scan.result(now=0.0), "the scan is finished")
     assert result is not None
     return result
+
+
+def test_a_listing_does_not_undo_what_was_read_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, is_listed, goes_on = folder_store(tmp_path), threading.Event(), threading.Event()
+    schedule = ScanSchedule(lambda: store, check=lambda result, _: result)
+
+    def marker_of(store: ObjectStore) -> str:
+        if not is_listed.is_set():
+            is_listed.set()
+            assert goes_on.wait(30)
+        return read_marker(store)
+
+    def start() -> None:
+        schedule.start_due(domains=lambda: frozenset({"new.example"}), unclear=frozenset, now=0.0)
+
+    def result() -> ScanResult:
+        [found] = eventually(lambda: [*schedule.results(domains=frozenset, now=0.0)], "a scan is finished")
+        return found
+
+    monkeypatch.setattr("app.cluster.orchestrator.store_scan.read_marker", marker_of)
+    publish(store, write_pack(tmp_path / "old.sqlite", [page("/a")]))
+    start()
+    assert is_listed.wait(30)
+    publish(store, write_pack(tmp_path / "newer.sqlite", [page("/a")], generation=2), generation=2)
+    publish(store, write_pack(tmp_path / "new.sqlite", [page("/a")], domain="new.example"), domain="new.example")
+    for domain in ("site.example", "new.example"):
+        schedule.request(domain)
+    start()
+    assert {pack.domain: pack.generation for pack in result().packs} == {"site.example": 2, "new.example": 1}
+    goes_on.set()
+    listing = result()
+    assert (listing.whole, listing.packs, listing.deleted) == (True, (), frozenset())
 
 
 def test_a_store_without_marker_gets_one_when_packs_are_found(tmp_path: Path) -> None:

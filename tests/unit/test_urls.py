@@ -431,6 +431,7 @@ def test_texts_are_identical_but_for_digits_and_the_path_of_the_page() -> None:
     assert text_hash("Oops", "Nothing at /old/a", "/old/a") == text_hash("Oops", "Nothing at /old/bcd", "/old/bcd")
     assert text_hash("May", "", "/c/5") != text_hash("June", "", "/c/6")
     assert text_hash("a", "b", "/") != text_hash("", "a b", "/")
+    assert text_hash("", "is/as", "/a") != text_hash("", "iss", "/a")
 
 
 def test_error_pages_are_equal_whether_they_repeat_the_path_or_its_last_part_and_a_page_without_text_is_none() -> None:
