@@ -86,8 +86,8 @@ def write_definitions(database: sqlite3.Connection, site: str) -> None:
     database.execute("DELETE FROM definitions")
     with _ranking(database):
         for page in (_NamedPage(*columns) for columns in database.execute(_PAGES)):
-            for key, each in _defined(page, names_of(database, page.object), site):
-                database.execute(_NOTE, (key, *each))
+            found = _defined(page, names_of(database, page.object), site)
+            database.executemany(_NOTE, ((key, *each) for key, each in found))
 
 
 def update_definitions(database: sqlite3.Connection, site: str, former_names: Mapping[str, Names]) -> None:
@@ -144,16 +144,15 @@ def _defined(page: _NamedPage, links: Names, site: str) -> Iterator[tuple[Key, _
     added: set[str] = set()
     for each in (*_of_page(page, site), *_of_sections(page), *_of_links(page, links)):
         # A function may have several versions, each with an id.
-        if each.full_name not in added and (key := key_of(each.full_name)):
-            added.add(each.full_name)
-            names = {words(each.full_name), words(last_part(each.full_name))}
-            yield key, each._replace(called=sum(calls[name] for name in names), path=page.path)
-
-
-def key_of(name: str) -> Key:
-    """Return the words of a name's last part as the table has them; empty for a text that is too long for a name."""
-    found = words(name if " " in name else last_part(name))
-    return " ".join(found) if len(found) <= MAX_WORDS else ""
+        name = each.full_name
+        if name in added:
+            continue
+        end, full = words(last_part(name)), words(name)
+        key = full if " " in name else end
+        if 0 < len(key) <= MAX_WORDS:
+            added.add(name)
+            called = calls[full] + (calls[end] if end != full else 0)
+            yield " ".join(key), _Definition(each.kind, name, page.id, each.fragment, called, page.path)
 
 
 def _of_page(row: _NamedPage, site: str) -> Iterator[_Definition]:

@@ -33,7 +33,8 @@ _BETWEEN_PARTS: Final = re.compile(r"\.|::|#|->")
 _IN_BRACKETS: Final = re.compile(r"(?<!\S)<(/?\w+)>(?!\S)")
 _NOT_ALPHANUMERIC: Final = re.compile(r"[\W_]+")
 #: What follows a name in its heading, without being a part of it.
-_AFTER_NAME: Final = re.compile(r"\s*(?:\[source\]|¶)\s*$")
+_SIGNS_AFTER_NAME: Final = ("[source]", "¶")
+_AFTER_NAME: Final = re.compile(r"\s*(?:\[source\]|¶)$")
 
 
 @lru_cache(maxsize=4_096)
@@ -42,7 +43,11 @@ def names_in_term(text: str, fragment: str = "") -> tuple[str, ...]:
 
     `fragment` is its id, in which documentation generators often write the full name.
     """
-    text = _IN_BRACKETS.sub(r"\1", _AFTER_NAME.sub("", text[:_MAX_TEXT])).strip()
+    text = text[:_MAX_TEXT].strip()
+    if text.endswith(_SIGNS_AFTER_NAME):
+        text = _AFTER_NAME.sub("", text)
+    if "<" in text:
+        text = _IN_BRACKETS.sub(r"\1", text).strip()
     if text.startswith(("-", "/")) and (options := _OPTION.findall(text)):
         return tuple(dict.fromkeys(options))[:_MAX_NAMES]
     if _SIGNATURES.fullmatch(text):
@@ -54,12 +59,12 @@ def names_in_term(text: str, fragment: str = "") -> tuple[str, ...]:
 
 def _full_name(text: str, fragment: str) -> str:
     """Return the name that an id spells: `collections.OrderedDict` of `c.PyList_New`, `cmdoption-x`; or nothing."""
-    if not fragment or (end := _BETWEEN_PARTS.split(fragment)[-1]) == "":
+    if not fragment or (end := _end_of(fragment)) == "":
         return ""
     wanted = alphanumeric(end)
     signature = _SIGNATURE.search(text)
     for each in _IDENTIFIER.findall(text[: signature.start()] if signature else text):
-        if alphanumeric(_BETWEEN_PARTS.split(each)[-1]) == wanted:
+        if alphanumeric(_end_of(each)) == wanted:
             is_longer = fragment.endswith(f".{each}") and _IDENTIFIER.fullmatch(fragment) and fragment.count(".") > 1
             name = fragment if is_longer else each
             others = text.replace(each, "", 1).split() if not signature else []
@@ -102,12 +107,17 @@ def is_plain_word(name: str, text: str, fragment: str = "") -> bool:
 
 def last_part(name: str) -> str:
     """Return what a qualified name ends with: `OrderedDict` of `collections.OrderedDict`."""
-    return _BETWEEN_PARTS.split(name)[-1] or name
+    return _end_of(name) or name
+
+
+def _end_of(name: str) -> str:
+    """Return what follows the last sign between parts of a name, if there is one. Most names have one part."""
+    return name if name.isidentifier() else _BETWEEN_PARTS.split(name)[-1]
 
 
 def alphanumeric(text: str) -> str:
     """Return a text's letters and digits, in lower case: what a name and its id have in common."""
-    return _NOT_ALPHANUMERIC.sub("", text).lower()
+    return (text if text.isalnum() else _NOT_ALPHANUMERIC.sub("", text)).lower()
 
 
 def is_named_after(fragment: str, text: str) -> bool:
