@@ -131,7 +131,11 @@ class IndexWriter:
         for table in ("name_stems", "passages"):
             self._database.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")  # noqa: S608 (ours)
         for row in (IndexedRow(*columns) for columns in self._database.execute(_ALL)):
-            self._write(row.id, None, self._entries(row))
+            if entries := self._entries(row):
+                self._database.execute(_NAMES.insert, (row.id, *entries.names))
+                self._database.execute(_STEMS.insert, (row.id, *entries.stems))
+                passages = enumerate(entries.passages, row.id * MAX_PASSAGES)
+                self._database.executemany(_PASSAGES.insert, ((number, *texts) for number, texts in passages))
         optimize(self._database, "names", "name_stems", "passages")
 
     def update(self) -> None:

@@ -80,6 +80,8 @@ class Variants:
         self._forms: _Memory[tuple[str, ...]] = _Memory(self._forms_of)
         #: What stands for a word in an index of stems, with spaces between; nothing for a stop word.
         self._stems: _Memory[str] = _Memory(self._indexed)
+        #: Whether several stems stand for one of these words.
+        self._have_several = False
 
     @property
     def remembered(self) -> int:
@@ -94,7 +96,8 @@ class Variants:
 
     def stems_in(self, text: str) -> list[str]:
         """Return what stands for each word of a text in an index of stems, without stop words."""
-        return " ".join(self._stems.of_all(_written_words(text))).split()
+        stems = list(filter(None, self._stems.of_all(_written_words(text))))
+        return " ".join(stems).split() if self._have_several else stems
 
     def stems_in_name(self, name: str) -> list[str]:
         """Return the same for a name, with its stop words, parts of compounds and words with signs."""
@@ -114,7 +117,11 @@ class Variants:
 
     def _indexed(self, written: str) -> str:
         word = written.casefold()
-        return "" if word in self._stop_words else " ".join(self._stems_of(word))
+        if word in self._stop_words:
+            return ""
+        stems = self._stems_of(word)
+        self._have_several = self._have_several or len(stems) > 1
+        return " ".join(stems)
 
     def _stems_of(self, word: str) -> tuple[str, ...]:
         # Snowball leaves nothing of some words, such as the Greek "εις".
