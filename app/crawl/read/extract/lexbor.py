@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
@@ -136,10 +136,12 @@ class _LexborTree:
         for node in removed.values():
             # Its content stays in it, so that elements within it can be removed from it, too.
             node.decompose(recursive=False)
-        for name in ("inline", "links", "time"):
-            for node in first[name]:
-                if node.tag_id in _INLINE and not (hidden and node.mem_id in removed):
-                    node.unwrap(delete_empty=True)
+        links = (node for node in first["links"] if node.tag_id in _INLINE)
+        within_words: Iterable[LexborNode] = chain(first["inline"], links, first["time"])
+        if hidden:
+            within_words = (node for node in within_words if node.mem_id not in removed)
+        for node in within_words:
+            node.unwrap(delete_empty=True)
         self._tree.merge_text_nodes()
 
     def read_with_text(self) -> Iterable[tuple[str, LexborNode]]:
