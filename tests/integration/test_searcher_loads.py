@@ -304,6 +304,17 @@ def test_orders_are_executed_in_order_and_equal_ones_once(disk: Disk) -> None:
         assert shelf.title() == "one"
 
 
+def test_a_replaced_version_is_read_until_its_last_query_ends(disk: Disk) -> None:
+    with disk.open() as shelf:
+        shelf.have(disk.offer("old"))
+        with shelf.packs.lend("a.example") as searcher:
+            with shelf.packs.lend("a.example"):
+                shelf.have(disk.offer("new"))
+            assert searcher.search(parse("word")).hits[0].title == "old"
+            assert shelf.title() == "new"
+        assert shelf.files() == [".json", ".sqlite"]
+
+
 def test_a_corrupt_pack_is_dropped_and_an_intact_one_is_kept(disk: Disk) -> None:
     with disk.open() as shelf:
         load = disk.offer("one")

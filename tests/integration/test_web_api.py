@@ -16,6 +16,7 @@ from app.errors import NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.storage.page_parts import Block
 from app.web import problems
 from app.web.application import create_app
+from app.web.middleware import OPS_API
 from tests.packs import BUILT_AT, page, write_pack
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
@@ -117,6 +118,8 @@ def test_only_the_chosen_origins_may_read_the_api(tmp_path: Path) -> None:
             assert answer.headers["cross-origin-resource-policy"] == "same-origin"
     with served(create_app(search_client, origins=("*",))) as client:
         assert client.get(path, headers=other).headers["access-control-allow-origin"] == "*"
+        for private in ("/?q=many", f"{OPS_API}/letters"):
+            assert "access-control-allow-origin" not in client.get(private, headers=other).headers
 
 
 def test_each_page_of_hits_links_to_the_next(client: httpx.Client) -> None:

@@ -116,11 +116,6 @@ def redirect(location: str, *, status: int = 302) -> Answer:
     return reply(b"", status=status, headers={"Location": location})
 
 
-def fail_times(count: int, status: int, then: Answer, *, retry_after: str | None = None) -> Answer:
-    """Answer `count` times with an error status, afterwards as `then`."""
-    return in_turn(*[failure(status, retry_after=retry_after)] * count, then)
-
-
 def in_turn(*answers: Answer) -> Answer:
     """Answer with each of these in turn; the last one is repeated."""
     left, lock = list(answers), threading.Lock()

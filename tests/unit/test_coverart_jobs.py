@@ -10,13 +10,24 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from app.broker.errors import InvalidMessage, UnknownType
+from app.coverart.archive import Refusal
 from app.coverart.jobs import Delete, Index, Job, Move, body_of, job_of, kind_of, message, parse
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 from app.errors import InvalidJob
+from app.http.response import Response
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("quoted", ['k<&"/', "k&lt;&amp;&quot;/", 'k<&\\"/', "k%3C%26%22%2F"])
+def test_an_error_of_the_archive_has_no_key_in_whichever_form_a_server_quotes_it(quoted: str) -> None:
+    response = Response("http://archive.test/", 403, {}, f"Bad key {quoted}!".encode())
+    error = Refusal(response).error("PUT /item", secrets=[SecretStr('k<&"/')])
+    assert str(error) == "PUT /item: 403: Bad key ********!"
+
 
 A = "16ebbc86-670c-4ad3-980b-bfbd1eee4ff4"
 B = "76df3287-6cda-33eb-8e9a-044b5e15ffdd"

@@ -22,13 +22,14 @@ from app.cluster.orchestrator.service import REGISTRATION_TIME, OrchestratorServ
 from app.cluster.orchestrator.store_scan import SCAN_INTERVAL
 from app.cluster.orchestrator.worker import OrchestratorConsumer
 from app.cluster.placement.model import AddressedOrder
-from app.cluster.protocol import MB, Outcome, PackVersion, SearcherReport
+from app.cluster.protocol import MB, Outcome, PackVersion, SearcherReport, to_payload
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.marker import create_marker
 from app.storage.store import ObjectStore
+from app.topology.queues import events_exchange, requests_exchange
 from app.topology.retry_policies import REQUEST_TTL_MS
-from config.routes import ORCHESTRATOR, REGISTER_AGAIN, REQUESTS, SEARCHER_QUEUE
+from config.routes import HEARTBEAT, ORCHESTRATOR, REGISTER_AGAIN, REQUESTS, SEARCHER_QUEUE
 from tests.support.deliveries import delivery
 from tests.support.stores import folder_store
 from tests.support.waiting import eventually
@@ -208,6 +209,16 @@ def test_an_announced_version_is_read_again_if_the_store_was_away(
     assert wire.orders() == []
     wire.now += 1.0
     eventually(lambda: wire.orders() == [(SEARCHER_QUEUE.format("a"), "load", "0.example")], "it is read, and ordered")
+
+
+def test_a_heartbeat_that_did_not_come_through_the_exchange_of_searchers_is_refused(wire: Wire) -> None:
+    body = json.dumps({"type": HEARTBEAT, **to_payload(wire.report("forged", 1))}).encode()
+    by_client = replace(delivery(REQUESTS), body=body, exchange=requests_exchange.name)
+    assert b"to which clients publish" in (wire.take(by_client) or b"")
+    by_searcher = replace(by_client, exchange=events_exchange.name)
+    assert [each.searcher_id for each in wire.service.state.routes(now=1.0).searchers] == ["a"]
+    wire.take(by_searcher)
+    assert [each.searcher_id for each in wire.service.state.routes(now=1.0).searchers] == ["a", "forged"]
 
 
 def test_placement_decisions_take_at_most_a_tenth_of_the_event_loop(

@@ -344,6 +344,13 @@ def test_the_members_of_a_queue_that_do_not_run_are_missing() -> None:
     assert Replicas(("a",), ()).missing == ("a",)
 
 
+@pytest.mark.parametrize(("down", "severities"), [(0, []), (1, ["note"]), (2, ["error"]), (4, ["error"])])
+def test_a_queue_waits_for_its_nodes_from_half_of_its_members_on(down: int, severities: list[str]) -> None:
+    members = ("a", "b", "c", "d")
+    found = replace(OURS.queues["site.index"], replicas=Replicas(members, members[down:]))
+    assert [each.severity for each in compare(OURS, plus(OURS, found))] == severities
+
+
 THREE = {"a": True, "b": True, "c": True}
 
 

@@ -73,7 +73,7 @@ def _drop_surplus(allocation: Allocation, unplaced: list[Pack]) -> None:
     """Unload older versions and surplus copies of each pack that enough searchers serve."""
     for domain in sorted(allocation.copies.surplus | allocation.stale.keys()):
         surplus = len(allocation.fresh[domain]) - allocation.want
-        if surplus < 0 or not allocation.fresh[domain]:
+        if surplus < 0:
             continue
         for searcher_id in sorted(allocation.stale[domain]):
             if allocation.free_to_order(searcher_id, domain):
