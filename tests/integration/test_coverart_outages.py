@@ -20,7 +20,7 @@ from app.broker.worker.failures import failure_of
 from app.counters import ARCHIVE_ANSWERS, ART_JOBS, CountTable, read_counts
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Job, Move
-from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS
+from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS, watch
 from app.coverart.project import Entity, Image
 from app.errors import (
     ArchiveError,
@@ -178,6 +178,19 @@ def test_what_concerns_one_item_only_opens_nothing_and_spends_a_retry(
     for gid in gids(3 * OUTAGE_ITEMS):
         assert type(handle(indexer, Index(gid))) is kind
     assert indexer.services.archive.seconds_open() == 0
+
+
+def test_an_answer_that_refuses_one_item_ends_the_count_of_failures(indexer: Indexer) -> None:
+    breaker = indexer.services.archive
+    for number in range(2 * OUTAGE_ITEMS - 1):
+        if number == OUTAGE_ITEMS - 1:
+            with pytest.raises(ArchiveRefused), watch(breaker, "refused"):
+                raise ArchiveRefused("spam")
+        else:
+            breaker.fail(f"item {number}")
+    assert breaker.seconds_open() == 0
+    breaker.fail("one more")
+    assert breaker.seconds_open() > 0
 
 
 def test_a_copy_whose_source_is_missing_opens_nothing(indexer: Indexer) -> None:

@@ -385,6 +385,15 @@ def test_the_dead_letter_of_a_completed_event_fails_nothing(table: Table) -> Non
     assert table.reasons(parent) == []
 
 
+def test_the_message_of_a_former_run_begins_none_while_a_later_run_goes_on(table: Table) -> None:
+    event = table.add("index", gid(), state="running", attempts=3)
+    assert table.begin(event, 2) is None
+    assert table.states()[event] == ("running", 3)
+    assert table.begin(event, 3) == []
+    assert table.begin(event, 4) == []
+    assert table.states()[event] == ("running", 4)
+
+
 def test_a_locked_row_holds_up_the_failure_of_its_event_for_a_short_time_only(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
