@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -20,7 +21,8 @@ from app.counters import TASK_RUNS, CountTable
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.findings import findings, sentence
-from app.operations.overview import Overview
+from app.operations.overview import Overview, Processes, WorkerFile
+from app.operations.parts import Reading
 from app.storage.open import store_of
 from app.storage.outage import store_breaker
 from app.timers.timers import Timers, full_pack, incremental_pack
@@ -63,6 +65,15 @@ def test_with_a_consumer_of_each_queue_everything_is_well(operable: Settings, mo
             connection.default_channel.basic_consume(queue.name, no_ack=True)
         eventually(lambda: not findings(found.read()), "nothing is needed", every=0.5)
         assert sentence(findings(found.read())) == "Everything is well."
+
+
+def test_a_worker_without_heartbeats_is_a_finding_until_it_is_forgotten(operable: Settings) -> None:
+    workers = [WorkerFile("fresh", 2.0), WorkerFile("silent", 90.0), WorkerFile("of last week", 600_000.0)]
+    snapshot = replace(
+        Overview(operable, routes=ScriptedSearchClient([]).routes).read(), processes=Reading(Processes([], workers))
+    )
+    found = [each.text for each in findings(snapshot) if "heartbeat" in each.text]
+    assert found == ["the worker silent has sent no heartbeat for 90 s"]
 
 
 def test_the_home_page_is_small_and_says_what_is_needed(client: httpx.Client) -> None:

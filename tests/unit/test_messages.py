@@ -244,6 +244,12 @@ def came(fields: list[tuple[bytes, bytes]], body: bytes, encoding: str | None, q
     )
 
 
+def test_a_body_that_its_charset_cannot_encode_again_becomes_utf_8() -> None:
+    assert raw_body("é", "latin-1") == b"\xe9"
+    assert [raw_body("é", charset) for charset in ("ascii", "no such", None)] == ["é".encode()] * 3
+    assert raw_body("\ud800", "utf-8") == b"\xed\xa0\x80"
+
+
 class Channel:
     """Prepares messages as py-amqp's channel does, on a connection with RabbitMQ's largest frame by default."""
 
