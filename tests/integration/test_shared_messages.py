@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +15,18 @@ import pytest
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.headers import ITERATION
 from app.crawl.frontier.values import Admitted, Crawl, FoundPage, crawl_key
+from app.crawl.steps import MOST_PAGES
+from app.messages.envelopes import site_message
 from app.timers.timers import full_pack
+from app.topology.queues import DEAD_SET
 from config.routes import PAGE
+from config.settings import Settings
 from tasks.base import Context
 from tasks.site import page as page_task
 from tasks.site import page_messages
-from tests.servers.site import Site, failure, page, robots
+from tests.servers.site import Site, failure, in_letters, page, robots
 from tests.support.broker import Broker
+from tests.support.system import running_system
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -88,6 +94,39 @@ def test_a_message_of_a_lost_run_is_split_without_a_request_and_its_pages_are_no
     assert site.paths() == ["/robots.txt"]
     page_task(**{name: value for name, value in alone[-1].items() if name != "type"})
     assert site.paths() == ["/robots.txt", "/b"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(500)
+def test_a_page_that_ends_its_process_in_any_place_of_a_message_is_the_only_one_that_is_dead(
+    process: Context, broker: Broker, environment: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    sites, messages = [], []
+    with ExitStack() as stack:
+        for place in range(MOST_PAGES):
+            titles = ["deadly" if number == place else in_letters(number) for number in range(MOST_PAGES)]
+            site = stack.enter_context(Site({f"/{number}": page(title) for number, title in enumerate(titles)}))
+            sites.append(site)
+            begun = Crawl(f"c{place}", site.domain, site.at("/"), datetime.now(UTC), recorded=True)
+            process.recorder.begin(begun, timer_timeout=60, callback=full_pack(site.domain, begun.id).message)
+            urls = [site.at(f"/{number}") for number in range(MOST_PAGES)]
+            process.frontier.rebuild(begun.id, [], [FoundPage(url, url, 1) for url in urls])
+            process.redis.hset(crawl_key(begun.id), "window", MOST_PAGES)
+            first, *more = ({"url": url, "depth": 1} for url in urls)
+            fields = {**first, "domain": site.domain, "crawl_id": begun.id, "more": more}
+            messages.append(site_message("page", **fields))
+        admitted = [len(refill.admitted.messages) for refill in process.frontier.refill(stalled=60)]
+        assert admitted == [MOST_PAGES] * MOST_PAGES
+        process.publisher.publish(messages)
+        quick = {**environment, "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2"}
+        with running_system(quick, settings, tmp_path, app="tests.support.deadly_pages"):
+            eventually(
+                lambda: not any(process.frontier.progress(site.domain).open for site in sites), "all end", seconds=200
+            )
+    counts = [process.frontier.progress(site.domain) for site in sites]
+    assert [(each.indexed, each.dead) for each in counts] == [(MOST_PAGES - 1, 1)] * MOST_PAGES
+    dead = {json.loads(letter.body)["url"] for letter in broker.take(DEAD_SET)}
+    assert dead == {site.at(f"/{place}") for place, site in enumerate(sites)}
 
 
 def test_all_pages_of_a_dead_message_count_as_dead(process: Context, site: Site, message: dict[str, Any]) -> None:
