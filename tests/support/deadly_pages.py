@@ -18,4 +18,4 @@ def _classify(*args: Any, **kwargs: Any) -> FetchResult:
     return result
 
 
-steps.classify = _classify
+setattr(steps, classify.__name__, _classify)
