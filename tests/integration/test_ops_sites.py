@@ -151,7 +151,7 @@ def test_a_pack_is_rolled_back_after_a_confirmation_and_only_the_one_that_was_sh
         assert linked == (crawl == "bad")
         assert client.get(path).status_code == (200 if linked else 400)
     shown = text_of(client.get(path))
-    assert "generation 2 of" in shown
+    assert "generation 2, built" in shown
     assert "5 pages" in shown
     assert '<input type="hidden" name="replaces" value="2">' in client.get(path).text
     refused = send(client, path, replaces="1", why="too late")
