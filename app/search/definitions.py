@@ -54,10 +54,15 @@ def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Cont
     if query.excluded or any(phrase.symbol for phrase in query.phrases) or len(typed) > _MAX_WORDS:
         return ()
     found: dict[Definition, str] = {}
-    # `ordered dict` is `OrderedDict`, too.
-    in_one_word = "".join(typed) if not any(phrase.quoted for phrase in query.phrases) else " ".join(typed)
-    for name in dict.fromkeys((typed, (in_one_word,), _without_generic(typed))):
-        for definition, full_name in (*_qualified(connection, name), *_named(connection, name)):
+    # `ordered dict` is `OrderedDict`, too. Quoted words are a name as they stand.
+    is_quoted = any(phrase.quoted for phrase in query.phrases)
+    in_one_word = " ".join(typed) if is_quoted else "".join(typed)
+    names = (typed,) if is_quoted else (typed, (in_one_word,), _without_generic(typed))
+    for name in dict.fromkeys(names):
+        qualified = _qualified(connection, name)
+        if is_quoted:
+            qualified = (each for each in qualified if words(each[1])[-len(name) :] == name)
+        for definition, full_name in (*qualified, *_named(connection, name)):
             if definition.page not in hidden:
                 found.setdefault(definition, full_name)
     if not found and query.unfinished:

@@ -213,6 +213,16 @@ def test_a_name_with_signs_that_no_page_has_finds_the_name_without_them(tmp_path
     assert found(tmp_path, "sockets++") == ["/network"]
 
 
+def test_quoted_words_find_no_page_that_only_defines_the_last_of_them(tmp_path: Path) -> None:
+    pages = [
+        page("/git", "git", "The tool.", headings="git\ngit log"),
+        page("/docs", "Documentation", "mkdir doc git and cd doc git git clone"),
+    ]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages))) as searcher:
+        assert [hit.path for hit in searcher.search(parse('"cd doc git git"')).hits] == ["/docs"]
+        assert searcher.search(parse('"git log"')).hits[0].path == "/git"
+
+
 part = st.text("abcdefgxyz", min_size=3, max_size=6)
 words = st.one_of(
     st.lists(part, min_size=2, max_size=3).map("_".join),
