@@ -54,7 +54,7 @@ def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Cont
     if query.excluded or any(phrase.symbol for phrase in query.phrases) or len(typed) > _MAX_WORDS:
         return ()
     found: dict[Definition, str] = {}
-    # `ordered dict` is `OrderedDict`, too. Quoted words are a name as they stand.
+    # `ordered dict` is `OrderedDict`, too. Quoted words are one name, as typed.
     is_quoted = any(phrase.quoted for phrase in query.phrases)
     in_one_word = " ".join(typed) if is_quoted else "".join(typed)
     names = (typed,) if is_quoted else (typed, (in_one_word,), _without_generic(typed))
