@@ -145,6 +145,7 @@ def placed(
         and routes.orchestrator != after
         and len(routes.searchers) == searchers
         and not any(each.loading for each in routes.searchers)
+        and sum(each.packs for each in routes.searchers) == copies * len(versions)  # Nothing is left to unload.
     )
     return routes if there and found == wanted else None
 
@@ -179,7 +180,6 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
         ready(first, *searchers)
         before = await_placed(finder, crew, versions, copies=2, searchers=3)
         spread = [node.packs for node in before.searchers]
-        assert sum(spread) == 2 * len(DOMAINS)
         assert max(spread) - min(spread) <= 1
 
         with load(finder, versions) as requests:
