@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -52,9 +52,17 @@ class Worker:
         self.process.wait()
 
     def leave(self) -> None:
-        """SIGTERM it; it must end by itself, and well."""
+        """SIGTERM it; it must end by itself, and well. Of one that hangs, the error shows where."""
         self.process.terminate()
-        assert self.process.wait(30) == 0, self.log[-4_000:]
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(60)
+        if self.process.poll() is None:
+            processes = [(child.pid, child.status()) for child in self.children()]
+            # On SIGUSR1 Celery prints the stacks of all threads.
+            self.process.send_signal(signal.SIGUSR1)
+            eventually(lambda: "LOCAL VARIABLES" in self.log, "its stacks are printed")
+            raise AssertionError(f"{self.name} does not end; its processes: {processes}\n{self.log[-8_000:]}")
+        assert self.process.poll() == 0, self.log[-4_000:]
 
 
 def start(
