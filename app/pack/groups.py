@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 _COLUMNS: Final = "SELECT id, key, canonical, text_hash, inlinks, path, shown_as FROM pages"
-_ROWS: Final = f"{_COLUMNS} ORDER BY id"
+#: Pages that may have others in their group, and those that had: the others are alone.
+_ROWS: Final = f"""
+{_COLUMNS} WHERE shown_as <> 0 OR canonical NOT IN ('', key)
+OR key IN (SELECT canonical FROM pages WHERE canonical NOT IN ('', key))
+OR text_hash IN (SELECT text_hash FROM pages WHERE text_hash <> 0 GROUP BY text_hash HAVING count(*) > 1)
+ORDER BY id
+"""  # noqa: S608 (ours)
 _OF_KEY: Final = f"{_COLUMNS} WHERE key = ?"
 _OF_CANONICAL: Final = f"{_COLUMNS} WHERE canonical = ? AND canonical <> ''"
 _OF_TEXT: Final = f"{_COLUMNS} WHERE text_hash = ? AND text_hash <> 0"

@@ -5,11 +5,16 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+_RANKS: Final = "CREATE TEMP TABLE ranks (rank INTEGER PRIMARY KEY, page INTEGER NOT NULL UNIQUE, shown_as INTEGER)"
 #: As the pages of a group are ordered (app/pack/groups.py): shown pages, most linked to, without a query, the shortest
 #: address.
-_BY_QUALITY: Final = """
-SELECT id FROM pages
+_RANK: Final = """
+INSERT INTO temp.ranks (page, shown_as) SELECT id, shown_as FROM pages
 ORDER BY hidden, inlinks DESC, instr(path, '?') > 0, length(path) - length(replace(path, '/', '')), length(path), key
+"""
+_RANKED: Final = """
+SELECT own.rank, coalesce(shown.rank, 0), own.page
+FROM temp.ranks AS own LEFT JOIN temp.ranks AS shown ON shown.page = own.shown_as ORDER BY own.rank
 """
 _RESERVE: Final = "INSERT INTO sqlite_sequence (name, seq) VALUES ('pages', ?)"
 _RENUMBER: Final = "UPDATE pages SET id = ?, shown_as = ? WHERE id = ?"
@@ -27,9 +32,9 @@ def order_by_quality(database: sqlite3.Connection) -> int:
     The first matches of a query are then the best ones by what no query changes. Pages that a later pack adds get
     higher ids.
     """
-    numbers = {page: number for number, (page,) in enumerate(database.execute(_BY_QUALITY).fetchall(), 1)}
-    shown_as = dict(database.execute("SELECT id, shown_as FROM pages WHERE shown_as <> 0").fetchall())
-    rows = ((number, numbers.get(shown_as.get(page, 0), 0), page) for page, number in numbers.items())
-    database.executemany(_RENUMBER, rows)
-    database.execute(_LAST_ID, (len(numbers),))
-    return len(numbers)
+    database.execute(_RANKS)
+    pages = database.execute(_RANK).rowcount
+    database.executemany(_RENUMBER, database.execute(_RANKED))
+    database.execute("DROP TABLE temp.ranks")
+    database.execute(_LAST_ID, (pages,))
+    return pages

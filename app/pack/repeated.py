@@ -9,7 +9,7 @@ import sqlite3
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from app.storage.layout import Page
@@ -22,13 +22,15 @@ LEAST_SHARE: Final = 0.4
 LEAST_PAGES: Final = 8
 KEPT_SHARE: Final = 0.35
 KEPT_PAGES: Final = 7
-#: Pages among which a repeated line is on at least two: 0.6^63 is 1e-14.
+#: Pages among which a repeated line is on at least two, as long as they are not chosen by content: 0.6^63 is 1e-14.
 _SAMPLE: Final = 128
 _NOTE: Final = (
     "INSERT INTO lines (object, hashes) VALUES (?, ?) "
     "ON CONFLICT (object) DO UPDATE SET hashes = excluded.hashes, removed = NULL"
 )
 _FINISHED: Final = "SELECT object, CAST(hashes AS BLOB), CAST(removed AS BLOB) FROM lines WHERE removed IS NOT NULL"
+_UNFINISHED: Final = "SELECT object FROM lines WHERE removed IS NULL AND object > ? ORDER BY object LIMIT 1000"
+#: In order of page ids, which are hashes of addresses.
 _DISTINCT: Final = "SELECT DISTINCT CAST(hashes AS BLOB) FROM lines"
 
 
@@ -58,20 +60,20 @@ def find(database: sqlite3.Connection, former: frozenset[int] = frozenset()) -> 
 
     `former` are those that the former pack left out.
     """
-    pages = sorted(hashes for (hashes,) in database.execute(_DISTINCT))
-    least, least_kept = max(LEAST_PAGES, LEAST_SHARE * len(pages)), max(KEPT_PAGES, KEPT_SHARE * len(pages))
-    if len(pages) < least_kept:
-        return frozenset()
-    # A site has millions of lines. Those on two pages of a sample are few. The order of hashes is that of no content.
-    sample = pages[:: max(1, len(pages) // _SAMPLE)]
-    candidates = former.union(line for line, number in _counted(sample).items() if number > 1)
-    counts = _counted(pages, among=candidates)
+    # A site has millions of lines. Those on two pages of a sample are few.
+    in_sample, _ = _counted(database.execute(f"{_DISTINCT} LIMIT ?", (_SAMPLE,)))
+    candidates = former.union(line for line, number in in_sample.items() if number > 1)
+    counts, pages = _counted(database.execute(_DISTINCT), among=candidates)
+    least, least_kept = max(LEAST_PAGES, LEAST_SHARE * pages), max(KEPT_PAGES, KEPT_SHARE * pages)
     return frozenset(line for line, number in counts.items() if number >= (least_kept if line in former else least))
 
 
-def unfinished(database: sqlite3.Connection) -> list[str]:
-    """Return the ids of the pages whose row is not finished."""
-    return [page_id for (page_id,) in database.execute("SELECT object FROM lines WHERE removed IS NULL")]
+def unfinished(database: sqlite3.Connection) -> Iterator[str]:
+    """Yield the ids of the pages whose row is not finished. Each may be finished before the next one is taken."""
+    last = ""
+    while rows := database.execute(_UNFINISHED, (last,)).fetchall():
+        yield from (page_id for (page_id,) in rows)
+        ((last,),) = rows[-1:]
 
 
 def differing(database: sqlite3.Connection, repeated: frozenset[int]) -> list[str]:
@@ -97,13 +99,14 @@ def note_removed(database: sqlite3.Connection, page_id: str, removed: bytes) -> 
     database.execute("UPDATE lines SET removed = ? WHERE object = ?", (removed, page_id))
 
 
-def _counted(pages: Iterable[bytes], *, among: frozenset[int] | None = None) -> Counter[int]:
-    """Return on how many of the pages each line is."""
+def _counted(pages: Iterable[tuple[bytes]], *, among: frozenset[int] | None = None) -> tuple[Counter[int], int]:
+    """Return on how many of the pages each line is, and the number of the pages."""
     counts: Counter[int] = Counter()
-    for hashes in pages:
+    number = 0
+    for number, (hashes,) in enumerate(pages, 1):  # noqa: B007 - It is the number of the pages after the loop.
         lines = _unpacked(hashes)
         counts.update(lines if among is None else among.intersection(lines))
-    return counts
+    return counts, number
 
 
 def _hash(line: str) -> int:

@@ -41,7 +41,7 @@ class SiteValues:
 def determine(database: sqlite3.Connection) -> SiteValues:
     """Return the values by all rows."""
     return SiteValues(
-        site_name=site_names(database.execute(_VISIBLE_TITLES)),
+        site_name=site_names(lambda: database.execute(_VISIBLE_TITLES)),
         language=versions.start_language(database),
         stemmers=_stemmers(database),
     )

@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Final
 
-_ROWS: Final = "SELECT id, path, lang, hidden, shown_as, versions FROM pages ORDER BY id"
-_ALTERNATES: Final = "SELECT id, url, key, lower(lang), alternates FROM pages"
+#: Pages in a language: the first one of each language at each path without its language, with the page that is shown.
+_BY_PATH: Final = """
+INSERT OR IGNORE INTO temp.by_path
+SELECT without_language(path, lang), lower(lang), CASE WHEN hidden THEN shown_as ELSE id END
+FROM pages WHERE lang <> '' AND (SELECT count(DISTINCT lower(lang)) FROM pages WHERE lang <> '') > 1 ORDER BY id
+"""
+_OF_PATHS: Final = """
+SELECT path, page FROM temp.by_path
+WHERE path IN (SELECT path FROM temp.by_path GROUP BY path HAVING count(*) > 1) ORDER BY path
+"""
+#: Where pages are that name versions, and which of them each one names.
+_PLACES: Final = """
+INSERT OR REPLACE INTO temp.places
+SELECT url, id FROM pages WHERE alternates <> '' UNION ALL SELECT key, id FROM pages WHERE alternates <> ''
+"""
+_ALTERNATES: Final = "SELECT id, alternates FROM pages WHERE alternates <> ''"
+_NAME: Final = "INSERT OR IGNORE INTO temp.named SELECT ?, page FROM temp.places WHERE url = ?"
+_LINKED: Final = """
+SELECT CASE WHEN one.hidden THEN one.shown_as ELSE one.id END, CASE WHEN two.hidden THEN two.shown_as ELSE two.id END
+FROM temp.named AS own JOIN temp.named AS back ON back.page = own.other AND back.other = own.page
+JOIN pages AS one ON one.id = own.page JOIN pages AS two ON two.id = own.other
+WHERE own.page < own.other AND lower(one.lang) <> lower(two.lang)
+"""
+_TABLES: Final = {
+    "by_path": "path, lang, page INTEGER, PRIMARY KEY (path, lang)",
+    "places": "url PRIMARY KEY, page INTEGER",
+    "named": "page INTEGER, other INTEGER, PRIMARY KEY (page, other)",
+}
+_FORMER: Final = "SELECT id, versions FROM pages WHERE versions > 0"
 _UPDATE: Final = "UPDATE pages SET versions = ? WHERE id = ?"
 #: The languages of pages: that of the start page first, then that of most pages.
 _LANGUAGES: Final = """
@@ -36,15 +64,9 @@ def assign_changed(database: sqlite3.Connection) -> None:
 def assign(database: sqlite3.Connection) -> None:
     """Bring the versions of all pages that are not hidden up to date. Equal rows are not written again.
 
-    A page that is shown for others is a version by their paths and links, too.
+    A page that is shown for others is a version by their paths and links, too. What has no version is not held in
+    memory.
     """
-    rows = database.execute(_ROWS).fetchall()
-    shown = {page: shown_as if hidden else page for page, _, _, hidden, shown_as, _ in rows}
-    #: The shown pages by language, by the path without its language.
-    by_path: dict[str, dict[str, int]] = defaultdict(dict)
-    for page, path, lang, *_ in rows:
-        if lang:
-            by_path[without_language(path, lang)].setdefault(lang.lower(), shown[page])
     leaders: dict[int, int] = {}
 
     def leader(page: int) -> int:
@@ -52,33 +74,36 @@ def assign(database: sqlite3.Connection) -> None:
             page = above
         return page
 
-    for members in (*(pages.values() for pages in by_path.values()), *_linked(database, shown)):
+    for table, columns in _TABLES.items():
+        database.execute(f"CREATE TEMP TABLE {table} ({columns}) WITHOUT ROWID")
+    for members in chain(_of_paths(database), _linked(database)):
         first, *others = sorted({leader(page) for page in members})
         leaders |= dict.fromkeys(others, first)
-    sizes = Counter(leader(page) for page in set(shown.values()))
-    found = {page: leader(page) for page in set(shown.values()) if sizes[leader(page)] > 1}
-    changes = [(found.get(page, 0), page) for page, *_, versions in rows if found.get(page, 0) != versions]
-    database.executemany(_UPDATE, changes)
+    for table in _TABLES:
+        database.execute(f"DROP TABLE temp.{table}")
+    found = {page: leader(page) for page in {*leaders, *leaders.values()}}
+    former = dict(database.execute(_FORMER))
+    differing = [page for page in {*found, *former} if found.get(page, 0) != former.get(page, 0)]
+    database.executemany(_UPDATE, ((found.get(page, 0), page) for page in sorted(differing)))
 
 
-def _linked(database: sqlite3.Connection, shown: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+def _of_paths(database: sqlite3.Connection) -> Iterator[list[int]]:
+    """Yield the pages in different languages that have the same path but for their languages."""
+    database.create_function("without_language", 2, without_language, deterministic=True)
+    database.execute(_BY_PATH)
+    for _, rows in groupby(database.execute(_OF_PATHS), key=itemgetter(0)):
+        yield [page for _, page in rows]
+
+
+def _linked(database: sqlite3.Connection) -> Iterator[tuple[int, int]]:
     """Yield the pairs of pages in different languages that name each other as versions (`hreflang`).
 
     One that is named alone may be the start page, which some sites name on every page.
     """
-    pages: dict[str, int] = {}
-    alternates: dict[int, list[str]] = {}
-    langs: dict[int, str] = {}
-    for page, url, key, lang, urls in database.execute(_ALTERNATES):
-        pages[url] = pages[key] = page
-        langs[page] = lang
-        if urls:
-            alternates[page] = urls.split("\n")
-    named = {page: {pages[url] for url in urls if url in pages} for page, urls in alternates.items()}
-    for page, others in named.items():
-        for other in others:
-            if page in named.get(other, ()) and page < other and langs[page] != langs[other]:
-                yield shown[page], shown[other]
+    database.execute(_PLACES)
+    named = ((page, url) for page, urls in database.execute(_ALTERNATES) for url in urls.split("\n"))
+    database.executemany(_NAME, named)
+    yield from database.execute(_LINKED)
 
 
 def start_language(database: sqlite3.Connection) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+#: A title and the language of its page.
+Title: TypeAlias = tuple[str, str]
 
 #: Between the parts of a title: "os - Interfaces | The Site", "The Site: os".
 _SEPARATOR: Final = re.compile(r"(?<!\s)(?:\s+[|–—·:»-]|:)\s+")
@@ -15,6 +18,8 @@ _IN_PARENTHESES: Final = re.compile(r"\s+\(([^()]+)\)$")
 NUMBERING: Final = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 #: Titles below which these do not show reliably what they have in common.
 _LEAST_TITLES: Final = 5
+#: Parts that may each be more than a quarter of all.
+_MOST_FREQUENT: Final = 3
 
 
 def parts_of_title(title: str) -> list[str]:
@@ -29,34 +34,54 @@ def without_numbering(text: str) -> str:
     return NUMBERING.sub("", text)
 
 
-def site_names(titles: Iterable[tuple[str, str]]) -> str:
-    """Return the names of a site by its titles, given with their languages: one a line, each once.
+def site_names(read_titles: Callable[[], Iterable[Title]]) -> str:
+    """Return the names of a site by its titles, which are read twice: one a line, each once.
 
-    In each language, and in all together, it is the part that most titles share.
+    In each language, and in all together, it is the first or last part that more than half of the titles share. Of two
+    such parts, that of most titles is the name, and else the last one. Memory does not grow with the titles.
     """
-    by_language: dict[str, list[str]] = {"": []}
+    frequent: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for language, parts in _parts(read_titles()):
+        for part in _ends(parts):
+            _note(frequent[language], part)
+    numbers: Counter[str] = Counter()
+    ends: Counter[tuple[str, str]] = Counter()
+    lasts: Counter[tuple[str, str]] = Counter()
+    for language, parts in _parts(read_titles()):
+        numbers[language] += 1
+        for part in _ends(parts) & frequent[language].keys():
+            ends[language, part] += 1
+            lasts[language, part] += part == parts[-1]
+    shared = [each for each, titles in ends.items() if 2 * titles > numbers[each[0]] >= _LEAST_TITLES]
+    # The last name of a language is the best one.
+    best = dict(sorted(shared, key=lambda each: (ends[each], lasts[each], each)))
+    return "\n".join(dict.fromkeys(best[language] for language in sorted(best)))
+
+
+def _parts(titles: Iterable[Title]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the parts of each title twice: for all languages together, which are empty, and for its own."""
     for title, lang in titles:
-        by_language[""].append(title)
-        by_language.setdefault(lang.partition("-")[0].lower(), []).append(title)
-    return "\n".join(dict.fromkeys(filter(None, map(site_name, by_language.values()))))
-
-
-def site_name(titles: Iterable[str]) -> str:
-    """Return the first or last part that more than half of the titles share; empty if they share no part.
-
-    Of two such parts, that of most titles is the name, and else the last one.
-    """
-    number = 0
-    ends: Counter[str] = Counter()
-    lasts: Counter[str] = Counter()
-    for title in titles:
-        number += 1
         parts = parts_of_title(title)
-        if len(parts) > 1:
-            ends.update({parts[0], parts[-1]})
-            lasts[parts[-1]] += 1
-    name = max(ends, key=lambda each: (ends[each], lasts[each], each), default="")
-    return name if number >= _LEAST_TITLES and 2 * ends[name] > number else ""
+        for language in {"", lang.partition("-")[0].lower()}:
+            yield language, parts
+
+
+def _ends(parts: Sequence[str]) -> set[str]:
+    return {parts[0], parts[-1]} if len(parts) > 1 else set()
+
+
+def _note(frequent: Counter[str], part: str) -> None:
+    """Count a part among the frequent ones. Others take a count from each of them (Misra and Gries, 1982).
+
+    A part of more than half of the titles is more than a quarter of all first and last parts, and so remains.
+    """
+    if part in frequent or len(frequent) < _MOST_FREQUENT:
+        frequent[part] += 1
+        return
+    for each in list(frequent):
+        frequent[each] -= 1
+        if not frequent[each]:
+            del frequent[each]
 
 
 def without_site_name(title: str, site: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.text.languages import ALGORITHMS, algorithm_of, detect_language, stop_words_in
-from app.text.titles import site_name, site_names, without_site_name
+from app.text.titles import site_names, without_site_name
 from app.text.variants import Variants, forms_of, symbols_in
 
 pytestmark = pytest.mark.unit
@@ -156,9 +159,23 @@ def test_any_text_has_a_language_subtag_or_none(text: str) -> None:
     ],
 )
 def test_the_name_of_a_site_is_the_part_of_most_titles_and_of_two_the_last(ends: str, name: str) -> None:
-    titles = [ends.format(f"Page {number}") for number in range(6)]
-    assert site_name(titles) == site_name(reversed(titles)) == name
-    assert site_name(titles[:4]) == ""
+    titles = [(ends.format(f"Page {number}"), "en") for number in range(6)]
+    assert site_names(lambda: titles) == site_names(lambda: reversed(titles)) == name
+    assert site_names(lambda: titles[:4]) == ""
+
+
+@given(
+    st.lists(st.sampled_from(["Page", "Page | Site", "Docs | Page | Site", "Site: A", "A | B", "B | A"]), max_size=30)
+)
+def test_the_name_of_a_site_is_an_end_of_over_half_of_its_titles_whatever_their_order(titles: list[str]) -> None:
+    ends: Counter[str] = Counter()
+    for title in titles:
+        parts = re.split(r" \| |: ", title)
+        ends.update({parts[0], parts[-1]} if len(parts) > 1 else ())
+    shared = {part for part, number in ends.items() if 2 * number > len(titles) >= 5}
+    most = {part for part in shared if ends[part] == max(ends[each] for each in shared)}
+    found = site_names(lambda: [(title, "") for title in titles])
+    assert found in most if shared else found == ""
 
 
 def test_the_name_is_left_out_at_either_end() -> None:
@@ -172,5 +189,5 @@ def test_the_name_is_left_out_at_either_end() -> None:
 def test_a_site_has_a_name_in_each_language() -> None:
     titles = [(f"Page {number} - Manual", "en") for number in range(9)]
     titles += [(f"Page {number} - Manuel", "fr-FR") for number in range(6)]
-    assert site_names(titles) == "Manual\nManuel"
+    assert site_names(lambda: titles) == "Manual\nManuel"
     assert without_site_name("Page of the Site", "Site") == "Page of the Site"
