@@ -23,6 +23,12 @@ VISIBLE_ASCII = r"[!-~]([ -~]*[!-~])?"
 _MAX_PORT = 65_535
 #: Host and port of a URL, below its login: a name, an address, or an IPv6 address in brackets.
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*)(?::([0-9]{1,5}))?")
+#: The same without a URL, where both are needed: a process binds to it.
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+#: The endpoint of an S3 server, as boto3 accepts it.
+_ENDPOINT = re.compile(
+    r"https?://(\{bucket\}\.)?([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*|\[[0-9a-fA-F:.]+\])(:[0-9]+)?(/[^?#{}\s]*)?"
+)
 
 _Text = TypeVar("_Text", bound=str | SecretStr)
 
@@ -90,8 +96,8 @@ def url_of(*schemes: str) -> Callable[[_Text], _Text]:
 
 def address(value: str) -> str:
     """Check a host, or an address of one, with a port."""
-    found = _HOST_AND_PORT.fullmatch(value)
-    if not (found and found[1] and value[0] != ":" and int(found[1]) <= _MAX_PORT):
+    found = _ADDRESS.fullmatch(value)
+    if not found or int(found[1]) > _MAX_PORT:
         raise ValueError(f"expected host:port, such as 127.0.0.1:8000, not {value[:80]!r}")
     return value
 
@@ -140,8 +146,9 @@ def store_url(value: str) -> str:
     store, found, endpoint = value.partition("?endpoint=")
     _store(store)
     url_of("http", "https")(endpoint)
-    if found and (not endpoint or "@" in endpoint or ";" in endpoint):
-        raise ValueError("expected one endpoint without a login: its keys are in AWS_ACCESS_KEY_ID and others")
+    if found and not (store.startswith("s3://") and _ENDPOINT.fullmatch(endpoint)):
+        expected = "after s3://bucket?endpoint= one http(s)://host[:port] without a login"
+        raise ValueError(f"expected {expected}: its keys are in AWS_ACCESS_KEY_ID and others")
     return value
 
 

@@ -14,6 +14,7 @@ from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.folder import FolderStore
 from app.storage.marker import create_marker
 from app.storage.store import PROBE_PREFIX, ObjectStore
+from config.checks import store_url
 from config.settings import Settings
 
 #: Writers that race for one object. A server that checks first and writes later lets several of them win.
@@ -30,12 +31,16 @@ def open_store(url: str) -> ObjectStore:
     The endpoint is the address of an S3-compatible server. Nothing is created or contacted: where there is no store,
     its first use raises StoreError. Raises InvalidKey for any other URL.
     """
+    try:
+        store_url(url)
+    except ValueError as error:
+        raise InvalidKey(f"store URL: {error}") from error
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "file" and rest.startswith("/"):
         return FolderStore(Path(unquote(rest)))
     place, _, endpoint = rest.partition("?endpoint=")
     bucket, _, prefix = place.partition("/")
-    if separator and scheme == "s3" and bucket and "?" not in place:
+    if separator and scheme == "s3" and bucket:
         # boto3 takes a third of a second to import, and a folder store does not need it.
         from app.storage.s3 import S3Store
 

@@ -14,7 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.config import describe, variable_of
+from app.errors import InvalidKey
+from app.storage.open import open_store
+from app.storage.s3 import S3Store
 from app.topology.accounts import accounts
+from config.checks import host_and_port
 from config.settings import ROOT, Settings
 from tests.support.command import as_process_with, invoked
 from tests.support.setting_tables import EXAMPLE, env_example, to_markdown
@@ -99,11 +103,42 @@ def test_env_example_has_every_setting_and_no_unknown_variable() -> None:
             assert re.search(rf"\$\{{{variable}:[-?]", text), f"{reader} does not read {variable}"
 
 
-@pytest.mark.parametrize("endpoint", ["https://key:hush4711@s3.example", "ftp://s3.example", "https://a;https://b", ""])
-def test_the_endpoint_of_a_store_is_one_url_without_a_login(endpoint: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("s3://b/p?endpoint=https://key:hush4711@s3.example", "s3://b?endpoint=ftp://s3.example", "s3://b?endpoint="),
+        *("s3://b?endpoint=https://a;https://b", "s3://b?endpoint=https://", "s3://b?endpoint=https://s3_1.example"),
+        *("s3://b?endpoint=https://s3.example&region=x", "s3://b?endpoint=https://s3.example/{bucket}"),
+        *("s3://b?endpoint=https://s3.example?endpoint=https://b", "file:///folder?endpoint=https://s3.example"),
+    ],
+)
+def test_the_endpoint_of_a_bucket_is_one_url_without_login_and_query(url: str) -> None:
     with pytest.raises(ValueError, match=r"store_url\n.*expected") as caught:
-        Settings(store_url=f"s3://bucket/prefix?endpoint={endpoint}")
+        Settings(store_url=url)
     assert "hush4711" not in str(caught.value)
+    with pytest.raises(InvalidKey, match="store URL: expected"):
+        open_store(url)
+
+
+@pytest.mark.parametrize("endpoint", ["http://store:8333", "https://{bucket}.s3.example/path", "http://[::1]:9000"])
+def test_an_endpoint_that_boto3_accepts_is_one_of_a_bucket(endpoint: str) -> None:
+    store = open_store(Settings(store_url=f"s3://bucket/prefix?endpoint={endpoint}").store)
+    assert repr(store) == repr(S3Store("bucket", "prefix", endpoint))
+
+
+@pytest.mark.parametrize(
+    "address", ["*:8000", "http://host:8000", "user@host:8000", "a/b:8000", ":8000", "8000", "[]:80"]
+)
+def test_an_address_to_bind_to_is_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        Settings(web_address=address)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"), [("[::1]:80", ("::1", 80)), ("web_1.site.example:0", ("web_1.site.example", 0))]
+)
+def test_an_address_to_bind_to_has_a_name_or_a_number(address: str, parts: tuple[str, int]) -> None:
+    assert host_and_port(Settings(web_address=address).web_address) == parts
 
 
 def test_env_example_changes_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
