@@ -75,12 +75,12 @@ def only_one(data_dir: Path) -> Iterator[list[ProcessState]]:
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     with _lock_file(data_dir).open("w") as file:
-        former = process_states.load(data_dir)
         if not locked(file):
-            raise ServicesError(f"perennial up runs already, as {_named(former.supervisor)}")
+            holder = process_states.load(data_dir).supervisor
+            raise ServicesError(f"perennial up runs already, as {_named(holder)}")
         # From now on `stop` finds this process.
         ourselves = identify(os.getpid())
-        process_states.save(data_dir, UpState(ourselves, former.processes))
+        process_states.save(data_dir, UpState(ourselves, process_states.load(data_dir).processes))
         left = _stop_leftovers(data_dir)
         process_states.save(data_dir, UpState(ourselves))
         yield left

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from app.errors import ServicesError
 from app.private_services import process_states, procfile
 from app.private_services.process_states import ProcessId, ProcessState, UpState, identify
+from app.private_services.service import locked
 from config.settings import ROOT
 from tests.support.waiting import eventually
 
@@ -163,3 +165,18 @@ def test_what_a_killed_up_left_is_stopped_and_a_reused_id_is_not(
         assert [each.name for each in left] == ["left"]
     assert identify(kept.id.pid) is None
     assert bystander.poll() is None
+
+
+def test_what_another_up_left_that_was_killed_just_now_is_stopped_too(
+    tmp_path: Path, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = ProcessState("left", "running", identify(bystander.pid))
+
+    def locked_later(file: IO[str]) -> bool:
+        process_states.save(tmp_path, UpState(None, (left,)))
+        return locked(file)
+
+    monkeypatch.setattr(procfile, "locked", locked_later)
+    with procfile.only_one(tmp_path) as stopped:
+        assert stopped == [left]
+    assert bystander.wait(10) == -signal.SIGTERM
