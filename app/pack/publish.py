@@ -211,19 +211,21 @@ def unused_frames(store: ObjectStore, domain: str, listed: Iterable[Stat], oldes
     """Return the listed objects of frames that were written before `oldest`, and that no kept generation uses.
 
     The manifest is read after the listing. Later generations use no other old objects than the ones that it leads to.
-    Nothing is returned where a table cannot be read.
+    Nothing is returned where the present table cannot be read.
     """
     old = {stat.key: stat for stat in listed if stat.modified < oldest}
     try:
         manifest = read_manifest(store, domain) if old else None
-        for kept in (manifest, manifest and manifest.former):
-            for name, _ in read_table(store, kept).objects if kept else ():
-                old.pop(frames_key(domain, name), None)
+        used = read_table(store, manifest).objects if manifest else ()
     except PackNotFound:
-        pass  # A domain without a pack uses none of them.
+        return list(old.values())  # A domain without a pack uses none of them.
     except (PackCorrupt, ObjectNotFound) as error:
         log.warning("%s: no frames are collected: %s", domain, error)
         return []
+    with suppress(PackCorrupt, ObjectNotFound):  # A former generation whose table is lost cannot be served again.
+        used += read_table(store, manifest.former).objects if manifest and manifest.former else ()
+    for name, _ in used:
+        old.pop(frames_key(domain, name), None)
     return list(old.values())
 
 

@@ -168,6 +168,29 @@ def test_only_the_present_and_the_former_generation_are_kept(store: FolderStore)
         assert objects(store) == used(store)
 
 
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_frames_are_collected_although_the_table_of_the_former_generation_is_lost(
+    store: FolderStore, tmp_path: Path, is_damaged: bool
+) -> None:
+    former = read_manifest(store, DOMAIN).former
+    assert former is not None
+    own = frames_key(DOMAIN, former.own_object)
+    store.put(own, b"damaged") if is_damaged else store.delete(own)
+    age(store)
+    update(store, "later")
+    present = read_manifest(store, DOMAIN)
+    assert objects(store) == {frames_key(DOMAIN, name) for name, _ in read_table(store, present).objects}
+    database.check(fetch_pack(store, DOMAIN, tmp_path))
+
+
+def test_no_frame_is_collected_while_the_table_of_the_present_generation_is_lost(store: FolderStore) -> None:
+    store.delete(frames_key(DOMAIN, read_manifest(store, DOMAIN).own_object))
+    age(store)
+    before = objects(store)
+    collect(store)
+    assert objects(store) == before
+
+
 def without_former(store: FolderStore) -> None:
     """Leave the manifest of a release that kept no former generation."""
     manifest = replace(read_manifest(store, DOMAIN), former=None)
