@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from app.errors import ObjectNotFound
+from app.errors import ObjectNotFound, PackError
 from app.storage.layout import content_key, id_in_key
 from app.storage.store import ObjectStore, Stat
 
@@ -22,7 +22,8 @@ CREATE TABLE listed (
 ) WITHOUT ROWID;
 BEGIN;
 """
-_NOTE: Final = "INSERT INTO listed (object, etag, size, modified, is_packed) VALUES (?, ?, ?, ?, ?)"
+#: A folder that is written meanwhile may list a file twice.
+_NOTE: Final = "INSERT OR REPLACE INTO listed (object, etag, size, modified, is_packed) VALUES (?, ?, ?, ?, ?)"
 _TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM listed WHERE is_packed"
 _STATS: Final = "SELECT object, etag, size, modified FROM listed WHERE is_packed = ? ORDER BY object"
 #: Of rows: what was listed in place of them, with another ETag or none.
@@ -48,7 +49,10 @@ class Listing:
     """
 
     def __init__(self, path: Path, domain: str, stats: Iterable[Stat], *, wanted: Collection[str] | None) -> None:
-        """Write the file at `path`, in place of a former one. `wanted` are page ids, None for all."""
+        """Write the file at `path`, in place of a former one. `wanted` are page ids, None for all.
+
+        Raises PackError when SQLite fails: the disk may be full.
+        """
         self._domain, self._path = domain, path
         path.unlink(missing_ok=True)
         with self._reading() as database:
@@ -96,8 +100,13 @@ class Listing:
     def _stat(self, page_id: str, etag: str, size: int, modified: str) -> Stat:
         return Stat(content_key(self._domain, page_id), etag, size, datetime.fromisoformat(modified))
 
-    def _reading(self) -> closing[sqlite3.Connection]:
-        return closing(sqlite3.connect(self._path, isolation_level=None))
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+                yield database
+        except sqlite3.Error as error:
+            raise PackError(f"{self._path.name}: {error}") from error
 
 
 def difference_of(

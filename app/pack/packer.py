@@ -7,14 +7,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from app.broker.errors import InvalidMessage
-from app.errors import DiskFull, PackRefused
+from app.errors import PackError, PackRefused, lacks_space
 from app.pack import complete, rows
 from app.pack import database as db
 from app.pack.fetch import require_space
@@ -95,13 +95,6 @@ class PackRun:
     @property
     def _compact(self) -> Path:
         return self.work / "compact.sqlite"
-
-    def require_space(self, size: int) -> None:
-        """Raise DiskFull or PackError unless the disk has `size` bytes free, or has them without kept databases."""
-        with suppress(DiskFull):
-            return require_space(self.work, size)
-        self.kept.delete_all()
-        return require_space(self.work, size)
 
     def download_previous(self) -> PreviousPack:
         """Return the present pack with its database in the work folder, or without it if it cannot be read."""
@@ -311,7 +304,7 @@ def _apply(
     Return None for a database that must be built again: pages that came and went have used up the row ids.
     """
     changed_bytes = sum(stat.size for stat in changed)
-    run.require_space(SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
+    require_space(run.work, SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
     db.note_written_pages(database)
     with db.transaction(database):
         contents = read_pages(run.store, (stat.key for stat in changed))
@@ -355,13 +348,18 @@ def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None, k
         folder = stack.enter_context(work_folder(parent))
         run = PackRun(store, domain, kind, folder, started, KeptDatabases(parent / "kept", kept_bytes))
         stack.callback(run.keep)
-        yield run
+        try:
+            yield run
+        except (PackError, OSError) as error:
+            if lacks_space(error):  # The message comes again, and finds the room of the kept databases.
+                run.kept.delete_all()
+            raise
 
 
 @contextmanager
 def _new_database(run: PackRun, listing: Listing) -> Iterator[sqlite3.Connection]:
     """Create a database with the rows of the listed pages that are packed, and all that is derived from them."""
-    run.require_space(SPACE_FACTOR * listing.size + EMPTY_SIZE)
+    require_space(run.work, SPACE_FACTOR * listing.size + EMPTY_SIZE)
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
             reserve_ids(database, listing.count)

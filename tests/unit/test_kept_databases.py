@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -13,7 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.pack import database, frames, kept_databases
+from app.errors import PackError, lacks_space
+from app.pack import database, frames, kept_databases, listing, publish
 from app.pack.fetch import fetch_pack
 from app.pack.frames import FRAME_SIZE, sha256
 from app.pack.kept_databases import MAX_AGE, KeptDatabases, has_version
@@ -155,14 +157,25 @@ def test_what_was_used_longest_ago_is_deleted_beyond_the_limit_or_a_week(
         assert {path.stem for path in kept.folder.iterdir()} == {"second", "third"}
 
 
+@pytest.mark.parametrize("step", ["the former pack", "the listing", "the build"])
 def test_kept_databases_give_way_when_the_disk_is_full(
-    site: CountingStore, work: Path, monkeypatch: pytest.MonkeyPatch
+    site: CountingStore, work: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     usage = namedtuple("usage", ["total", "used", "free"])
     kept = work / "kept" / f"{DOMAIN}.sqlite"
     other = kept.with_name("other.example.sqlite")
     other.write_bytes(b"database")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 0, 0 if other.exists() else 2**39))
     put(site, long(1, "changed"))
+    with monkeypatch.context() as patch:
+        if step == "the former pack":
+            patch.setattr(publish, "has_version", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+        elif step == "the listing":
+            patch.setattr(listing, "_SCHEMA", f"PRAGMA max_page_count = 2; {listing._SCHEMA}")
+        else:
+            patch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, 0))
+        with pytest.raises((PackError, OSError)) as caught:
+            pack_incremental(site, DOMAIN, work=work)
+    assert lacks_space(caught.value)
+    assert not other.exists()
     assert pack_incremental(site, DOMAIN, work=work).written
     assert [*kept.parent.iterdir()] == [kept]

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from app.broker.errors import InvalidMessage
-from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
-from app.pack import properties
+from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed, lacks_space
+from app.pack import listing, properties
 from app.pack.complete import writer
 from app.pack.fetch import fetch_pack
+from app.pack.listing import Listing
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
@@ -380,6 +381,15 @@ class TestFull:
         assert not isinstance(caught.value, DiskFull)
         assert [stat.key for stat in site.store.list("packs/")] == []
 
+    def test_a_disk_that_the_listing_fills_is_named_by_the_error(
+        self, site: StoredSite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site.put(*map(page, range(50)))
+        monkeypatch.setattr(listing, "_SCHEMA", f"PRAGMA max_page_count = 2; {listing._SCHEMA}")
+        with pytest.raises(PackError, match=r"listing.sqlite: database or disk is full") as caught:
+            site.full()
+        assert lacks_space(caught.value)
+
     def test_the_work_folder_is_empty_afterwards(self, site: StoredSite, tmp_path: Path) -> None:
         site.put(page("a"))
         work = tmp_path / "work"
@@ -466,6 +476,15 @@ class TestIncremental:
         # What no message named is found by the next pack that lists all pages.
         assert changes(site.increment()) == (True, 5, 1, 1, 0)
         assert site.search("new") == ["/a", "/b"]
+
+    def test_a_page_that_a_listing_has_twice_is_compared_as_it_was_last(self, site: StoredSite, tmp_path: Path) -> None:
+        site.put(page("a"), page("b"))
+        former = site.store.stat(content_key(DOMAIN, page_id(url("a"))))
+        site.put(page("a", "new"))
+        stats = [former, *site.store.list(f"content/{DOMAIN}/")]
+        listed = Listing(tmp_path / "listing", DOMAIN, stats, wanted=None)
+        assert listed.count == 2
+        assert {stat.etag for stat in listed.stats(packed=True)} == {stat.etag for stat in stats} - {former.etag}
 
     def test_a_tombstone_is_read_once(self, site: StoredSite, tmp_path: Path) -> None:
         site.put(page("a"), page("b"), page("c"))
