@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from psycopg.errors import UniqueViolation
+from psycopg.errors import ProgramLimitExceeded, UniqueViolation
 from psycopg.rows import class_row
 from psycopg.sql import SQL, Composed
 
@@ -277,8 +277,9 @@ def fail(connection: Connection, event: int, reason: str) -> None:
 def queue_again(connection: Connection, events: Sequence[int], *, after: QueuedAfter) -> dict[int, int]:
     """Queue events again in the transaction of the connection; return those that an equal queued event replaced.
 
-    The result has the id of the other event by that of each replaced one, which is completed. Raises DatabaseFailed if
-    another program queues equal events all the time.
+    The result has the id of the other event by that of each replaced one, which is completed. A running event fails
+    whose message, inserted by hand, is too long to be queued. Raises DatabaseFailed if another program queues equal
+    events all the time.
     """
     twins = {event: _queue(connection, event, after) for event in events}
     return {event: twin for event, twin in twins.items() if twin is not None}
@@ -290,8 +291,12 @@ def _queue(connection: Connection, event: int, after: QueuedAfter) -> int | None
             for statement in _MERGE:
                 connection.execute(statement, {"id": event, "twin": row[0]})
             return int(row[0])
-        with suppress(UniqueViolation), connection.transaction():
-            connection.execute(_QUEUE.format(_KEPT[after]), {"id": event})
+        try:
+            with suppress(UniqueViolation), connection.transaction():
+                connection.execute(_QUEUE.format(_KEPT[after]), {"id": event})
+                return None
+        except ProgramLimitExceeded as error:  # The index of queued events takes no message as long as this one.
+            fail(connection, event, f"it cannot be queued again: {error}")
             return None
     raise DatabaseFailed(f"event {event} was not queued again: equal events are queued all the time")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -500,6 +501,16 @@ def test_an_event_whose_dead_letter_met_no_database_does_not_stay_running(table:
     assert table.published[-1].headers["mb-retries"] == 0
     table.fail(event, "dead again")
     assert table.states()[event] == ("failed", MAX_ATTEMPTS)
+
+
+@pytest.mark.parametrize("message", [f'"{random.Random(1).randbytes(9_000).hex()}"', "[" * 6_000 + "]" * 6_000])
+def test_a_running_event_that_the_table_cannot_queue_fails_and_holds_up_no_other(table: Table, message: str) -> None:
+    long_ago: dict[str, Any] = {"state": "running", "attempts": 1, "last_updated": "2020-01-01"}
+    unfit, lost = table.add("index", message, **long_ago), table.add("index", gid(), **long_ago)
+    child = table.add("deindex", gid(C), parents=[unfit])
+    assert table.publish_lost() == [lost]
+    assert table.states() == {unfit: ("failed", 1), lost: ("running", 1), child: ("failed", 0)}
+    assert "cannot be queued again" in table.reasons(unfit)[0]
 
 
 def test_completed_events_are_forgotten_90_days_after_their_creation_and_failed_ones_never(table: Table) -> None:
