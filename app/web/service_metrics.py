@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from app.counters import LabelValues, WorkerCounter, read_counts
 from app.coverart.event_state import EventQueueState, event_queue_state
-from app.operations.doctor.breaker_states import breaker_states
+from app.operations.doctor.breaker_states import BreakerState, breaker_states
 from app.operations.overview import PATIENCE, Overview, Processes, RedisReport
 from app.operations.parts import Part
 from app.operations.queues import QueueReport
@@ -62,12 +62,7 @@ class ServicesCollector(Collector):
             state = self._events.read(until).value
             yield GaugeMetricFamily("perennial_events_known", "1 if the event queue answers.", value=float(bool(state)))
             yield from event_metrics(state) if state else ()
-        open_seconds = GaugeMetricFamily(
-            "perennial_breaker_open_seconds", "Until a circuit breaker lets work through.", labels=("service",)
-        )
-        for breaker in self._breakers.read(until).value or ():
-            open_seconds.add_metric((breaker.service,), breaker.seconds_open)
-        yield open_seconds
+        yield from breaker_metrics(self._breakers.read(until).value or ())
 
 
 def queue_metrics(report: QueueReport) -> Iterator[Metric]:
@@ -90,6 +85,21 @@ def queue_metrics(report: QueueReport) -> Iterator[Metric]:
     yield from (ready, unacknowledged, consumers, oldest)
     missing = sum(queue.is_missing for queue in report.queues)
     yield GaugeMetricFamily("perennial_queues_missing", "Queues of the code that the broker lacks.", value=missing)
+
+
+def breaker_metrics(states: Sequence[BreakerState]) -> Iterator[Metric]:
+    """Yield the metrics of circuit breakers, and of the queues that workers do not consume while one is open."""
+    about = "Until a circuit breaker lets work through."
+    open_seconds = GaugeMetricFamily("perennial_breaker_open_seconds", about, labels=("service",))
+    paused = GaugeMetricFamily("perennial_queue_paused_seconds", "Until workers consume again.", labels=("queue",))
+    longest: dict[str, float] = {}
+    for state in states:
+        open_seconds.add_metric((state.service,), state.seconds_open)
+        for queue in state.queues:
+            longest[queue] = max(longest.get(queue, 0.0), state.seconds_open)
+    for queue, seconds in longest.items():
+        paused.add_metric((queue,), seconds)
+    yield from (open_seconds, paused)
 
 
 def redis_metrics(report: RedisReport) -> Iterator[Metric]:
