@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from app.broker.errors import InvalidMessage
-from app.errors import PackError, PackRefused, lacks_space
+from app.broker.errors import ApplicationError, InvalidMessage
+from app.errors import PackRefused, lacks_space
 from app.pack import complete, rows
 from app.pack import database as db
 from app.pack.fetch import require_space
@@ -350,7 +350,7 @@ def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None, k
         stack.callback(run.keep)
         try:
             yield run
-        except (PackError, OSError) as error:
+        except (ApplicationError, OSError) as error:
             if lacks_space(error):  # The message comes again, and finds the room of the kept databases.
                 run.kept.delete_all()
             raise

@@ -14,7 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.errors import PackError, lacks_space
+from app.broker.errors import ApplicationError
+from app.errors import lacks_space
 from app.pack import database, frames, kept_databases, listing, publish
 from app.pack.fetch import fetch_pack
 from app.pack.frames import FRAME_SIZE, sha256
@@ -157,23 +158,25 @@ def test_what_was_used_longest_ago_is_deleted_beyond_the_limit_or_a_week(
         assert {path.stem for path in kept.folder.iterdir()} == {"second", "third"}
 
 
-@pytest.mark.parametrize("step", ["the former pack", "the listing", "the build"])
+@pytest.mark.parametrize("step", ["the former pack", "the listing", "the build", "the store"])
 def test_kept_databases_give_way_when_the_disk_is_full(
     site: CountingStore, work: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     usage = namedtuple("usage", ["total", "used", "free"])
+    no_space = Mock(side_effect=OSError(errno.ENOSPC, "no space"))
+    faults = {
+        "the former pack": (publish, "has_version", no_space),
+        "the listing": (listing, "_SCHEMA", f"PRAGMA max_page_count = 2; {listing._SCHEMA}"),
+        "the build": (shutil, "disk_usage", lambda _: usage(2**40, 2**40, 0)),
+        "the store": (os, "fsync", no_space),
+    }
     kept = work / "kept" / f"{DOMAIN}.sqlite"
     other = kept.with_name("other.example.sqlite")
     other.write_bytes(b"database")
     put(site, long(1, "changed"))
     with monkeypatch.context() as patch:
-        if step == "the former pack":
-            patch.setattr(publish, "has_version", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
-        elif step == "the listing":
-            patch.setattr(listing, "_SCHEMA", f"PRAGMA max_page_count = 2; {listing._SCHEMA}")
-        else:
-            patch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, 0))
-        with pytest.raises((PackError, OSError)) as caught:
+        patch.setattr(*faults[step])
+        with pytest.raises((ApplicationError, OSError)) as caught:
             pack_incremental(site, DOMAIN, work=work)
     assert lacks_space(caught.value)
     assert not other.exists()
