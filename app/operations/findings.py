@@ -98,7 +98,8 @@ def _queues(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding("problem", text, "run perennial topology apply", "/ops/queues")
     work = [queue for queue in report.of_kind("work") if not queue.is_missing]
     # Workers do not consume while a service that the messages need is unavailable, which is a finding of its own.
-    paused = {name for breaker in snapshot.breakers.value or () if breaker.is_open for name in breaker.queues}
+    # Nor while one job tries it again.
+    paused = {name for breaker in snapshot.breakers.value or () if breaker.seconds_open for name in breaker.queues}
     idle = [queue for queue in work if not queue.consumers and queue.name not in paused]
     busy = [queue for queue in idle if queue.ready]
     if busy:

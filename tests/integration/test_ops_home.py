@@ -20,6 +20,7 @@ from app.broker.publishing import Publisher
 from app.counters import TASK_RUNS, CountTable
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
+from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings, sentence
 from app.operations.overview import Overview, Processes, WorkerFile
 from app.operations.parts import Reading
@@ -119,6 +120,16 @@ def test_queues_that_workers_do_not_consume_while_the_store_is_away_need_no_work
 
     found = eventually(paused, "the circuit breaker is a finding", every=0.5)
     assert "no worker consumes from orchestrator, orchestrator.requests, site.tick, site.timer" in found
+
+
+@pytest.mark.parametrize(("seconds", "is_paused"), [(30.0, True), (0.0, False)])
+def test_a_queue_needs_no_worker_while_one_job_tries_its_service_again(
+    operable: Settings, publisher: Publisher, seconds: float, is_paused: bool
+) -> None:
+    publisher.publish([site_message("index", url="https://site.example/")])
+    tried = BreakerState("store", reason=None, seconds_open=seconds, queues=("site.index",))
+    snapshot = replace(Overview(operable, routes=ScriptedSearchClient([]).routes).read(), breakers=Reading([tried]))
+    assert is_paused != any("site.index" in each.text for each in findings(snapshot))
 
 
 @pytest.mark.parametrize(
