@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -155,14 +156,30 @@ def test_a_clock_that_differs_by_more_than_two_seconds_is_named_with_its_skew(
 def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> None:
     away = changed(settings, broker_url=SecretStr("amqp://user:secret@127.0.0.1:1//"))
     found = results(away)
-    assert list(found) == ["broker", *(check.name for check in CHECKS if not check.needs)]
+    assert list(found) == ["broker", *(check.name for check in CHECKS if check.needs in ("redis", ""))]
     assert [result.status for result in found["broker"]] == ["problem"]
     assert "secret" not in found["broker"][0].text
     assert found["broker"][0].text.endswith(". Check BROKER_URL")
     assert {result.status for name in ("redis", "store") for result in found[name]} == {"ok"}
     assert [result.status for result in found["circuit breakers"]] == ["ok"]
-    without_redis = changed(away, redis_url=SecretStr("redis://127.0.0.1:1/0"))
-    assert statuses(without_redis)["redis"] == {"problem"}
+
+
+def test_a_redis_that_is_away_is_one_problem_and_an_outage_and_is_waited_for_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=10) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        away = changed(settings, broker_url=SecretStr("amqp://127.0.0.1:1//"), redis_url=SecretStr(url))
+        found = results(away)
+        assert len(found["redis"]) == 1
+        assert not {"circuit breakers", "damaged objects"} & found.keys()
+        silent.accept()[0].close()
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+        assert [each.status for each in found["store"]] == ["ok", "ok"]
+        monkeypatch.setattr(up, "get_settings", lambda: away)
+        assert CliRunner().invoke(site.cli, ["status"]).stderr.startswith("Redis does not answer: Timeout")
 
 
 def test_a_redis_without_a_limit_of_memory_or_that_evicts_keys_is_named_with_what_to_do(killable: Killable) -> None:

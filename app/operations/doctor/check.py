@@ -64,7 +64,7 @@ class CheckContext:
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One check. `needs` a broker, or also the broker's own report of its exchanges and queues, or neither.
+    """One check. `needs` a broker, or also the broker's own report of its exchanges and queues, or Redis, or none.
 
     A worker makes the `quick` ones every minute: they publish and write nothing. `perennial status` makes those of an
     `outage`: what workers wait for.
@@ -72,7 +72,7 @@ class DoctorCheck:
 
     name: str
     run: Callable[[CheckContext], Iterator[CheckResult]]
-    needs: Literal["", "broker", "report"] = ""
+    needs: Literal["", "broker", "report", "redis"] = ""
     quick: bool = False
     outage: bool = False
 
@@ -84,7 +84,7 @@ class DoctorCheck:
         except BrokerUnreachable:
             raise
         except (RedisConnectionError, RedisTimeoutError):
-            return  # The check of Redis reports it.
+            return  # The runner of the checks reports it.
         except AccessRefused as error:
             yield unverified(error, self.name)
         except PublishFailed as error:

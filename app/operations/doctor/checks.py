@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from amqp.exceptions import ChannelError
 from celery.utils.imports import symbol_by_name
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import RedisError
 
 from app.broker.connection import connected
 from app.broker.errors import BrokerUnreachable, ManagementFailed, ManagementRefused
@@ -54,15 +53,18 @@ _DAMAGE_REMEDY = (
 def run_checks(settings: Settings, celery: Any, checks: Sequence[DoctorCheck] | None = None) -> Iterator[CheckResult]:
     """Yield the results of checks, of all by default, in their order.
 
-    Without a broker only those that need none run; without its management API, those that need its report do not.
+    Without a broker or Redis only those that need none run; without the broker's management API, those that need its
+    report do not.
     """
     wanted = CHECKS if checks is None else checks
-    of_broker = [check for check in wanted if check.needs]
+    of_broker = [check for check in wanted if check.needs in ("broker", "report")]
     if of_broker:
         try:
             yield from _broker_results(settings, celery, of_broker)
         except BrokerUnreachable as error:
             yield CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker")
+    if of_redis := [check for check in wanted if check.needs == "redis"]:
+        yield from _redis_results(settings, of_redis)
     for check in wanted:
         if not check.needs:
             yield from check.results(CheckContext(settings))
@@ -96,6 +98,16 @@ def _broker_results(settings: Settings, celery: Any, checks: Sequence[DoctorChec
         for check in checks:
             if report is not None or check.needs == "broker":
                 yield from check.results(context)
+
+
+def _redis_results(settings: Settings, checks: Sequence[DoctorCheck]) -> Iterator[CheckResult]:
+    try:
+        get_quick_redis(settings.redis).ping()
+    except RedisError as error:
+        yield CheckResult("problem", unreachable_text("Redis", error, settings), "redis")
+        return
+    for check in checks:
+        yield from check.results(CheckContext(settings))
 
 
 def broker(context: CheckContext) -> Iterator[CheckResult]:
@@ -281,11 +293,7 @@ def orchestrator(context: CheckContext) -> Iterator[CheckResult]:
 
 def redis(context: CheckContext) -> Iterator[CheckResult]:
     """Check that timers and the frontier survive a restart of Redis and a full memory."""
-    try:
-        info: Any = get_quick_redis(context.settings.redis).info()
-    except (RedisConnectionError, RedisTimeoutError) as error:
-        yield CheckResult("problem", unreachable_text("Redis", error, context.settings))
-        return
+    info: Any = get_quick_redis(context.settings.redis).info()
     if not info.get("aof_enabled"):
         yield CheckResult("warning", "Redis writes no append-only file: a restart loses timers and frontier")
     elif info.get("aof_last_write_status", "ok") != "ok":
@@ -378,12 +386,12 @@ CHECKS: Final = (
     DoctorCheck("workers", workers, needs="broker"),
     DoctorCheck("clocks", clocks, needs="broker"),
     DoctorCheck("orchestrator", orchestrator, needs="broker"),
-    DoctorCheck("redis", redis, quick=True),
-    DoctorCheck("circuit breakers", circuit_breakers, quick=True, outage=True),
+    DoctorCheck("redis", redis, needs="redis", quick=True),
+    DoctorCheck("circuit breakers", circuit_breakers, needs="redis", quick=True, outage=True),
+    DoctorCheck("damaged objects", damaged_objects, needs="redis", quick=True),
     DoctorCheck("MusicBrainz", musicbrainz_database, outage=True),
     DoctorCheck(EVENT_QUEUE, event_queue, outage=True),
     DoctorCheck("store", store),
-    DoctorCheck("damaged objects", damaged_objects, quick=True),
 )
 
 
