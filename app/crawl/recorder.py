@@ -52,10 +52,10 @@ class RecordedCrawl:
     lines: int
     closed: frozenset[str] = frozenset()
 
-    @property
-    def member_ids(self) -> set[str]:
-        """Ids of the pages in the crawl's pack: indexed, unchanged, or failed and kept."""
-        return {entry.page_id for entry in self.entries.values() if entry.state in MEMBER_STATES}
+    def __contains__(self, page_id: object) -> bool:
+        """Return whether a page is in the crawl's pack: indexed, unchanged, or failed and kept."""
+        entry = self.entries.get(str(page_id))
+        return entry is not None and entry.state in MEMBER_STATES
 
     @property
     def failed_ids(self) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -43,13 +43,13 @@ _FORGET_TOMBSTONES: Final = "DELETE FROM gone WHERE object NOT IN (SELECT object
 
 
 class Listing:
-    """The listed content of a domain, of which those are packed that belong into the pack: all, or the wanted ones.
+    """The listed content of a domain, of which those are packed that belong into the pack.
 
     `count` and `size` are the number of these and their bytes.
     """
 
-    def __init__(self, path: Path, domain: str, stats: Iterable[Stat], *, wanted: Collection[str] | None) -> None:
-        """Write the file at `path`, in place of a former one. `wanted` are page ids, None for all.
+    def __init__(self, path: Path, domain: str, stats: Iterable[Stat], is_packed: Callable[[str], bool]) -> None:
+        """Write the file at `path`, in place of a former one. `is_packed` says of a page id whether its page is.
 
         Raises PackError when SQLite fails: the disk may be full.
         """
@@ -57,7 +57,7 @@ class Listing:
         path.unlink(missing_ok=True)
         with self._reading() as database:
             database.executescript(_SCHEMA)
-            database.executemany(_NOTE, (_row(stat, wanted) for stat in stats))
+            database.executemany(_NOTE, (_row(stat, is_packed) for stat in stats))
             database.execute("COMMIT")
             self.count, self.size = database.execute(_TOTALS).fetchone()
 
@@ -126,6 +126,6 @@ def difference_of(
     return changed, [page_id for page_id in deleted if database.execute(_HAS_ROW, (page_id,)).fetchone()]
 
 
-def _row(stat: Stat, wanted: Collection[str] | None) -> tuple[Any, ...]:
+def _row(stat: Stat, is_packed: Callable[[str], bool]) -> tuple[Any, ...]:
     page_id = id_in_key(stat.key)
-    return page_id, stat.etag, stat.size, stat.modified.isoformat(), wanted is None or page_id in wanted
+    return page_id, stat.etag, stat.size, stat.modified.isoformat(), is_packed(page_id)

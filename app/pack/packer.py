@@ -107,10 +107,9 @@ class PackRun:
         if latest is not None:
             self.kept.keep(self.domain, latest)
 
-    def list_stored(self, *, wanted: Collection[str] | None = None) -> Listing:
-        """List the stored content; `wanted` are the ids of pages that are packed, None for all."""
-        ids = None if wanted is None else frozenset(wanted)
-        return Listing(self.work / "listing.sqlite", self.domain, list_pages(self.store, self.domain), wanted=ids)
+    def list_stored(self, is_packed: Callable[[str], bool] = ALL_STORED_PAGES.has) -> Listing:
+        """List the stored content; `is_packed` says of a page id whether its page is packed."""
+        return Listing(self.work / "listing.sqlite", self.domain, list_pages(self.store, self.domain), is_packed)
 
     def describe(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> None:
         """Write the entries of `meta` that describe the pack, which replaces `previous`."""
@@ -202,7 +201,7 @@ def pack_full(
         raise InvalidMessage(f"began {plan.began}: has no time zone")
     with _start(store, domain, "full", work, kept_bytes) as run:
         previous = find_previous(store, domain) if force else run.download_previous()
-        listing = run.list_stored(wanted=plan.page_ids)
+        listing = run.list_stored(plan.has)
         unmet = listing.stats(packed=False)
         vanished, tombstones = find_vanished(store, unmet, began=plan.began) if plan.began else ([], [])
         with _full_database(run, previous, listing) as (database, counts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -27,7 +27,7 @@ class FinishedCrawl:
     began: datetime
     start_page_failed: bool
     reached_limit: bool
-    page_ids: Collection[str]
+    page_ids: Container[str]
     unfollowed_page_ids: Collection[str]
     left_out_page_ids: Collection[str] = ()
     packed_crawl_began: datetime | None
@@ -35,15 +35,20 @@ class FinishedCrawl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullPackPlan:
-    """A pack of the pages with these ids, or of all stored pages (None).
+    """A pack of the pages with these ids and of those that were left out, or of all stored pages (None).
 
     With `began`, when the crawl began, stored pages that are not among these ids and were not written since have
     vanished. Without it, none has.
     """
 
     crawl_id: str = ""
-    page_ids: Collection[str] | None = None
+    page_ids: Container[str] | None = None
+    left_out_page_ids: Collection[str] = ()
     began: datetime | None = None
+
+    def has(self, page_id: str) -> bool:
+        """Return whether a stored page belongs into the pack."""
+        return self.page_ids is None or page_id in self.page_ids or page_id in self.left_out_page_ids
 
 
 ALL_STORED_PAGES: Final = FullPackPlan()
@@ -77,5 +82,6 @@ def plan_full_pack(domain: str, crawl: FinishedCrawl | None, *, force: bool) -> 
         )
         log.warning("%s: crawl %s is partial (%s): pages that it did not meet are kept", domain, crawl.id, reason)
         return FullPackPlan(crawl_id=crawl.id)
-    page_ids = {*crawl.page_ids, *crawl.left_out_page_ids}
-    return FullPackPlan(crawl_id=crawl.id, page_ids=page_ids, began=crawl.began)
+    return FullPackPlan(
+        crawl_id=crawl.id, page_ids=crawl.page_ids, left_out_page_ids=crawl.left_out_page_ids, began=crawl.began
+    )

@@ -46,7 +46,7 @@ def test_a_pack_without_a_crawl_holds_every_stored_page() -> None:
     [
         (COMPLETE, ITS_PAGES),
         (replace(COMPLETE, packed_crawl_began=BEGAN), ITS_PAGES),
-        (replace(COMPLETE, left_out_page_ids=["c"]), replace(ITS_PAGES, page_ids={"a", "b", "c"})),
+        (replace(COMPLETE, left_out_page_ids=["c"]), replace(ITS_PAGES, left_out_page_ids=["c"])),
         (replace(COMPLETE, reached_limit=True), ALL_PAGES),
         (replace(COMPLETE, unfollowed_page_ids=["b"]), ALL_PAGES),
         (replace(COMPLETE, packed_crawl_began=BEGAN + timedelta(seconds=1)), UPDATE),
