@@ -50,7 +50,8 @@ class KeptDatabases:
                 self.folder.mkdir(mode=0o700, exist_ok=True)
                 _note(path, noted_etag(str(path), path.stat()))
                 path.replace(self._path(domain))
-                self._delete_surplus()
+            # Also by a packer that keeps nothing itself: the limit may be lower than before.
+            self._delete_surplus()
         except OSError as error:
             log.warning("%s: its database is not kept, so the next pack fetches all of it: %s", domain, error)
 

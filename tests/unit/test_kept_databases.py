@@ -158,6 +158,17 @@ def test_what_was_used_longest_ago_is_deleted_beyond_the_limit_or_a_week(
         assert {path.stem for path in kept.folder.iterdir()} == {"second", "third"}
 
 
+def test_a_lower_limit_deletes_what_was_kept_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_databases, "LEAST_SIZE", 0)
+    folder, file = tmp_path / "kept", tmp_path / "file"
+    file.write_bytes(bytes(400))
+    KeptDatabases(folder, limit=1_000).keep("first", file)
+    assert [*folder.iterdir()]
+    file.write_bytes(bytes(400))
+    KeptDatabases(folder, limit=0).keep("second", file)
+    assert not [*folder.iterdir()]
+
+
 @pytest.mark.parametrize("step", ["the former pack", "the listing", "the build", "the store"])
 def test_kept_databases_give_way_when_the_disk_is_full(
     site: CountingStore, work: Path, monkeypatch: pytest.MonkeyPatch, step: str
