@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.broker.errors import Postpone, PublishFailed
 from app.crawl.frontier.values import LEASE
 from app.crawl.urls import Target, parse_domain, parse_target
-from app.errors import ActRefused, InvalidSite, SiteBusy
+from app.errors import ActRefused, InvalidSite, PreconditionFailed, SiteBusy
 from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
 from app.operations.operations import Operations
@@ -134,12 +134,15 @@ def rollback_of(ops: Operations, domain: str, *, replaces: int | None = None) ->
 def roll_back(ops: Operations, rollback: Rollback, *, why: str = "") -> Manifest:
     """Serve a site's former pack again, and return its new manifest. Stored pages stay as they are.
 
-    Raises PreconditionFailed, with nothing changed, when another pack was written since the rollback was planned.
+    Raises ActRefused, with nothing changed, when another pack was written since the rollback was planned.
     """
     domain = rollback.present.domain
     with ops.act("site rollback", domain, why=why) as act:
         publisher = ops.client_publisher()
-        manifest = rollback.apply(ops.store)
+        try:
+            manifest = rollback.apply(ops.store)
+        except PreconditionFailed as error:
+            raise ActRefused(f"{domain}: another pack was written meanwhile: look again") from error
         # The orchestrator's next scan finds the pack of a command that is killed here.
         publisher.publish([event_message("update", {"domain": domain})])
         note_announced(ops.store, domain, manifest.sha256)

@@ -19,6 +19,8 @@ from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl
 from app.crawl.record.reasons import Reason
+from app.errors import ActRefused
+from app.operations import removal
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
@@ -170,6 +172,18 @@ def test_a_pack_is_rolled_back_after_a_confirmation_and_only_the_one_that_was_sh
         ("", "api"),
         ("a bad crawl", "page"),
     ]
+
+
+def test_a_rollback_is_refused_if_another_pack_is_written_after_it_was_planned(process: Context) -> None:
+    site, ops = "site.example", Operations(process.settings, command_operator())
+    for crawl in ("good", "bad"):
+        put(process.store, page("/", crawl))
+        pack_full(process.store, site, FullPackPlan(crawl_id=crawl))
+    plan = removal.rollback_of(ops, site)
+    pack_full(process.store, site, FullPackPlan(crawl_id="repaired"), force=True)
+    with pytest.raises(ActRefused, match="another pack was written meanwhile"):
+        removal.roll_back(ops, plan)
+    assert read_manifest(process.store, site).crawl_id == "repaired"
 
 
 def test_invalid_fields_are_said_beside_them_and_the_input_is_kept_but_no_secret(
