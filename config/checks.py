@@ -27,7 +27,7 @@ _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*)(?::([0-9]{1,5})
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 #: The endpoint of an S3 server, as boto3 accepts it.
 _ENDPOINT = re.compile(
-    r"https?://(\{bucket\}\.)?([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*|\[[0-9a-fA-F:.]+\])(:[0-9]+)?(/[^?#{}\s]*)?"
+    r"https?://(\{bucket\}\.)?([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.?|\[[0-9a-fA-F:.]+\])(:[0-9]+)?(/[^?#{}\s]*)?"
 )
 
 _Text = TypeVar("_Text", bound=str | SecretStr)
