@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
-from app.crawl.frontier.host_limits import host_is_busy
+from app.broker.errors import Postpone
+from app.crawl.frontier.host_limits import host_is_busy, is_pause
 from app.crawl.frontier.single_flight import SingleFlight
-from app.crawl.frontier.values import Completed, FoundPage, MessageKind
+from app.crawl.frontier.values import Admitted, Completed, FoundPage, MessageKind, found_page, message_name
 from app.crawl.probe import ProbeWork
 from app.crawl.read.classify import (
     FetchResult,
@@ -21,10 +22,10 @@ from app.crawl.read.classify import (
 from app.crawl.record.entries import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
-from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
+from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun, request, text_of
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
-from app.errors import ObjectNotFound
+from app.errors import FetchError, ObjectNotFound
 from app.redis_state.client import get_raw_redis
 from app.storage.damage import readable
 from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
@@ -33,6 +34,8 @@ from config.settings import Settings
 
 log = logging.getLogger(__name__)
 
+#: Pages that a message may have at most, and seconds after which no further one of them is begun.
+MOST_PAGES, BATCH_SECONDS = 16, 0.2
 #: The status of a page that is as the validators of the request say.
 NOT_MODIFIED = 304
 #: Redirects that an `index` outside of a crawl follows; within a crawl each hop is a page of its own.
@@ -63,7 +66,65 @@ class PageWork:
         if any(run.entered.not_due and not run.member for run in runs):
             again = [run.target for run in runs if not run.member]
             runs = self._steps.enter(again, message_id=message_id, due=True) + [run for run in runs if run.member]
-        return self._steps.finish(runs, partial(self._work, too_complex=too_complex))
+        return self._finish(runs, too_complex=too_complex)
+
+    def _finish(self, runs: Sequence[UrlRun], *, too_complex: bool) -> Completed:
+        """Do the work on the URLs of a message one after the other, and complete them together.
+
+        Return the pages to publish next: those admitted now, those handed over before, and those that are left. Pages
+        are left after BATCH_SECONDS, and after a response that pauses the host or may be that of a trap. Where the host
+        needs a delay, all but the first are left: the host of the page that led to them may have needed none. The
+        FetchError of one among several URLs is returned with it. Any other error is raised, as is that of a message of
+        one URL.
+        """
+        began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
+        with self._released_on_error(runs):
+            for run in runs:
+                if run.entered.spent:
+                    ended.append(replace(run, result=FetchResult("skipped", run.entered.spent)))
+                elif not run.entered.fetch:
+                    ended += [run] if run.result is not NO_RESULT else []
+                elif fetched and (run.host.delay or _is_last(ended) or time.monotonic() > began + BATCH_SECONDS):
+                    left.append(run)
+                else:
+                    fetched += 1
+                    ended.append(self._worked(run, too_complex=too_complex, alone=len(runs) == 1))
+        again = [found_page(run.target) for run in left]
+        again += [message for run in runs for message in run.entered.handover.messages]
+        most = 1 if runs[0].host.delay else MOST_PAGES
+        if not ended:
+            return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].target.key))
+        pace = int(BATCH_SECONDS * fetched / max(0.001, time.monotonic() - began))
+        is_pace = fetched and runs[0].target.role != SITEMAP
+        completed = self._steps.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
+        admitted = completed.admitted
+        if again:  # One message in place of this one.
+            admitted = replace(admitted, messages=(*again, *admitted.messages), batch=most)
+        failed = tuple((run.target, run.error) for run in ended if run.error)
+        return replace(completed, admitted=admitted, failed=failed)
+
+    @contextmanager
+    def _released_on_error(self, runs: Sequence[UrlRun]) -> Iterator[None]:
+        """End runs in whose block an error is raised. Unless it is Postpone, they leave the admission window."""
+        try:
+            yield
+        except BaseException as error:
+            failed = not isinstance(error, Postpone)
+            for run in runs:
+                url, reason = run.target, text_of(error)
+                self._steps.frontier.release(
+                    url.crawl_id, run.kind, url.key, run.host.name, failed=failed, error=reason
+                )
+            raise
+
+    def _worked(self, run: UrlRun, *, too_complex: bool, alone: bool) -> UrlRun:
+        """Return a run with its result, or with its FetchError if its message has other URLs."""
+        try:
+            return self._work(run, too_complex=too_complex)
+        except FetchError as error:
+            if alone:
+                raise
+            return replace(run, error=error)
 
     def _work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
         """Fetch and store a page, or work on a sitemap or a probe, and return the run with the result."""
@@ -203,6 +264,13 @@ class PageWork:
         found += [FoundPage(link.url, link.canonical_key, below, own_id, redirects) for link in links]
         left_out = [(each.reason, FoundPage(each.url, each.canonical_key, below, own_id)) for each in excluded]
         return replace(run, found=found, excluded=left_out)
+
+
+def _is_last(runs: Sequence[UrlRun]) -> bool:
+    """Return whether the last run has paused its host, or has found the text of an earlier one."""
+    *earlier, last = runs
+    is_again = bool(last.text) and any(last.text == run.text for run in earlier)
+    return last.is_last or is_pause(last.error) or is_again
 
 
 def _read(run: UrlRun, received: FetchResult) -> UrlRun:

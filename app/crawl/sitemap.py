@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.crawl.fetch.robots import robots_url
+from app.crawl.frontier.host_limits import is_pause
 from app.crawl.frontier.values import FoundPage
 from app.crawl.read.classify import FetchResult, without_content
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, is_pause, request
+from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
 from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve
 from app.errors import FetchError
 from app.http.response import Response

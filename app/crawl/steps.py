@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -19,7 +18,6 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import (
-    Admitted,
     Completed,
     Completion,
     Entered,
@@ -27,7 +25,6 @@ from app.crawl.frontier.values import (
     Host,
     MessageKind,
     found_page,
-    message_name,
 )
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
 from app.crawl.read.classify import (
@@ -47,9 +44,6 @@ from app.http.response import Response
 from app.storage.layout import page_id
 from config.settings import Settings
 
-#: Pages that a message may have at most, and seconds after which no further one of them is begun.
-MOST_PAGES, BATCH_SECONDS = 16, 0.2
-
 #: Seconds that a message waits whose crawl Redis lost while it was restored.
 _LOST_AGAIN = 1.0
 
@@ -58,7 +52,7 @@ TOO_COMPLEX: Final = FetchResult("skipped", Reason.TOO_COMPLEX, f"it took over {
 
 #: What a run has before its first steps.
 _NOT_ENTERED: Final = Entered(fetch=False)
-_NO_RESULT: Final = FetchResult("skipped")
+NO_RESULT: Final = FetchResult("skipped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +73,7 @@ class UrlRun:
     kind: MessageKind = "page"
     recorded: bool = True
     entered: Entered = _NOT_ENTERED
-    result: FetchResult = _NO_RESULT
+    result: FetchResult = NO_RESULT
     member: bool = False
     text: str = ""
     found: Sequence[FoundPage] = ()
@@ -147,59 +141,12 @@ class Steps:
             raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again", code="crawl-lost")
         return [replace(run, entered=each) for run, each in zip(runs, entered, strict=True)]
 
-    def finish(self, runs: Sequence[UrlRun], work: Callable[[UrlRun], UrlRun]) -> Completed:
-        """Do the work on the URLs of a message one after the other, and complete them together.
-
-        Return the pages to publish next: those admitted now, those handed over before, and those that are left. Pages
-        are left after BATCH_SECONDS, and after a response that pauses the host or may be that of a trap. Where the host
-        needs a delay, all but the first are left: the host of the page that led to them may have needed none. The
-        FetchError of one among several URLs is returned with it. Any other error is raised, as is that of a message of
-        one URL.
-        """
-        began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
-        with self._released_on_error(runs):
-            for run in runs:
-                if run.entered.spent:
-                    ended.append(replace(run, result=FetchResult("skipped", run.entered.spent)))
-                elif not run.entered.fetch:
-                    ended += [run] if run.result is not _NO_RESULT else []
-                elif fetched and (run.host.delay or _is_last(ended) or time.monotonic() > began + BATCH_SECONDS):
-                    left.append(run)
-                else:
-                    fetched += 1
-                    ended.append(_worked(run, work, alone=len(runs) == 1))
-        again = [found_page(run.target) for run in left]
-        again += [message for run in runs for message in run.entered.handover.messages]
-        most = 1 if runs[0].host.delay else MOST_PAGES
-        if not ended:
-            return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].target.key))
-        pace = int(BATCH_SECONDS * fetched / max(0.001, time.monotonic() - began))
-        is_pace = fetched and runs[0].target.role != SITEMAP
-        completed = self.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
-        admitted = completed.admitted
-        if again:  # One message in place of this one.
-            admitted = replace(admitted, messages=(*again, *admitted.messages), batch=most)
-        failed = tuple((run.target, run.error) for run in ended if run.error)
-        return replace(completed, admitted=admitted, failed=failed)
-
     def classified(self, run: UrlRun, response: Response) -> FetchResult:
         """Return what the response to a page or a probe means; raises ServerError, which may pause the host."""
         try:
             return classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self.limits)
         except ServerError as error:
             self.host_limits.heed(run.host, error)
-            raise
-
-    @contextmanager
-    def _released_on_error(self, runs: Sequence[UrlRun]) -> Iterator[None]:
-        """End runs in whose block an error is raised. Unless it is Postpone, they leave the admission window."""
-        try:
-            yield
-        except BaseException as error:
-            failed = not isinstance(error, Postpone)
-            for run in runs:
-                crawl_id, reason = run.target.crawl_id, _text_of(error)
-                self.frontier.release(crawl_id, run.kind, run.target.key, run.host.name, failed=failed, error=reason)
             raise
 
     def complete(self, runs: Sequence[UrlRun], *, batch: int = 0) -> Completed:
@@ -215,35 +162,15 @@ class Steps:
         )
 
 
-def _worked(run: UrlRun, work: Callable[[UrlRun], UrlRun], *, alone: bool) -> UrlRun:
-    try:
-        return work(run)
-    except FetchError as error:
-        if alone:
-            raise
-        return replace(run, error=error)
-
-
-def _is_last(runs: Sequence[UrlRun]) -> bool:
-    """Return whether the last run has paused its host, or has found the text of an earlier one."""
-    *earlier, last = runs
-    is_again = bool(last.text) and any(last.text == run.text for run in earlier)
-    return last.is_last or is_pause(last.error) or is_again
-
-
-def is_pause(error: FetchError | None) -> bool:
-    """Return whether a response has paused its host by Retry-After."""
-    return isinstance(error, ServerError) and bool(error.retry_after)
-
-
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Return the text of an error as the frontier keeps it: its class and message."""
     return f"{type(error).__name__}: {error}"
 
 
 def _completion_of(run: UrlRun) -> Completion:
     """Return how a URL's run ends, which is counted. Of a `crawl`, the record gets no line."""
     if run.error:
-        return Completion(kind=run.kind, canonical_key=run.target.key, state="f", error=_text_of(run.error))
+        return Completion(kind=run.kind, canonical_key=run.target.key, state="f", error=text_of(run.error))
     entry, line = entry_of(run.target, run.result), ""
     if run.kind != "crawl":
         CRAWLED_URLS.add(entry.state, entry.reason)

@@ -27,7 +27,7 @@ from app.counters import (
     TASK_RUNS,
     read_counts,
 )
-from app.crawl.steps import MOST_PAGES
+from app.crawl.page import MOST_PAGES
 from app.private_services import Urls
 from tests.servers.site import Answer, Request, Site, Wire, page
 from tests.support.broker import Broker

@@ -20,8 +20,8 @@ from redis.connection import AbstractConnection
 
 from app.broker.errors import Postpone
 from app.cli.context import operations
+from app.crawl.page import MOST_PAGES
 from app.crawl.record.crawls import latest_crawl
-from app.crawl.steps import MOST_PAGES
 from app.operations.crawls import set_states
 from app.pack.manifest import read_manifest
 from app.redis_state.client import get_raw_redis, get_redis

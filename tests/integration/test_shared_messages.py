@@ -15,7 +15,7 @@ import pytest
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.headers import ITERATION
 from app.crawl.frontier.values import Admitted, Crawl, FoundPage, crawl_key
-from app.crawl.steps import MOST_PAGES
+from app.crawl.page import MOST_PAGES
 from app.messages.envelopes import site_message
 from app.timers.timers import full_pack
 from app.topology.queues import DEAD_SET
@@ -84,7 +84,7 @@ def test_a_message_of_a_lost_run_is_split_without_a_request_and_its_pages_are_no
             page_task.pop_request()
 
     with pytest.MonkeyPatch.context() as lost:
-        lost.setattr(process.pages._steps, "finish", lambda *_: sys.exit())
+        lost.setattr(process.pages, "_finish", lambda *_, **__: sys.exit())
         with pytest.raises(SystemExit):
             run(message, redelivered=False)
     run(message, redelivered=True)

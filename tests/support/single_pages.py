@@ -1,8 +1,8 @@
 """The application with one page a message: `celery -A tests.support.single_pages worker`."""
 
 from app.celery import app
-from app.crawl import steps
+from app.crawl import page
 
 __all__ = ["app"]
 
-steps.MOST_PAGES = 1
+page.MOST_PAGES = 1

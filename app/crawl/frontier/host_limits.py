@@ -54,6 +54,11 @@ class HostRateLimiter:
             self._redis.set(host_keys(host)[2], "1", px=milliseconds)
 
 
+def is_pause(error: FetchError | None) -> bool:
+    """Return whether a response has paused its host by Retry-After."""
+    return isinstance(error, ServerError) and bool(error.retry_after)
+
+
 def host_is_busy(host: Host, seconds: float, more: str = "") -> Postpone:
     """Return the error to raise for a request that has to wait for its host, and count the wait."""
     HOST_WAIT_SECONDS.add(amount=seconds)
