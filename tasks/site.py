@@ -19,7 +19,6 @@ from app.broker.worker.carry_out import carry_out
 from app.broker.worker.failures import OUTCOMES, failure_of
 from app.celery import app
 from app.counters import CRAWLED_URLS, TASK_RUNS
-from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.values import (
     Admitted,
     Completed,
@@ -35,7 +34,7 @@ from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead, entry_of
-from app.crawl.urls import Link, Target, canonical_key, host_of
+from app.crawl.urls import Link, Target, canonical_key, host_of, robots_url
 from app.messages.envelopes import delayed_message, site_message
 from app.notifications.events import crawl_ended
 from app.sites.moves import may_move

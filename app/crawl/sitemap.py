@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.host_limits import is_pause
 from app.crawl.frontier.values import FoundPage
 from app.crawl.read.classify import FetchResult, without_content
@@ -14,7 +13,7 @@ from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSi
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
-from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve
+from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve, robots_url
 from app.errors import FetchError
 from app.http.response import Response
 from app.storage.layout import page_id

@@ -230,6 +230,14 @@ def host_of(url: str) -> str:
         _refuse(url, "it is not an absolute URL")
 
 
+def robots_url(url: str) -> str:
+    """Return the URL of the robots.txt for an absolute URL; raises InvalidUrl."""
+    try:
+        return f"{ada_url.URL(url).origin}/robots.txt"
+    except ValueError:
+        _refuse(url, "it is not an absolute URL")
+
+
 def path_of(url: str) -> str:
     """Return the path of an absolute http(s) URL with its query; raises InvalidUrl."""
     normal = _normalised(url)

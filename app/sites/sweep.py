@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-from app.crawl.fetch.robots import robots_url
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import FetchedPage, FoundPage, is_sitemap
 from app.crawl.record.crawls import CrawlRecord, list_crawls
@@ -18,7 +17,7 @@ from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries
 from app.crawl.recorder import MEMBER_STATES, CrawlRecorder
 from app.crawl.traps import probe_url, text_hash
-from app.crawl.urls import PROBE, SITEMAP, canonical_key
+from app.crawl.urls import PROBE, SITEMAP, canonical_key, robots_url
 from app.errors import PackError
 from app.pack.manifest import read_manifest
 from app.storage.damage import isolated, readable

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from protego import Protego
 from robots import RobotsParser
 
-from app.crawl.fetch.robots import MAX_BYTES, RobotsRules, fetch_robots, robots_url
+from app.crawl.fetch.robots import MAX_BYTES, RobotsRules, fetch_robots
 from app.crawl.fetch.robots_lines import own_lines
 from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.policy import product_token
 from app.crawl.read.classify import robots_directives
+from app.crawl.urls import robots_url
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
 

@@ -7,14 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-import ada_url
 from protego import Protego
 
 from app.counters import ROBOTS_REQUESTS, status_label
 from app.crawl.fetch.robots_lines import OWN_AGENT, denying_line, own_lines
 from app.crawl.policy import product_token
-from app.crawl.urls import allows_port, host_of, resolve
-from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
+from app.crawl.urls import allows_port, host_of, resolve, robots_url
+from app.errors import FetchError, ForbiddenAddress, RobotsUnavailable
 from app.http.response import Response
 
 #: Bytes of a robots.txt that are read; RFC 9309 section 2.5 requires at least this many.
@@ -37,14 +36,6 @@ class Getter(Protocol):
 
     def get(self, url: str, *, max_bytes: int = 0) -> Response:
         """Return the response, its body cut at `max_bytes`; raises FetchError."""
-
-
-def robots_url(url: str) -> str:
-    """Return the URL of the robots.txt for an absolute URL; raises InvalidUrl."""
-    try:
-        return f"{ada_url.URL(url).origin}/robots.txt"
-    except ValueError as error:
-        raise InvalidUrl(f"URL {url!r}: not an absolute URL") from error
 
 
 def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> str:
