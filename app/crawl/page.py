@@ -22,7 +22,7 @@ from app.crawl.read.classify import (
 from app.crawl.record.entries import Former
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
-from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun, request, text_of
+from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun, text_of
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
 from app.errors import FetchError, ObjectNotFound
@@ -179,10 +179,9 @@ class PageWork:
         if not run.rules.allows(target.url):
             return FetchResult("gone", Reason.ROBOTS, run.rules.denial(target.url))
         stored, data = self._stored(target, former) if former else (None, b"")
-        response = request(run, headers=former.headers if former and stored else None)
-        if former and stored and response.status == NOT_MODIFIED:
-            return not_modified(response, stored, former)
-        result = self._steps.classified(run, response)
+        result = self._steps.fetch(run, headers=former.headers if former and stored else None)
+        if former and stored and result.status == NOT_MODIFIED:
+            return not_modified(result, stored, former)
         if stored and result.page and to_json(result.page) == data:
             return replace(result, state="unchanged", why=Reason.SAME_CONTENT)
         return result

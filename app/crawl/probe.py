@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.crawl.read.classify import FetchResult
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import Steps, UrlRun, request
+from app.crawl.steps import Steps, UrlRun
 from app.crawl.traps import error_hash, probe_url
 from app.crawl.urls import Target
 from app.errors import FetchError
@@ -38,13 +38,12 @@ class ProbeWork:
         if not run.rules.allows(url):
             return FetchResult("skipped", Reason.PROBE, run.rules.denial(url))
         try:
-            response = request(run)
-            result = self._steps.classified(run, response)
+            result = self._steps.fetch(run)
         except FetchError as error:
             return FetchResult("skipped", Reason.PROBE, str(error))
         page = result.page
         if not page:
-            return FetchResult("skipped", Reason.PROBE, status=response.status)
+            return FetchResult("skipped", Reason.PROBE, status=result.status)
         if text := error_hash(page.title, page.body, page.path):
             self._steps.frontier.note_soft_404(run.target.crawl_id, text)
-        return FetchResult("skipped", Reason.PROBE, "the site has soft 404s", status=response.status)
+        return FetchResult("skipped", Reason.PROBE, "the site has soft 404s", status=result.status)

@@ -141,8 +141,9 @@ class Steps:
             raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again", code="crawl-lost")
         return [replace(run, entered=each) for run, each in zip(runs, entered, strict=True)]
 
-    def classified(self, run: UrlRun, response: Response) -> FetchResult:
-        """Return what the response to a page or a probe means; raises ServerError, which may pause the host."""
+    def fetch(self, run: UrlRun, *, headers: Mapping[str, str] | None = None) -> FetchResult:
+        """Request a page or a probe, and return what its response means; a ServerError may pause the host."""
+        response = request(run, headers=headers)
         try:
             return classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self.limits)
         except ServerError as error:

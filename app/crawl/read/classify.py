@@ -108,14 +108,14 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
     return replace(result, status=response.status, etag=etag, last_modified=last_modified)
 
 
-def not_modified(response: Response, stored: Page, former: Former) -> FetchResult:
-    """Return the result of a 304 to a conditional request: the stored page, with its links."""
+def not_modified(result: FetchResult, stored: Page, former: Former) -> FetchResult:
+    """Return the result of a 304 to a conditional request, with the stored page and its links."""
     return replace(
         not_due(stored, former),
         why=Reason.NOT_MODIFIED,
-        status=response.status,
-        etag=validator(response.headers, "etag") or former.etag,
-        last_modified=validator(response.headers, "last-modified") or former.last_modified,
+        status=result.status,
+        etag=result.etag or former.etag,
+        last_modified=result.last_modified or former.last_modified,
     )
 
 
