@@ -13,13 +13,8 @@ from app.crawl.frontier.host_limits import host_is_busy, is_pause
 from app.crawl.frontier.single_flight import SingleFlight
 from app.crawl.frontier.values import Admitted, Completed, FoundPage, MessageKind, found_page, message_name
 from app.crawl.probe import ProbeWork
-from app.crawl.read.classify import (
-    FetchResult,
-    content_hash,
-    not_due,
-    not_modified,
-)
-from app.crawl.record.entries import Former
+from app.crawl.read.classify import FetchResult, not_due, not_modified
+from app.crawl.record.entries import Former, content_hash
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun, text_of

@@ -27,15 +27,10 @@ from app.crawl.frontier.values import (
     found_page,
 )
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
-from app.crawl.read.classify import (
-    FetchResult,
-    Limits,
-    classify,
-    content_hash,
-)
+from app.crawl.read.classify import FetchResult, Limits, classify
 from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
 from app.crawl.read.extract.lexbor import LexborExtractor
-from app.crawl.record.entries import UrlEntry, first_links
+from app.crawl.record.entries import UrlEntry, content_hash, first_links
 from app.crawl.record.reasons import Reason
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.urls import SITEMAP, Target, host_of

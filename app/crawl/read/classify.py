@@ -14,7 +14,7 @@ from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
 from app.crawl.read.extract.contract import Extract, Extractor
 from app.crawl.read.extract.pdf import UnreadablePdf
-from app.crawl.record.entries import MAX_HASH, MAX_VALIDATOR, Former
+from app.crawl.record.entries import MAX_VALIDATOR, Former
 from app.crawl.record.reasons import Reason
 from app.crawl.urls import (
     Excluded,
@@ -131,11 +131,6 @@ def not_due(stored: Page, former: Former) -> FetchResult:
         interval=former.interval,
         due=former.due,
     )
-
-
-def content_hash(page: Page) -> str:
-    """Return the hash of a page's title and text; empty for a page without text."""
-    return hash_of(f"{page.title_hash} {page.body_hash}")[:MAX_HASH] if page.body_hash else ""
 
 
 def validator(headers: Mapping[str, str], name: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, get_args
 
 from app.crawl.record.reasons import Reason
 from app.errors import StoreError
-from app.storage.layout import MAX_ADDRESS, page_id
+from app.storage.layout import MAX_ADDRESS, Page, page_id
+from app.storage.page_parts import hash_of
 from app.storage.reading import parsing
 
 #: Characters of a reason and of its detail; a longer one is cut.
@@ -146,6 +147,11 @@ def _check(entry: UrlEntry) -> None:
 
 def _validator(text: str) -> str:
     return text if len(text) <= MAX_VALIDATOR else ""
+
+
+def content_hash(page: Page) -> str:
+    """Return the hash of a page's title and text; empty for a page without text."""
+    return hash_of(f"{page.title_hash} {page.body_hash}")[:MAX_HASH] if page.body_hash else ""
 
 
 def first_links(
