@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+from app.crawl.frontier.values import MAX_ERROR, Completion, to_entry
 
 #: Crawls of which a process caches something.
 CRAWLS = 1_000
 #: Seen pages that a process caches of all crawls together, about 100 bytes each.
 PAGES = 500_000
+#: Begins the names by which a process caches excluded pages, so that a link that is followed still counts as new.
+_EXCLUDED = "excluded "
 #: Seconds between two renewals of the TTL of a crawl's keys by one process.
 _RENEW_EVERY = 60.0
 
@@ -24,6 +30,47 @@ class _Cached:
     seen: set[str] = field(default_factory=set)
     handed_over: list[str] = field(default_factory=list)
     renewed: float = -_RENEW_EVERY
+
+
+class _FoundLinks:
+    """The links and the excluded links of a completion by the names by which a process caches them."""
+
+    def __init__(self, page: Completion) -> None:
+        self._page = page
+        self._links = {link.name: link for link in page.links}
+        # A menu repeats excluded URLs on each page of a site. Of two reasons, the first one counts.
+        self._excluded = {f"{_EXCLUDED}{link.name}": (reason, link) for reason, link in reversed(page.excluded)}
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of the links, then of the excluded ones."""
+        return chain(self._links, self._excluded)
+
+    def taken(self, unseen: set[str]) -> tuple[list[str], list[str], list[object]]:
+        """Take the unseen names of the page; return those of links and excluded links, and the page for the script."""
+        fresh = [each for each in self._links if each in unseen]
+        noted = [each for each in reversed(self._excluded) if each in unseen]
+        unseen.difference_update(fresh, noted)
+        page = self._page
+        fields: list[object] = [page.name, page.state, int(page.indexed), page.error[:MAX_ERROR] or page.line]
+        fields += [page.text, len(page.canonical_key), len(fresh), len(noted)]
+        for each in fresh:
+            fields += (each, to_entry(self._links[each]))
+        for reason, link in map(self._excluded.__getitem__, noted):
+            fields += (reason, link.name, to_entry(link))
+        return fresh, noted, fields
+
+
+class UnseenLinks(NamedTuple):
+    """Links of pages that a process has not cached as seen, and the `born` of the crawl that has seen the others.
+
+    `followed` are the names of those of each page, `excluded` the names of all excluded links. `arguments` are the
+    pages for the script `complete`.
+    """
+
+    born: str
+    followed: Sequence[Sequence[str]]
+    excluded: Sequence[str]
+    arguments: Sequence[object]
 
 
 class CrawlCache:
@@ -54,6 +101,13 @@ class CrawlCache:
                     self._forget_pages(cached)
             cached = self._of(crawl_id)
             return set(names) - cached.seen, cached.born
+
+    def unseen_links(self, crawl_id: str, completions: Iterable[Completion]) -> UnseenLinks:
+        """Return the links of pages that are not cached as seen, each for the first page that has it."""
+        pages = [_FoundLinks(each) for each in completions]
+        unseen, born = self.unseen(crawl_id, chain.from_iterable(map(_FoundLinks.names, pages)))
+        followed, excluded, arguments = zip(*(each.taken(unseen) for each in pages), strict=True)
+        return UnseenLinks(born, followed, list(chain.from_iterable(excluded)), list(chain.from_iterable(arguments)))
 
     def add_seen(self, crawl_id: str, names: Iterable[str], *, born: str) -> None:
         """Note that the crawl with this `born` has seen pages of these names; forget those of one with another."""

@@ -14,11 +14,11 @@ from redis import Redis
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.cache import CrawlCache
 from app.crawl.frontier.host_limits import host_is_busy
-from app.crawl.frontier.script_values import MAX_ERROR, FoundLinks, entered_of, take_unseen
 from app.crawl.frontier.values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
     LEASE,
+    MAX_ERROR,
     NEW_CRAWL,
     RESTORED_CRAWLS,
     Completed,
@@ -33,6 +33,7 @@ from app.crawl.frontier.values import (
     admitted_of,
     crawl_key,
     crawls_key,
+    entered_of,
     fingerprint,
     foreign_crawl,
     host_keys,
@@ -204,18 +205,17 @@ class Frontier(CrawlView):
             *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission, ttl),
             *(max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, batch or "", self._ttl),
         ]
-        pages, reply = [FoundLinks(each) for each in completions], list[Any]()
+        reply = list[Any]()
         while not reply:
-            unseen, cached = self._cache.unseen(crawl_id, chain.from_iterable(map(FoundLinks.names, pages)))
-            fresh, noted, arguments = take_unseen(pages, unseen)
-            born, *reply = self._complete(keys=keys, args=[*settings, cached, *arguments])
+            links = self._cache.unseen_links(crawl_id, completions)
+            born, *reply = self._complete(keys=keys, args=[*settings, links.born, *links.arguments])
             if not reply:  # What is cached is of a crawl that Redis has lost.
                 self._cache.add_seen(crawl_id, (), born=str(born))
         ended, write, wait, size, seen, *items = reply
         if connections == self._connections():  # Otherwise the Redis that has noted them may be gone.
             # Without those that a limit left out: another page may lead to them within its limits.
-            followed = [name for names, number in zip(fresh, seen, strict=True) for name in names[: int(number)]]
-            self._cache.add_seen(crawl_id, [*followed, *noted], born=str(born))
+            followed = (names[: int(number)] for names, number in zip(links.followed, seen, strict=True))
+            self._cache.add_seen(crawl_id, chain(*followed, links.excluded), born=str(born))
         name = next((each.name for each in completions if each.state != "f"), "")
         return Completed(admitted_of(items, float(wait), int(size)), name, bool(write), bool(ended))
 

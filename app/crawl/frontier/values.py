@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -35,6 +35,9 @@ _PREFIX_OF_KIND: dict[MessageKind, str] = {"page": "", "index": "i", "crawl": "c
 _KIND_OF_PREFIX: dict[str, MessageKind] = {"i": "index", "c": "crawl"}
 #: Characters of a page's name.
 NAME_LENGTH = 16
+
+#: Characters of an error that are kept of a page's last failure.
+MAX_ERROR = 300
 
 #: Excluded URLs that are listed of each reason; see exclude.lua.
 LISTED = 500
@@ -175,8 +178,8 @@ class Completion:
     error: str = ""
     line: str = ""
     indexed: bool = False
-    links: Iterable[FoundPage] = ()
-    excluded: Iterable[tuple[str, FoundPage]] = ()
+    links: Sequence[FoundPage] = ()
+    excluded: Sequence[tuple[str, FoundPage]] = ()
     text: str = ""
 
     @property
@@ -313,6 +316,20 @@ def admitted_of(items: Iterable[str], wait: float, batch: int = 1) -> Admitted:
         kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > NAME_LENGTH else "page"
         messages.append(from_entry(entry, kind))
     return Admitted(tuple(messages), wait, batch)
+
+
+def entered_of(row: Sequence[object], *, soft_404: str, former_known: bool) -> Entered:
+    """Return the begin of a page's run as the script says it: an action and its values."""
+    action, *values = map(str, row)
+    match action:
+        case "spent":
+            return Entered(fetch=False, spent=values[0])
+        case "not-due":
+            return Entered(fetch=False, former=Former.from_text(values[0]), not_due=True)
+        case "fetch":
+            former = Former.from_text(values[0]) if values[0] else None
+            return Entered(fetch=True, former=former, soft_404=soft_404, former_known=former_known)
+    return Entered(fetch=False, handover=admitted_of(values, 0.0))
 
 
 def parts_of(key: str, *names: str) -> list[str]:
