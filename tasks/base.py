@@ -167,6 +167,19 @@ def pages_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [first, *({**each, **common} for each in more)]
 
 
+def page_targets_of(message: Mapping[str, Any]) -> list[Target]:
+    """Return the pages that a `page` message stands for, in a worker; raises what `target_of` and `pages_of` raise."""
+    return [
+        replace(
+            target_of(each),
+            referrer=str(each.get("referrer") or ""),
+            redirects=each["redirects"] if isinstance(each.get("redirects"), int) else 0,
+            role=role_of(each),
+        )
+        for each in pages_of(message)
+    ]
+
+
 def domain_of(message: Mapping[str, Any]) -> str:
     """Return the domain that a message names; raises InvalidMessage or InvalidUrl."""
     return parse_message_domain(message)

@@ -42,7 +42,7 @@ from app.sites.status import status
 from app.storage.layout import page_id as page_id_of
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from config.routes import PAGE
-from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, pages_of, role_of, target_of, task
+from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, page_targets_of, target_of, task
 from tasks.notify import publish_events
 from tasks.traces import note_trace
 
@@ -146,7 +146,7 @@ def page(self: Any, **message: Any) -> None:
 
     A page that fails beside others gets a message and a budget of its own. So do all if the message comes again.
     """
-    targets, process = [_page_target(each) for each in pages_of(message)], context()
+    targets, process = page_targets_of(message), context()
     if len({robots_url(target.url) for target in targets}) > 1:
         raise InvalidMessage(f"more: its pages have other robots.txt than {targets[0].url}")
     first, headers = targets[0], self.request.headers or {}
@@ -160,16 +160,6 @@ def page(self: Any, **message: Any) -> None:
     publish_admitted(first, completed)
     for failed, error in completed.failed:
         _retry_alone(failed, error)
-
-
-def _page_target(message: Mapping[str, Any]) -> Target:
-    redirects = message.get("redirects")
-    return replace(
-        target_of(message),
-        referrer=str(message.get("referrer") or ""),
-        redirects=redirects if isinstance(redirects, int) else 0,
-        role=role_of(message),
-    )
 
 
 def _is_again(request: Any) -> bool:
