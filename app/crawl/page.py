@@ -83,7 +83,7 @@ class PageWork:
                     left.append(run)
                 else:
                     fetched += 1
-                    ended.append(self._worked(run, too_complex=too_complex, alone=len(runs) == 1))
+                    ended.append(self._work(run, too_complex=too_complex, alone=len(runs) == 1))
         again = [found_page(run.target) for run in left]
         again += [message for run in runs for message in run.entered.handover.messages]
         most = 1 if runs[0].host.delay else MOST_PAGES
@@ -112,27 +112,32 @@ class PageWork:
                 )
             raise
 
-    def _worked(self, run: UrlRun, *, too_complex: bool, alone: bool) -> UrlRun:
-        """Return a run with its result, or with its FetchError if its message has other URLs."""
+    def _work(self, run: UrlRun, *, too_complex: bool, alone: bool) -> UrlRun:
+        """Fetch and store a page, or work on a sitemap or a probe, and return the run with the result.
+
+        The run has its FetchError unless it is `alone` in its message, which then raises the error.
+        """
         try:
-            return self._work(run, too_complex=too_complex)
+            if run.target.role:
+                work = self.sitemaps.work if run.target.role == SITEMAP else self.probes.work
+                return work(run, too_complex=too_complex)
+            run = _read(run, TOO_COMPLEX if too_complex else self.get(run, former=run.entered.former))
+            return self._followed(replace(run, member=bool(self.store(run.target, run.result))))
         except FetchError as error:
             if alone:
                 raise
             return replace(run, error=error)
 
-    def _work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
-        """Fetch and store a page, or work on a sitemap or a probe, and return the run with the result."""
-        if run.target.role:
-            work = self.sitemaps.work if run.target.role == SITEMAP else self.probes.work
-            return work(run, too_complex=too_complex)
-        run = _read(run, TOO_COMPLEX if too_complex else self.get(run, former=run.entered.former))
-        return self._followed(replace(run, member=bool(self.store(run.target, run.result))))
-
     def _kept(self, run: UrlRun) -> UrlRun:
-        """Return the run of a page that is not due with its result, or as it is if the page must be requested."""
-        unchanged = self._not_due(run, run.entered.former) if run.entered.former else None
-        return self._followed(replace(run, result=unchanged, member=True)) if unchanged else run
+        """Return the run of a page that is not due with its result, or as it is if the page must be requested.
+
+        It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
+        """
+        target, former = run.target, run.entered.former
+        if former is None or target.canonical_key in run.policy.blocked or not run.rules.allows(target.url):
+            return run
+        stored, _ = self._stored(target, former)
+        return self._followed(replace(run, result=not_due(stored, former), member=True)) if stored else run
 
     def fetch(
         self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
@@ -192,16 +197,6 @@ class PageWork:
         if not isinstance(content, Page) or content.version != CONTENT_VERSION or content.url != target.url:
             return None, b""
         return (content, stored.data) if content_hash(content) == former.hash else (None, b"")
-
-    def _not_due(self, run: UrlRun, former: Former) -> FetchResult | None:
-        """Return the result of a page that is not due, None if it must be requested.
-
-        It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
-        """
-        if run.target.canonical_key in run.policy.blocked or not run.rules.allows(run.target.url):
-            return None
-        stored, _ = self._stored(run.target, former)
-        return not_due(stored, former) if stored else None
 
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.

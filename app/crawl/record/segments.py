@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, takewhile
+from operator import eq
 from typing import Final
 
 import zstandard
@@ -39,7 +40,7 @@ def append_segment(store: ObjectStore, ref: CrawlRef, offset: int, lines: Sequen
         found = store.get(key)
         try:
             stored = decoded(key, found, _lines_of)
-            return len(stored), sum(1 for _ in takewhile(_are_equal, zip(stored, lines, strict=False)))
+            return len(stored), sum(1 for _ in takewhile(bool, map(eq, stored, lines)))
         except ObjectDamaged as error:
             note_damaged(store, error)
             # These lines are those that it had, or more of them.
@@ -100,10 +101,6 @@ def latest_entries(store: ObjectStore, ref: CrawlRef, *, after: Iterable[UrlEntr
     entries = LatestEntries(chain(read_entries(store, ref, unread=unread), after))
     entries.is_complete = not unread
     return entries
-
-
-def _are_equal(pair: tuple[bytes, bytes]) -> bool:
-    return pair[0] == pair[1]
 
 
 def _compressed(lines: Iterable[bytes]) -> bytes:
