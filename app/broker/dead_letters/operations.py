@@ -122,7 +122,9 @@ class _OperationRun:
         while self.remaining:
             self.operation.wait_ready(float("inf"))
             try:
-                found = self._one_pass()
+                ids = LetterIds(self.part.before + self.departed)
+                with self.lease.reading(self.part.queue, ids=ids) as reader, closing(self._batches(reader)) as batches:
+                    found = self._apply(batches, reader)
             except OperationStopped:
                 self.operation.remove_copies(self.lease)
                 raise
@@ -131,14 +133,8 @@ class _OperationRun:
                 break
         self.result.missing += self.remaining
 
-    def _one_pass(self) -> bool:
-        """Read the queue for at most PASS_SECONDS and apply the operation; return whether a letter was found."""
-        ids = LetterIds(self.part.before + self.departed)
-        with self.lease.reading(self.part.queue, ids=ids) as reader, closing(self._batches(reader)) as batches:
-            return self._apply(batches, reader)
-
     def _apply(self, batches: Iterable[list[tuple[DeadLetter, int]]], reader: DeadSetReader) -> bool:
-        """Apply the operation and remove what it took; return whether there was a batch."""
+        """Apply the operation for at most PASS_SECONDS and remove what it took; return whether there was a batch."""
         found = False
         deadline = time.monotonic() + PASS_SECONDS
         for batch in batches:
