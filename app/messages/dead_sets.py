@@ -69,17 +69,17 @@ class StoredSentNotes:
 
     def notes(self, set_name: str) -> dict[str, list[str]]:
         """Return the ids of each note, by its key."""
-        return {stat.key: self._ids(stat.key) for stat in self._store.list(f"{SENT_PREFIX}{set_name}/")}
+        found = {}
+        for stat in self._store.list(f"{SENT_PREFIX}{set_name}/"):
+            data = self._store.get(stat.key).data
+            with parsing("the note of a replay", data):
+                found[stat.key] = [str(each) for each in json.loads(data)]
+        return found
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete notes."""
         for key in keys:
             self._store.delete(key)
-
-    def _ids(self, key: str) -> list[str]:
-        data = self._store.get(key).data
-        with parsing("the note of a replay", data):
-            return [str(each) for each in json.loads(data)]
 
 
 def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
