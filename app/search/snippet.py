@@ -156,21 +156,17 @@ def _next_sentence(text: str, at: int, end: str = OTHER) -> int | None:
 
 
 def _snippet(text: str, matcher: Matcher) -> Snippet:
-    return Snippet(text, _marks(text, matcher))
+    """Return a snippet with the ranges that match; those with nothing but a space between them are one."""
+    marks: list[tuple[int, int]] = []
+    for start, end, _ in matcher.in_text(text)[:_MAX_MATCHES]:
+        first = marks.pop()[0] if marks and text[marks[-1][1] : start] in {"", " "} else start
+        marks.append((first, end))
+    return Snippet(text, tuple(marks))
 
 
 def phrases_in(text: str, matcher: Matcher) -> set[int]:
     """Return the numbers of the phrases that match a text."""
     return {phrase for _, _, phrase in matcher.in_text(text)}
-
-
-def _marks(text: str, matcher: Matcher) -> tuple[tuple[int, int], ...]:
-    """Return the ranges that match; those with nothing but a space between them are one."""
-    marks: list[tuple[int, int]] = []
-    for start, end, _ in matcher.in_text(text)[:_MAX_MATCHES]:
-        first = marks.pop()[0] if marks and text[marks[-1][1] : start] in {"", " "} else start
-        marks.append((first, end))
-    return tuple(marks)
 
 
 def matching_lines(text: str, matcher: Matcher) -> tuple[str, ...]:
