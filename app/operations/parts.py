@@ -49,7 +49,8 @@ class Part(Generic[T]):
     def start(self) -> None:
         """Begin to gather, if the value is too old, and do not wait."""
         with self._changed:
-            if self._is_gathering or not self._is_old():
+            is_new = self._gathered is not None and time.monotonic() - self._gathered[0] < self._every
+            if self._is_gathering or is_new:
                 return
             self._is_gathering, self._began = True, time.monotonic()
         threading.Thread(target=self._run, name=f"overview-{self._name}", daemon=True).start()
@@ -77,9 +78,6 @@ class Part(Generic[T]):
         """Let the next reading gather the value again, such as after an act."""
         with self._changed:
             self._gathered = None
-
-    def _is_old(self) -> bool:
-        return self._gathered is None or time.monotonic() - self._gathered[0] >= self._every
 
     def _run(self) -> None:
         reading: Reading[T]

@@ -65,7 +65,9 @@ def list_page(
     Objects are read of the sites of the page only; of all others, no more than their names are listed. `routes` say
     where packs are served, None while that is unknown.
     """
-    declared, crawled, packed = _listed(ops)
+    declared = _names((stat.key for stat in ops.store.list(SITES_PREFIX)), SITES_PREFIX)
+    crawled = set(ops.store.list_folders(CRAWLS_PREFIX))
+    packed = _names((stat.key for stat in ops.store.list(MANIFEST_PREFIX)), MANIFEST_PREFIX)
     names = declared | crawled | packed
     troubles = _troubles(ops, names, crawled - packed, routes)
     wanted = text.strip().lower()
@@ -73,13 +75,6 @@ def list_page(
     shown = matching[offset : offset + limit]
     rows = tuple(_row(ops, name, troubles.get(name, ()), is_packed=name in packed) for name in shown)
     return SitesPage(len(names), len(matching), sum(1 for name in matching if troubles.get(name)), rows)
-
-
-def _listed(ops: Operations) -> tuple[set[str], set[str], set[str]]:
-    """Return the domains with a site, with a crawl record, and with a pack."""
-    declared = _names((stat.key for stat in ops.store.list(SITES_PREFIX)), SITES_PREFIX)
-    packed = _names((stat.key for stat in ops.store.list(MANIFEST_PREFIX)), MANIFEST_PREFIX)
-    return declared, set(ops.store.list_folders(CRAWLS_PREFIX)), packed
 
 
 def _names(keys: Iterable[str], prefix: str) -> set[str]:
