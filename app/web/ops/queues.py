@@ -15,7 +15,6 @@ from app.operations import timers
 from app.operations.overview import PATIENCE, Overview
 from app.operations.queues import QueueFigures
 from app.operations.workers import WorkerReport
-from app.timers.timers import RunningTimer
 from app.web.middleware import LIVE_PATH, OPS_PAGES
 from app.web.models import MAX_DOMAIN, StrictParameters
 from app.web.ops.callers import ActBody, Calling, DoneAnswer, answer, calling
@@ -105,7 +104,11 @@ def workers(request: Request) -> Response:
 @subject.api.get("/timers", response_model=list[TimerAnswer], operation_id="timers")
 def list_timers(ops: Calling, parameters: Annotated[TimerParameters, Query()]) -> Response:
     """List the timers that are due first."""
-    return answer([_timer(*each) for each in timers.read_timers(ops, limit=parameters.limit)])
+    listed = [
+        {"domain": domain, "due_in": each.remaining, "queue": each.callback.queue, "message": each.callback.message}
+        for domain, each in timers.read_timers(ops, limit=parameters.limit)
+    ]
+    return answer(listed)
 
 
 @subject.act("/timers/fire", response_model=DoneAnswer, operation_id="fire_timer")
@@ -114,8 +117,3 @@ def fire_timer(request: Request, ops: Calling, body: FireBody) -> Done:
     domain = timers.fire(ops, body.domain, why=body.why)
     overview_of(request).redis.forget()
     return Done({"done": [domain]}, f"{OPS_PAGES}/queues#timers", f"The timer of {domain} is due now.")
-
-
-def _timer(domain: str, timer: RunningTimer) -> dict[str, Any]:
-    callback = timer.callback
-    return {"domain": domain, "due_in": timer.remaining, "queue": callback.queue, "message": callback.message}

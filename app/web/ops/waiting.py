@@ -17,7 +17,6 @@ from app.operations.overview import PATIENCE
 from app.operations.queues import QueueFigures
 from app.operations.waiting import (
     Looked,
-    WaitingMessage,
     delay_queue_named,
     end_wait,
     is_coalescing,
@@ -80,7 +79,9 @@ def show_waiting(visit: Reading, queue: str = "", task: str = "", domain: str = 
         except (BrokerUnreachable, QueueUnavailable) as error:
             values["trouble"] = str(error)
         else:
-            shown = [each for each in looked.messages if _matches(each, values["task"], values["domain"].lower())]
+            wanted = values["domain"].lower()
+            of_task = (each for each in looked.messages if values["task"] in each.task)
+            shown = [each for each in of_task if wanted in (each.domain or each.subject)]
             values |= {"looked": looked, "messages": shown}
     return visit.page("waiting.html", **values)
 
@@ -111,10 +112,6 @@ def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> 
 def end(ops: Calling, body: EndBody) -> Response:
     """Send waiting messages to their work queues now, or to the dead set."""
     return answer(end_wait(ops, body.queue, body.act, ids=body.ids, most=body.most, why=body.why))
-
-
-def _matches(message: WaitingMessage, task: str, domain: str) -> bool:
-    return task in message.task and domain in (message.domain or message.subject)
 
 
 def _rows(visit: Visit, queues: list[QueueFigures]) -> list[DelayQueueView]:
