@@ -100,8 +100,9 @@ def write_database(store: ObjectStore, manifest: Manifest, table: FrameTable, ta
     for number, frame in enumerate(table.frames):
         if number >= len(present) or present[number] != frame.sha256:
             missing[frame].append(number)
+    in_order = sorted(missing, key=lambda each: (each.number, each.start))
     with target.open("r+b") as file:
-        for frame, content in _read_frames(store, manifest.domain, table, sorted(missing, key=_place)):
+        for frame, content in _read_frames(store, manifest.domain, table, in_order):
             for number in missing[frame]:
                 if len(content) != min(FRAME_SIZE, size - number * FRAME_SIZE):
                     raise PackCorrupt(f"{manifest.domain}: frame {number} has {len(content)} bytes")
@@ -133,10 +134,6 @@ def _runs(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
             run = []
         run.append(frame)
     yield run
-
-
-def _place(frame: Frame) -> tuple[int, int]:
-    return frame.number, frame.start
 
 
 def _copy(former: Path, target: Path) -> None:

@@ -40,10 +40,13 @@ class SiteValues:
 
 def determine(database: sqlite3.Connection) -> SiteValues:
     """Return the values by all rows."""
+    counts = Counter(algorithm_of(lang) for (lang,) in database.execute(_ALL_LANGUAGES))
+    least = _LEAST_SHARE * counts.total()
+    frequent = (name for name, pages in counts.items() if name and pages >= least)
     return SiteValues(
         site_name=site_names(lambda: database.execute(_VISIBLE_TITLES)),
         language=versions.start_language(database),
-        stemmers=_stemmers(database),
+        stemmers=tuple(sorted(frequent, key=lambda name: (-counts[name], name))[:_MAX_ALGORITHMS]),
     )
 
 
@@ -55,10 +58,3 @@ def in_meta(meta: dict[str, str]) -> SiteValues:
 def are_due(changes: int, pages: int) -> bool:
     """Return whether enough pages have changed for the values to be determined again."""
     return changes >= CHANGED_SHARE * pages
-
-
-def _stemmers(database: sqlite3.Connection) -> tuple[str, ...]:
-    counts = Counter(algorithm_of(lang) for (lang,) in database.execute(_ALL_LANGUAGES))
-    least = _LEAST_SHARE * counts.total()
-    frequent = (name for name, pages in counts.items() if name and pages >= least)
-    return tuple(sorted(frequent, key=lambda name: (-counts[name], name))[:_MAX_ALGORITHMS])
