@@ -119,7 +119,9 @@ class CountTable:
         with self._write_lock:
             # An earlier write that failed comes first, and then what was added since.
             while self._unwritten or self._take():
-                pairs = [part for key, amount in self._unwritten.items() for part in (_field(*key), repr(amount))]
+                pairs = list[str]()
+                for (name, values), amount in self._unwritten.items():
+                    pairs += (json.dumps([name, *values], separators=(",", ":")), repr(amount))
                 try:
                     self._script(keys=[COUNTS, self._key], args=[self._number, _REMEMBERED, *pairs])
                 except (RedisError, OSError) as error:
@@ -144,10 +146,6 @@ class CountTable:
             self._has_counts.clear()
             if not self.flush():
                 self._has_counts.set()
-
-
-def _field(name: str, values: LabelValues) -> str:
-    return json.dumps([name, *values], separators=(",", ":"))
 
 
 #: None in a process that does not count. A forked child has that of its parent until its own `begin`.

@@ -59,11 +59,7 @@ def secrets_in(settings: Settings) -> re.Pattern[str]:
 
 def scrub(text: str, secrets: re.Pattern[str]) -> str:
     """Return a text with a mask in place of each secret."""
-    return secrets.sub(_masked, text)
-
-
-def _masked(match: re.Match[str]) -> str:
-    return f"://{MASK}@" if match[0].startswith("://") else MASK
+    return secrets.sub(lambda found: f"://{MASK}@" if found[0].startswith("://") else MASK, text)
 
 
 def formatter(settings: Settings, *, as_json: bool, colors: bool = False) -> structlog.stdlib.ProcessorFormatter:
