@@ -26,9 +26,13 @@ def list_(
     """List events of a state, the oldest first: id, type, action, runs, creation, last reason, message."""
     with art.open_table(operations()) as connection:
         events = event_table.list_events(connection, state, limit=limit)
+    cells = (
+        (each.id, each.entity, each.action, each.attempts, iso(each.created), *each.reasons[-1:], each.message)
+        for each in events
+    )
     if as_json:
         print_json(map(_as_json, events))
-    elif not print_lines(map(_cells, events)):
+    elif not print_lines(cells):
         typer.echo(f"No event is {state}.", err=True)
 
 
@@ -79,15 +83,3 @@ def print_requeued(done: Requeued, *, dry_run: bool, as_json: bool) -> None:
 def _as_json(event: EventRow) -> dict[str, object]:
     times = {name: iso(getattr(event, name)) for name in ("created", "last_updated")}
     return {**asdict(event), **times}
-
-
-def _cells(event: EventRow) -> list[object]:
-    return [
-        event.id,
-        event.entity,
-        event.action,
-        event.attempts,
-        iso(event.created),
-        *event.reasons[-1:],
-        event.message,
-    ]
