@@ -83,7 +83,20 @@ def remove_sites(
     them; those that are published after this function has returned are not.
     """
     with ops.act("site remove", ", ".join(domains), why=why) as act:
-        deleted, letters = _remove(ops, domains, packer_wait)
+        publisher = ops.client_publisher()
+        removals = [_removal(ops, domain) for domain in domains]
+        for removal in removals:
+            removal.stop(at=_next_second())
+        deadline = time.monotonic() + LEASE
+        while any(removal.requests_in_flight() for removal in removals) and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+        # Also what pages in work published until they ended.
+        at = _next_second()
+        deleted = [_delete(ops, removal, packer_wait, at=at) for removal in removals]
+        letters = dead_sets(ops.settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in domains)
+        # Times of messages are whole seconds: what is published from now on is no older than the removal.
+        time.sleep(max(0.0, at - time.time()))
+        publisher.publish([event_message("update", {"domain": domain}) for domain in domains])
         act.result = "; ".join(f"{each.domain}: {each}" for each in deleted) + f"; {letters} dead letters"
     return deleted, letters
 
@@ -148,24 +161,6 @@ def roll_back(ops: Operations, rollback: Rollback, *, why: str = "") -> Manifest
         note_announced(ops.store, domain, manifest.sha256)
         act.result = f"serves {rollback}"
     return manifest
-
-
-def _remove(ops: Operations, domains: Collection[str], packer_wait: float) -> tuple[list[Holdings], int]:
-    publisher = ops.client_publisher()
-    removals = [_removal(ops, domain) for domain in domains]
-    for removal in removals:
-        removal.stop(at=_next_second())
-    deadline = time.monotonic() + LEASE
-    while any(removal.requests_in_flight() for removal in removals) and time.monotonic() < deadline:
-        time.sleep(_PAUSE)
-    # Also what pages in work published until they ended.
-    at = _next_second()
-    deleted = [_delete(ops, removal, packer_wait, at=at) for removal in removals]
-    letters = dead_sets(ops.settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in domains)
-    # Times of messages are whole seconds: what is published from now on is no older than the removal.
-    time.sleep(max(0.0, at - time.time()))
-    publisher.publish([event_message("update", {"domain": domain}) for domain in domains])
-    return deleted, letters
 
 
 def _set_blocked(ops: Operations, page: Target, *, blocked: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.broker.errors import ControlRefused
-from app.broker.inspection import MAILBOX_ENDING, RunningTask, WorkerReply, ask_workers
+from app.broker.inspection import MAILBOX_ENDING, WorkerReply, ask_workers
 from app.messages.dead_sets import subject_of
 from app.operations.queues import QueueReport
 from app.topology.management_api import ConsumerStatistics
@@ -100,16 +100,15 @@ def _report(name: str, reply: WorkerReply | None, consumers: Sequence[ConsumerSt
         # The broker's figure holds where each consumer has a prefetch of its own.
         prefetch=prefetch if prefetch is not None else reply.prefetch,
         queues=queues or reply.queues,
-        running=[_described(task) for task in running[:MAX_TASKS]],
+        running=[
+            WorkerTask(
+                id=each.id[:_MAX_NAME],
+                name=each.name[:_MAX_NAME],
+                subject=subject_of(each.arguments),
+                since=each.since,
+                pid=each.pid,
+            )
+            for each in running[:MAX_TASKS]
+        ],
         task_count=len(running),
-    )
-
-
-def _described(task: RunningTask) -> WorkerTask:
-    return WorkerTask(
-        id=task.id[:_MAX_NAME],
-        name=task.name[:_MAX_NAME],
-        subject=subject_of(task.arguments),
-        since=task.since,
-        pid=task.pid,
     )
