@@ -140,7 +140,10 @@ def _of_changed_pages(
 
 def _defined(page: _NamedPage, links: Names, site: str) -> Iterator[tuple[Key, _Definition]]:
     """Yield what a page defines, each name of the page once: the first definition is the best."""
-    calls = _calls(links)
+    # The number of other pages that call this one, or a section of it, by a name.
+    calls: Counter[tuple[str, ...]] = Counter()
+    for (text, _), pages in links.items():
+        calls[words(text)] += pages
     added: set[str] = set()
     for each in (*_of_page(page, site), *_of_sections(page), *_of_links(page, links)):
         # A function may have several versions, each with an id.
@@ -179,11 +182,3 @@ def _of_links(row: _NamedPage, links: Names) -> Iterator[_Definition]:
     for text, fragment in sorted(links):
         for name in names_in_term(text, fragment) if fragment else ():
             yield _Definition(WORD if is_plain_word(name, text, fragment) else LINKED, name, row.id, fragment)
-
-
-def _calls(links: Names) -> Counter[tuple[str, ...]]:
-    """Return the number of other pages that call a page, or a section of it, by a name."""
-    calls: Counter[tuple[str, ...]] = Counter()
-    for (text, _), pages in links.items():
-        calls[words(text)] += pages
-    return calls
