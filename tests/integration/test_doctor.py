@@ -6,6 +6,8 @@ import json
 import re
 import socket
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
+from app import private_services
 from app.celery import app
 from app.cli import doctor as command
 from app.cli import site, up
@@ -30,7 +33,6 @@ from app.topology.declare import declare_all
 from config.routes import REQUESTS
 from config.settings import Settings
 from tests.support.answering import ByHand, consumed
-from tests.support.killable import Killable
 
 pytestmark = pytest.mark.integration
 
@@ -182,8 +184,20 @@ def test_a_redis_that_is_away_is_one_problem_and_an_outage_and_is_waited_for_onc
         assert CliRunner().invoke(site.cli, ["status"]).stderr.startswith("Redis does not answer: Timeout")
 
 
-def test_a_redis_without_a_limit_of_memory_or_that_evicts_keys_is_named_with_what_to_do(killable: Killable) -> None:
-    settings = killable.settings
+@pytest.fixture
+def own_redis(settings: Settings, tmp_path: Path) -> Iterator[str]:
+    """Yield the URL of a Redis whose settings the test may change."""
+    alone = Settings(data_dir=tmp_path / "redis", broker_url=settings.broker_url)
+    try:
+        yield private_services.up(alone).redis_url
+    finally:
+        private_services.down(alone)
+
+
+def test_a_redis_without_a_limit_of_memory_or_that_evicts_keys_is_named_with_what_to_do(
+    settings: Settings, own_redis: str
+) -> None:
+    settings = changed(settings, redis_url=SecretStr(own_redis))
     redis = get_redis(settings.redis)
     given = {name: str(value) for name, value in redis.config_get("maxmemory*").items()}
     assert int(given["maxmemory"]) > 2**28
