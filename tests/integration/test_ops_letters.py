@@ -26,7 +26,6 @@ from app.broker.publishing import Publisher
 from app.messages.dead_sets import StoredSentNotes, dead_sets
 from app.operations.audit import AuditEntry, AuditLog
 from app.storage.open import create_store, store_of
-from app.topology.declare import declare_all
 from app.topology.queues import DEAD_SET
 from app.topology.retry_policies import site_policy
 from config.settings import Settings
@@ -35,8 +34,8 @@ from tests.support.command import perennial
 from tests.support.corner import environment_of
 from tests.support.dead import failed_delivery, failure
 from tests.support.decisions import carry_out_one
-from tests.support.killable import Killable
 from tests.support.operators import READ_PASSWORD, VARIABLES, OperatorAtPage, operated, text_of, with_operators
+from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.support.web import web_process
 from tests.support.worker import Worker
@@ -507,21 +506,21 @@ def require_each_sent_once(operator: OperatorAtPage, act: str, broker: Broker, *
         assert broker.depth(DEAD_SET) == 0
 
 
-def test_after_a_restart_of_rabbitmq_a_replay_is_continued_and_no_letter_is_lost(killable: Killable) -> None:
-    settings = killable.settings
-    with Connection(settings.broker, connect_timeout=5) as connection:
-        assert not declare_all(connection, settings)
-    with closing(Publisher(settings.broker, timeout=60)) as publisher:
-        Mortuary(settings, publisher).add(pages(40))
-    broker = Broker(settings.broker)
-    with operator_of(settings) as operator:
-        act = operator.begin(verb="replay", scope="all", query="", rate="10")
-        eventually(lambda: broker.depth("site.index") >= 10, "some are replayed")
-        killable.restart()
-        left = broker.depth(DEAD_SET)
-        assert f"stopped: {40 - left} of 40 replayed; the others are in the dead set" in operator.ended(act)
-        assert operator.send(f"{act}/resume").is_redirect
-        require_each_sent_once(operator, act, broker, number=40)
+def test_after_a_loss_of_the_broker_a_replay_is_continued_and_no_letter_is_lost(
+    declared: Settings, mortuary: Mortuary, broker: Broker
+) -> None:
+    mortuary.add(pages(40))
+    with closing(Proxy(declared.broker)) as proxy:
+        settings = declared.model_copy(update={"broker_url": SecretStr(proxy.url)})
+        with operator_of(settings) as operator:
+            act = operator.begin(verb="replay", scope="all", query="", rate="10")
+            eventually(lambda: broker.depth("site.index") >= 10, "some are replayed")
+            proxy.cut(reopen=False)
+            ended = operator.ended(act)
+            assert f"stopped: {40 - broker.depth(DEAD_SET)} of 40 replayed; the others are in the dead set" in ended
+            proxy.reopen()
+            assert operator.send(f"{act}/resume").is_redirect
+            require_each_sent_once(operator, act, broker, number=40)
 
 
 # Hostile letters
