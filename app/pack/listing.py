@@ -55,7 +55,7 @@ class Listing:
         """
         self._domain, self._path = domain, path
         path.unlink(missing_ok=True)
-        with self._reading() as database:
+        with self._opened() as database:
             database.executescript(_SCHEMA)
             database.executemany(_NOTE, (_row(stat, is_packed) for stat in stats))
             database.execute("COMMIT")
@@ -63,7 +63,7 @@ class Listing:
 
     def stats(self, *, packed: bool) -> Iterator[Stat]:
         """Yield what is packed, or all else, in key order."""
-        with self._reading() as database:
+        with self._opened() as database:
             for columns in database.execute(_STATS, (packed,)):
                 yield self._stat(*columns)
 
@@ -101,7 +101,7 @@ class Listing:
         return Stat(content_key(self._domain, page_id), etag, size, datetime.fromisoformat(modified))
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
                 yield database
