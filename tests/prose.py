@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,9 +103,9 @@ def check(passage: Passage) -> Iterator[ProseFinding]:
                 yield ProseFinding(passage, f"sentence of {words} words: {sentence.strip()[:70]} ...")
 
 
-def check_names(path: Path, source: str) -> Iterator[ProseFinding]:
+def check_names(path: Path, nodes: Iterable[ast.AST]) -> Iterator[ProseFinding]:
     """Yield the functions, classes, parameters and variables of a module whose names the glossary forbids."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 pass
@@ -117,10 +117,9 @@ def check_names(path: Path, source: str) -> Iterator[ProseFinding]:
             yield ProseFinding(Passage(path, node.lineno, name), f"identifier {name!r}: name the thing")
 
 
-def python_passages(path: Path, source: str) -> Iterator[Passage]:
+def python_passages(path: Path, source: str, nodes: Iterable[ast.AST]) -> Iterator[Passage]:
     """Yield docstrings, comments and texts for people of a Python module."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)
             if docstring:
@@ -192,11 +191,11 @@ def _blank(match: re.Match[str]) -> str:
 def check_file(path: Path) -> Iterator[ProseFinding]:
     """Yield what is wrong in a Python module or a document."""
     source = path.read_text()
-    python = path.suffix == ".py"
-    for passage in (python_passages if python else document_passages)(path, source):
+    # A large part of the check is to walk the syntax trees: each is walked once.
+    nodes = list(ast.walk(ast.parse(source))) if path.suffix == ".py" else []
+    for passage in python_passages(path, source, nodes) if nodes else document_passages(path, source):
         yield from check(passage)
-    if python:
-        yield from check_names(path, source)
+    yield from check_names(path, nodes)
 
 
 def checked_files(names: list[str]) -> list[Path]:
