@@ -147,7 +147,7 @@ def test_a_dead_set_that_was_never_declared_is_empty_and_an_unreachable_broker_a
         DeadSets(policy, "amqp://guest:secret@127.0.0.1:1//", publisher).letters()
 
 
-@pytest.mark.parametrize("total", [12_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("total", [8_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_a_large_dead_set_is_streamed_in_bounded_parts_while_new_letters_arrive(
     dead: DeadSets, broker: Broker, broker_url: str, publisher: Publisher, total: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
