@@ -29,7 +29,9 @@ def short_plan(name: str) -> RoundPlan:
 def test_crawls_lose_nothing_whether_services_and_processes_are_killed_or_not(tmp_path: Path) -> None:
     # Both rounds run on one system: to start its processes costs more than to crawl the sites.
     said: list[str] = []
-    results = list(run([*map(short_plan, SHORT)], tmp_path, extent=Extent(sites=3, pages=20), minutes=5, say=said.append))
+    results = list(
+        run([*map(short_plan, SHORT)], tmp_path, extent=Extent(sites=3, pages=20), minutes=5, say=said.append)
+    )
     assert len(results) == len(SHORT)
     assert not any(each.violations for each in results), "\n".join([*said, *(each.logs for each in results)])
     assert results[-1].recovery is not None, "the faults came when every page was fetched"
