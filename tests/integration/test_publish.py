@@ -25,7 +25,6 @@ from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.decisions import carry_out_one
 from tests.support.deliveries import FAILURE, delivery
-from tests.support.killable import Killable
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -39,16 +38,25 @@ _HEADER, _AROUND = 7, 8
 
 
 class ConfirmLosingProxy(Proxy):
-    """Loses the confirms of the first connections that get one. Heartbeats and other answers reach the client."""
+    """Loses the confirms of the first connections that get one. Heartbeats and other answers reach the client.
+
+    After `bring_back`, the lost confirms come before the next answer.
+    """
 
     def __init__(self, url: str, *, connections: int) -> None:
         """Lose the confirms of this number of connections. Those without a confirm do not count."""
         #: Confirms that were lost.
         self.lost = 0
+        self._lost = b""
+        self._brings_back = False
         self._connections = connections
         #: The buffers of connections that lost one.
         self._losing: list[bytearray] = []
         super().__init__(url)
+
+    def bring_back(self) -> None:
+        """Let the lost confirms be late ones, and lose no more."""
+        self._brings_back = True
 
     def _filter(self) -> Callable[[bytes], bytes]:
         buffer = bytearray()
@@ -60,13 +68,18 @@ class ConfirmLosingProxy(Proxy):
                 frame, buffer[:end] = bytes(buffer[:end]), b""
                 if frame[0] == _METHOD and frame[_HEADER:].startswith(_BASIC_ACK) and self._loses(buffer):
                     self.lost += 1
+                    self._lost += frame
                 else:
                     kept += frame
+            if self._brings_back:
+                kept[:0], self._lost = self._lost, b""
             return bytes(kept)
 
         return forwarded
 
     def _loses(self, buffer: bytearray) -> bool:
+        if self._brings_back:
+            return False
         is_losing = any(each is buffer for each in self._losing)
         if not is_losing and len(self._losing) < self._connections:
             self._losing.append(buffer)
@@ -155,19 +168,20 @@ def test_of_many_messages_each_that_did_not_arrive_has_its_error(
     assert broker.depth("site.index") == 1_196
 
 
-@pytest.mark.slow
-def test_a_message_whose_confirm_is_late_is_not_sent_again(killable: Killable) -> None:
-    broker, publisher = Broker(killable.settings.broker), Publisher(killable.settings.broker, timeout=1)
-    for queue in ("prompt", "late"):
-        broker.bind_new(queue)
-    batch = [Outgoing(exchange="", routing_key=queue, body=b"body") for queue in ("prompt", "late") for _ in range(5)]
-    with killable.suspended("late"):
+def test_a_message_whose_confirm_is_late_is_not_sent_again(broker_url: str, broker: Broker) -> None:
+    broker.bind_new("q")
+    batch = [Outgoing(exchange="", routing_key="q", body=str(number).encode()) for number in range(10)]
+    with closing(ConfirmLosingProxy(broker_url, connections=1)) as proxy:
+        publisher = Publisher(proxy.url, timeout=1)
         for _ in range(3):
             with pytest.raises(PublishFailed, match="not confirmed"):
                 publisher.publish(batch)
-    publisher.publish(batch)
-    publisher.close()
-    assert broker.depths(["prompt", "late"]) == [5, 5]
+        proxy.bring_back()
+        eventually(lambda: not publisher.publish_each(batch), "the late confirms are noted")
+        publisher.close()
+    assert proxy.lost
+    assert proxy.tried == 1
+    assert [each.body for each in broker.take("q")] == [str(number) for number in range(10)]
 
 
 def test_a_message_whose_confirm_is_lost_on_a_connection_that_works_is_sent_once_more(
