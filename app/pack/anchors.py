@@ -25,7 +25,7 @@ MAX_TARGETS: Final = 5
 #: Bytes of a page's links, uncompressed: a limit against crafted packs.
 _MAX_BYTES: Final = 16 * 2**20
 #: Different link texts that are counted in memory before they are written.
-_MAX_COUNTED: Final = 50_000
+_MAX_COUNTED: Final = 20_000
 
 _NOTE: Final = (
     "INSERT INTO links (object, anchors) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET anchors = excluded.anchors"

@@ -21,7 +21,7 @@ APPLICATION_ID: Final = 0x5045524E
 SCHEMA_VERSION: Final = 1
 
 #: Bytes of terms that FTS5 collects before it writes a segment. Its own 1 MB doubles the time of a load.
-FTS_HASH_SIZE: Final = 32 * 2**20
+FTS_HASH_SIZE: Final = 16 * 2**20
 
 #: Bytes of a database up to which it matters little that rows are not beside each other.
 SMALL: Final = 2**20
