@@ -515,7 +515,7 @@ def test_without_a_writable_audit_nothing_is_replayed_or_restored(
         ("replay", 1),
         ("drop", 1),
         ("replay in shards", 8),
-        ("tidy in shards", 5),
+        ("tidy in shards", 8),
         *(pytest.param(f"{act} in shards", 1, marks=pytest.mark.long) for act in ("replay", "drop", "tidy")),
     ],
 )

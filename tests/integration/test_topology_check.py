@@ -313,7 +313,7 @@ def killed_before(monkeypatch: pytest.MonkeyPatch, operation: int) -> None:
     monkeypatch.setattr(AbstractChannel, "send_method", send_method)
 
 
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_migration_killed_before_any_operation_loses_nothing_and_the_next_run_finishes_it(
     declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

@@ -213,7 +213,7 @@ raw_queries = st.builds(
 )
 
 
-@pytest.mark.parametrize("number", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
 def test_any_parameters_are_answered_or_refused_and_no_search_is_free(
     search_client: LocalSearchClient, number: int
 ) -> None:
