@@ -204,27 +204,26 @@ def role_credentials(server: S3Server) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("style", ["path", "virtual"])
 def test_an_s3_store_is_used_with_the_token_of_a_role_in_both_styles_of_addresses(
-    style: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The bucket and the role are made without permission; whatever comes after these four requests is checked.
     monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "4")
-    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
+    resolved_here(monkeypatch, "s3.test")
+    with s3_server() as server:
         for name, value in server.environment.items():
-            patch.setenv(name, value)
+            monkeypatch.setenv(name, value)
         credentials = role_credentials(server)
-        for name, value in credentials.items():
-            patch.setenv(name, value)
         port = server.endpoint_url.rpartition(":")[2]
-        endpoint = f"http://{{bucket}}.s3.test:{port}" if style == "virtual" else server.endpoint_url
-        resolved_here(patch, "s3.test")
-        store = open_store(f"s3://{server.bucket}/{uuid.uuid4()}?endpoint={endpoint}")
-        store.put("some/key", b"text")
-        assert store.get("some/key").data == b"text"
-        assert [each.key for each in store.list("")] == ["some/key"]
-        check_conditional_writes(store)
-        patch.delenv("AWS_SESSION_TOKEN")
-        without_token = open_store(f"s3://{server.bucket}/{uuid.uuid4()}?endpoint={endpoint}")
-        with pytest.raises(StoreError, match="InvalidAccessKeyId"):
-            without_token.put("some/key", b"text")
+        for endpoint in (server.endpoint_url, f"http://{{bucket}}.s3.test:{port}"):
+            for name, value in credentials.items():
+                monkeypatch.setenv(name, value)
+            store = open_store(f"s3://{server.bucket}/{uuid.uuid4()}?endpoint={endpoint}")
+            store.put("some/key", b"text")
+            assert store.get("some/key").data == b"text"
+            assert [each.key for each in store.list("")] == ["some/key"]
+            check_conditional_writes(store)
+            monkeypatch.delenv("AWS_SESSION_TOKEN")
+            without_token = open_store(f"s3://{server.bucket}/{uuid.uuid4()}?endpoint={endpoint}")
+            with pytest.raises(StoreError, match="InvalidAccessKeyId"):
+                without_token.put("some/key", b"text")
