@@ -71,6 +71,7 @@ def assign(database: sqlite3.Connection) -> None:
 
     def leader(page: int) -> int:
         while (above := leaders.get(page, page)) != page:
+            leaders[page] = leaders.get(above, above)  # Else a long chain of groups is followed again and again.
             page = above
         return page
 
