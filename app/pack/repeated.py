@@ -73,7 +73,7 @@ def unfinished(database: sqlite3.Connection) -> Iterator[str]:
     last = ""
     while rows := database.execute(_UNFINISHED, (last,)).fetchall():
         yield from (page_id for (page_id,) in rows)
-        ((last,),) = rows[-1:]
+        last = rows[-1][0]
 
 
 def differing(database: sqlite3.Connection, repeated: frozenset[int]) -> list[str]:

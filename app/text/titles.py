@@ -59,7 +59,7 @@ def site_names(read_titles: Callable[[], Iterable[Title]]) -> str:
 
 
 def _parts(titles: Iterable[Title]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the parts of each title twice: for all languages together, which are empty, and for its own."""
+    """Yield the parts of each title for its language, and for an empty one: all languages together."""
     for title, lang in titles:
         parts = parts_of_title(title)
         for language in {"", lang.partition("-")[0].lower()}:
