@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -138,6 +138,35 @@ def test_hashes_that_a_foreign_writer_damaged_are_no_error(damaged: bytes) -> No
         rows = [(str(at), damaged + bytes([at]), damaged) for at in range(9)]
         pack.executemany("INSERT INTO lines VALUES (?, ?, ?)", rows)
         repeated.differing(pack, repeated.find(pack))
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Return a pack of 2,500 unfinished pages, of which 1,000 have one menu and 750 the other."""
+    with closing(sqlite3.connect(tmp_path / "pack", isolation_level=None)) as pack:
+        pack.executescript(f"{database.SCHEMA} BEGIN")
+        for number in range(2_500):
+            menus = ["Menu"] * (number % 10 < 4) + ["Other menu"] * (number % 10 > 6)
+            repeated.note_lines(pack, page_id(f"https://{DOMAIN}/{number}"), [f"Words of {number}", *menus])
+        yield pack
+
+
+def test_a_repeated_line_is_found_among_more_pages_than_are_searched_for_candidates(many: sqlite3.Connection) -> None:
+    found = repeated.find(many)
+    assert len(found) == 1
+    assert repeated.without(["Menu", "Other menu", "Words"], found)[0] == "Other menuWords"
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_each_unfinished_page_is_read_once_whether_or_not_it_is_then_finished(
+    many: sqlite3.Connection, is_finished: bool
+) -> None:
+    read = []
+    for each in repeated.unfinished(many):
+        read.append(each)
+        if is_finished:
+            repeated.note_removed(many, each, b"")
+    assert read == sorted(page_id(f"https://{DOMAIN}/{number}") for number in range(2_500))
 
 
 @given(
