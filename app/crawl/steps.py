@@ -1,4 +1,4 @@
-"""What the work on a page, a sitemap and a probe has in common: the first and last steps, and the value they extend."""
+"""The steps that the work on a page, a sitemap and a probe has in common, and the value of a run that they extend."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class UrlRun:
 
 
 class Steps:
-    """Begins and completes runs; one per process, which owns its HTTP connections."""
+    """Begins runs, requests their URLs and completes them; one per process, which owns its HTTP connections."""
 
     def __init__(
         self, frontier: Frontier, recorder: CrawlRecorder, *, settings: Settings, redis: Redis, policies: PolicyOfDomain
