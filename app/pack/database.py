@@ -31,7 +31,7 @@ LOAD_PRAGMAS: Final = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 PRAGMA locking_mode = EXCLUSIVE;
-PRAGMA cache_size = -32768;
+PRAGMA cache_size = -16384;
 PRAGMA secure_delete = OFF;
 """
 
