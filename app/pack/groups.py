@@ -9,7 +9,9 @@ import hashlib
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 _COLUMNS: Final = "SELECT id, key, canonical, text_hash, inlinks, path, shown_as FROM pages"
 #: Pages that may have others in their group, and those that had: the others are alone.
@@ -112,22 +114,26 @@ def targets_of(canonical: Mapping[str, str]) -> dict[str, str]:
     return {key: ends[key] or key for key in canonical}
 
 
+def leader_of(member: T, leaders: dict[T, T]) -> T:
+    """Return the leader of a member's group: itself, or the one at the end of its chain of leaders.
+
+    The chain becomes shorter: else a long one would be followed again and again.
+    """
+    while (above := leaders.get(member, member)) != member:
+        leaders[member] = leaders.get(above, above)
+        member = above
+    return member
+
+
 def _groups(rows: list[_PageRow], targets: Mapping[str, str]) -> list[list[_PageRow]]:
     """Return the groups of at least two pages: those with one target, joined where pages have the same text."""
     leaders: dict[str, str] = {}
-
-    def leader(key: str) -> str:
-        while (above := leaders.get(key, key)) != key:
-            leaders[key] = leaders.get(above, above)
-            key = above
-        return key
-
     first_with: dict[int, str] = {}
     for row in rows:
         if row.text_hash:
             same = first_with.setdefault(row.text_hash, targets[row.key])
-            leaders[leader(targets[row.key])] = leader(same)
+            leaders[leader_of(targets[row.key], leaders)] = leader_of(same, leaders)
     groups: dict[str, list[_PageRow]] = defaultdict(list)
     for row in rows:
-        groups[leader(targets[row.key])].append(row)
+        groups[leader_of(targets[row.key], leaders)].append(row)
     return [group for group in groups.values() if len(group) > 1]

@@ -9,6 +9,8 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Final
 
+from app.pack.groups import leader_of
+
 #: Pages in a language: the first one of each language at each path without its language, with the page that is shown.
 _BY_PATH: Final = """
 INSERT OR IGNORE INTO temp.by_path
@@ -68,21 +70,14 @@ def assign(database: sqlite3.Connection) -> None:
     memory.
     """
     leaders: dict[int, int] = {}
-
-    def leader(page: int) -> int:
-        while (above := leaders.get(page, page)) != page:
-            leaders[page] = leaders.get(above, above)  # Else a long chain of groups is followed again and again.
-            page = above
-        return page
-
     for table, columns in _TABLES.items():
         database.execute(f"CREATE TEMP TABLE {table} ({columns}) WITHOUT ROWID")
     for members in chain(_of_paths(database), _linked(database)):
-        first, *others = sorted({leader(page) for page in members})
+        first, *others = sorted({leader_of(page, leaders) for page in members})
         leaders |= dict.fromkeys(others, first)
     for table in _TABLES:
         database.execute(f"DROP TABLE temp.{table}")
-    found = {page: leader(page) for page in {*leaders, *leaders.values()}}
+    found = {page: leader_of(page, leaders) for page in {*leaders, *leaders.values()}}
     former = dict(database.execute(_FORMER))
     differing = [page for page in {*found, *former} if found.get(page, 0) != former.get(page, 0)]
     database.executemany(_UPDATE, ((found.get(page, 0), page) for page in sorted(differing)))
