@@ -136,7 +136,7 @@ origin = matching(r"\*|https?://[A-Za-z0-9.\[\]:-]+", "http(s)://host[:port] or 
 
 rate_limit = matching(r"[1-9][0-9]{0,8}/(second|minute|hour)", "<number>/<second|minute|hour>, such as 600/minute")
 
-_store = matching(r"file:///.*|s3://[^?]*", "file:///folder or s3://bucket[/prefix][?endpoint=https://host]")
+_store = matching(r"file:///.*|s3://[^/?]+(/[^?]*)?", "file:///folder or s3://bucket[/prefix][?endpoint=https://host]")
 
 archive_url = matching(r"https?://.*\{bucket\}.*\{file\}", "http(s)://, {bucket} within it and {file} at its end")
 

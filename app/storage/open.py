@@ -35,12 +35,12 @@ def open_store(url: str) -> ObjectStore:
         store_url(url)
     except ValueError as error:
         raise InvalidKey(f"store URL: {error}") from error
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme == "file" and rest.startswith("/"):
+    scheme, _, rest = url.partition("://")
+    if scheme == "file":
         return FolderStore(Path(unquote(rest)))
     place, _, endpoint = rest.partition("?endpoint=")
     bucket, _, prefix = place.partition("/")
-    if separator and scheme == "s3" and bucket:
+    if scheme == "s3":
         # boto3 takes a third of a second to import, and a folder store does not need it.
         from app.storage.s3 import S3Store
 
