@@ -10,7 +10,7 @@ from typing import Any, Literal
 from app.broker.outcomes import OUTCOMES
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
 from app.topology.queues import queries_exchange
-from app.topology.routing import lost_keys, ttl_loops
+from app.topology.routing import lost_keys
 from config.routes import searcher_of
 
 #: `error`: a message can be lost, or a queue is not served. `note`: worth knowing, and nothing is lost.
@@ -57,22 +57,7 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
             problem = f"{setting} {consequence}"
             findings.append(TopologyFinding(subject=f"queue {name}", problem=problem, remedy=remedy))
     findings += _unavailable(ours, found)
-    for loop in ttl_loops(found):
-        finding = TopologyFinding(
-            severity="note" if ours.queues.keys().isdisjoint(loop) else "error",
-            subject=f"queue {loop[0]}",
-            problem=f"a loop of expiries, in which RabbitMQ drops a message that returns: {' -> '.join(loop)}",
-            remedy="remove the TTL or the dead-letter exchange from one of them; a loop needs a queue with a consumer",
-        )
-        findings.append(finding)
     return [*findings, *_extra_bindings(ours, found)]
-
-
-def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
-    """Return the delay queues that the code does not declare, each with its delay in ms: they empty themselves."""
-    namespaces = {match[1] for match in map(_DELAY_QUEUE.fullmatch, ours.queues) if match}
-    matches = {name: _DELAY_QUEUE.fullmatch(name) for name in found.queues.keys() - ours.queues.keys()}
-    return {name: int(match[2]) for name, match in sorted(matches.items()) if match and match[1] in namespaces}
 
 
 def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
