@@ -308,6 +308,18 @@ def test_chosen_letters_leave_and_the_others_keep_their_order(
     assert (tmp_path / "audit.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize(
+    "options", [{"canary": 0.0}, {"canary": -1.0}, {"rate": 0.0}, {"rate": float("nan")}], ids=repr
+)
+def test_a_replay_without_time_for_its_canary_or_without_a_rate_is_refused(
+    dead: DeadSets, publisher: Publisher, options: dict[str, float]
+) -> None:
+    ids = dead_letter(publisher, [failed_delivery(1)])
+    with pytest.raises(InvalidMessage, match="expected more than 0"):
+        dead.replay(ids, **options)  # type: ignore[arg-type]
+    assert [letter.id for letter in dead.letters()] == ids
+
+
 def test_a_long_replay_is_done_in_passes_that_requeue_the_rest(
     dead: DeadSets, broker: Broker, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +342,7 @@ def test_a_letter_that_the_broker_returns_stays(dead: DeadSets, broker_url: str,
     with Connection(broker_url) as connection:
         connection.channel().queue_delete("orders")
     result = dead.replay()
-    assert "no queue is bound for key 'orders'" in str(result.stayed)
+    assert "no queue is bound for exchange 'orders.retry-requeue' with key 'orders'" in str(result.stayed)
     assert len(dead.letters()) == 1
 
 

@@ -224,7 +224,7 @@ def test_unroutable_letters_are_redirected_to_known_queues_only(
     query = {"scope": "all", "query": "reason=unroutable"}
     stays = operator.ended(operator.begin(verb="replay", **query))
     assert "0 of 3 replayed" in stays
-    assert "no queue is bound for key" in stays
+    assert "no queue is bound for exchange" in stays
     for fields in (
         {"queue": "elsewhere"},
         {"exchange": "site", "routing_key": "misspelt"},

@@ -45,11 +45,7 @@ class ReplayChanges:
         """Name the changes for the audit and the replay history; empty without any."""
         body = f"body of {len(self.body):,} bytes" if self.body is not None else ""
         kind = f"content type {self.content_type}" if self.content_type is not None else ""
-        to = (
-            f"to exchange {self.address.exchange!r} with key {self.address.routing_key!r}"
-            if self.address is not None
-            else ""
-        )
+        to = f"to {self.address}" if self.address is not None else ""
         return ", ".join(part for part in (body, kind, to) if part)
 
 
@@ -82,9 +78,10 @@ class ReplayOptions:
     halt: Halt = never_halt
 
     def __post_init__(self) -> None:
-        """Raise InvalidMessage for a rate of 0 or less."""
-        if self.rate is not None and self.rate <= 0:
-            raise InvalidMessage(f"rate {self.rate:g}: expected more than 0 letters per second")
+        """Raise InvalidMessage for a rate or a canary of 0 or less: a replay without its canary would send all."""
+        for name, value, unit in (("rate", self.rate, "letters per second"), ("canary", self.canary, "seconds")):
+            if value is not None and not value > 0:
+                raise InvalidMessage(f"{name} {value:g}: expected more than 0 {unit}")
 
 
 class Replay(Operation):
@@ -225,9 +222,7 @@ class Replay(Operation):
             routed = False
         except Exception as error:  # noqa: BLE001 - One message that cannot be published must not keep others back.
             return self._publish_failed(letter, error)
-        refusal = (
-            "" if routed else f"no queue is bound for key {address.routing_key!r} of exchange {address.exchange!r}"
-        )
+        refusal = "" if routed else f"no queue is bound for {address}"
         self._refusals[address] = refusal
         self._failures_in_row = 0
         return {letter.id: refusal} if refusal else {}

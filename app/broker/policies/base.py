@@ -22,6 +22,9 @@ class Address:
     exchange: str
     routing_key: str
 
+    def __str__(self) -> str:
+        return f"exchange {self.exchange!r} with key {self.routing_key!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
