@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,6 @@ def test_reading_twice_shows_the_same_letters_in_order_and_counts_no_delivery(
         assert [letter.id for letter in dead.letters()] == ids
     with closing(dead.iter_letters()) as letters:
         assert next(letters).id == ids[0]
-    assert [letter.id for letter in dead.iter_letters(first=7)] == ids[:7]
     assert dead.depth() == 300
     taken = broker.take("post.dead")
     assert bodies(taken) == [str(number) for number in range(300)]
@@ -176,9 +175,9 @@ def test_a_large_dead_set_is_streamed_in_bounded_parts_while_new_letters_arrive(
         assert [next(again).delivery.body for _ in range(3)] == [b"0", b"1", b"2"]
     assert dead.depth() >= seen
     assert broker.depth("post.dead") < shards.MOVE_ABOVE + 1_000
-    assert [letter.id for letter in dead.summaries(limit=5_000)] == [
-        letter.id for letter in dead.iter_letters(first=5_000)
-    ]
+    with closing(dead.iter_letters()) as letters:
+        oldest = [letter.id for letter in islice(letters, 5_000)]
+    assert [letter.id for letter in dead.summaries(limit=5_000)] == oldest
 
 
 def consumed_windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -296,7 +295,7 @@ def test_chosen_letters_leave_and_the_others_keep_their_order(
 ) -> None:
     ids = dead_letter(publisher, [failed_delivery(number) for number in range(500)])
     chosen = set(ids[3:500:7])
-    result = dead.replay(lambda letter: letter.id in chosen, limit=60)
+    result = dead.replay(dead.choose(lambda letter: letter.id in chosen, limit=60))
     assert result.done == ids[3:500:7][:60]
     assert [letter.id for letter in dead.letters()] == [each for each in ids if each not in result.done]
     assert bodies(broker.take("mail")) == [str(number) for number in range(3, 500, 7)][:60]

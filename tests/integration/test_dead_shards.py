@@ -82,7 +82,6 @@ def test_the_oldest_letters_are_moved_and_every_way_to_read_shows_all_in_order(
         assert [letter.id for letter in dead.summaries()] == ids
         assert [letter.delivery.body for letter in dead.letters()] == [b"%d" % number for number in range(15)]
     assert [letter.id for letter in dead.summaries(limit=6)] == ids[:6]
-    assert [letter.id for letter in dead.iter_letters(first=13)] == ids[:13]
     assert [letter.id for letter in dead.find([ids[2], ids[14], ids[9][:13]])] == [ids[2], ids[14], ids[9]]
     assert [letter.id for letter in dead.letters(LetterFilter(before=550.0, after=250.0))] == ids[3:6]
     [group] = dead.groups()

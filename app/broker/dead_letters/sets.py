@@ -116,17 +116,14 @@ class DeadSets:
                 total += dead_set.total()
         return total
 
-    def iter_summaries(
-        self, condition: Condition = EVERYTHING, *, first: int | None = None
-    ) -> Generator[LetterSummary, None, None]:
+    def iter_summaries(self, condition: Condition = EVERYTHING) -> Generator[LetterSummary, None, None]:
         """Yield what lists need of the matching letters, set by set, oldest first.
 
-        With `first`, only that many letters at the head of each dead set are read. Close the generator or exhaust it:
-        it has the lease. Of a set without shards at most 5,000 are read. Letters that arrive meanwhile are not
-        included.
+        Close the generator or exhaust it: it has the lease. Of a set without shards at most 5,000 are read. Letters
+        that arrive meanwhile are not included.
         """
         for name in self.names:
-            with self._opened(name) as dead_set, closing(dead_set.summaries(first)) as letters:
+            with self._opened(name) as dead_set, closing(dead_set.summaries()) as letters:
                 yield from letters if condition is EVERYTHING else filter(condition, letters)
 
     def summaries(self, condition: Condition = EVERYTHING, *, limit: int | None = None) -> list[LetterSummary]:
@@ -138,13 +135,11 @@ class DeadSets:
                 found += islice(filter(condition, letters), limit)
         return found
 
-    def iter_letters(
-        self, condition: Condition = EVERYTHING, *, first: int | None = None
-    ) -> Generator[DeadLetter, None, None]:
+    def iter_letters(self, condition: Condition = EVERYTHING) -> Generator[DeadLetter, None, None]:
         """Yield matching whole letters, as `iter_summaries` does, one at a time in memory."""
         for name in self.names:
             with self._opened(name) as dead_set:
-                yield from dead_set.letters(condition, first)
+                yield from dead_set.letters(condition)
 
     def letters(self, condition: Condition = EVERYTHING) -> list[DeadLetter]:
         """Return the matching letters."""
@@ -188,7 +183,6 @@ class DeadSets:
         chosen: Chosen | IdsBySet = EVERYTHING,
         *,
         budget: ReplayBudget | None = None,
-        limit: int | None = None,
         rate: float | None = None,
         canary: float | None = None,
         changes: ReplayChanges = UNCHANGED,
@@ -204,15 +198,10 @@ class DeadSets:
         """
         options = ReplayOptions(budget=budget, rate=rate, canary=canary, changes=changes, again=again, halt=halt)
         self._audit.require_writable()
-        return self._in_each_set(partial(self._replay, options=options), chosen, limit, on_progress)
+        return self._in_each_set(partial(self._replay, options=options), chosen, on_progress)
 
     def drop(
-        self,
-        chosen: Chosen | IdsBySet,
-        export: Path,
-        *,
-        limit: int | None = None,
-        on_progress: OnProgress = ignore_progress,
+        self, chosen: Chosen | IdsBySet, export: Path, *, on_progress: OnProgress = ignore_progress
     ) -> OperationResult:
         """Append letters to the file `export`, set by set, then remove them from their dead sets.
 
@@ -223,7 +212,7 @@ class DeadSets:
             with self._opened(name) as dead_set:
                 return carry_out_operation(dead_set, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
 
-        return self._in_each_set(drop, chosen, limit, on_progress)
+        return self._in_each_set(drop, chosen, on_progress)
 
     def tidy(self, max_letters: int, export: Path) -> tuple[dict[str, int], OperationResult]:
         """Move letters to shards, find shards without an entry in the index, and drop letters as `drop` does.
@@ -344,13 +333,9 @@ class DeadSets:
         return result
 
     def _in_each_set(
-        self,
-        operate: Callable[..., OperationResult],
-        chosen: Chosen | IdsBySet,
-        limit: int | None,
-        on_progress: OnProgress,
+        self, operate: Callable[..., OperationResult], chosen: Chosen | IdsBySet, on_progress: OnProgress
     ) -> OperationResult:
-        ids_by_set = chosen if isinstance(chosen, Mapping) else self.choose(chosen, limit=limit)
+        ids_by_set = chosen if isinstance(chosen, Mapping) else self.choose(chosen)
         result = OperationResult()
         for name, ids in ids_by_set.items():
             done_before = len(result.done)

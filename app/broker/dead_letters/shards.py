@@ -128,16 +128,15 @@ class ShardedSet:
         for letter, _ in self._arrived(ids, left):
             yield letter
 
-    def letters(self, condition: Callable[[LetterSummary], bool], first: int | None = None) -> Iterator[DeadLetter]:
-        """Yield the matching letters of the `first`: only the shards of matching summaries are read."""
-        ids, left = LetterIds(), first
+    def letters(self, condition: Callable[[LetterSummary], bool]) -> Iterator[DeadLetter]:
+        """Yield the matching letters: only the shards of matching summaries are read."""
+        ids = LetterIds()
         for queue, letters in self.shards(ids):
-            wanted = {letter.id for letter in letters[:left] if condition(letter)}
+            wanted = {letter.id for letter in letters if condition(letter)}
             if wanted:
                 with self.lease.reading(queue, ids=LetterIds(seen_before(letters))) as reader:
                     yield from (letter for letter, _ in reader if letter.id in wanted)
-            left = None if left is None else max(0, left - len(letters))
-        yield from (letter for letter, _ in self._arrived(ids, left) if condition(letter))
+        yield from (letter for letter, _ in self._arrived(ids, None) if condition(letter))
 
     def _arrived(self, ids: LetterIds, first: int | None) -> Iterator[tuple[DeadLetter, int]]:
         """Yield the letters of the documented queue, and note if there are more than are read."""
