@@ -89,7 +89,7 @@ class Operations:
 
     @contextmanager
     def act(self, name: str, subject: str, *, why: str = "", **details: Any) -> Iterator[Act]:
-        """Yield an act on a subject, which the audit keeps when it has ended; raises RoleRequired.
+        """Yield an act on a subject, which the audit keeps when it has ended or was interrupted; raises RoleRequired.
 
         A failed command is not kept while the store is away, too: its user reads the error.
         """
@@ -101,7 +101,7 @@ class Operations:
         act = Act(**details)
         try:
             yield act
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             quiet = self.operator.origin is Origin.COMMAND
             result = f"failed: {str(error) or type(error).__name__}"
             self.audit.write(self.operator, name, subject, why=why, result=result, quiet=quiet, **act.details)

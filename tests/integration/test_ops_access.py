@@ -12,6 +12,8 @@ import pytest
 from pydantic import SecretStr
 
 from app.operations.audit import AuditEntry, AuditLog
+from app.operations.operations import Operations
+from app.operations.operators import command_operator
 from app.storage.folder import FolderStore
 from app.storage.open import create_store
 from app.web.application import create_app
@@ -48,6 +50,12 @@ def client(settings: Settings) -> Iterator[httpx.Client]:
 
 def audit(settings: Settings) -> list[AuditEntry]:
     return list(AuditLog(FolderStore(settings.data_dir / "store")).entries())
+
+
+def test_an_act_that_its_user_interrupts_is_in_the_audit(settings: Settings) -> None:
+    with pytest.raises(KeyboardInterrupt), Operations(settings, command_operator()).act("site remove", "site.example"):
+        raise KeyboardInterrupt
+    assert [(entry.act, entry.result) for entry in audit(settings)] == [("site remove", "failed: KeyboardInterrupt")]
 
 
 def test_without_a_way_to_log_in_there_is_no_page(tmp_path: Path) -> None:
