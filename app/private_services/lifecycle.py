@@ -21,6 +21,9 @@ Name = Literal["rabbitmq", "redis"]
 #: Seconds that a command waits for another one on the same folder, which may be installing packages.
 _LOCK_TIMEOUT = 600.0
 
+#: The ports of URLs without one.
+_PORTS = {"amqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
+
 #: Starts with new ports, where another process took a port meanwhile.
 _ATTEMPTS = 3
 
@@ -64,18 +67,13 @@ def down(settings: Settings) -> None:
 def status(settings: Settings) -> list[ServiceStatus]:
     """Return the state of broker and Redis; a service that is given by a URL is not contacted."""
     private, result = _private_names(settings), []
-    names: tuple[tuple[Name, str, int], ...] = (("rabbitmq", settings.broker, 5672), ("redis", settings.redis, 6379))
-    for name, url, default_port in names:
+    urls: dict[Name, str] = {"rabbitmq": settings.broker, "redis": settings.redis}
+    for name, url in urls.items():
         if name not in private:
             # The rest of the URL may contain a password. A broker's URL may name several nodes.
             nodes = (urlsplit(each) for each in url.split(";"))
-            result.append(
-                ServiceStatus(
-                    name,
-                    "given",
-                    ", ".join(f"{node.hostname or 'localhost'}:{node.port or default_port}" for node in nodes),
-                )
-            )
+            addresses = (f"{node.hostname or 'localhost'}:{node.port or _PORTS.get(node.scheme, '')}" for node in nodes)
+            result.append(ServiceStatus(name, "given", ", ".join(addresses)))
         elif not settings.services_file.exists():
             result.append(ServiceStatus(name, "down", ""))
         else:

@@ -259,6 +259,12 @@ def test_given_services_are_named_and_not_touched(tmp_path: Path) -> None:
     assert not settings.services_file.parent.exists()
 
 
+def test_a_given_service_without_a_port_has_that_of_its_scheme(tmp_path: Path) -> None:
+    nodes = "amqps://indexer:hidden@one.example//;amqp://indexer:hidden@two.example//"
+    given = Settings(data_dir=tmp_path, broker_url=nodes, redis_url="rediss://redis.example/3")
+    assert [each.address for each in status(given)] == ["one.example:5671, two.example:5672", "redis.example:6379"]
+
+
 def test_the_command_says_what_is_down_by_its_exit_code(small: Settings) -> None:
     environment = {**os.environ, "PERENNIAL_DATA_DIR": str(small.data_dir), "BROKER_URL": GIVEN}
 
