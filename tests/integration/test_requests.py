@@ -49,6 +49,14 @@ def echo(delivery: Delivery, _payload: dict[str, Any]) -> bytes:
     return delivery.body
 
 
+def test_the_error_of_a_closed_connection_names_all_nodes_without_passwords() -> None:
+    requestor = Requestor("amqps://user:secret@one.example//;amqp://user:secret@two.example//")
+    requestor.close()
+    error = requestor.send(Outgoing(exchange="", routing_key=QUEUE, body=b"{}"), deadline=1.0).exception()
+    nodes = "amqps://user:**@one.example//;amqp://user:**@two.example//"
+    assert str(error) == f"broker {nodes}: this connection was closed"
+
+
 @pytest.fixture
 def echoing(broker_url: str) -> Iterator[Responder]:
     responder = Responder(broker_url, {"echo": echo}, problem=problem, threads=2, backlog=5_000)

@@ -17,7 +17,7 @@ from kombu.utils.url import parse_url
 from pika.adapters.select_connection import IOLoop
 from pika.channel import Channel
 
-from ..connection import backoff, connection_error_text
+from ..connection import backoff, broker_name, connection_error_text
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed
 from ..outgoing import Outgoing
 from ..publishing import BLOCKED
@@ -56,6 +56,7 @@ class ChannelThread:
 
     def __init__(self, url: str, owner: ChannelOwner, *, timeout: float, heartbeat: float, name: str) -> None:
         """Prepare a connection; `timeout` bounds connecting, `heartbeat` is AMQP's, both in seconds."""
+        self._broker = broker_name(url)
         self._hosts = [_parameters(each, timeout=timeout, heartbeat=heartbeat) for each in url.split(";")]
         self._owner = owner
         self._lock = threading.Lock()
@@ -211,8 +212,7 @@ class ChannelThread:
         self._channel.connection.close()
 
     def _unreachable(self, reason: str) -> BrokerUnreachable:
-        host = self._hosts[0]
-        return BrokerUnreachable(f"broker amqp://{host.host}:{host.port}/{host.virtual_host}: {reason}")
+        return BrokerUnreachable(f"broker {self._broker}: {reason}")
 
 
 def publish(channel: Channel, message: Outgoing) -> None:
