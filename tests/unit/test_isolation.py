@@ -114,6 +114,24 @@ def test_a_lost_connection_forgets_what_waits_and_a_running_suspect_still_runs_a
     assert bench.started[2:] == ["other", "new"]
 
 
+def test_a_run_that_ends_in_another_thread_meanwhile_does_not_stop_the_isolation(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ChangedOnce(set[Run]):
+        failures = 1
+
+        def __iter__(self) -> Iterator[Run]:
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError("Set changed size during iteration")
+            return super().__iter__()
+
+    monkeypatch.setattr(state, "reserved_requests", ChangedOnce())
+    bench.arrive("suspect", suspect=True)
+    bench.pass_time()
+    assert bench.started == ["suspect"]
+
+
 def test_a_first_redelivery_proves_nothing_and_a_second_one_makes_a_suspect() -> None:
     came = replace(delivery(), redelivered=True)
     counts = [replace(came, headers={"x-delivery-count": count}) for count in (1, 2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from celery.worker import state
@@ -66,7 +67,7 @@ class Isolation:
             if self._suspect is None:
                 return
             waiting = {id(run) for run in (*self._kept, None if self._runs_alone else self._suspect)}
-            others_run = any(id(run) not in waiting for run in state.reserved_requests)
+            others_run = any(id(run) not in waiting for run in _reserved())
             if not others_run and not self._runs_alone:
                 self._runs_alone = True
                 self._start(self._suspect)
@@ -77,3 +78,10 @@ class Isolation:
                     self.offer(run)
             if self._suspect is not None:
                 self._call_after(_LOOK_EVERY, self._proceed)
+
+
+def _reserved() -> list[Any]:
+    """Return the requests of this worker. A pool's thread may end one meanwhile, and Python then refuses to iterate."""
+    while True:
+        with suppress(RuntimeError):
+            return list(state.reserved_requests)
