@@ -303,7 +303,7 @@ REJECTED = {"queue": "q", "reason": "rejected"}
     [
         ([{**REJECTED, "count": 3}, {"queue": "q", "reason": "expired", "count": 9}, {**REJECTED, "queue": "x"}], 3),
         ([REJECTED] * 4, 4),
-        ([{**REJECTED, "count": "7"}, {**REJECTED, "count": -5}, {**REJECTED, "count": True}], 0),
+        ([{**REJECTED, "count": "7"}, {**REJECTED, "count": -5}, {**REJECTED, "count": True}], 9),
         ([{**REJECTED, "count": None}, "no entry", 7], 1),
     ],
 )

@@ -98,17 +98,10 @@ class XDeath(Policy):
     def attempts(self, delivery: Delivery) -> int:
         """Return the failures that `x-death` counts for this queue, plus those before a postponement.
 
-        RabbitMQ keeps one entry for each queue and reason, with a `count`. Very old brokers add an entry for each death
-        and no `count`.
+        RabbitMQ keeps one entry for each queue and reason, with a `count`. An entry without one counts once.
         """
-        attempts = whole_number(delivery.headers, ATTEMPTS, default=0)
-        for entry in self._failures(delivery):
-            count = entry.get("count")
-            if count is None:
-                attempts += 1
-            elif isinstance(count, int) and not isinstance(count, bool):
-                attempts += max(0, count)
-        return attempts
+        counts = (whole_number(entry, "count", default=1) for entry in self._failures(delivery))
+        return whole_number(delivery.headers, ATTEMPTS, default=0) + sum(counts)
 
     def retries(self, delivery: Delivery) -> int:
         """Return `retry_max`."""

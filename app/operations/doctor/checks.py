@@ -205,7 +205,7 @@ def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
     found = context.found
     for process, queues, multiplier in worker_prefetches(procfile(), context.celery.worker_prefetch_multiplier):
         longest = max_unacknowledged_seconds(queues, multiplier)
-        limit, source = min(consumer_timeout(found.get(queue), context.settings, context.version) for queue in queues)
+        limit, source = min(consumer_timeout(found.get(queue), context.settings) for queue in queues)
         times = f"{process}: a message is unacknowledged for at most {longest:g} s; the broker waits {limit:g} s"
         if longest < limit:
             yield CheckResult("ok", f"{times} ({source})")

@@ -11,8 +11,8 @@ from app.topology.model import QueueDefinition
 from config.routes import ROUTES, SUBSCRIPTIONS, art_routes
 from config.settings import Settings
 
-#: Seconds: RabbitMQ's default since 3.8.17, and that of 3.8.15 and 3.8.16.
-_DEFAULT, _EARLY_DEFAULT = 1_800.0, 900.0
+#: Seconds: RabbitMQ's default.
+_DEFAULT = 1_800.0
 
 REMEDY = "raise consumer_timeout in rabbitmq.conf, or lower the time limits"
 
@@ -45,7 +45,7 @@ def max_time_limit(queue: str) -> int:
     return max([route.time_limit for route in (*ROUTES, *SUBSCRIPTIONS) if route.queue == queue] or art, default=0)
 
 
-def consumer_timeout(queue: QueueDefinition | None, settings: Settings, version: tuple[int, ...]) -> tuple[float, str]:
+def consumer_timeout(queue: QueueDefinition | None, settings: Settings) -> tuple[float, str]:
     """Return how many seconds the broker waits for an acknowledgement of a queue's consumers, and the source."""
     own = queue.option("consumer-timeout") if queue else None
     if queue and own is not None:
@@ -55,5 +55,4 @@ def consumer_timeout(queue: QueueDefinition | None, settings: Settings, version:
         text = file.read_text() if file.exists() else ""
         configured = re.search(r"^consumer_timeout *= *(\d+)", text, re.MULTILINE)
         return float(configured[1]) / 1_000 if configured else _DEFAULT, "as the private broker is configured"
-    default = _EARLY_DEFAULT if (3, 8, 15) <= version < (3, 8, 17) else _DEFAULT
-    return default, "assumed: RabbitMQ's default, because a client cannot read rabbitmq.conf"
+    return _DEFAULT, "assumed: RabbitMQ's default, because a client cannot read rabbitmq.conf"
