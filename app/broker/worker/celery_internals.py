@@ -189,19 +189,6 @@ def start_in_free_process(controller: Any, request: Any) -> None:
     controller._process_task(request)
 
 
-def on_readable(hub: Any, descriptor: int, callback: Callable[[], None]) -> None:
-    """Call a function when a file descriptor can be read. After a reconnection, Celery's hub has forgotten it."""
-    hub.add_reader(descriptor, callback)
-
-
-def at_end_of_turn(hub: Any, callback: Callable[[], None]) -> None:
-    """Call a function at the end of every turn of the event loop, before it waits: once, however often it is added.
-
-    `Hub.call_soon` runs its callback in the next turn, and that one may wait for a second first.
-    """
-    hub.on_tick.add(callback)
-
-
 #: The steps of Celery's consumer except the one that declares 28 `celery_delayed_*` queues wherever it finds a quorum
 #: queue. Every delay of this package has a queue of its own, and no setting turns the step off.
 STEPS_WITHOUT_DELAYED_DELIVERY = tuple(

@@ -38,7 +38,7 @@ from ..policies.delays import DEAD_LETTER
 from ..policies.registry import RetryPolicies
 from ..publishing import get_publisher
 from .carry_out import Disposition, return_time
-from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, at_end_of_turn, guard_start, on_readable
+from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, guard_start
 from .dispatcher import Dispatcher, prefetch_counts
 from .failures import FailureHandler, Original, failure_of
 from .install import broker_url
@@ -175,7 +175,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         run_task: Handler = super().create_task_handler(*args, **kwargs)
         if self.hub is not None:
             self._loop_thread = self._failures.loop_thread = threading.get_ident()
-            at_end_of_turn(self.hub, self._failures.flush)
+            # `Hub.call_soon` runs its callback in the next turn, and that one may wait for a second first.
+            self.hub.on_tick.add(self._failures.flush)
             if isinstance(self.pool, TaskPool):
                 self._prefetch_for_groups()
 
@@ -211,7 +212,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Hand messages to the pool in groups, and consume enough of their queues for that."""
         self._dispatcher = self._dispatcher or Dispatcher(self.pool, self.controller, self._cannot_run)
         if self.pool.early_results:
-            on_readable(self.hub, self.pool.early_results.reader, self._dispatcher.read_early_results)
+            # After a reconnection, the hub has forgotten it.
+            self.hub.add_reader(self.pool.early_results.reader, self._dispatcher.read_early_results)
             self.pool.while_joining = self._dispatcher.read_early_results
         self.task_consumer.usual_prefetch = self.initial_prefetch_count
         self.task_consumer.prefetch = prefetch_counts(self.app, self.pool.num_processes)
