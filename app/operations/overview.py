@@ -168,7 +168,7 @@ class Overview:
         total = sets.depth()
         if total > _MAX_LETTERS:
             return DeadHistory(total, (), None)
-        for letter in sets.iter_letters():
+        for letter in sets.iter_summaries():
             at = letter.failed_at
             if at is not None:
                 oldest = at if oldest is None else min(oldest, at)
