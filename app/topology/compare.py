@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from app.broker.outcomes import OUTCOMES
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
-from app.topology.queues import queries_exchange
 from app.topology.routing import lost_keys
-from config.routes import searcher_of
 
 #: `error`: a message can be lost, or a queue is not served. `note`: worth knowing, and nothing is lost.
 Severity = Literal["error", "note"]
@@ -21,9 +18,6 @@ APPLY = "perennial topology apply"
 
 #: The remedy for queues of a node that is down.
 _START_NODE = "start the node; never delete the queue to declare it elsewhere, as its messages are on that node"
-
-#: Names of delay queues: namespace and milliseconds.
-_DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
 
 #: Names of the further queues of a dead set, which are declared when it is long.
 _OF_DEAD_SET = re.compile(r"(.+)\.(shard\.\d+|index)")
@@ -46,7 +40,7 @@ class TopologyFinding:
 
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
-    """Return the findings: what is missing or different, then what loses messages, then what is superfluous."""
+    """Return the findings: what is missing or different, then what loses messages, then what is down."""
     # RabbitMQ does not show the bindings of queues whose node is down.
     waiting = {name for name, queue in found.queues.items() if queue.replicas.members and not queue.replicas.online}
     found = replace(found, bindings=found.bindings | {each for each in ours.bindings if each.destination in waiting})
@@ -56,8 +50,7 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
         for setting, consequence, remedy in harmful_settings(found.queues[name]):
             problem = f"{setting} {consequence}"
             findings.append(TopologyFinding(subject=f"queue {name}", problem=problem, remedy=remedy))
-    findings += _unavailable(ours, found)
-    return [*findings, *_extra_bindings(ours, found)]
+    return [*findings, *_unavailable(ours, found)]
 
 
 def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
@@ -126,19 +119,20 @@ def _declared_arguments(declared: ExchangeDefinition | QueueDefinition) -> dict[
 
 
 def _unbound_targets(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
-    """Yield a finding for each dead-letter or alternate exchange that is missing or routes messages nowhere."""
-    for name, queue in found.queues.items():
+    """Yield a finding for each dead-letter or alternate exchange of the code that is missing or routes nowhere."""
+    for queue in (found.queues[name] for name in ours.queues if name in found.queues):
         target = queue.dead_letter_exchange
         if target and target not in found.exchanges:
             problem = f"dead-letters to exchange {target}, which does not exist: RabbitMQ drops these messages"
         elif keys := lost_keys(found, queue):
-            exchange_name = target or "the default exchange"
-            problem = f"dead-letters to {exchange_name}, where nothing is bound for {', '.join(keys)}"
+            problem = (
+                f"dead-letters to {target or 'the default exchange'}, where nothing is bound for {', '.join(keys)}"
+            )
         else:
             continue
-        yield _unbound(f"queue {name}", problem, name, target, is_ours=name in ours.queues)
+        yield TopologyFinding(subject=f"queue {queue.name}", problem=problem, remedy=APPLY)
     sources = {binding.source for binding in found.bindings}
-    for name, exchange in found.exchanges.items():
+    for exchange in (found.exchanges[name] for name in ours.exchanges if name in found.exchanges):
         alternate = exchange.alternate
         if alternate and alternate not in found.exchanges:
             problem = f"alternate exchange {alternate} does not exist: RabbitMQ drops unroutable messages"
@@ -146,12 +140,7 @@ def _unbound_targets(ours: Topology, found: Topology) -> Iterator[TopologyFindin
             problem = f"nothing is bound to its alternate exchange {alternate}: RabbitMQ drops unroutable messages"
         else:
             continue
-        yield _unbound(f"exchange {name}", problem, name, alternate, is_ours=name in ours.exchanges)
-
-
-def _unbound(subject: str, problem: str, name: str, target: str | None, *, is_ours: bool) -> TopologyFinding:
-    remedy = APPLY if is_ours else f"declare and bind {target}, or ask the owner of {name}"
-    return TopologyFinding(severity="error" if is_ours else "note", subject=subject, problem=problem, remedy=remedy)
+        yield TopologyFinding(subject=f"exchange {exchange.name}", problem=problem, remedy=APPLY)
 
 
 def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
@@ -169,33 +158,6 @@ def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
         else:
             continue
         yield TopologyFinding(severity=severity, subject=f"queue {name}", problem=problem, remedy=_START_NODE)
-
-
-def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
-    """Yield a note on each foreign binding that changes what reaches our queues, or copies what leaves our exchanges.
-
-    Anyone may bind a queue to a topic exchange, so subscribers are no finding.
-    """
-    for binding in sorted(found.bindings - ours.bindings):
-        source = ours.exchanges.get(binding.source)
-        copies = source is not None and source.type != "topic"
-        of_delay_queue = binding.source == binding.destination and _DELAY_QUEUE.fullmatch(binding.source)
-        # Searchers and canaries declare their queues themselves.
-        of_searcher = binding.source == queries_exchange.name and searcher_of(binding.key)
-        is_own = (of_searcher or binding.source == OUTCOMES.name) and binding.destination == binding.key
-        if of_delay_queue or (is_own and not binding.to_exchange):
-            continue
-        if not (copies or binding.destination in ours.queues):
-            continue
-        kind = "exchange" if binding.to_exchange else "queue"
-        key = f" routing_key={binding.key}" if binding.key else ""
-        yield TopologyFinding(
-            severity="note",
-            subject=_subject(binding),
-            problem="a binding that the code does not declare: it brings more messages, or copies them",
-            remedy=f"if nobody needs it: rabbitmqadmin delete binding source={binding.source} "
-            f"destination_type={kind} destination={binding.destination}{key}",
-        )
 
 
 def _subject(binding: Binding) -> str:

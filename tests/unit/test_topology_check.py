@@ -115,13 +115,13 @@ def test_an_exchange_of_another_type_names_the_foreign_bindings() -> None:
     assert finding.remedy.endswith("theirs")
 
 
-def test_a_missing_or_unbound_dead_letter_target_is_an_error_only_for_our_queues() -> None:
+def test_a_missing_or_unbound_dead_letter_target_is_an_error_of_our_queues_only() -> None:
     unbound = plus(OURS, drop=[Binding("site.dead", "site.dead", "")])
     errors = {finding.subject for finding in compare(OURS, unbound) if "dead-letters to site.dead" in finding.problem}
     assert errors == {f"queue site.{name}" for name in ("index", "crawl", "page", "timer", "pack")}
     assert ("error", "exchange site") in severities(OURS, unbound)  # Its alternate exchange.
     theirs = plus(OURS, waiting("theirs", "nowhere"), waiting("bound", "x"), ExchangeDefinition("x", "direct"))
-    assert severities(OURS, theirs) == [("note", "queue theirs"), ("note", "queue bound")]
+    assert compare(OURS, theirs) == []
 
 
 def test_unbound_dead_letter_keys_are_found_from_the_bindings_of_the_queue() -> None:
@@ -202,16 +202,9 @@ def test_delay_queues_of_former_settings_and_their_bindings_are_no_finding() -> 
     assert compare(OURS, both) == []
 
 
-def test_a_foreign_binding_is_a_note_but_a_subscriber_of_events_is_not() -> None:
-    subscribed = plus(OURS, QueueDefinition("s"), bindings=[Binding("perennial.events", "s", "update")])
-    assert compare(OURS, subscribed) == []
-    tapped = plus(
-        OURS, QueueDefinition("s"), bindings=[Binding("site", "s", "index"), Binding("amq.topic", "site.index", "x")]
-    )
-    assert severities(OURS, tapped) == [
-        ("note", "binding amq.topic -> site.index [x]"),
-        ("note", "binding site -> s [index]"),
-    ]
+def test_the_bindings_of_others_are_no_finding() -> None:
+    theirs = ("perennial.events", "s", "update"), ("site", "s", "index"), ("amq.topic", "site.index", "x")
+    assert compare(OURS, plus(OURS, QueueDefinition("s"), bindings=[Binding(*each) for each in theirs])) == []
 
 
 def test_the_last_prefetched_message_waits_for_the_others() -> None:
