@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import click
 import typer
@@ -149,11 +149,8 @@ def replay(
 ) -> None:
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
     ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
-    with output.progress(ids) as on_progress:
-        order = LetterOrder(verb="replay", budget=budget, rate=rate, canary=wait if canary else None, again=again)
-        subject = _subject(filters, idents)
-        result = act_on_letters(operations(), order, ids, subject=subject, why=why, on_progress=on_progress)
-    output.exit_with_result(result, "replayed", as_json=as_json)
+    order = LetterOrder(verb="replay", budget=budget, rate=rate, canary=wait if canary else None, again=again)
+    _carry_out(order, ids, subject=_subject(filters, idents), why=why, as_json=as_json)
 
 
 @cli.command()
@@ -175,13 +172,8 @@ def drop(
     if ids and not yes:
         plan = " and ".join(f"{len(set_ids):,} of {name}" for name, set_ids in ids.items())
         confirm(f"Drop {plan}? They are exported first")
-    with output.progress(ids) as on_progress:
-        order, subject = LetterOrder(verb="drop"), _subject(filters, idents)
-        result = act_on_letters(
-            operations(), order, ids, subject=subject, why=why, export=path, on_progress=on_progress
-        )
-    details = {"file": str(path)} if result.done else {}
-    output.exit_with_result(result, "dropped", as_json=as_json, **details)
+    order, subject = LetterOrder(verb="drop"), _subject(filters, idents)
+    _carry_out(order, ids, subject=subject, why=why, as_json=as_json, export=path)
 
 
 @cli.command()
@@ -249,7 +241,7 @@ def edit(
     order = LetterOrder(verb="edit", budget=budget, again=again, body=body, content_type=content_type or None)
     if queue or exchange or key:
         order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
-    _carry_out(order, {letter.set: [letter.id]}, why=why, as_json=as_json)
+    _carry_out(order, {letter.set: [letter.id]}, subject=letter.id, why=why, as_json=as_json)
 
 
 @cli.command()
@@ -267,7 +259,9 @@ def redirect(
     ops = operations()
     order = LetterOrder(verb="redirect", budget=budget, again=again)
     order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
-    _carry_out(order, ops.dead_sets.choose(idents), why=why, as_json=as_json)
+    ids = ops.dead_sets.choose(idents)
+    subject = ", ".join(ident for listed in ids.values() for ident in listed)
+    _carry_out(order, ids, subject=subject, why=why, as_json=as_json)
 
 
 @cli.command()
@@ -345,8 +339,14 @@ def _new_arguments(letter: DeadLetter) -> str:
     return text
 
 
-def _carry_out(order: LetterOrder, ids: IdsBySet, *, why: str, as_json: bool) -> None:
-    subject = ", ".join(ident for listed in ids.values() for ident in listed)
+def _carry_out(
+    order: LetterOrder, ids: IdsBySet, *, subject: str, why: str, as_json: bool, export: Path | None = None
+) -> NoReturn:
+    """Carry an order out at once, print its result and exit; dropped letters are appended to `export`."""
     with output.progress(ids) as on_progress:
-        result = act_on_letters(operations(), order, ids, subject=subject, why=why, on_progress=on_progress)
-    output.exit_with_result(result, "replayed" if order.verb == "edit" else DONE[order.verb], as_json=as_json)
+        result = act_on_letters(
+            operations(), order, ids, subject=subject, why=why, export=export, on_progress=on_progress
+        )
+    details = {"file": str(export)} if export and result.done else {}
+    verb = "replayed" if order.verb == "edit" else DONE[order.verb]
+    output.exit_with_result(result, verb, as_json=as_json, **details)
