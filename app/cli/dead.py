@@ -193,8 +193,13 @@ def export(
         return
     try:
         path.touch(mode=0o600, exist_ok=False)
-        with path.open("w") as file:
-            file.writelines(lines)
+        try:
+            with path.open("w") as file:
+                file.writelines(lines)
+        except BaseException:
+            # A part of the letters must not pass for all of them.
+            path.unlink()
+            raise
     except OSError as error:
         raise ApplicationError(f"{path}: {error.strerror}") from error
 

@@ -34,6 +34,8 @@ def explained(error: BaseException) -> tuple[int, list[str]] | None:
         return 2, [f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True)]
     if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)):
         return 1, [unreachable_text("Redis", error, get_settings())]
+    if isinstance(error, redis.exceptions.RedisError):
+        return 1, [f"Redis refuses: {error}. Check REDIS_URL, and the log of Redis"]
     if isinstance(error, PublishFailed) and isinstance(error.__cause__, ConnectionError):
         return 1, [unreachable_text("RabbitMQ", error, get_settings())]
     # A search client tries again, and then reports what failed as the cause.

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, RedisError
 from typer.testing import CliRunner
 
 from app.broker.errors import BrokerUnreachable
@@ -95,3 +96,18 @@ def test_a_broker_that_refuses_the_account_is_not_said_to_be_away() -> None:
         1,
         [f"RabbitMQ refuses the account: {refusal}. Check user, password and permissions of BROKER_URL"],
     )
+
+
+@pytest.mark.parametrize("kind", [OutOfMemoryError, ReadOnlyError, NoPermissionError])
+def test_what_redis_refuses_is_one_line_and_no_traceback(kind: type[RedisError]) -> None:
+    assert explained(kind("refused")) == (1, ["Redis refuses: refused. Check REDIS_URL, and the log of Redis"])
+
+
+def test_an_export_that_fails_leaves_no_file_that_could_pass_for_one(tmp_path: Path) -> None:
+    file = tmp_path / "letters.jsonl"
+    done = perennial("dead", "export", "--output", str(file), BROKER_URL="amqp://127.0.0.1:1//")
+    assert (done.returncode, file.exists()) == (1, False)
+    file.write_text("kept")
+    done = perennial("dead", "export", "--output", str(file), BROKER_URL="amqp://127.0.0.1:1//")
+    assert (done.returncode, done.stderr) == (1, f"perennial: {file}: File exists\n")
+    assert file.read_text() == "kept"
