@@ -258,10 +258,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         message.delivery_info["queue"] = message.delivery_info["consumer_tag"]
         self._fail(message, Undecodable(str(exc)))
 
-    def on_unknown_message(self, body: Any, message: Any) -> None:
-        """Spend the budget of a message that is neither a task's nor an envelope."""
-        self._fail(message, Undecodable(f"neither a task's message nor an envelope: {body!r:.100}"))
-
     def on_unknown_task(self, _body: Any, message: Any, _exc: Exception) -> None:
         """Spend the budget of a message for a task that this release does not have."""
         self._fail(message, UnknownType(f"task {message.headers.get('task')!r} is not registered"))
