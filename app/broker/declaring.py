@@ -11,6 +11,8 @@ from amqp import spec
 from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
 from kombu import Queue
 
+from .errors import QueueUnavailable
+
 #: RabbitMQ's text for a classic queue whose node is down. The queue and its messages return with the node.
 _NODE_DOWN = re.compile(r"home node '?([^' ]+)'? of durable queue .* is down or inaccessible")
 
@@ -60,6 +62,24 @@ def declare_queues(
             channel = connection.channel()
     channel.close()
     return refusals
+
+
+def message_count(channel: Any, queue: str) -> int | None:
+    """Return the number of ready messages of a queue, None where it does not exist.
+
+    Raises QueueUnavailable for a queue whose node is down: it is not empty.
+    """
+    try:
+        return int(channel.queue_declare(queue, passive=True).message_count)
+    except NotFound as error:
+        require_missing(queue, error)
+        return None
+
+
+def require_missing(queue: str, error: NotFound) -> None:
+    """Raise QueueUnavailable if an error is about a queue that exists, on a node that is down."""
+    if node := node_down(error):
+        raise QueueUnavailable(f"queue {queue}: its node {node} is down; its messages return with it") from error
 
 
 def node_down(error: BaseException) -> str:

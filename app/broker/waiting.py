@@ -9,13 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amqp.exceptions import NotFound
-
 from .connection import connected
 from .dead_letters.letters import LetterIds
-from .declaring import node_down
+from .declaring import message_count
 from .delivery import Delivery
-from .errors import QueueUnavailable
 from .failure import Failure
 from .headers import unacknowledged
 from .outgoing import Outgoing
@@ -156,13 +153,7 @@ def _reading(broker: str, queue: str) -> Iterator[tuple[Any, int]]:
     """Yield a channel and the number of ready messages. The broker requeues afterwards what was not acknowledged."""
     with connected(broker) as connection:
         channel = connection.channel()
-        try:
-            depth = int(channel.queue_declare(queue, passive=True).message_count)
-        except NotFound as error:
-            if node := node_down(error):
-                raise QueueUnavailable(f"queue {queue}: its node {node} is down") from error
-            depth = 0
-        yield channel, depth
+        yield channel, message_count(channel, queue) or 0
         # The broker's answer means that it handled all acknowledgements and requeued the rest.
         connection.connection.close()
 

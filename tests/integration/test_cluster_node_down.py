@@ -82,7 +82,7 @@ def test_a_queue_with_a_missing_member_takes_messages_and_a_waiting_one_is_an_er
 
 
 def test_a_dead_set_on_the_node_is_unavailable_and_not_empty(settings: Settings) -> None:
-    with pytest.raises(QueueUnavailable, match="the letters return with it"):
+    with pytest.raises(QueueUnavailable, match="its messages return with it"):
         dead_sets(settings).only("site.dead").letters()
 
 

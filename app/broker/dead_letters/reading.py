@@ -12,9 +12,9 @@ from amqp.exceptions import AccessRefused, NotFound, ResourceLocked
 from kombu import Queue
 
 from ..connection import CONNECTION_ERRORS, connected
-from ..declaring import node_down
+from ..declaring import message_count, require_missing
 from ..delivery import Delivery
-from ..errors import DeadSetBusy, QueueUnavailable
+from ..errors import DeadSetBusy
 from .letters import DeadLetter, LetterIds
 from .moved import as_before_move
 
@@ -102,12 +102,8 @@ class DeadSetLease:
 
     def count(self, queue: str) -> int | None:
         """Return the number of messages in a queue of the set, None where it does not exist."""
-        try:
-            with self._connection.channel() as channel:
-                return int(channel.queue_declare(queue, passive=True).message_count)
-        except NotFound as error:
-            _require_missing(queue, error)
-            return None
+        with self._connection.channel() as channel:
+            return message_count(channel, queue)
 
     def declare(self, queue: Queue) -> None:
         """Declare a queue of the set."""
@@ -138,7 +134,7 @@ class DeadSetLease:
             try:
                 granted = _granted(lambda: channel.basic_consume(queue, callback=lambda _message: None, exclusive=True))
             except NotFound as error:
-                _require_missing(queue, error)
+                require_missing(queue, error)
             connection.connection.close()
             return granted
 
@@ -160,11 +156,7 @@ class DeadSetReader:
 
     def start(self, first: int, window: int) -> None:
         """Count, then consume at most `first` messages. A queue that does not exist has none."""
-        try:
-            self.total = self._message_count()
-        except NotFound as error:
-            _require_missing(self._queue, error)
-            return
+        self.total = message_count(self._channel, self._queue) or 0
         self.depth = min(self.total, first)
         if self.depth:
             self._channel.basic_qos(0, min(self.depth, window), False)
@@ -195,19 +187,10 @@ class DeadSetReader:
                 self._connection.drain_events(timeout=_MESSAGE_TIMEOUT)
             except TimeoutError:
                 # The messages expired, or another consumer took them after the count.
-                if not self._message_count() and not self._message_count() and not self._arrived:
+                if not any(message_count(self._channel, self._queue) for _ in range(2)) and not self._arrived:
                     return None
         message = self._channel.message_to_python(self._arrived.popleft())
         return as_before_move(Delivery.of(message, self._set_name)), message.delivery_tag
-
-    def _message_count(self) -> int:
-        return int(self._channel.queue_declare(self._queue, passive=True).message_count)
-
-
-def _require_missing(queue: str, error: NotFound) -> None:
-    """Raise QueueUnavailable unless a queue does not exist: one whose node is down is not empty."""
-    if node := node_down(error):
-        raise QueueUnavailable(f"dead set {queue}: its node {node} is down; the letters return with it") from error
 
 
 def _granted(request: Callable[[], object]) -> bool:
