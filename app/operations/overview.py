@@ -172,7 +172,8 @@ class Overview:
             at = letter.failed_at
             if at is not None:
                 oldest = at if oldest is None else min(oldest, at)
-                hours[int((now - at) // 3_600)] += 1
+                # The clock of a worker may be ahead of this one.
+                hours[int(max(0.0, now - at) // 3_600)] += 1
         return DeadHistory(total, [hours[_HOURS - 1 - hour] for hour in range(_HOURS)], oldest)
 
     def _run_checks(self) -> Sequence[CheckResult]:

@@ -110,6 +110,18 @@ def test_dead_letters_overdue_timers_and_missing_queues_are_findings(
     assert HOSTILE not in client.get("/ops").text
 
 
+def test_a_letter_of_a_worker_whose_clock_is_ahead_died_in_the_present_hour(
+    operable: Settings, publisher: Publisher
+) -> None:
+    now = time.time()
+    for failed_at in (now + 60, now - 60, now - 5_000):
+        headers = {"perennial-reason": "exception", "perennial-failed-at": failed_at}
+        publisher.publish([Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}", headers=headers)])
+    dead = Overview(operable, routes=ScriptedSearchClient([]).routes).dead.read(time.monotonic() + 60).value
+    assert dead
+    assert (dead.total, list(dead.counts[-2:])) == (3, [1, 2])
+
+
 def test_queues_that_workers_do_not_consume_while_the_store_is_away_need_no_worker(
     operable: Settings, client: httpx.Client, publisher: Publisher, redis: Redis
 ) -> None:
