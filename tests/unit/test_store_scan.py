@@ -28,8 +28,8 @@ def test_invalid_domains_count_as_deleted_and_do_not_stop_a_scan(tmp_path: Path)
 def finished(store: ObjectStore, *, domains: Collection[str] = ()) -> ScanResult:
     """Scan a whole store as the orchestrator does."""
     scan = StoreScan(lambda: store)
-    scan.start(frozenset(domains), whole=True, now=0.0)
-    result = eventually(lambda: scan.result(now=0.0), "the scan is finished")
+    scan.start(frozenset(domains), whole=True)
+    result = eventually(lambda: scan.result(), "the scan is finished")
     assert result is not None
     return result
 

@@ -12,8 +12,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds that searchers have at least to report again after the connection to the broker was lost.
 GRACE = 15.0
-#: Removed searchers whose last sequence number is kept.
-_REMEMBERED = 1_000
 
 
 class SearcherRegistry:
@@ -153,6 +151,3 @@ class SearcherRegistry:
             if searcher_id not in self.records:
                 self._seqs.pop(searcher_id, None)
         self._requested_at = {each: at for each, at in self._requested_at.items() if now - at < self.patience}
-        removed = [searcher_id for searcher_id in self._seqs if searcher_id not in self.records]
-        for searcher_id in removed[:-_REMEMBERED]:
-            del self._seqs[searcher_id]

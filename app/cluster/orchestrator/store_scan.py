@@ -25,8 +25,6 @@ UNCLEAR_CHECK_INTERVAL: Final = 1.0
 UNCLEAR_RESCAN_INTERVAL: Final = 10.0
 #: Seconds before a failed scan is repeated: after the first failure, and at most. Each failure doubles them.
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
-#: Seconds after which a scan of some domains is logged as slow. The store's own time limits end it.
-_SLOW: Final = 10.0
 
 
 def pack_of(manifest: Manifest) -> Pack:
@@ -69,18 +67,16 @@ class StoreScan:
         #: When the next scan may start: after a failed one it is repeated with backoff.
         self.due_at = 0.0
         self._backoff = _FIRST_BACKOFF
-        self._slow_at = float("inf")
 
     @property
     def is_running(self) -> bool:
         """Whether a scan was started whose result was not collected yet."""
         return self._thread is not None
 
-    def start(self, domains: frozenset[str], *, whole: bool, now: float) -> None:
+    def start(self, domains: frozenset[str], *, whole: bool) -> None:
         """Scan these domains; with `whole`, list all packs and then read the domains that the listing lacks."""
         self.domains = domains
         self._outdated.clear()
-        self._slow_at = float("inf") if whole else now + _SLOW
         self._thread = threading.Thread(target=self._run, args=(domains, whole), name="store-scan", daemon=True)
         self._thread.start()
 
@@ -88,12 +84,9 @@ class StoreScan:
         """Discard the running scan's result for domains that are read again from now on."""
         self._outdated.update(domains)
 
-    def result(self, *, now: float) -> ScanResult | None:
+    def result(self) -> ScanResult | None:
         """Return the result of a finished scan once, or None."""
         if self._thread is None or self._thread.is_alive():
-            if now >= self._slow_at:
-                self._slow_at = float("inf")
-                log.warning("Read of announced packs takes more than %g s: the store answers slowly", _SLOW)
             return None
         self._thread = None
         packs = tuple(pack for pack in self._result.packs if pack.domain not in self._outdated)
@@ -169,7 +162,7 @@ class ScanSchedule:
         `domains` returns those of all known packs.
         """
         for scan in (self._whole, self._named):
-            result = scan.result(now=now)
+            result = scan.result()
             if result is None:
                 continue
             believed = None if result.error else self._check(result, domains())
@@ -188,12 +181,12 @@ class ScanSchedule:
         if self._named.is_running:
             return
         if now >= self._whole.due_at and not self._whole.is_running:
-            self._whole.start(domains() | unclear(), whole=True, now=now)
+            self._whole.start(domains() | unclear(), whole=True)
         if self.is_complete and now >= self._check_at:
             found = unclear()
             self._requested |= found
             self._check_at = now + (UNCLEAR_RESCAN_INTERVAL if found else UNCLEAR_CHECK_INTERVAL)
         if self._requested and now >= self._named.due_at:
             self._whole.discard(self._requested)
-            self._named.start(frozenset(self._requested), whole=False, now=now)
+            self._named.start(frozenset(self._requested), whole=False)
             self._requested.clear()
