@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from config.routes import INDEX, POLICY_OF_QUEUE, ROUTE_BY_TASK, ROUTE_BY_TYPE, ROUTES, SITE, SUBSCRIPTIONS
+from config.routes import (
+    INDEX,
+    POLICY_OF_QUEUE,
+    PREFETCH_MULTIPLIER,
+    ROUTE_BY_TASK,
+    ROUTE_BY_TYPE,
+    ROUTES,
+    SITE,
+    SUBSCRIPTIONS,
+)
 from config.settings import get_settings
 
 _settings = get_settings()
@@ -44,8 +53,7 @@ task_default_exchange = SITE
 
 # app/broker/worker/install.py sets when messages are acknowledged.
 # Quorum queues support prefetch per consumer only.
-# Enough per pool process and queue to hide a round trip, no more.
-worker_prefetch_multiplier = 3
+worker_prefetch_multiplier = PREFETCH_MULTIPLIER
 worker_concurrency = _settings.worker_concurrency
 worker_detect_quorum_queues = True
 

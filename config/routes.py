@@ -14,6 +14,9 @@ TIMER, TICK, PACK = "site.timer", "site.tick", "site.pack"
 #: Queues whose messages wait while the store is unavailable. A crawl waits, too, to keep unindexed pages few.
 STORE_QUEUES = (INDEX, CRAWL, PAGE, PACK)
 
+#: Messages that a worker prefetches for each pool process and queue: enough to hide a round trip, no more.
+PREFETCH_MULTIPLIER = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Route:

@@ -117,7 +117,7 @@ class Overview:
         self.processes = Part("processes", self._read_processes, every=_QUICK)
         self.workers = Part("workers", self._read_workers, every=_QUICK)
         self.breakers = Part("breakers", lambda: breaker_states(settings), every=_QUICK)
-        self.checks = Part("checks", self._run_checks, every=_CHECKS)
+        self.checks = Part("checks", lambda: list(run_checks(settings)), every=_CHECKS)
 
     def read(self, *, patience: float = PATIENCE) -> Snapshot:
         """Return all parts, after at most `patience` seconds. Of those that take longer, the last values are taken."""
@@ -175,12 +175,6 @@ class Overview:
                 # The clock of a worker may be ahead of this one.
                 hours[int(max(0.0, now - at) // 3_600)] += 1
         return DeadHistory(total, [hours[_HOURS - 1 - hour] for hour in range(_HOURS)], oldest)
-
-    def _run_checks(self) -> Sequence[CheckResult]:
-        # Importing app.celery reads the settings of the environment, which the tests of these pages do not have.
-        from app.celery import app
-
-        return list(run_checks(self._settings, app.conf))
 
     def _read_processes(self) -> Processes:
         folder, now = self._settings.heartbeat_dir, time.time()

@@ -17,7 +17,6 @@ from amqp.exceptions import MessageNacked
 from app.broker.errors import PublishFailed
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.celery import app
 from app.operations.doctor.checks import run_checks
 from config.settings import Settings
 from tests.servers.site import Answer, Request, Site, Wire, in_letters, page
@@ -162,7 +161,7 @@ def test_behind_a_load_balancer_a_crawl_goes_on_when_a_node_is_killed(
         before = len(site.requests)
         assert before < PAGES, "the crawl was over before"
         eventually(lambda: len(site.requests) > before + BEFORE, "pages are fetched meanwhile", seconds=DEADLINE)
-        texts = {each.text for each in run_checks(settings, app.conf) if each.status == "problem"}
+        texts = {each.text for each in run_checks(settings) if each.status == "problem"}
         assert f"1 of 3 nodes are down: {cluster.node_name(1)}; start them again" in texts
         cluster.start(1)
         assert crew.system.packed(site.domain, seconds=300).pages == PAGES + 1

@@ -14,7 +14,6 @@ from pydantic import SecretStr
 from redis import Redis
 from typer.testing import CliRunner
 
-from app.celery import app
 from app.cli.main import cli
 from app.coverart import event_table
 from app.coverart.event_state import ReaderStatus, event_queue_state
@@ -110,7 +109,7 @@ def test_the_state_names_a_dead_reader_old_events_events_that_no_archive_serves_
 def test_a_database_that_does_not_answer_is_a_problem(desk: Desk) -> None:
     away = SecretStr("postgresql://127.0.0.1:1/away")
     settings = desk.ops.settings.model_copy(update={"musicbrainz_url": away, "event_queue_url": away})
-    found = {result.check: result for result in run_checks(settings, app.conf)}
+    found = {result.check: result for result in run_checks(settings)}
     for check in ("MusicBrainz", "event queue"):
         assert found[check].status == "problem"
         assert "127.0.0.1" in found[check].text

@@ -13,7 +13,6 @@ from app.broker.declaring import declare_queues, node_down
 from app.broker.errors import QueueUnavailable, Unroutable
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.celery import app
 from app.messages.dead_sets import dead_sets
 from app.operations.doctor.checks import run_checks
 from app.topology.check import check_topology
@@ -95,7 +94,7 @@ def test_check_and_doctor_name_the_waiting_queues_and_the_missing_members(
     assert all(problem.startswith(f"waits for {cluster.node_name(0)}") for problem in errors.values())
     notes = {finding.subject: finding.problem for finding in report.findings}
     assert notes["queue site.index"].startswith(f"works without its member on {cluster.node_name(0)}")
-    results = {each.text: each.status for each in run_checks(settings, app.conf) if each.check == "cluster"}
+    results = {each.text: each.status for each in run_checks(settings) if each.check == "cluster"}
     assert results[f"1 of 3 nodes are down: {cluster.node_name(0)}; start them again"] == "problem"
     assert any("classic queues wait: " in text and "site.dead" in text for text in results)
 

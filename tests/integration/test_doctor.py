@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from app import private_services
-from app.celery import app
 from app.cli import doctor as command
 from app.cli import site, up
 from app.cluster.protocol import Routes, to_json
@@ -39,28 +37,15 @@ pytestmark = pytest.mark.integration
 EVENTS = "event-art-archive"
 
 
-def celery_with(**changes: Any) -> SimpleNamespace:
-    """Return Celery's configuration, as far as checks read it, with changes."""
-    names = (
-        "task_acks_late",
-        "task_reject_on_worker_lost",
-        "accept_content",
-        "task_create_missing_queues",
-        "worker_consumer",
-        "worker_prefetch_multiplier",
-    )
-    return SimpleNamespace(**{name: getattr(app.conf, name) for name in names} | changes)
-
-
-def results(settings: Settings, celery: Any = app.conf) -> dict[str, list[CheckResult]]:
+def results(settings: Settings) -> dict[str, list[CheckResult]]:
     found: dict[str, list[CheckResult]] = {}
-    for result in run_checks(settings, celery):
+    for result in run_checks(settings):
         found.setdefault(result.check, []).append(result)
     return found
 
 
-def statuses(settings: Settings, celery: Any = app.conf) -> dict[str, set[str]]:
-    return {name: {result.status for result in each} for name, each in results(settings, celery).items()}
+def statuses(settings: Settings) -> dict[str, set[str]]:
+    return {name: {result.status for result in each} for name, each in results(settings).items()}
 
 
 def changed(settings: Settings, **fields: Any) -> Settings:
@@ -101,8 +86,11 @@ def test_classic_queues_are_a_warning(settings: Settings, connection: Any) -> No
     assert [result.status for result in found["waiting"]] == ["ok"]
 
 
-def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(declared: Settings) -> None:
-    found = results(declared, celery_with(worker_prefetch_multiplier=8))["consumer_timeout"]
+def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(
+    declared: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.operations.doctor.consumer_timeout.PREFETCH_MULTIPLIER", 8)
+    found = results(declared)["consumer_timeout"]
     assert {result.text.partition(":")[0]: result.status for result in found} == {
         "worker": "problem",
         "packer": "ok",
@@ -131,14 +119,6 @@ def test_a_short_consumer_timeout_of_a_queue_is_a_problem(declared: Settings, co
         channel.queue_declare("site.pack", durable=True, auto_delete=False, arguments=arguments)
     [packer] = [result for result in results(declared)["consumer_timeout"] if result.text.startswith("packer")]
     assert (packer.status, "60 s (as site.pack or its policy says)" in packer.text) == ("problem", True)
-
-
-def test_settings_of_celery_that_lose_messages_are_problems(declared: Settings) -> None:
-    bad = celery_with(
-        task_acks_late=False, accept_content=["json", "pickle"], worker_consumer="celery.worker.consumer:Consumer"
-    )
-    texts = [result.text for result in results(declared, bad)["workers"]]
-    assert [text.partition(" ")[0] for text in texts] == ["task_acks_late", "worker_consumer", "accept_content"]
 
 
 def test_a_clock_that_differs_by_more_than_two_seconds_is_named_with_its_skew(

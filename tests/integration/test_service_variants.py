@@ -18,7 +18,6 @@ import boto3
 import pytest
 from pydantic import SecretStr
 
-from app.celery import app
 from app.errors import StoreError
 from app.operations.doctor.checks import run_checks
 from app.redis_state.client import get_redis, open_redis
@@ -99,7 +98,7 @@ def assert_works(settings: Settings, folder: Path) -> None:
 
 def problems(settings: Settings) -> str:
     """Return what the doctor says of problems, which must never have a password."""
-    text = "\n".join(each.text for each in run_checks(settings, app.conf) if each.status == "problem")
+    text = "\n".join(each.text for each in run_checks(settings) if each.status == "problem")
     assert PASSWORD not in text
     return text
 

@@ -19,7 +19,6 @@ from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
 from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFailed, MigrationRefused
-from app.celery import app
 from app.cli import topology as command
 from app.coverart.project import COVER_ART
 from app.operations.doctor.checks import run_checks
@@ -364,7 +363,7 @@ def test_a_policy_that_trims_a_dead_set_removes_letters_and_is_an_error_of_check
     eventually(lambda: broker.depth("site.dead") == 2, "the broker removed three letters")
     assert "policy trim sets max-length = 2: deletes the oldest messages when the queue is full" in text
     assert "rabbitmqctl clear_policy trim" in text
-    problems = [each.text for each in run_checks(declared, app.conf) if each.status == "problem"]
+    problems = [each.text for each in run_checks(declared) if each.status == "problem"]
     assert any("queue site.dead: policy trim sets max-length = 2" in each for each in problems)
 
 

@@ -39,7 +39,7 @@ def site_flowchart(settings: Settings) -> str:
     Hexagons are exchanges, framed boxes queues, rounded boxes processes. A dashed line is what the broker does by
     itself. The delay queues, which differ in their duration only, are one box.
     """
-    consumers = {queue: process for process, queues, _ in worker_prefetches(procfile(), 1) for queue in queues}
+    consumers = {queue: process for process, queues, _ in worker_prefetches(procfile()) for queue in queues}
     queues = [queue for queue in all_queues(settings) if queue.name.startswith(f"{SITE}.")]
     work = [queue for queue in queues if queue.name in consumers]
     delays = [queue for queue in queues if queue not in work and _ttl_ms(queue)]

@@ -23,7 +23,6 @@ from app.topology.declare import all_queues
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
 from app.topology.queues import events_exchange
 from app.topology.routing import lost_keys, routed_queues
-from config.celeryconfig import worker_prefetch_multiplier
 from config.settings import Settings
 
 pytestmark = pytest.mark.unit
@@ -217,7 +216,7 @@ def test_the_last_prefetched_message_waits_for_the_others() -> None:
 def test_every_worker_of_the_procfile_finishes_before_consumer_timeout() -> None:
     seconds = {
         name: max_unacknowledged_seconds(queues, multiplier)
-        for name, queues, multiplier in worker_prefetches(procfile(), worker_prefetch_multiplier)
+        for name, queues, multiplier in worker_prefetches(procfile())
     }
     assert seconds.keys() == {"worker", "packer", "coverart", "eventart", "orchestrator"}
     assert seconds["coverart"] == 3 * 300

@@ -39,14 +39,13 @@ def unverified(error: Exception, name: str) -> CheckResult:
 class CheckContext:
     """What checks read. Those that need no broker get the settings alone.
 
-    `report` compares the topology; it is missing without the broker's management API. `celery` has Celery's settings.
+    `report` compares the topology; it is missing without the broker's management API.
     """
 
     settings: Settings
     connection: Any = None
     publisher: Any = None
     report: TopologyReport | None = None
-    celery: Any = None
 
     @property
     def found(self) -> Mapping[str, QueueDefinition]:

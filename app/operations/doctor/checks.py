@@ -7,13 +7,11 @@ from contextlib import closing
 from typing import Any, Final
 
 from amqp.exceptions import ChannelError
-from celery.utils.imports import symbol_by_name
 from redis import RedisError
 
 from app.broker.connection import connected
 from app.broker.errors import BrokerUnreachable, ManagementFailed, ManagementRefused
 from app.broker.publishing import Publisher
-from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
 from app.coverart import musicbrainz
 from app.coverart.event_state import event_queue_state
@@ -50,7 +48,7 @@ _DAMAGE_REMEDY = (
 )
 
 
-def run_checks(settings: Settings, celery: Any, checks: Sequence[DoctorCheck] | None = None) -> Iterator[CheckResult]:
+def run_checks(settings: Settings, checks: Sequence[DoctorCheck] | None = None) -> Iterator[CheckResult]:
     """Yield the results of checks, of all by default, in their order.
 
     Without a broker or Redis only those that need none run; without the broker's management API, those that need its
@@ -60,7 +58,7 @@ def run_checks(settings: Settings, celery: Any, checks: Sequence[DoctorCheck] | 
     of_broker = [check for check in wanted if check.needs in ("broker", "report")]
     if of_broker:
         try:
-            yield from _broker_results(settings, celery, of_broker)
+            yield from _broker_results(settings, of_broker)
         except BrokerUnreachable as error:
             yield CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker")
     if of_redis := [check for check in wanted if check.needs == "redis"]:
@@ -72,19 +70,19 @@ def run_checks(settings: Settings, celery: Any, checks: Sequence[DoctorCheck] | 
 
 def outages(settings: Settings) -> Iterator[CheckResult]:
     """Yield the results of the checks of what workers wait for."""
-    return run_checks(settings, None, [check for check in CHECKS if check.outage])
+    return run_checks(settings, [check for check in CHECKS if check.outage])
 
 
 def quick_problems(settings: Settings) -> dict[str, list[str]]:
     """Return the problems that the quick checks find, by check."""
     problems: dict[str, list[str]] = {}
-    for each in run_checks(settings, None, [check for check in CHECKS if check.quick]):
+    for each in run_checks(settings, [check for check in CHECKS if check.quick]):
         if each.status == "problem":
             problems.setdefault(each.check, []).append(each.text)
     return problems
 
 
-def _broker_results(settings: Settings, celery: Any, checks: Sequence[DoctorCheck]) -> Iterator[CheckResult]:
+def _broker_results(settings: Settings, checks: Sequence[DoctorCheck]) -> Iterator[CheckResult]:
     report = None
     if any(check.needs == "report" for check in checks):
         try:
@@ -94,7 +92,7 @@ def _broker_results(settings: Settings, celery: Any, checks: Sequence[DoctorChec
         except ManagementFailed as error:
             yield CheckResult("problem", str(error), "topology")
     with closing(Publisher(settings.broker)) as publisher, connected(settings.broker) as connection:
-        context = CheckContext(settings, connection, publisher, report, celery)
+        context = CheckContext(settings, connection, publisher, report)
         for check in checks:
             if report is not None or check.needs == "broker":
                 yield from check.results(context)
@@ -203,7 +201,7 @@ def dead_sets(context: CheckContext) -> Iterator[CheckResult]:
 def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
     """Compare how long each worker can hold a message unacknowledged with the broker's consumer_timeout."""
     found = context.found
-    for process, queues, multiplier in worker_prefetches(procfile(), context.celery.worker_prefetch_multiplier):
+    for process, queues, multiplier in worker_prefetches(procfile()):
         longest = max_unacknowledged_seconds(queues, multiplier)
         limit, source = min(consumer_timeout(found.get(queue), context.settings) for queue in queues)
         times = f"{process}: a message is unacknowledged for at most {longest:g} s; the broker waits {limit:g} s"
@@ -235,27 +233,6 @@ def work_queues(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("warning", f"no worker consumes from {', '.join(idle)} now")
     if len(names) > len(silent):
         yield CheckResult("ok", f"{len(names) - len(silent)} work queue(s) answer")
-
-
-def workers(context: CheckContext) -> Iterator[CheckResult]:
-    """Check the settings of Celery that would acknowledge, requeue or create what they must not."""
-    conf = context.celery
-    own_consumer = issubclass(symbol_by_name(conf.worker_consumer), Consumer)
-    rules = {
-        "task_acks_late must be on, or a worker that dies loses its messages": conf.task_acks_late,
-        "task_reject_on_worker_lost must be off, or a message that kills its worker is redelivered forever": not (
-            conf.task_reject_on_worker_lost
-        ),
-        "worker_consumer must be app.broker's, or an undecodable message is acknowledged": own_consumer,
-        "accept_content must be JSON alone, or a message can execute code": list(conf.accept_content) == ["json"],
-        "task_create_missing_queues must be off, or a mistyped queue name creates a queue": not (
-            conf.task_create_missing_queues
-        ),
-    }
-    broken = [rule for rule, holds in rules.items() if not holds]
-    yield from (CheckResult("problem", rule) for rule in broken)
-    if not broken:
-        yield CheckResult("ok", "late acknowledgement, app.broker's consumer, JSON only, no queues created by mistake")
 
 
 def clocks(context: CheckContext) -> Iterator[CheckResult]:
@@ -383,7 +360,6 @@ CHECKS: Final = (
     DoctorCheck("dead sets", dead_sets, needs="report"),
     DoctorCheck("consumer_timeout", acknowledgement_time, needs="broker"),
     DoctorCheck("work queues", work_queues, needs="broker", quick=True),
-    DoctorCheck("workers", workers, needs="broker"),
     DoctorCheck("clocks", clocks, needs="broker"),
     DoctorCheck("orchestrator", orchestrator, needs="broker"),
     DoctorCheck("redis", redis, needs="redis", quick=True),

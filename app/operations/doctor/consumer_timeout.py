@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from app.broker.worker.shared_process import MAX_HELD
 from app.topology.model import QueueDefinition
-from config.routes import ROUTES, SUBSCRIPTIONS, art_routes
+from config.routes import PREFETCH_MULTIPLIER, ROUTES, SUBSCRIPTIONS, art_routes
 from config.settings import Settings
 
 #: Seconds: RabbitMQ's default.
@@ -17,13 +17,13 @@ _DEFAULT = 1_800.0
 REMEDY = "raise consumer_timeout in rabbitmq.conf, or lower the time limits"
 
 
-def worker_prefetches(processes: Mapping[str, str], default: int) -> Iterator[tuple[str, list[str], int]]:
+def worker_prefetches(processes: Mapping[str, str]) -> Iterator[tuple[str, list[str], int]]:
     """Yield each Celery worker of a Procfile with its queues and its prefetch multiplier."""
     for name, command in processes.items():
         words = (word.partition("=") for word in shlex.split(command))
         options = {option: value for option, _, value in words}
         if "--queues" in options:
-            yield name, options["--queues"].split(","), int(options.get("--prefetch-multiplier") or default)
+            yield name, options["--queues"].split(","), int(options.get("--prefetch-multiplier") or PREFETCH_MULTIPLIER)
 
 
 def max_unacknowledged_seconds(queues: Sequence[str], multiplier: int) -> float:
