@@ -22,45 +22,37 @@ PATIENCE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class RunningTask:
-    """A task that a worker runs. `arguments` are `[positional, named]`, `since` seconds since the epoch or None."""
-
-    id: str
-    name: str
-    arguments: list[Any]
-    since: float | None
-    pid: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerReply:
-    """What one worker answered: the tasks that it runs, its pool's size and prefetch count, and its queues."""
+    """What one worker answered: the tasks that it runs, its pool's size and prefetch count, and its queues.
 
-    tasks: list[RunningTask]
+    Of each task there is what Celery's `active` has: `id`, `name`, `args`, `kwargs`, `time_start` and `worker_pid`.
+    """
+
+    tasks: list[Mapping[str, Any]]
     pool_size: int | None
     prefetch: int | None
     queues: list[str]
 
 
-def ask_workers(url: str, names: Collection[str] = (), *, patience: float = PATIENCE) -> dict[str, WorkerReply]:
+def ask_workers(url: str, names: Collection[str] = ()) -> dict[str, WorkerReply]:
     """Return the replies of workers by name: of these `names` only, as soon as all have answered, or of all.
 
-    It waits `patience` seconds after the last reply for another one. A worker that does not answer is missing. Raises
+    It waits PATIENCE seconds after the last reply for another one. A worker that does not answer is missing. Raises
     BrokerUnreachable, and ControlRefused for an account that may not control workers: no smaller right exists.
     """
     with connected(url) as connection:
         mailbox = Mailbox("celery", type="fanout", connection=connection)
         try:
-            tasks = _replies(mailbox, "active", names, patience)
-            pools = _replies(mailbox, "stats", tasks, patience) if tasks else {}
-            queues = _replies(mailbox, "active_queues", tasks, patience) if tasks else {}
+            tasks = _replies(mailbox, "active", names)
+            pools = _replies(mailbox, "stats", tasks) if tasks else {}
+            queues = _replies(mailbox, "active_queues", tasks) if tasks else {}
         except AccessRefused as error:
             raise ControlRefused("this account of the broker may not ask workers") from error
     return {name: _reply(found, pools.get(name), queues.get(name)) for name, found in tasks.items()}
 
 
-def _replies(mailbox: Any, command: str, names: Collection[str], patience: float) -> dict[str, Any]:
-    found = mailbox.call(sorted(names) or None, command, timeout=patience)
+def _replies(mailbox: Any, command: str, names: Collection[str]) -> dict[str, Any]:
+    found = mailbox.call(sorted(names) or None, command, timeout=PATIENCE)
     return {name: reply for each in found for name, reply in each.items()}
 
 
@@ -68,19 +60,8 @@ def _reply(tasks: Any, stats: Any, queues: Any) -> WorkerReply:
     measured = stats if isinstance(stats, Mapping) else {}
     pool = measured.get("pool")
     return WorkerReply(
-        tasks=[_task(each) for each in tasks if isinstance(each, Mapping)] if isinstance(tasks, list) else [],
+        tasks=[each for each in tasks if isinstance(each, Mapping)] if isinstance(tasks, list) else [],
         pool_size=pool.get("max-concurrency") if isinstance(pool, Mapping) else None,
         prefetch=measured.get("prefetch_count"),
         queues=sorted(str(each["name"]) for each in queues) if isinstance(queues, list) else [],
-    )
-
-
-def _task(info: Mapping[str, Any]) -> RunningTask:
-    since = info.get("time_start")
-    return RunningTask(
-        id=str(info.get("id", "")),
-        name=str(info.get("name", "")),
-        arguments=[info.get("args"), info.get("kwargs")],
-        since=float(since) if isinstance(since, int | float) else None,
-        pid=info.get("worker_pid"),
     )

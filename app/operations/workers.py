@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from app.broker.errors import ControlRefused
 from app.broker.inspection import MAILBOX_ENDING, WorkerReply, ask_workers
@@ -92,7 +92,7 @@ def _report(name: str, reply: WorkerReply | None, consumers: Sequence[ConsumerSt
     if reply is None:
         return WorkerReport(name=name, answers=False, prefetch=prefetch, queues=queues)
     now = time.time()
-    running = sorted(reply.tasks, key=lambda task: task.since or now)
+    running = sorted(map(_task, reply.tasks), key=lambda task: task.since or now)
     return WorkerReport(
         name=name,
         answers=True,
@@ -100,15 +100,17 @@ def _report(name: str, reply: WorkerReply | None, consumers: Sequence[ConsumerSt
         # The broker's figure holds where each consumer has a prefetch of its own.
         prefetch=prefetch if prefetch is not None else reply.prefetch,
         queues=queues or reply.queues,
-        running=[
-            WorkerTask(
-                id=each.id[:_MAX_NAME],
-                name=each.name[:_MAX_NAME],
-                subject=subject_of(each.arguments),
-                since=each.since,
-                pid=each.pid,
-            )
-            for each in running[:MAX_TASKS]
-        ],
+        running=running[:MAX_TASKS],
         task_count=len(running),
+    )
+
+
+def _task(info: Mapping[str, Any]) -> WorkerTask:
+    since = info.get("time_start")
+    return WorkerTask(
+        id=str(info.get("id", ""))[:_MAX_NAME],
+        name=str(info.get("name", ""))[:_MAX_NAME],
+        subject=subject_of([info.get("args"), info.get("kwargs")]),
+        since=float(since) if isinstance(since, int | float) else None,
+        pid=info.get("worker_pid"),
     )
