@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,16 +222,10 @@ def test_every_worker_of_the_procfile_finishes_before_consumer_timeout() -> None
     assert max(seconds.values()) < 1_800
 
 
-def test_consumer_timeout_is_that_of_the_queue_else_of_the_private_broker_else_the_default(tmp_path: Path) -> None:
-    private = Settings(data_dir=tmp_path)
-    given_ = Settings(broker_url="amqp://broker//")
+def test_consumer_timeout_is_that_of_the_queue_else_the_default() -> None:
     queue = QueueDefinition("q", broker_policy={"consumer-timeout": 5_000})
-    assert consumer_timeout(queue, given_) == (5.0, "as q or its policy says")
-    folder = tmp_path / "services" / "rabbitmq"
-    folder.mkdir(parents=True)
-    (folder / "rabbitmq.conf").write_text("consumer_timeout = 60000\n")
-    assert consumer_timeout(None, private)[0] == 60
-    timeout, source = consumer_timeout(None, given_)
+    assert consumer_timeout(queue) == (5.0, "as q or its policy says")
+    timeout, source = consumer_timeout(None)
     assert (timeout, source.partition(":")[0]) == (1_800, "assumed")
 
 

@@ -157,25 +157,15 @@ def topology(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
-    """Check that the broker's queues dead-letter at least once."""
+    """Check that the queues dead-letter at least once; the check of the topology compares the arguments for that."""
     queues = [queue for queue in context.found.values() if queue.dead_letter_exchange is not None]
     classic = [queue.name for queue in queues if queue.type != "quorum"]
-    safe = ("at-least-once", "reject-publish")
-    unsafe = [
-        queue.name
-        for queue in queues
-        if queue.type == "quorum" and (queue.option("dead-letter-strategy"), queue.overflow) != safe
-    ]
     if classic:
         yield CheckResult(
             "warning",
             "classic queues, which lose a message if the broker dies while it dead-letters it: " + listed(classic),
         )
-    if unsafe:
-        yield CheckResult(
-            "problem", f"no dead-letter-strategy at-least-once with overflow reject-publish: {listed(unsafe)}"
-        )
-    if queues and not classic and not unsafe:
+    elif queues:
         yield CheckResult("ok", f"{len(queues)} queues dead-letter at least once, and reject messages when full")
 
 
@@ -203,7 +193,7 @@ def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
     found = context.found
     for process, queues, multiplier in worker_prefetches(procfile()):
         longest = max_unacknowledged_seconds(queues, multiplier)
-        limit, source = min(consumer_timeout(found.get(queue), context.settings) for queue in queues)
+        limit, source = min(consumer_timeout(found.get(queue)) for queue in queues)
         times = f"{process}: a message is unacknowledged for at most {longest:g} s; the broker waits {limit:g} s"
         if longest < limit:
             yield CheckResult("ok", f"{times} ({source})")

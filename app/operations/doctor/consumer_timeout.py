@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.broker.worker.shared_process import MAX_HELD
 from app.topology.model import QueueDefinition
 from config.routes import PREFETCH_MULTIPLIER, ROUTES, SUBSCRIPTIONS, art_routes
-from config.settings import Settings
 
 #: Seconds: RabbitMQ's default.
 _DEFAULT = 1_800.0
@@ -45,14 +43,9 @@ def max_time_limit(queue: str) -> int:
     return max([route.time_limit for route in (*ROUTES, *SUBSCRIPTIONS) if route.queue == queue] or art, default=0)
 
 
-def consumer_timeout(queue: QueueDefinition | None, settings: Settings) -> tuple[float, str]:
+def consumer_timeout(queue: QueueDefinition | None) -> tuple[float, str]:
     """Return how many seconds the broker waits for an acknowledgement of a queue's consumers, and the source."""
     own = queue.option("consumer-timeout") if queue else None
     if queue and own is not None:
         return float(own) / 1_000, f"as {queue.name} or its policy says"
-    if not settings.broker_url.get_secret_value():
-        file = settings.services_file.parent / "rabbitmq" / "rabbitmq.conf"
-        text = file.read_text() if file.exists() else ""
-        configured = re.search(r"^consumer_timeout *= *(\d+)", text, re.MULTILINE)
-        return float(configured[1]) / 1_000 if configured else _DEFAULT, "as the private broker is configured"
     return _DEFAULT, "assumed: RabbitMQ's default, because a client cannot read rabbitmq.conf"
