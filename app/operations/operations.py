@@ -16,7 +16,6 @@ from app.crawl.frontier.frontier import Frontier
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditLog
-from app.operations.crawl_queries import CrawlQueries
 from app.operations.operators import Operator, Origin
 from app.redis_state.client import get_redis
 from app.storage.open import store_of
@@ -58,11 +57,6 @@ class Operations:
     def frontier(self) -> Frontier:
         """What all workers share of the crawls."""
         return Frontier(self.redis)
-
-    @cached_property
-    def crawls(self) -> CrawlQueries:
-        """What there is to read of crawls."""
-        return CrawlQueries(self.settings)
 
     @property
     def dead_sets(self) -> DeadSets:
