@@ -44,10 +44,8 @@ class ConsumerStatistics:
     """One consumer: its queue, prefetch, and its process as `host:port`."""
 
     queue: str
-    tag: str
     prefetch: int
     peer: str
-    is_active: bool
 
 
 class ManagementApi:
@@ -142,10 +140,8 @@ class ManagementApi:
         return [
             ConsumerStatistics(
                 queue=str(each["queue"]["name"]),
-                tag=str(each.get("consumer_tag", "")),
                 prefetch=int(each.get("prefetch_count") or 0),
                 peer=_peer(each.get("channel_details")),
-                is_active=bool(each.get("active", True)),
             )
             for each in self._get(f"consumers/{self._vhost}")
         ]

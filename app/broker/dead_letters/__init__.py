@@ -1,7 +1,6 @@
 """Dead sets: list and group dead letters, replay, drop, export and restore them."""
 
 from .audit import Audit as Audit
-from .exports import from_record as from_record
 from .exports import read_export as read_export
 from .exports import to_record as to_record
 from .letters import EVERYTHING as EVERYTHING
