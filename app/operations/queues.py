@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from amqp.exceptions import ChannelError
 
 from app.broker.connection import connected
+from app.broker.declaring import node_down
 from app.broker.errors import ManagementFailed
 from app.topology.check import management_api
 from app.topology.declare import all_queues
@@ -91,15 +92,15 @@ def _figures(
         kind: QueueKind = "dead" if name.partition(".shard.")[0] in dead else "work" if name in work else "other"
         if kind == "other" and (name in names or ".delay." in name):
             kind = "delay"
-        now = None
+        now, is_down = None, False
         # Where the API names the queues, others need no question: the broker closes the channel of a missing one.
         if measured is None or of_api is not None:
             try:
                 now = channel.queue_declare(name, passive=True)
-            except ChannelError:
-                channel = connection.channel()
+            except ChannelError as error:
+                channel, is_down = connection.channel(), bool(node_down(error))
         if now is None and of_api is None:
-            yield QueueFigures(name=name, kind=kind, is_missing=True)
+            yield QueueFigures(name=name, kind=kind, is_missing=not is_down)
             continue
         found = QueueFigures(**asdict(of_api), kind=kind) if of_api else QueueFigures(name=name, kind=kind)
         yield found if now is None else replace(found, ready=now.message_count, consumers=now.consumer_count)

@@ -15,10 +15,12 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.messages.dead_sets import dead_sets
 from app.operations.doctor.checks import run_checks
+from app.operations.queues import read_queues
 from app.topology.check import check_topology
 from app.topology.declare import declare_all
 from app.topology.queues import searcher_queue
 from app.topology.retry_policies import retry_policies
+from config.routes import ART_JOBS
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.corner import settings_for
@@ -97,6 +99,15 @@ def test_check_and_doctor_name_the_waiting_queues_and_the_missing_members(
     results = {each.text: each.status for each in run_checks(settings) if each.check == "cluster"}
     assert results[f"1 of 3 nodes are down: {cluster.node_name(0)}; start them again"] == "problem"
     assert any("classic queues wait: " in text and "site.dead" in text for text in results)
+
+
+def test_no_remedy_is_to_delete_or_to_declare_a_queue_of_the_node(settings: Settings) -> None:
+    texts = [each.text for each in run_checks(settings) if each.check == "work queues" and each.status == "problem"]
+    names = ", ".join(f"{archive}-art-archive.{job}" for archive in ("cover", "event") for job in ART_JOBS)
+    assert texts == [f"{names}: their node is down; start it, and delete no queue"]
+    without_api = settings.model_copy(update={"broker_api_url": SecretStr("")})
+    missing = [queue.name for queue in read_queues(without_api).queues if queue.is_missing]
+    assert CLASSIC.isdisjoint(missing)
 
 
 def test_all_comes_back_with_the_node(settings: Settings, cluster: RabbitCluster) -> None:

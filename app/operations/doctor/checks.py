@@ -10,6 +10,7 @@ from amqp.exceptions import ChannelError
 from redis import RedisError
 
 from app.broker.connection import connected
+from app.broker.declaring import node_down
 from app.broker.errors import BrokerUnreachable, ManagementFailed, ManagementRefused
 from app.broker.publishing import Publisher
 from app.cluster.client.cluster import ClusterSearchClient
@@ -207,22 +208,24 @@ def work_queues(context: CheckContext) -> Iterator[CheckResult]:
     findings = context.report.findings if context.report else ()
     missing = {finding.subject for finding in findings if finding.problem == "missing"}
     names = [queue.name for queue in task_queues(context.settings) if f"queue {queue.name}" not in missing]
-    idle, silent = [], []
+    idle, down, silent = list[str](), list[str](), list[str]()
     for name in names:
         try:
             # A connection each: after a timeout, a connection cannot be used any more.
             with connected(context.settings.broker) as connection:
                 if not connection.channel().queue_declare(name, passive=True).consumer_count:
                     idle.append(name)
-        except BrokerUnreachable:
-            silent.append(name)
+        except BrokerUnreachable as error:
+            (down if node_down(error.__cause__ or error) else silent).append(name)
+    if down:
+        yield CheckResult("problem", f"{', '.join(down)}: their node is down; start it, and delete no queue")
     if silent:
         remedy = "restart its node, or delete it and run perennial topology apply"
         yield CheckResult("problem", f"no answer from {', '.join(silent)}: {remedy}")
     if idle:
         yield CheckResult("warning", f"no worker consumes from {', '.join(idle)} now")
-    if len(names) > len(silent):
-        yield CheckResult("ok", f"{len(names) - len(silent)} work queue(s) answer")
+    if answering := len(names) - len(down) - len(silent):
+        yield CheckResult("ok", f"{answering} work queue(s) answer")
 
 
 def clocks(context: CheckContext) -> Iterator[CheckResult]:
