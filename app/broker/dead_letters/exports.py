@@ -58,6 +58,8 @@ def to_record(letter: DeadLetter) -> dict[str, Any]:
         if _survives_json(table):
             record[name] = table
         else:
+            # Values that py-amqp alone cannot encode, such as late timestamps, are written as they were read.
+            amqp_internals.install()
             record |= {name: readable(table), f"{name}_wire": base64.b64encode(dumps("F", [table])).decode()}
     try:
         return record | {"body": delivery.body.decode()}
