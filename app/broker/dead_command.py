@@ -39,12 +39,12 @@ def dead(context: click.Context) -> None:
 
 @dead.command("list")
 @click.option("--groups", is_flag=True, help="Their causes, with the number of letters of each.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most this many of each dead set, the oldest first.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many, of each dead set or of groups.")
 @click.pass_obj
 def list_(sets: DeadSets, groups: bool, limit: int | None) -> None:
     """List dead letters, oldest first, as lines with tabs. Reading changes nothing."""
     if groups:
-        for group in sets.groups():
+        for group in sets.groups()[:limit]:
             _print_line(group.key, group.count, group.reason, f"{group.exception}: {group.message}")
         return
     for letter in sets.summaries(limit=limit):

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import click.testing
 import pytest
 from amqp.serialization import dumps, loads
 from hypothesis import given
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from app.broker.amqp_internals import LateTimestamp, UndecodableText
+from app.broker.dead_command import list_
 from app.broker.dead_letters.audit import append_lines
 from app.broker.dead_letters.causes import Cause
 from app.broker.dead_letters.exports import from_record, read_export, to_record
@@ -25,6 +28,7 @@ from app.broker.dead_letters.index import ShardEntry, summary_of
 from app.broker.dead_letters.letters import (
     DeadLetter,
     LetterFilter,
+    LetterGroup,
     LetterIds,
     LetterSummary,
     group_letters,
@@ -364,3 +368,10 @@ def test_brackets_in_a_text_are_no_levels() -> None:
 
 def test_a_wide_body_is_not_deep() -> None:
     require_shallow([[{}] * 300] * 300)
+
+
+def test_the_command_of_celery_lists_no_more_groups_than_wanted() -> None:
+    groups = [LetterGroup(key, "exception", "KeyError", "", count) for key, count in (("a", 3), ("b", 2), ("c", 1))]
+    sets = SimpleNamespace(groups=lambda: groups)
+    listed = click.testing.CliRunner().invoke(list_, ["--groups", "--limit", "2"], obj=sets)
+    assert [line.split("\t")[:2] for line in listed.output.splitlines()] == [["a", "3"], ["b", "2"]]
