@@ -212,14 +212,19 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """Events that were queued again, and those that an equal queued event replaced, by the id of that one."""
+    """Events that were queued again, and those that an equal queued event replaced, by the id of that one.
+
+    `refused` are events that stay failed, since the table cannot queue a message as long as theirs.
+    """
 
     ids: tuple[int, ...]
     replaced: dict[int, int]
+    refused: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         merged = f", {len(self.replaced):,} of them merged with an equal queued event" if self.replaced else ""
-        return f"{len(self.ids):,} events queued again{merged}"
+        refused = f"; {len(self.refused):,} stay failed, whose message is too long" if self.refused else ""
+        return f"{len(self.ids):,} events queued again{merged}{refused}"
 
 
 def begin(connection: Connection, event: int, run: int) -> list[int] | None:
@@ -260,8 +265,7 @@ def complete(connection: Connection, event: int) -> None:
         free = [event] * connection.execute(_COMPLETE, {"id": event}).rowcount
         while free:
             children = [id for (id,) in connection.execute(_FAILED_CHILDREN, {"parents": free})]
-            replaced = queue_again(connection, children, after="failed run")
-            free = [replaced.get(id, id) for id in children]
+            free = list(queue_again(connection, children, after="failed run").values())
         connection.execute(_NOTIFY)
 
 
@@ -275,17 +279,18 @@ def fail(connection: Connection, event: int, reason: str) -> None:
 
 
 def queue_again(connection: Connection, events: Sequence[int], *, after: QueuedAfter) -> dict[int, int]:
-    """Queue events again in the transaction of the connection; return those that an equal queued event replaced.
+    """Queue events again in the transaction of the connection; return what is queued for each of them.
 
-    The result has the id of the other event by that of each replaced one, which is completed. A running event fails
-    whose message, inserted by hand, is too long to be queued. Raises DatabaseFailed if another program queues equal
-    events all the time.
+    That is the event itself, or an equal queued one that replaces it: then it is completed. An event whose message,
+    inserted by hand, is too long to be queued is left out: it fails if it is running. Raises DatabaseFailed if another
+    program queues equal events all the time.
     """
-    twins = {event: _queue(connection, event, after) for event in events}
-    return {event: twin for event, twin in twins.items() if twin is not None}
+    queued = {event: _queue(connection, event, after) for event in events}
+    return {event: by for event, by in queued.items() if by is not None}
 
 
 def _queue(connection: Connection, event: int, after: QueuedAfter) -> int | None:
+    """Return the id of the event that is queued, or None for a message that the table cannot queue."""
     for _ in range(_TRIES):
         if row := connection.execute(_TWIN, {"id": event}).fetchone():
             for statement in _MERGE:
@@ -294,7 +299,7 @@ def _queue(connection: Connection, event: int, after: QueuedAfter) -> int | None
         try:
             with suppress(UniqueViolation), connection.transaction():
                 connection.execute(_QUEUE.format(_KEPT[after]), {"id": event})
-                return None
+                return event
         except ProgramLimitExceeded as error:  # The index of queued events takes no message as long as this one.
             fail(connection, event, f"it cannot be queued again: {error}")
             return None
@@ -363,5 +368,8 @@ def requeue(
                 raise ActRefused(f"event {row.id} is {row.state}, and not {state}")
         values = {"state": state, "ids": None if ids is None else list(ids)}
         found = tuple(id for (id,) in connection.execute(_LOCK_ALL, values))
-        after: QueuedAfter = "failure" if state == "failed" else "interruption"
-        return Requeued(found, {} if dry_run else queue_again(connection, found, after=after))
+        if dry_run:
+            return Requeued(found, {})
+        queued = queue_again(connection, found, after="failure" if state == "failed" else "interruption")
+        replaced = {event: by for event, by in queued.items() if by != event}
+        return Requeued(tuple(queued), replaced, tuple(id for id in found if id not in queued))

@@ -511,6 +511,11 @@ def test_a_running_event_that_the_table_cannot_queue_fails_and_holds_up_no_other
     assert table.publish_lost() == [lost]
     assert table.states() == {unfit: ("failed", 1), lost: ("running", 1), child: ("failed", 0)}
     assert "cannot be queued again" in table.reasons(unfit)[0]
+    with musicbrainz.connect(table.url) as connection:
+        requeued = event_table.requeue(connection, "failed", [unfit])
+    assert (requeued.ids, requeued.refused) == ((), (unfit,))
+    assert str(requeued) == "0 events queued again; 1 stay failed, whose message is too long"
+    assert table.states()[unfit] == ("failed", 1)
 
 
 def test_completed_events_are_forgotten_90_days_after_their_creation_and_failed_ones_never(table: Table) -> None:
