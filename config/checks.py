@@ -21,8 +21,8 @@ _MAX_EXCHANGE = 200
 VISIBLE_ASCII = r"[!-~]([ -~]*[!-~])?"
 
 _MAX_PORT = 65_535
-#: Host and port of a URL, below its login: a name, an address, or an IPv6 address in brackets.
-_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*)(?::([0-9]{1,5}))?")
+#: Host and port of a URL, below its login: a name, an address, or an IPv6 address in brackets; either may be missing.
+_HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*)(?::([0-9]{1,5}))?")
 #: The same without a URL, where both are needed: a process binds to it.
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 #: The endpoint of an S3 server, as boto3 accepts it.
@@ -86,8 +86,9 @@ def url_of(*schemes: str) -> Callable[[_Text], _Text]:
             scheme, _, rest = url.partition("://")
             host_and_port = rest.rpartition("@")[2].partition("/")[0].partition("?")[0]
             found = _HOST_AND_PORT.fullmatch(host_and_port)
-            valid = scheme in schemes and rest.isprintable() and found and int(found[1] or 0) <= _MAX_PORT
-            if url and not valid:
+            # A socket has a path in place of a host.
+            has_host = found and (found[1] or scheme == "unix") and int(found[2] or 0) <= _MAX_PORT
+            if url and not (scheme in schemes and rest.isprintable() and has_host):
                 raise ValueError(f"expected {expected}, a host and a port")
         return value
 
@@ -178,8 +179,8 @@ def smtp_url(value: SecretStr) -> SecretStr:
     """Check a URL of a mail server, whose login is sent over TLS only."""
     url = url_of("smtp", "smtp+starttls", "smtps")(value).get_secret_value()
     scheme, _, rest = url.partition("://")
-    if ";" in url or rest.strip("/").endswith("@") or (url and not rest.strip("/")):
-        raise ValueError("expected one mail server, with a host")
+    if ";" in url:
+        raise ValueError("expected one mail server")
     if scheme == "smtp" and "@" in rest:
         raise ValueError("a login needs TLS: expected smtps:// or smtp+starttls://")
     return value
@@ -193,7 +194,7 @@ def postgresql_url(value: SecretStr) -> SecretStr:
     login, _, hosts = login_and_hosts.rpartition("@")
     database = rest[len(login_and_hosts) :].partition("?")[0]
     found = [_HOST_AND_PORT.fullmatch(host) for host in hosts.split(",")]
-    valid = all(each and int(each[1] or 0) <= _MAX_PORT for each in found) and "@" not in login + database
+    valid = all(each and int(each[2] or 0) <= _MAX_PORT for each in found) and "@" not in login + database
     if url and (scheme not in ("postgresql", "postgres") or not rest.isprintable() or not valid):
         raise ValueError("expected postgresql://user:password@host/database, with a / or @ of a password as %2F or %40")
     if re.search("[?%]", rest):

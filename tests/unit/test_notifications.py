@@ -196,7 +196,7 @@ def test_what_is_no_event_is_undecodable(body: bytes) -> None:
         ({"webhook_secret": "short"}, "expected 16 or more"),
         ({"smtp_url": "smtp://h"}, "SMTP_URL without MAIL_FROM and MAIL_TO"),
         ({"smtp_url": "smtp://u:secret@h"}, "a login needs TLS"),
-        ({"smtp_url": "smtps://"}, "expected one mail server"),
+        ({"smtp_url": "smtps://"}, "a host and a port"),
         ({"smtp_url": "smtp://a;smtp://b"}, "expected one mail server"),
         ({"smtp_url": "http://h"}, "expected smtp"),
         ({"mail_to": "a@b.example,c\n@d"}, "expected an address"),
