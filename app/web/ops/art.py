@@ -18,9 +18,8 @@ from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.overview import PATIENCE
 from app.web.middleware import OPS_PAGES
 from app.web.ops.callers import ActBody, Calling, DoneAnswer, answer
-from app.web.ops.overviews import overview_of
 from app.web.ops.subjects import Done, Subject
-from app.web.ops.visits import Reading
+from app.web.ops.visits import Reading, overview_of
 
 subject = Subject()
 

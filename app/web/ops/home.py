@@ -13,9 +13,8 @@ from app.operations.findings import Finding, findings, sentence
 from app.operations.overview import Snapshot, as_json
 from app.web.middleware import LIVE_PATH
 from app.web.ops.callers import answer, calling
-from app.web.ops.overviews import overview_of
 from app.web.ops.subjects import Subject
-from app.web.ops.visits import Reading
+from app.web.ops.visits import Reading, overview_of
 from app.web.pages import templates
 
 subject = Subject()

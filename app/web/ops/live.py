@@ -22,10 +22,9 @@ from app.operations.overview import PATIENCE
 from app.web.middleware import ConcurrencyLimit
 from app.web.ops.acts import followed_act
 from app.web.ops.home import fragments as home_fragments
-from app.web.ops.overviews import overview_of
 from app.web.ops.queues import worker_fragments
 from app.web.ops.subjects import Subject
-from app.web.ops.visits import Reading, Visit
+from app.web.ops.visits import Reading, Visit, overview_of
 
 subject = Subject()
 
@@ -81,16 +80,16 @@ async def _events(visit: Visit, fragments: Fragments, place: AsyncExitStack) -> 
             found = await run_in_threadpool(fragments)
             changed = {name: html for name, html in found.items() if sent.get(name) != html}
             for name, html in changed.items():
-                yield event("fragment", {"id": name, "html": html})
+                yield event({"id": name, "html": html})
             if not changed:
                 yield ": nothing changed\n\n"  # Proxies close a connection that is silent.
             sent |= changed
             await asyncio.sleep(INTERVAL)
 
 
-def event(kind: str, data: Mapping[str, str]) -> str:
-    """Return one event of a stream; JSON has no line end that would end the event."""
-    return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+def event(fragment: Mapping[str, str]) -> str:
+    """Return the event of a part that changed; JSON has no line end that would end the event."""
+    return f"event: fragment\ndata: {json.dumps(fragment)}\n\n"
 
 
 def _goes_on(visit: Visit) -> bool:

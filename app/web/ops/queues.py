@@ -18,9 +18,8 @@ from app.operations.workers import WorkerReport
 from app.web.middleware import LIVE_PATH, OPS_PAGES
 from app.web.models import MAX_DOMAIN, StrictParameters
 from app.web.ops.callers import ActBody, Calling, DoneAnswer, answer, calling
-from app.web.ops.overviews import overview_of
 from app.web.ops.subjects import Done, Subject
-from app.web.ops.visits import Reading
+from app.web.ops.visits import Reading, overview_of
 from app.web.pages import templates
 
 subject = Subject()

@@ -11,9 +11,8 @@ from app.cluster.protocol import Routes
 from app.errors import SearchUnavailable
 from app.operations.overview import PATIENCE
 from app.web.ops.callers import answer, calling
-from app.web.ops.overviews import overview_of
 from app.web.ops.subjects import Subject
-from app.web.ops.visits import Reading
+from app.web.ops.visits import Reading, overview_of
 
 subject = Subject()
 

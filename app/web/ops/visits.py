@@ -19,6 +19,7 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.errors import ResourceNotFound
 from app.operations.operations import Operations
 from app.operations.operators import Operator, Origin, Role
+from app.operations.overview import Overview
 from app.web.middleware import OPS_PAGES
 from app.web.ops.access import Access
 from app.web.ops.filters import TEMPLATE_FILTERS
@@ -134,6 +135,12 @@ class Visit:
             )
         except BadSignature:
             return ""
+
+
+def overview_of(request: Request) -> Overview:
+    """Return the overview of the process that serves a request."""
+    overview: Overview = request.app.state.overview
+    return overview
 
 
 def ops_state(request: Request) -> OpsState:

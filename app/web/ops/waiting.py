@@ -26,9 +26,8 @@ from app.topology.retry_policies import retry_policies
 from app.web.middleware import OPS_PAGES
 from app.web.models import StrictParameters
 from app.web.ops.callers import ActBody, Calling, answer
-from app.web.ops.overviews import overview_of
 from app.web.ops.subjects import Subject
-from app.web.ops.visits import Acting, Reading, Visit
+from app.web.ops.visits import Acting, Reading, Visit, overview_of
 
 subject = Subject()
 
