@@ -22,7 +22,7 @@ VISIBLE_ASCII = r"[!-~]([ -~]*[!-~])?"
 
 _MAX_PORT = 65_535
 #: Host and port of a URL, below its login: a name, an address, or an IPv6 address in brackets; either may be missing.
-_HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*)(?::([0-9]{1,5}))?")
+_HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:;\[\]]*)(?::([0-9]{1,5}))?")
 #: The same without a URL, where both are needed: a process binds to it.
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 #: The endpoint of an S3 server, as boto3 accepts it.
@@ -77,12 +77,12 @@ def text_of(value: str | SecretStr) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def url_of(*schemes: str) -> Callable[[_Text], _Text]:
-    """Return a check of a URL, or of several with semicolons between them, for its scheme, host and port."""
+def url_of(*schemes: str, several: bool = False) -> Callable[[_Text], _Text]:
+    """Return a check of a URL for its scheme, host and port, or of `several` with semicolons between them."""
     expected = " or ".join(f"{scheme}://" for scheme in schemes)
 
     def check(value: _Text) -> _Text:
-        for url in text_of(value).split(";"):
+        for url in text_of(value).split(";") if several else [text_of(value)]:
             scheme, _, rest = url.partition("://")
             host_and_port = rest.rpartition("@")[2].partition("/")[0].partition("?")[0]
             found = _HOST_AND_PORT.fullmatch(host_and_port)
@@ -179,8 +179,6 @@ def smtp_url(value: SecretStr) -> SecretStr:
     """Check a URL of a mail server, whose login is sent over TLS only."""
     url = url_of("smtp", "smtp+starttls", "smtps")(value).get_secret_value()
     scheme, _, rest = url.partition("://")
-    if ";" in url:
-        raise ValueError("expected one mail server")
     if scheme == "smtp" and "@" in rest:
         raise ValueError("a login needs TLS: expected smtps:// or smtp+starttls://")
     return value

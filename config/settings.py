@@ -71,17 +71,17 @@ class Settings(BaseSettings):
         validation_alias="PERENNIAL_DATA_DIR",
         description="Private services, the folder store and caches. An installed wheel has `~/.local/share/perennial`.",
     )
-    broker_url: Annotated[SecretStr, AfterValidator(checks.url_of("amqp", "amqps"))] = Field(
+    broker_url: Annotated[SecretStr, AfterValidator(checks.url_of("amqp", "amqps", several=True))] = Field(
         SecretStr(""),
         description="RabbitMQ, or the nodes of a cluster with semicolons between. Empty: the private broker.",
     )
     redis_url: Annotated[
-        SecretStr, AfterValidator(checks.url_of("redis", "rediss", "unix", "sentinel", "sentinels"))
+        SecretStr, AfterValidator(checks.url_of("redis", "rediss", "unix", "sentinel", "sentinels", several=True))
     ] = Field(
         SecretStr(""),
         description="Redis or Valkey, or their Sentinels with semicolons between. Empty: the private Redis.",
     )
-    broker_api_url: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
+    broker_api_url: Annotated[SecretStr, AfterValidator(checks.url_of("http", "https", several=True))] = Field(
         SecretStr(""),
         description="RabbitMQ's management API, of each node with semicolons between; Flower uses the first. Empty: "
         "the private one, or none.",
@@ -337,7 +337,7 @@ class Settings(BaseSettings):
         description="URL of an OpenTelemetry collector (OTLP over HTTP), for `perennial[traces]`. The SDK reads "
         "other variables `OTEL_…`. Empty: no traces.",
     )
-    sentry_dsn: Annotated[SecretStr, AfterValidator(checks.url_of("http", "https"))] = Field(
+    sentry_dsn: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
         SecretStr(""),
         description="DSN of a Sentry project, for `perennial[sentry]`. The SDK reads other variables `SENTRY_…`. "
         "Empty: no reports.",

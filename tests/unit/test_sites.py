@@ -54,6 +54,7 @@ def store(tmp_path: Path) -> ObjectStore:
         ({"start_urls": ["ftp://site.example/"]}, "start_urls.0: URL 'ftp://site.example/'"),
         ({"headers": {"Host": "name"}}, "headers: 'Host' is not a name"),
         ({"proxy": "socks5://h:1"}, "proxy: expected http:// or https://"),
+        ({"proxy": "http://a:1;http://b:2"}, "proxy: expected http:// or https://"),
         ({"scope": "all"}, "scope: Input should be 'exact' or 'suffix'"),
     ],
 )
