@@ -177,7 +177,7 @@ class Mail(Receiver):
     def _mail(self, event: QueuedEvent, suppressed: int) -> EmailMessage:
         mail = EmailMessage()
         mail["From"], mail["To"] = self._sender, ", ".join(self._recipients)
-        mail["Subject"] = " ".join(f"Perennial: {event.type} {event.subject}".split())[:_MAX_LINE]
+        mail["Subject"] = " ".join(f"Perennial: {event.type} {_text(event.subject)}".split())[:_MAX_LINE]
         mail["Date"] = format_datetime(datetime.fromtimestamp(event.at, UTC))
         mail["Message-ID"] = f"<{event.id}@{self._sender.rpartition('@')[2]}>"
         mail["Auto-Submitted"] = "auto-generated"
@@ -199,4 +199,6 @@ def receivers(settings: Settings) -> dict[str, Receiver]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    """Return a value for people. Half a surrogate pair, which JSON may have and no mail can, is escaped."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()

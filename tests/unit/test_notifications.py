@@ -164,13 +164,17 @@ def test_the_example_of_the_guide_accepts_a_signed_delivery_and_no_other(monkeyp
 
 
 def test_a_mail_has_one_line_for_each_field_and_no_header_of_a_producer() -> None:
-    event = queued(EXAMPLES["site.unreachable"], site="a.gov\nBcc: all@site.example", error="a\nb" * 900)
+    broken = "\ud800"  # As JSON may have it, and no mail.
+    event = queued(
+        EXAMPLES["site.unreachable"], site="a.gov\nBcc: all@site.example", crawl_id=broken, error="a\nb" * 900
+    )
     mail = Mail("smtp://h", "perennial@site.example", ("a@site.example", "b@site.example"))._mail(event, 3)
     assert mail["Bcc"] is None
     assert mail["Subject"] == "Perennial: site.unreachable a.gov Bcc: all@site.example"
     assert (mail["To"], mail["Message-ID"]) == ("a@site.example, b@site.example", f"<{event.id}@site.example>")
     text = mail.get_content()
     assert "failing: 3\n" in text
+    assert "crawl_id: \\ud800\n" in text
     assert "3 more of this kind came since the last mail" in text
     assert max(map(len, bytes(mail).split(b"\n"))) < 998
 
