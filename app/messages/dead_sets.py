@@ -97,23 +97,17 @@ def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
 
 def task_of(letter: LetterSummary) -> str:
     """Return the name of the task that a letter is for, empty if unknown."""
-    return _label(letter, _TASK)
+    return _find_task(letter) if isinstance(letter, DeadLetter) else letter.labels.get(_TASK, "")
 
 
 def domain_of(letter: LetterSummary) -> str:
     """Return the domain that a letter is about, empty if unknown."""
-    return _label(letter, _DOMAIN)
+    return _find_domain(letter) if isinstance(letter, DeadLetter) else letter.labels.get(_DOMAIN, "")
 
 
 def labels_of(letter: DeadLetter) -> Mapping[str, str]:
     """Return the labels of a whole letter that its summary in a shard's index keeps: its task and its domain."""
     return {_TASK: _find_task(letter), _DOMAIN: _find_domain(letter)}
-
-
-def _label(letter: LetterSummary, name: str) -> str:
-    if isinstance(letter, DeadLetter):
-        return _LABELS[name](letter)
-    return letter.labels.get(name, "")
 
 
 def _find_task(letter: DeadLetter) -> str:
@@ -129,9 +123,6 @@ def _find_domain(letter: DeadLetter) -> str:
         return parse_domain(text) if isinstance(text, str) else ""
     except InvalidMessage:
         return ""
-
-
-_LABELS = {_TASK: _find_task, _DOMAIN: _find_domain}
 
 
 def payload_of(letter: DeadLetter) -> Mapping[str, Any]:

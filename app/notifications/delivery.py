@@ -19,7 +19,7 @@ from app.broker.policies.base import message_of
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out
 from app.broker.worker.failures import failure_of
-from app.notifications.quiet import QUIET_PERIOD, QuietPeriods, QuietState
+from app.notifications.quiet import QuietPeriods, QuietState
 from app.notifications.receivers import QueuedEvent, Receiver
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.redis_state.client import PREFIX
@@ -146,14 +146,14 @@ class EventDelivery:
         now = time.time()
         is_loud = event.type in self.receiver.never_quiet
         state = QuietState() if is_loud else self.quiet.state(event.type, event.subject)
-        if state.is_quiet(now, QUIET_PERIOD):
+        if state.is_quiet(now):
             logger.info("%s of %s suppressed for %s", event.type, event.subject, self.receiver.name)
         else:
             self.receiver.send(event, state.suppressed)
             logger.info("%s of %s sent to %s", event.type, event.subject, self.receiver.name)
         self.redis.set(last, event.id)
         if not is_loud:
-            self.quiet.note(event.type, event.subject, state.after(now, QUIET_PERIOD))
+            self.quiet.note(event.type, event.subject, state.after(now))
 
     def _dead_letter(self, delivery: Delivery, error: ApplicationError) -> None:
         """Publish an event to the dead set, confirmed; raises the error of a failed attempt."""

@@ -22,13 +22,13 @@ class QuietState:
     sent_at: float | None = None
     suppressed: int = 0
 
-    def is_quiet(self, now: float, period: float) -> bool:
+    def is_quiet(self, now: float) -> bool:
         """Return whether the period of the last event that was sent goes on."""
-        return self.sent_at is not None and now < self.sent_at + period
+        return self.sent_at is not None and now < self.sent_at + QUIET_PERIOD
 
-    def after(self, now: float, period: float) -> QuietState:
+    def after(self, now: float) -> QuietState:
         """Return the state after one more event, which is suppressed or sent."""
-        if self.is_quiet(now, period):
+        if self.is_quiet(now):
             return replace(self, suppressed=self.suppressed + 1)
         return QuietState(sent_at=now)
 

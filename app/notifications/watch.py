@@ -25,10 +25,10 @@ class Depth:
     letters: int = 0
     at: float = 0.0
 
-    def is_growth(self, letters: int, now: float, quiet: float) -> bool:
-        """Return whether `letters` are reported: the first ones, twice as many, or more after a quiet period (s)."""
+    def is_growth(self, letters: int, now: float) -> bool:
+        """Return whether `letters` are reported: the first ones, twice as many, or more after a quiet period."""
         is_much = not self.letters or letters >= 2 * self.letters
-        return letters > self.letters and (is_much or now >= self.at + quiet)
+        return letters > self.letters and (is_much or now >= self.at + QUIET_PERIOD)
 
 
 class Watch:
@@ -49,7 +49,7 @@ class Watch:
             former = Depth(**json.loads(self._former[field])) if field in self._former else Depth()
             if letters is None:
                 found = former
-            elif former.is_growth(letters, self._now, QUIET_PERIOD):
+            elif former.is_growth(letters, self._now):
                 found = Depth(letters, self._now)
                 yield DeadSetGrew.of(dead_set=name, letters=letters, before=former.letters, occasion=self._occasion)
             else:

@@ -22,7 +22,7 @@ from app.broker.errors import Undecodable
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings
 from app.notifications.events import EVENTS, DeadSetGrew, PublicEvent, SiteUnreachable, crawl_ended, doctor_error
 from app.notifications.events import pack_written as written
-from app.notifications.quiet import QuietState
+from app.notifications.quiet import QUIET_PERIOD, QuietState
 from app.notifications.receivers import Mail, QueuedEvent, receivers, signature
 from app.notifications.watch import Depth
 from app.pack.packer import PackResult
@@ -110,41 +110,36 @@ def test_the_queues_of_receivers_get_every_event_and_no_message_of_the_search_cl
     assert Binding("site", "notify.mail", "notify.mail") in topology.bindings
 
 
-Times = st.lists(st.floats(0, 500), max_size=30)
-
-
-@given(Times, st.floats(0, 200))
-def test_between_two_notifications_there_is_a_quiet_period_and_no_event_is_uncounted(
-    pauses: list[float], period: float
-) -> None:
+@given(st.lists(st.floats(0, 3 * QUIET_PERIOD), max_size=30))
+def test_between_two_notifications_there_is_a_quiet_period_and_no_event_is_uncounted(pauses: list[float]) -> None:
     state, now, sent, counted = QuietState(), 0.0, list[float](), 0
     for pause in pauses:
         now += pause
-        if not state.is_quiet(now, period):
+        if not state.is_quiet(now):
             sent.append(now)
             counted += 1 + state.suppressed
-        state = state.after(now, period)
+        state = state.after(now)
     assert counted + state.suppressed == len(pauses)
-    assert all(later >= earlier + period for earlier, later in pairwise(sent))
+    assert all(later >= earlier + QUIET_PERIOD for earlier, later in pairwise(sent))
 
 
-@given(st.lists(st.tuples(st.integers(0, 1_000), st.floats(0, 100)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 1_000), st.floats(0, 2 * QUIET_PERIOD)), max_size=60))
 def test_a_dead_set_is_reported_when_it_has_its_first_letters_and_then_when_it_doubled_or_after_a_quiet_period(
     looks: list[tuple[int, float]],
 ) -> None:
     former, now = Depth(), 0.0
     for letters, pause in looks:
         now += pause
-        growth = former.is_growth(letters, now, 60.0)
+        growth = former.is_growth(letters, now)
         assert growth <= (letters > former.letters)
         if growth:
-            assert not former.letters or letters >= 2 * former.letters or now - former.at >= 60
+            assert not former.letters or letters >= 2 * former.letters or now >= former.at + QUIET_PERIOD
             former = Depth(letters, now)
         elif letters < former.letters:
             former = Depth(letters, former.at)
         else:
-            assert letters == former.letters or now - former.at < 60
-    assert Depth().is_growth(1, 0.0, 60.0)
+            assert letters == former.letters or now < former.at + QUIET_PERIOD
+    assert Depth().is_growth(1, 0.0)
 
 
 def test_the_example_of_the_guide_accepts_a_signed_delivery_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

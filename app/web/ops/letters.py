@@ -42,19 +42,7 @@ _LAST_PAGE: Final = 2_000
 #: Letters of one answer.
 _MOST_LETTERS: Final = 1_000
 #: Fields of a form that its preview sends again.
-_FIELDS: Final = (
-    "budget",
-    "again",
-    "canary",
-    "wait",
-    "rate",
-    "queue",
-    "exchange",
-    "routing_key",
-    "why",
-    "scope",
-    "query",
-)
+_FIELDS: Final = (*ReplayFields.model_fields, *Redirection.model_fields, "wait", "why", "scope", "query")
 
 
 class LettersParameters(LetterQuery):
