@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from pydantic import SecretStr
 
@@ -181,6 +182,8 @@ def smtp_url(value: SecretStr) -> SecretStr:
     scheme, _, rest = url.partition("://")
     if scheme == "smtp" and "@" in rest:
         raise ValueError("a login needs TLS: expected smtps:// or smtp+starttls://")
+    if not unquote(rest).isascii():
+        raise ValueError("expected a login of ASCII characters, which alone SMTP's mechanisms carry")
     return value
 
 

@@ -198,6 +198,7 @@ def test_what_is_no_event_is_undecodable(body: bytes) -> None:
         ({"smtp_url": "smtps://"}, "a host and a port"),
         ({"smtp_url": "smtp://a;smtp://b"}, "a host and a port"),
         ({"smtp_url": "http://h"}, "expected smtp"),
+        ({"smtp_url": "smtps://u:p%C3%A4ss@h"}, "a login of ASCII characters"),
         ({"mail_to": "a@b.example,c\n@d"}, "expected an address"),
     ],
 )
