@@ -183,7 +183,7 @@ def smtp_url(value: SecretStr) -> SecretStr:
     if scheme == "smtp" and "@" in rest:
         raise ValueError("a login needs TLS: expected smtps:// or smtp+starttls://")
     if not unquote(rest).isascii():
-        raise ValueError("expected a login of ASCII characters, which alone SMTP's mechanisms carry")
+        raise ValueError("expected a login of ASCII characters")
     return value
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.store import Stat, StoredObject, check_key
@@ -183,7 +183,7 @@ class S3Store:
             if code in CONFLICT:
                 raise PreconditionFailed(f"{name}: another writer changed it or is writing it: {error}") from error
             raise StoreError(f"{name}: {error}") from error
-        except (BotoCoreError, HTTPClientError) as error:
+        except BotoCoreError as error:
             raise StoreError(f"{name}: {error}") from error
 
 

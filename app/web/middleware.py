@@ -16,7 +16,7 @@ from fastapi import Response
 from limits import parse
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.broker.errors import ApplicationError, Overloaded
@@ -77,18 +77,6 @@ FREE_WORDS = 8
 SUGGESTED_SITES = 8
 #: Requests of operators at the same time, and that wait: a long record takes minutes.
 _OPERATORS_RUNNING, _OPERATORS_WAITING = 6, 16
-
-#: Header fields as ASGI has them.
-_Fields = list[tuple[bytes, bytes]]
-
-
-def _fields(headers: Mapping[str, str]) -> _Fields:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-
-
-_FIELDS = _fields(HEADERS)
-#: Fields that an answer may have several times: their value is a list.
-_LISTS = frozenset({b"vary"})
 
 #: Returns the answer to a request (its scope) that ends in an error, as a page or as problem JSON.
 ErrorResponse = Callable[[Scope, type[ApplicationError], str], Response]
@@ -209,9 +197,12 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
-            own = dict(_FIELDS) | dict(_fields(self.headers))
-            given = {name for name, _ in message["headers"]} - _LISTS
-            message["headers"] = [*message["headers"], *(field for field in own.items() if field[0] not in given)]
+            headers = MutableHeaders(scope=message)
+            for name, value in (HEADERS | self.headers).items():
+                if name == "Vary":  # Its value is a list.
+                    headers.add_vary_header(value)
+                else:
+                    headers.setdefault(name, value)
         elif self._without_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)

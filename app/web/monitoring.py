@@ -127,10 +127,6 @@ class RoutesCollector(Collector):
         self._client = client
         self._counts = counts
 
-    def describe(self) -> Iterator[Metric]:
-        """Return nothing: otherwise the registry would collect once at registration."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; without routes, only the client's counters and that there are no routes."""
         counts = CounterMetricFamily("perennial_router", "Requests to searchers, by outcome.", labels=("count",))

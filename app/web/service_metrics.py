@@ -38,10 +38,6 @@ class ServicesCollector(Collector):
         self._events = Part("event metrics", partial(event_queue_state, settings), every=_KEPT)
         self._has_events = bool(settings.event_queue_url.get_secret_value())
 
-    def describe(self) -> Iterator[Metric]:
-        """Return nothing: otherwise the registry would collect once at registration."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; those of a service that does not answer are left out."""
         until = time.monotonic() + PATIENCE
