@@ -41,6 +41,8 @@ STALLED = 3_600.0
 #: Seconds between two looks for crawls that are due, and between two tidyings of dead sets, of all processes together.
 _READ_SITES_EVERY = 5.0
 _TIDY_EVERY = 300.0
+#: Seconds between two sweeps of one domain.
+_SWEEP_EVERY = 60.0
 #: Scheduled crawls that one tick starts; the next look starts the others.
 _MAX_STARTS = 100
 
@@ -242,5 +244,5 @@ def _sweep_what_was_lost() -> None:
         process.epoch.note()
     for crawl_id in process.frontier.restored():
         crawl = process.frontier.crawl(crawl_id)
-        if crawl is not None and process.epoch.may_sweep(crawl.domain):
+        if crawl is not None and is_due(f"swept:{crawl.domain}", _SWEEP_EVERY):
             process.publisher.publish([site_message("sweep", process.budgets, domain=crawl.domain)])

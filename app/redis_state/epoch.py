@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Literal
 
 from redis import Redis
@@ -13,9 +12,6 @@ from app.redis_state.client import PREFIX
 EPOCH = f"{PREFIX}epoch"
 #: The epoch for which everything was compared with the store.
 _COMPARED = f"{PREFIX}epoch:compared"
-_SWEPT = f"{PREFIX}swept:"
-#: Seconds between two sweeps of one domain.
-_SWEEP_EVERY = 60
 
 
 class Epoch:
@@ -42,9 +38,3 @@ class Epoch:
     def note(self) -> None:
         """Note that what the present epoch may lack is published again."""
         self._redis.set(_COMPARED, self._redis.get(EPOCH) or "")
-
-    def may_sweep(self, domain: str) -> bool:
-        """Return whether no sweep of the domain began within the last minute, and note that one begins."""
-        key, call = f"{_SWEPT}{domain}", uuid.uuid4().hex
-        # A call that is repeated after its reply was lost finds its own mark.
-        return bool(self._redis.set(key, call, nx=True, ex=_SWEEP_EVERY)) or self._redis.get(key) == call
