@@ -180,11 +180,6 @@ def page_targets_of(message: Mapping[str, Any]) -> list[Target]:
     ]
 
 
-def domain_of(message: Mapping[str, Any]) -> str:
-    """Return the domain that a message names; raises InvalidMessage or InvalidUrl."""
-    return parse_message_domain(message)
-
-
 def crawl_id_of(message: Mapping[str, Any]) -> str:
     """Return the crawl that a message names; raises InvalidMessage."""
     found = message.get("crawl_id")
@@ -267,7 +262,7 @@ class DomainTask(SiteTask):
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Check and normalise the domain, then publish; raises InvalidUrl before anything is sent."""
         message = as_message(args, kwargs, "domain")
-        return super().apply_async((), {**message, "domain": domain_of(message)}, **options)
+        return super().apply_async((), {**message, "domain": parse_message_domain(message)}, **options)
 
 
 class CrawlTask(DomainTask):
@@ -320,7 +315,7 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
 def _is_of_removed_site(kind: str, message: Mapping[str, Any]) -> bool:
     """Return whether a message was published before its site was removed; the task refuses an invalid one."""
     try:
-        domain = domain_of(message)
+        domain = parse_message_domain(message)
     except InvalidMessage:
         return False
     properties = current_task.request.properties if current_task else None

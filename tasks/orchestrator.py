@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from app.broker.worker.task import Task
 from app.celery import app
 from app.cluster.protocol import Outcome, SearcherReport, read
+from app.crawl.urls import parse_message_domain
 from config.routes import ROUTE_BY_TASK
-from tasks.base import domain_of
 
 if TYPE_CHECKING:
     from app.cluster.orchestrator.service import OrchestratorService
@@ -33,7 +33,7 @@ def _service() -> OrchestratorService:
 @_task("orchestrator.update")
 def update(**message: Any) -> None:
     """Read a domain's pack from the store again, in a thread: the event loop must not wait for the store."""
-    _service().pack_updated(domain_of(message))
+    _service().pack_updated(parse_message_domain(message))
 
 
 @_task("orchestrator.register")

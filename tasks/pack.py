@@ -15,7 +15,7 @@ from app.counters import PACK_BYTES, PACK_SECONDS, PACKS_BUILT
 from app.crawl.left_out_pages import find_left_out
 from app.crawl.record.crawls import list_crawls, update_crawl
 from app.crawl.recorder import RecordedCrawl
-from app.crawl.urls import canonical_key
+from app.crawl.urls import canonical_key, parse_message_domain
 from app.errors import PackError
 from app.messages.envelopes import event_message
 from app.notifications.events import pack_written
@@ -26,7 +26,7 @@ from app.pack.plan import FinishedCrawl
 from app.redis_state.lease import lease
 from app.storage.layout import content_key, list_ids, may_be_page
 from app.storage.layout import page_id as page_id_of
-from tasks.base import DomainTask, context, domain_of, task
+from tasks.base import DomainTask, context, task
 from tasks.notify import publish_events
 
 _PAGE_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -44,7 +44,7 @@ class _Disk(TypedDict):
 @task("pack_full", DomainTask)
 def pack_full(**message: Any) -> None:
     """Build a new pack, of the crawl with `crawl_id` or of every stored page. `force` overrules refusals."""
-    domain, force = domain_of(message), _flag(message, "force", default=False)
+    domain, force = parse_message_domain(message), _flag(message, "force", default=False)
     with lease(context().redis, f"pack:{domain}"):
         process, crawl_id = context(), str(message.get("crawl_id") or "")
         recorded = process.recorder.finished(domain, crawl_id) if crawl_id else None
@@ -65,7 +65,8 @@ def pack_incremental(**message: Any) -> None:
 
     With `deletions` false, rows of deleted pages stay.
     """
-    domain, deletions, page_ids = domain_of(message), _flag(message, "deletions", default=True), _page_ids(message)
+    domain, page_ids = parse_message_domain(message), _page_ids(message)
+    deletions = _flag(message, "deletions", default=True)
     with lease(context().redis, f"pack:{domain}"):
         store = context().store
         _announce(packer.pack_incremental(store, domain, page_ids=page_ids, deletions=deletions, **_disk()))

@@ -34,7 +34,7 @@ from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead, entry_of
-from app.crawl.urls import Link, Target, canonical_key, host_of, robots_url
+from app.crawl.urls import Link, Target, canonical_key, host_of, parse_message_domain, robots_url
 from app.messages.envelopes import delayed_message, site_message
 from app.notifications.events import crawl_ended
 from app.sites.moves import may_move
@@ -42,7 +42,7 @@ from app.sites.status import status
 from app.storage.layout import page_id as page_id_of
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from config.routes import PAGE
-from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, page_targets_of, target_of, task
+from tasks.base import CrawlTask, PageTask, context, crawl_id_of, page_targets_of, target_of, task
 from tasks.notify import publish_events
 from tasks.traces import note_trace
 
@@ -193,7 +193,7 @@ def end_crawl(**message: Any) -> None:
 
     The timer does not fire before: the crawl is active. A crawl that Redis does not know waits for a sweep.
     """
-    domain, process = domain_of(message), context()
+    domain, process = parse_message_domain(message), context()
     crawl = process.frontier.crawl_of(domain, crawl_id_of(message))
     if crawl is not None and process.recorder.end(crawl):
         reset_timer_of(domain)

@@ -17,6 +17,7 @@ from app.crawl.frontier.values import Admitted, Refill
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.steps import complete_lost
+from app.crawl.urls import parse_message_domain
 from app.messages.dead_sets import new_export
 from app.messages.envelopes import queue_message, site_message
 from app.sites.scheduler import START_LOST, DueCrawl
@@ -25,7 +26,7 @@ from app.storage.damage import isolated
 from app.timers.stored import StoredTimer, delete_stored_timers, store_timer
 from app.timers.timers import Callback, Timer, callback_of, full_pack, incremental_pack, timeout_of
 from config.routes import CRAWL, INDEX, PAGE
-from tasks.base import DomainTask, context, domain_of, is_due, task
+from tasks.base import DomainTask, context, is_due, task
 from tasks.notify import publish_due_notifications
 from tasks.site import page_messages, publish_end
 from tasks.traces import trace_of
@@ -62,7 +63,7 @@ def start_timer(**message: Any) -> None:
 
     Keys: `timeout` (s), `callback_queue`, `callback_msg`. The default callback is a full pack.
     """
-    domain, process = domain_of(message), context()
+    domain, process = parse_message_domain(message), context()
     timeout = timeout_of(message, default=process.settings.timer_timeout)
     given = callback_of(message, domain)
     if given is not None:
@@ -73,7 +74,7 @@ def start_timer(**message: Any) -> None:
 @task("reset_timer", DomainTask)
 def reset_timer(**message: Any) -> None:
     """Set a domain's timer back to its stored timeout; without one, start it with the message's callback."""
-    domain = domain_of(message)
+    domain = parse_message_domain(message)
     timeout = timeout_of(message, default=context().settings.timer_timeout)
     callback = callback_of(message, domain) or incremental_pack(domain)
     context().timers.reset(domain, timeout=timeout, callback=callback)
@@ -106,7 +107,7 @@ tick.send_events = False
 @task("sweep", Task)
 def sweep(**message: Any) -> None:
     """Begin again what Redis lost of a domain, or of all: crawls, packs and timers."""
-    domain = domain_of(message) if message.get("domain") or message.get("url") else ""
+    domain = parse_message_domain(message) if message.get("domain") or message.get("url") else ""
     process = context()
     sweeper = Sweep(process.store, process.frontier, process.timers, process.recorder, process.settings.timer_timeout)
     for action in sweeper.run(domain):
