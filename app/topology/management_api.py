@@ -21,6 +21,9 @@ UNHURRIED = ApiClient(response_timeout=10.0, max_body_bytes=100_000_000)
 #: For a page, which a person waits for.
 QUICK = ApiClient(connect_timeout=1.0, response_timeout=2.0, max_body_bytes=100_000_000)
 
+#: Seconds since the epoch from which a message's time is invalid, in the year 5138: some producers give milliseconds.
+_LATEST = 1e11
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatistics:
@@ -181,7 +184,7 @@ def _statistics(queue: Mapping[str, Any]) -> QueueStatistics:
         consumers=int(queue.get("consumers", 0)),
         arrival_rate=_rate(measured.get("publish_details")),
         acknowledgement_rate=_rate(measured.get("ack_details")),
-        oldest=float(oldest) if isinstance(oldest, int | float) and oldest > 0 else None,
+        oldest=float(oldest) if isinstance(oldest, int | float) and 0 < oldest < _LATEST else None,
     )
 
 

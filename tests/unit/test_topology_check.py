@@ -19,9 +19,11 @@ from app.operations.doctor.consumer_timeout import consumer_timeout, max_unackno
 from app.private_services.procfile import procfile
 from app.topology.compare import APPLY, compare, harmful_settings
 from app.topology.declare import all_queues
+from app.topology.management_api import _statistics
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
 from app.topology.queues import events_exchange
 from app.topology.routing import lost_keys, routed_queues
+from app.web.ops.filters import utc
 from config.settings import Settings
 
 pytestmark = pytest.mark.unit
@@ -348,3 +350,14 @@ def test_a_queue_declared_without_a_type_may_have_the_default_type_of_its_vhost(
     for default, problems in (("quorum", 0), ("classic", 1)):
         found = Topology({}, {"q": quorum}, frozenset(), default)
         assert len(compare(Topology({}, {"q": plain}, frozenset()), found)) == problems
+
+
+@pytest.mark.parametrize(
+    ("given", "oldest"), [(1_790_000_000, 1_790_000_000.0), (1_790_000_000_000, None), (2**63, None), (-1, None)]
+)
+def test_the_time_of_a_message_that_its_producer_gave_in_milliseconds_is_unknown_and_breaks_no_page(
+    given: int, oldest: float | None
+) -> None:
+    found = _statistics({"name": "site.index", "head_message_timestamp": given}).oldest
+    assert found == oldest
+    assert found is None or utc(found) == "2026-09-21 14:13:20 UTC"
