@@ -98,6 +98,8 @@ def test_a_summary_in_the_index_is_that_of_the_letter(headers: dict[str, Any], b
     read = ShardEntry.of(Delivery(entry.packed, entry.message("e", "i").headers, {}, None, None, "site.dead.index"))
     assert read is not None
     assert read.letters("site.dead") == [summary, summary]
+    assert read.may_have([found.id[:5]])
+    assert not read.may_have(["no-such-id"])
     assert (summary.group, summary.queue, summary.error) == (found.group, found.queue, found.error)
     assert (task_of(summary), domain_of(summary)) == (task_of(found), domain_of(found))
 

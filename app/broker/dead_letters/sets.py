@@ -273,7 +273,7 @@ class DeadSets:
         beginnings = tuple(prefix.partition(".")[0] for prefix in found)
         for name in self.names:
             with self._opened(name) as dead_set:
-                for letter in dead_set.summaries():
+                for letter in dead_set.summaries(beginnings=beginnings):
                     for prefix, letters in found.items() if letter.id.startswith(beginnings) else ():
                         if id_matches(letter.id, prefix):
                             letters.append(letter)

@@ -25,6 +25,8 @@ MOVE_ABOVE = 2_000
 
 #: Letters that are published, confirmed and then removed together.
 _BATCH = 500
+#: Ids that are looked for in the packed index; for more of them it is unpacked.
+_FEW_IDS = 20
 #: Missing shards in a row after which no further one is looked for. Each shard gets the lowest free number.
 _MISSING_IN_ROW = 16
 
@@ -61,7 +63,7 @@ class ShardedSet:
     def parts(self, ids: Collection[str]) -> list[SetPart]:
         """Return the queues that have the letters with these ids: the documented one, if no shard has them."""
         numbers, left, parts = LetterIds(), dict.fromkeys(ids), list[SetPart]()
-        for queue, letters in self.shards(numbers):
+        for queue, letters in self.shards(numbers, {letter_id.partition(".")[0] for letter_id in ids}):
             if found := [letter.id for letter in letters if letter.id in left]:
                 parts.append(SetPart(queue, found, seen_before(letters)))
                 for letter_id in found:
@@ -93,9 +95,15 @@ class ShardedSet:
         """The number of letters in shards."""
         return sum(entry.count for entry in self._entries.values())
 
-    def shards(self, ids: LetterIds) -> Iterator[tuple[str, list[LetterSummary]]]:
-        """Yield the queue and the summaries of each shard, the oldest first. `ids` numbers equal ids."""
+    def shards(self, ids: LetterIds, beginnings: Collection[str] = ()) -> Iterator[tuple[str, list[LetterSummary]]]:
+        """Yield the queue and the summaries of each shard, the oldest first. `ids` numbers equal ids.
+
+        A shard without an id that has one of the beginnings may be left out.
+        """
+        sought = list(beginnings) if len(beginnings) <= _FEW_IDS else []
         for entry in sorted(self._entries.values(), key=lambda each: each.filled_at):
+            if sought and not entry.may_have(sought):
+                continue
             yield shard_name(self.lease.name, entry.number), ids.numbered(self._letters_of(entry))
 
     def _letters_of(self, entry: ShardEntry) -> list[LetterSummary]:
@@ -106,10 +114,15 @@ class ShardedSet:
             self._on_note(f"{error}; the shard is read again")
             return self._read_again(entry).letters(self.lease.name)
 
-    def summaries(self, first: int | None = None) -> Generator[LetterSummary, None, None]:
-        """Yield the letters, or the `first` of them; those of the documented queue are whole ones."""
+    def summaries(
+        self, first: int | None = None, *, beginnings: Collection[str] = ()
+    ) -> Generator[LetterSummary, None, None]:
+        """Yield the letters, or the `first` of them; those of the documented queue are whole ones.
+
+        With `beginnings` of ids, other letters may be left out.
+        """
         ids, left = LetterIds(), first
-        for _, letters in self.shards(ids):
+        for _, letters in self.shards(ids, beginnings):
             yield from letters[:left]
             left = None if left is None else max(0, left - len(letters))
         for letter, _ in self._arrived(ids, left):
