@@ -103,28 +103,21 @@ def problems(settings: Settings) -> str:
     return text
 
 
-def test_redis_with_tls_and_a_user_of_few_permissions_is_enough(
-    plain: Settings, files: Certificates, tmp_path: Path
-) -> None:
-    redis, url = with_acl_and_tls(tmp_path / "redis", files)
-    with running(redis):
-        assert_works(changed(plain, redis_url=url), tmp_path)
-        untrusted = changed(plain, redis_url=url.partition("?")[0])
-        assert "Redis does not answer: " in problems(untrusted)
-        assert "certificate verify failed" in problems(untrusted)
-        wrong = changed(plain, redis_url=url.replace(PASSWORD, f"not-{PASSWORD}"))
-        assert "invalid username-password pair" in problems(wrong)
-
-
-def test_rabbitmq_with_a_certificate_of_an_own_authority_is_used(
+def test_redis_and_rabbitmq_are_used_with_tls_an_own_authority_and_a_user_of_few_permissions(
     plain: Settings, broker: RabbitVariants, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encrypted = changed(plain, broker_url=broker.tls(plain.broker), broker_api_url=broker.tls_api())
-    assert "certificate verify failed" in problems(encrypted)
-    untrusted_api = changed(plain, broker_api_url=broker.tls_api())
-    assert re.search("management API.*certificate verify failed", problems(untrusted_api))
-    monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))
-    assert_works(encrypted, tmp_path)
+    redis, url = with_acl_and_tls(tmp_path / "redis", files)
+    encrypted = changed(plain, broker_url=broker.tls(plain.broker), broker_api_url=broker.tls_api(), redis_url=url)
+    with running(redis):
+        untrusted = problems(changed(encrypted, redis_url=url.partition("?")[0]))
+        assert re.search("Redis does not answer: .*certificate verify failed", untrusted)
+        assert re.search("broker amqps://.*certificate verify failed", untrusted)
+        untrusted_api = problems(changed(plain, broker_api_url=broker.tls_api(), redis_url=url))
+        assert re.search("management API.*certificate verify failed", untrusted_api)
+        wrong = changed(plain, redis_url=url.replace(PASSWORD, f"not-{PASSWORD}"))
+        assert "invalid username-password pair" in problems(wrong)
+        monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))
+        assert_works(encrypted, tmp_path)
 
 
 @pytest.mark.parametrize("program", FAMILY)
