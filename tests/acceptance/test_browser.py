@@ -321,7 +321,7 @@ def _check_recommended_and_grouped(opened: Tab, site: Site) -> None:
     tab.get_by_role("link", name="French 1 page").click()
     expect(group.locator(".address")).to_contain_text("/fr/harbour")
     tab.go_back()
-    _inspect(opened)
+    _inspect(opened, "recommended")
     recommended.get_by_role("link").click()
     expect(tab).to_have_url(site.at("/guide/1"))
 
@@ -348,22 +348,20 @@ def test_a_click_on_a_result_is_counted_where_the_site_wants_it_and_the_link_wor
             eventually(partial(is_counted, expected), "the click is counted")
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_axe_finds_nothing_in_any_state_and_nothing_is_wider_than_the_window(open_tab: OpenTab, state: str) -> None:
-    path, act = STATES[state]
-    tab = open_tab(path)
-    act(tab)
-    _inspect(tab)
-
-
-def test_axe_finds_nothing_where_a_search_failed(
+def test_axe_finds_nothing_in_any_state_and_nothing_is_wider_than_the_window(
     open_tab: OpenTab, application: tuple[str, ScriptedSearchClient]
 ) -> None:
+    tab = open_tab()
+    for state, (path, act) in STATES.items():
+        tab.open(path)
+        act(tab)
+        _inspect(tab, state)
     application[1].fault = RequestTimedOut("no reply")
-    _inspect(open_tab("/?q=streams"))
+    tab.open("/?q=streams")
+    _inspect(tab, "failed")
 
 
-def _inspect(tab: Tab) -> None:
+def _inspect(tab: Tab, state: str) -> None:
     """Look at a page wide and light, narrow and dark, and with letters twice as large.
 
     The style sheet's rules for dark windows set colours only, those for narrow ones the layout only.
@@ -372,7 +370,7 @@ def _inspect(tab: Tab) -> None:
     for viewport, scheme in looks:
         tab.page.set_viewport_size(viewport)
         tab.page.emulate_media(color_scheme=scheme)
-        assert tab.violations() == [], (viewport, scheme)
-        assert tab.overflow() <= 0
+        assert tab.violations() == [], (state, viewport, scheme)
+        assert tab.overflow() <= 0, (state, viewport)
     tab.page.evaluate("document.documentElement.style.fontSize = '200%'")
-    assert tab.overflow() <= 0
+    assert tab.overflow() <= 0, state
