@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,8 +42,8 @@ class Foreign:
     base: str
 
 
-@pytest.fixture
-def foreign(tmp_path: Path) -> Iterator[Foreign]:
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     with Site({}) as site:
         pages = [
             *(page(f"/{n}", f"Streams, part {n}", "Streams carry bytes.", url=site.at(f"/{n}")) for n in range(9)),
@@ -52,7 +51,9 @@ def foreign(tmp_path: Path) -> Iterator[Foreign]:
             page("/evil", EVIL, f"hostile {EVIL}", url=site.at("/evil")),
             page("/scheme", "A script", "hostile scheme", url="javascript:alert(1)"),
         ]
-        client = ScriptedSearchClient([write_pack(tmp_path / "pack.sqlite", pages, domain=site.domain)])
+        client = ScriptedSearchClient(
+            [write_pack(tmp_path_factory.mktemp("packs") / "one.sqlite", pages, domain=site.domain)]
+        )
         with served(create_app(client, origins=(site.at("").rstrip("/"),))) as http:
             base = str(http.base_url).rstrip("/")
             policy = f"default-src 'none'; script-src {base}; connect-src {base}; style-src 'self'; form-action 'self'"
