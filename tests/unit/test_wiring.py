@@ -75,6 +75,21 @@ def test_a_worker_imports_no_library_that_only_some_queues_need() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_without_a_collector_and_a_dsn_no_process_imports_an_extra() -> None:
+    # redis-py imports the SDK of OpenTelemetry where it finds it.
+    script = (
+        "import sys, app.celery, app.web.__main__, app.cluster.searcher.__main__, app.messages.art_event_reader\n"
+        "from app import error_reports, tracing\n"
+        "from config.settings import Settings\n"
+        "error_reports.begin('worker', Settings())\n"
+        "tracing.begin('worker', '')\n"
+        "extras = ('opentelemetry.instrumentation', 'opentelemetry.exporter', 'sentry')\n"
+        "print([name for name in sys.modules if name.startswith(extras)])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_process_of_the_pool_looks_for_cycles_seldom_and_never_among_what_was_loaded_before() -> None:
     program = (
         "import gc, app.celery\n"
