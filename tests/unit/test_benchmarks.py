@@ -96,11 +96,6 @@ def test_a_ratio_is_taken_within_a_round() -> None:
     assert cpu_ratio(ROUNDS, "Perennial -c 2") == Spread(0.375, 0.25, 0.5)
 
 
-def test_different_numbers_of_rounds_have_no_ratio() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        ratios([1, 2], [1])
-
-
 def test_the_best_contestant_has_the_most_pages_per_second() -> None:
     assert best([*ROUNDS, run("Perennial -c 4", 1.5), run("Perennial -c 4", 1.6)]) == "Perennial -c 4"
 

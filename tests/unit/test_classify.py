@@ -23,7 +23,7 @@ from app.crawl.steps import entry_of
 from app.crawl.urls import Link, Scope, Target, canonical_key
 from app.errors import ServerError
 from app.http.response import Response, retry_after
-from app.storage.layout import Page, to_json
+from app.storage.layout import Page
 from app.storage.page_parts import Block, PageLink
 from tests.servers.site import document
 
@@ -274,10 +274,6 @@ def test_a_result_has_the_status_and_the_validators_of_its_response(status: int,
 def test_a_validator_that_is_long_or_cannot_be_sent_is_left_out(value: str) -> None:
     found = classified(page(), etag=value, last_modified=value)
     assert (found.status, found.etag, found.last_modified) == (200, "", "")
-
-
-def test_the_object_of_a_page_does_not_depend_on_validators() -> None:
-    assert to_json(indexed(page(), etag='"1"')) == to_json(indexed(page(), etag='"2"'))
 
 
 @pytest.mark.parametrize("status", [429, 408, 500, 502, 503, 599])

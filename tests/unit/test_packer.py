@@ -308,23 +308,6 @@ class TestFull:
         site.increment()
         assert site.query(grouped) == [("/guide?x=1", "/de/guide"), ("/other", "/z")]
 
-    def test_a_page_is_hidden_while_its_canonical_page_is_in_the_pack(self, site: StoredSite) -> None:
-        site.put(
-            page("a"),
-            page("b", canonical="a"),
-            page("c", canonical="b"),
-            page("d", canonical="none"),
-            page("ring1", canonical="ring2"),
-            page("ring2", canonical="ring1"),
-            page("self", canonical="self"),
-        )
-        site.full()
-        hidden = "SELECT path FROM pages WHERE hidden ORDER BY path"
-        assert site.query(hidden) == [("/b",), ("/c",)]
-        site.remove("a")
-        site.increment()
-        assert site.query(hidden) == [("/c",)]
-
     @pytest.mark.parametrize(
         ("body", "word"),
         [
@@ -444,21 +427,6 @@ class CountingStore(FolderStore):
 
 
 class TestIncremental:
-    def test_an_incremental_pack_has_additions_changes_tombstones_and_deletions(self, site: StoredSite) -> None:
-        site.put(page("a", "old"), page("b"), page("c"), page("d"))
-        site.full()
-        site.put(page("a", "new"), tombstone("b"), page("e"))
-        site.remove("c")
-        result = site.increment()
-        assert changes(result) == (True, 3, 1, 1, 2)
-        assert (result.kind, result.generation, read_manifest(site.store, DOMAIN).crawl_id) == (
-            "incremental",
-            2,
-            "crawl",
-        )
-        assert site.paths() == ["/a", "/d", "/e"]
-        assert (site.search("old"), site.search("new")) == ([], ["/a"])
-
     def test_without_deletions_rows_stay_until_the_next_pack_with_deletions(self, site: StoredSite) -> None:
         site.put(page("a"), page("b"), page("c"))
         site.full()
@@ -511,38 +479,10 @@ class TestIncremental:
         assert listed.count == 2
         assert {stat.etag for stat in listed.stats(packed=True)} == {stat.etag for stat in stats} - {former.etag}
 
-    def test_a_tombstone_is_read_once(self, site: StoredSite, tmp_path: Path) -> None:
-        site.put(page("a"), page("b"), page("c"))
-        site.full()
-        site.put(tombstone("b"))
-        site.increment()
-        site.put(page("c", "changed"))
-        store = CountingStore(tmp_path / "store")
-        pack_incremental(store, DOMAIN)
-        assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, page_id(url("c")))]
-
-    def test_a_page_can_be_added_and_removed_repeatedly(self, site: StoredSite) -> None:
-        site.put(page("a"))
-        site.full()
-        for _ in range(2):
-            site.put(page("b"))
-            assert changes(site.increment()) == (True, 2, 1, 0, 0)
-            site.put(tombstone("b"))
-            assert changes(site.increment()) == (True, 1, 0, 0, 1)
-
     def test_a_domain_without_pack_and_pages_writes_nothing(self, site: StoredSite) -> None:
         site.put(tombstone("a"))
         assert changes(site.increment()) == (False, 0, 0, 0, 0)
         assert [stat.key for stat in site.store.list("packs/")] == []
-
-    def test_a_pack_never_loses_its_last_page(self, site: StoredSite) -> None:
-        site.put(page("a"))
-        site.full()
-        before = site.packed()
-        site.put(tombstone("a"))
-        with pytest.raises(PackRefused, match="no pages; the present pack has 1"):
-            site.increment()
-        assert site.packed() == before
 
     def test_a_pack_is_built_anew_when_pages_that_came_and_went_have_used_up_the_row_ids(
         self, site: StoredSite, monkeypatch: pytest.MonkeyPatch
@@ -580,19 +520,6 @@ class TestNames:
 
     def names(self, site: StoredSite) -> list[object]:
         return [row[0] for row in site.query("SELECT title FROM names ORDER BY title")]
-
-    def docs(self, site: StoredSite, word: str) -> list[tuple[object, ...]]:
-        return site.query("SELECT docs FROM words WHERE word = ?", word)
-
-    def test_words_and_names_are_counted_again_by_an_incremental_pack(self, site: StoredSite) -> None:
-        site.put(page("a"), page("b", "more words"), page("c", canonical="a"))
-        site.full()
-        assert (self.names(site), self.docs(site, "words")) == (["Page a", "Page b"], [(3,)])
-        site.remove("b")
-        site.put(page("c", "no twin", title="Own"), page("d", "Über more"))
-        site.increment()
-        assert self.names(site) == ["Own", "Page a", "Page d"]
-        assert (self.docs(site, "words"), self.docs(site, "more"), self.docs(site, "uber")) == ([(1,)], [(1,)], [(1,)])
 
     def test_names_are_titles_without_the_name_of_the_site(self, site: StoredSite) -> None:
         titles = ["Search | Site", "Find - Seek | Site", "A | B", "Site", "Site | Else", "Ends | Site"]

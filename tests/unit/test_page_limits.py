@@ -33,7 +33,7 @@ from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.storage import layout
 from app.storage.layout import Page, bounded, language_tag, to_json
-from app.storage.page_parts import MAX_ANCHOR, MAX_BLOCKS, Block, PageLink, hash_of
+from app.storage.page_parts import MAX_ANCHOR, MAX_BLOCKS, Block, PageLink
 from app.text.anchor_texts import MAX_ANCHORS
 from tests.packs import page, put
 from tests.support.stores import folder_store
@@ -64,14 +64,6 @@ def test_an_extracted_page_has_bounded_texts(parser: Extractor) -> None:
     assert "words" in result.page.body
     assert result.page.links == (PageLink(f"https://{DOMAIN}/a", "a" * MAX_ANCHOR),)
     assert len(to_json(result.page)) < 3 * MB + 200_000
-
-
-def test_a_page_within_its_limits_is_unchanged() -> None:
-    usual = page("/a", "Title", "body", headings="One\nTwo", lang="en-US", description="About", modified="2026-11-21")
-    usual = replace(
-        usual, blocks=(Block(("body",), "h2", "a"),), links=(PageLink("/b", "B"),), body_hash=hash_of("body")
-    )
-    assert bounded(usual) == usual
 
 
 def test_blocks_and_links_of_a_foreign_writer_are_bounded() -> None:
