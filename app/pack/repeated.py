@@ -52,7 +52,7 @@ def _ended(block: Block) -> list[str]:
 
 def note_lines(database: sqlite3.Connection, page_id: str, lines: Iterable[str]) -> None:
     """Keep the hashes of a page's lines in the pack. Its row is not finished: its body still has all lines."""
-    database.execute(_NOTE, (page_id, _packed(map(_hash, lines))))
+    database.execute(_NOTE, (page_id, _packed(_hashes(lines))))
 
 
 def find(database: sqlite3.Connection, former: frozenset[int] = frozenset()) -> frozenset[int]:
@@ -89,7 +89,7 @@ def without(lines: Collection[str], repeated: frozenset[int]) -> tuple[str, byte
 
     Where there are no others, the text has the repeated ones.
     """
-    hashes = [*map(_hash, lines)] if repeated else []
+    hashes = [*_hashes(lines)] if repeated else []
     own = [line for line, hashed in zip(lines, hashes, strict=False) if hashed not in repeated]
     return "".join(own or lines), _packed(repeated.intersection(hashes))
 
@@ -109,8 +109,9 @@ def _counted(pages: Iterable[tuple[bytes]], *, among: frozenset[int] | None = No
     return counts, number
 
 
-def _hash(line: str) -> int:
-    return zlib.crc32(line.encode(errors="replace"))
+def _hashes(lines: Iterable[str]) -> Iterator[int]:
+    """Return a number for each line, which SQLite stores: a site has millions, so no line takes a step of Python's."""
+    return map(zlib.crc32, map(str.encode, lines))
 
 
 def _packed(hashes: Iterable[int]) -> bytes:
