@@ -43,6 +43,8 @@ def main() -> None:
     host, port = host_and_port(settings.web_address)
     server = create_server(app, host=host, port=port, proxies=settings.forwarded_allow_ips)
     listener = server.config.bind_socket()
+    # A connection to the printed address waits until the server accepts it, and is not refused.
+    listener.listen(server.config.backlog)
     host, port = listener.getsockname()[:2]
     sys.stdout.write(f"Search page: http://{f'[{host}]' if ':' in host else host}:{port}/\n")
     sys.stdout.flush()

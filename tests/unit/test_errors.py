@@ -96,7 +96,7 @@ def test_a_message_waits_while_its_process_has_no_file_descriptors_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = folder_store(tmp_path / "store")
-    monkeypatch.setattr(timers, "domain_of", lambda _message: store.put("content/a.example/1.json", b"{}"))
+    monkeypatch.setattr(timers, "parse_message_domain", lambda _message: store.put("content/a.example/1.json", b"{}"))
     with no_free_descriptors(), pytest.raises(Postpone, match="no file descriptors are left here: "):
         timers.reset_timer(domain="a.example")
 
