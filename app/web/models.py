@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Response
@@ -154,13 +154,25 @@ class FoundHit:
         def found(subsection: Subsection) -> FoundSubsection:
             return FoundSubsection(heading=subsection.heading, url=hit.url_at(subsection))
 
-        own = {
-            "opens_at": found(hit.opens_at) if hit.opens_at else None,
-            "subsections": tuple(map(found, hit.subsections)),
-            "snippet": hit.snippet.text,
-            "marks": hit.snippet.marks,
-        }
-        return cls(**shared_fields(cls, hit) | own)
+        return cls(
+            url=hit.url,
+            opens_at=found(hit.opens_at) if hit.opens_at else None,
+            subsections=tuple(map(found, hit.subsections)),
+            copies=hit.copies,
+            copy_urls=hit.copy_urls,
+            versions=hit.versions,
+            domain=hit.domain,
+            path=hit.path,
+            title=hit.title,
+            snippet=hit.snippet.text,
+            marks=hit.snippet.marks,
+            headings=hit.headings,
+            section=hit.section,
+            lang=hit.lang,
+            type=hit.type,
+            modified=hit.modified,
+            score=hit.score,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,33 +274,46 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str, na
     """
     end = request.offset + len(result.hits)
     more = bool(result.hits) and end < result.reachable
-    own = {
-        "query": request.q,
-        "next_offset": end if more else None,
-        "next": f"{link}&offset={end}" if more else None,
-        "did_you_mean": result.did_you_mean or None,
-        "corrected": result.corrected or None,
-        "sources": tuple(
-            Source(**shared_fields(Source, pack), name=names.get(pack.domain, pack.domain)) for pack in result.sources
+    return SearchAnswer(
+        query=request.q,
+        total=result.total,
+        estimated=result.estimated,
+        relaxed=result.relaxed,
+        reachable=result.reachable,
+        offset=request.offset,
+        limit=request.limit,
+        next_offset=end if more else None,
+        next=f"{link}&offset={end}" if more else None,
+        seconds=result.seconds,
+        did_you_mean=result.did_you_mean or None,
+        corrected=result.corrected or None,
+        sources=tuple(
+            Source(
+                domain=pack.domain,
+                name=names.get(pack.domain, pack.domain),
+                built_at=pack.built_at,
+                pages=pack.pages,
+            )
+            for pack in result.sources
         ),
-        "silent": tuple(Silent(domain=domain, reason=reason) for domain, reason in result.silent),
-        "facets": tuple(
+        silent=tuple(Silent(domain=domain, reason=reason) for domain, reason in result.silent),
+        facets=tuple(
             FoundFacet(
                 name=facet.name, values=tuple(FacetValue(value=value, pages=pages) for value, pages in facet.counts)
             )
             for facet in result.facets
         ),
-        "hits": tuple(FoundHit.of(hit) for hit in result.hits),
-    }
-    return SearchAnswer(**shared_fields(SearchAnswer, request) | shared_fields(SearchAnswer, result) | own)
-
-
-def shared_fields(kind: type[Any], value: object) -> dict[str, Any]:
-    """Return the fields of a dataclass that a value has, too, by name."""
-    return {field.name: getattr(value, field.name) for field in fields(kind) if hasattr(value, field.name)}
+        best_bets=result.best_bets,
+        hits=tuple(FoundHit.of(hit) for hit in result.hits),
+    )
 
 
 def domain_answer(route: PackRoute, names: Mapping[str, str]) -> Domain:
     """Return a site as the API lists it."""
-    name = names.get(route.domain, route.domain)
-    return Domain(**shared_fields(Domain, route), name=name, available=bool(route.searchers))
+    return Domain(
+        domain=route.domain,
+        name=names.get(route.domain, route.domain),
+        pages=route.pages,
+        built_at=route.built_at,
+        available=bool(route.searchers),
+    )
