@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amqp.exceptions import NotFound, PreconditionFailed
+from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
 from kombu import Queue
 
 from app.broker.connection import connected
 from app.broker.declaring import node_down
 from app.broker.errors import ManagementFailed
 from app.broker.outcomes import OUTCOMES
-from app.topology.compare import TopologyFinding, compare
+from app.topology.compare import TopologyFinding, compare, former_delay_queues
 from app.topology.declare import all_queues
 from app.topology.management_api import QUICK, REMEDY, UNHURRIED, ManagementApi
 from app.topology.model import Topology, declared_topology
@@ -40,7 +40,23 @@ def check_topology(settings: Settings) -> TopologyReport:
     ours = declared_topology(all_queues(settings), [events_exchange, queries_exchange, OUTCOMES])
     with connected(settings.broker) as connection:
         found = management_api(settings, connection).topology()
-    return TopologyReport(ours, compare(ours, found), found)
+        findings = compare(ours, found)
+        for name, delay_ms in former_delay_queues(ours, found).items():
+            # AMQP knows the depth now; the API's statistics are seconds old.
+            try:
+                with connection.channel() as channel:
+                    count = channel.queue_declare(name, passive=True).message_count
+            except ChannelError:
+                continue
+            finding = TopologyFinding(
+                severity="note",
+                subject=f"queue {name}",
+                problem="a delay queue that the settings do not name: of former settings, or of a message's own delay",
+                found=f"{count} message(s) for {delay_ms / 1_000:g} s",
+                remedy="none needed: it empties itself, and is declared again on demand",
+            )
+            findings.append(finding)
+        return TopologyReport(ours, findings, found)
 
 
 def management_api(settings: Settings, connection: Any, *, quick: bool = False) -> ManagementApi:

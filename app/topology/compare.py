@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
-from app.topology.routing import lost_keys
+from app.topology.routing import lost_keys, ttl_loops
 
 #: `error`: a message can be lost, or a queue is not served. `note`: worth knowing, and nothing is lost.
 Severity = Literal["error", "note"]
@@ -18,6 +18,9 @@ APPLY = "perennial topology apply"
 
 #: The remedy for queues of a node that is down.
 _START_NODE = "start the node; never delete the queue to declare it elsewhere, as its messages are on that node"
+
+#: Names of delay queues: namespace and milliseconds.
+_DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
 
 #: Names of the further queues of a dead set, which are declared when it is long.
 _OF_DEAD_SET = re.compile(r"(.+)\.(shard\.\d+|index)")
@@ -40,7 +43,7 @@ class TopologyFinding:
 
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
-    """Return the findings: what is missing or different, then what loses messages, then what is down."""
+    """Return the findings: what is missing or different, then what loses messages, is down, or is a loop."""
     # RabbitMQ does not show the bindings of queues whose node is down.
     waiting = {name for name, queue in found.queues.items() if queue.replicas.members and not queue.replicas.online}
     found = replace(found, bindings=found.bindings | {each for each in ours.bindings if each.destination in waiting})
@@ -50,7 +53,23 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
         for setting, consequence, remedy in harmful_settings(found.queues[name]):
             problem = f"{setting} {consequence}"
             findings.append(TopologyFinding(subject=f"queue {name}", problem=problem, remedy=remedy))
-    return [*findings, *_unavailable(ours, found)]
+    findings += _unavailable(ours, found)
+    for loop in ttl_loops(found):
+        finding = TopologyFinding(
+            severity="note" if ours.queues.keys().isdisjoint(loop) else "error",
+            subject=f"queue {loop[0]}",
+            problem=f"a loop of expiries, in which RabbitMQ drops a message that returns: {' -> '.join(loop)}",
+            remedy="remove the TTL or the dead-letter exchange from one of them; a loop needs a queue with a consumer",
+        )
+        findings.append(finding)
+    return findings
+
+
+def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
+    """Return the delay queues that the code does not declare, each with its delay in ms: they empty themselves."""
+    namespaces = {match[1] for match in map(_DELAY_QUEUE.fullmatch, ours.queues) if match}
+    matches = {name: _DELAY_QUEUE.fullmatch(name) for name in found.queues.keys() - ours.queues.keys()}
+    return {name: int(match[2]) for name, match in sorted(matches.items()) if match and match[1] in namespaces}
 
 
 def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:

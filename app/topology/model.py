@@ -77,6 +77,11 @@ class QueueDefinition:
         """The routing key of dead-lettered messages; None where each keeps its own."""
         return _text(self.option("dead-letter-routing-key"))
 
+    @property
+    def expires_messages(self) -> bool:
+        """Whether messages have a TTL here, by argument or policy."""
+        return self.option("message-ttl") is not None
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Binding:

@@ -1,7 +1,8 @@
-"""Compute where a broker routes a message, to find dead-letter targets that are not bound."""
+"""Compute where a broker routes a message: find unbound dead-letter targets and loops of expiring messages."""
 
 from __future__ import annotations
 
+import graphlib
 import re
 
 from app.topology.model import Binding, QueueDefinition, Topology
@@ -37,15 +38,55 @@ def routed_queues(
     return found or (routed_queues(topology, alternate, key, visited) if alternate else set())
 
 
+def queued_keys(topology: Topology, queue: str) -> set[QueuedKey]:
+    """Return the routing keys with which messages can arrive in a queue, by its bindings."""
+    keys = {_known_key(topology, each) for each in topology.bindings if each.destination == queue}
+    return {(queue, key) for key in keys} or {(queue, queue)}
+
+
 def lost_keys(topology: Topology, queue: QueueDefinition) -> list[str]:
     """Return the keys for which nothing is bound to a queue's dead-letter exchange; an unknown key reads `any key`."""
     target = queue.dead_letter_exchange
     if target is None:
         return []
-    bound = {_known_key(topology, each) for each in topology.bindings if each.destination == queue.name}
-    keys = {queue.dead_letter_key or key for key in bound or {queue.name}}
+    keys = {queue.dead_letter_key or key for _, key in queued_keys(topology, queue.name)}
     checked = {key for key in keys if key is not None or target}
     return sorted("any key" if key is None else key for key in checked if not routed_queues(topology, target, key))
+
+
+def ttl_loops(topology: Topology) -> list[list[str]]:
+    """Return the loops, as queue names, in which a message moves by expiry alone: RabbitMQ drops it there.
+
+    Source: RabbitMQ, Dead Letter Exchanges: "messages will be dropped if there was no rejections in the entire cycle".
+    """
+    graph: dict[QueuedKey, set[QueuedKey]] = {}
+    unvisited = [
+        queued
+        for queue in topology.queues.values()
+        if _expires_to_exchange(queue)
+        for queued in queued_keys(topology, queue.name)
+    ]
+    while unvisited:
+        queued = unvisited.pop()
+        if queued not in graph:
+            queue = topology.queues[queued[0]]
+            targets = routed_queues(topology, queue.dead_letter_exchange or "", queue.dead_letter_key or queued[1])
+            graph[queued] = {each for each in targets if _expires_to_exchange(topology.queues[each[0]])}
+            unvisited.extend(graph[queued])
+    loops: list[list[str]] = []
+    while True:
+        try:
+            graphlib.TopologicalSorter(graph).prepare()
+        except graphlib.CycleError as error:
+            names = [queue for queue, _ in reversed(error.args[1])]
+            loops.append(names)
+            graph = {queued: targets for queued, targets in graph.items() if queued[0] not in names}
+        else:
+            return loops
+
+
+def _expires_to_exchange(queue: QueueDefinition) -> bool:
+    return queue.expires_messages and queue.dead_letter_exchange is not None
 
 
 def _matches(exchange_type: str, binding_key: str, key: str | None) -> bool:

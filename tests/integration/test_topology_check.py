@@ -112,6 +112,27 @@ def test_a_foreign_exchange_of_our_name_deletes_no_queue(declared: Settings, con
     assert Binding("amq.topic", "site.tick", "kept") in broker_topology(declared, connection).bindings
 
 
+def test_a_former_delay_queue_is_a_note_with_its_depth(declared: Settings) -> None:
+    other = changed(declared, retry_timeout_ms=3_000)
+    Broker(declared.broker).post(b"{}", exchange="site.delay.80000", key="site.index")
+    notes = {finding.subject: finding.found for finding in check_topology(other).findings if finding.severity == "note"}
+    assert len(notes) == 5
+    assert notes["queue site.delay.80000"] == "1 message(s) for 80 s"
+    assert notes["queue site.delay.5000"] == "0 message(s) for 5 s"
+
+
+def test_the_broker_drops_a_message_in_a_loop_that_check_finds(declared: Settings, connection: Any) -> None:
+    with connection.channel() as channel:
+        for name, other in (("ping", "pong"), ("pong", "ping")):
+            arguments = {"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
+            channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
+        [note] = check_topology(declared).findings
+        assert (note.severity, "loop" in note.problem) == ("note", True)
+        channel.basic_publish(Message(b"lost"), exchange="", routing_key="ping")
+        depth = Broker(declared.broker).depth
+        eventually(lambda: depth("ping") + depth("pong") == 0, "the message is gone")
+
+
 def test_an_unreachable_broker_is_one_error_without_its_password(settings: Settings) -> None:
     nowhere = Settings(data_dir=settings.data_dir, broker_url="amqp://user:secret@127.0.0.1:1//")
     with pytest.raises(BrokerUnreachable, match=r"^broker amqp://user:\*\*@127.0.0.1:1//: ") as caught:

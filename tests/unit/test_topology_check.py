@@ -1,4 +1,4 @@
-"""Comparison of code and broker: differences, lost letters, consumer timeouts, policies and clusters."""
+"""Comparison of code and broker: differences, lost letters, loops, consumer timeouts, policies and clusters."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from app.broker.policies.x_death import XDeath
 from app.operations.doctor.cluster import cluster_results, dead_set_results
 from app.operations.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.private_services.procfile import procfile
-from app.topology.compare import APPLY, compare, harmful_settings
+from app.topology.compare import APPLY, compare, former_delay_queues, harmful_settings
 from app.topology.declare import all_queues
 from app.topology.management_api import _statistics
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
 from app.topology.queues import events_exchange
-from app.topology.routing import lost_keys, routed_queues
+from app.topology.routing import lost_keys, routed_queues, ttl_loops
 from app.web.ops.filters import utc
 from config.settings import Settings
 
@@ -167,6 +167,35 @@ def test_a_message_is_routed_as_its_exchange_type_does(kind: str, bound: str, ke
     assert routed_queues(topology, "x", key) == ({("q", key)} if matches else set())
 
 
+def test_two_queues_that_dead_letter_to_each_other_on_expiry_are_a_loop() -> None:
+    by_name = plus(EMPTY, waiting("a", "", key="b"), waiting("b", "", key="a"))
+    assert [sorted(set(loop)) for loop in ttl_loops(by_name)] == [["a", "b"]]
+    through = plus(
+        EMPTY,
+        *(ExchangeDefinition("x", "fanout"), ExchangeDefinition("y", "topic"), ExchangeDefinition("z", "direct")),
+        *(waiting("a", "x"), waiting("b", "z")),
+        bindings=[Binding("x", "y", "", to_exchange=True), Binding("y", "b", "#"), Binding("z", "a", "k")],
+    )
+    assert [sorted(set(loop)) for loop in ttl_loops(through)] == [["a", "b"]]
+    assert severities(EMPTY, plus(EMPTY, waiting("self", "", key="self"))) == [("note", "queue self")]
+
+
+def test_a_policy_of_the_broker_counts_as_an_argument() -> None:
+    policy = {"message-ttl": 5, "dead-letter-exchange": "", "dead-letter-routing-key": "q"}
+    assert ttl_loops(plus(EMPTY, QueueDefinition("q", broker_policy=policy)))
+
+
+def test_different_routing_keys_make_no_loop() -> None:
+    """Two delay queues behind one direct exchange: messages of the one never reach the other."""
+    found = plus(
+        EMPTY,
+        ExchangeDefinition("x", "direct"),
+        *(waiting("slow", "x", key="work"), waiting("fast", "x", key="work"), QueueDefinition("work")),
+        bindings=[Binding("x", "slow", "slow"), Binding("x", "fast", "fast"), Binding("x", "work", "work")],
+    )
+    assert ttl_loops(found) == []
+
+
 @pytest.mark.parametrize(
     "policy",
     [
@@ -178,7 +207,7 @@ def test_a_message_is_routed_as_its_exchange_type_does(kind: str, bound: str, ke
     ],
     ids=repr,
 )
-def test_no_policy_makes_an_unbound_dead_letter_target(policy: Policy) -> None:
+def test_no_policy_makes_a_loop_or_an_unbound_dead_letter_target(policy: Policy) -> None:
     work = [QueueDefinition("art.index")] if isinstance(policy, FixedTtl) else []
     back = [ExchangeDefinition("art", "direct")] if isinstance(policy, FixedTtl) else []
     bindings = [Binding("art", "art.index", "index")] if work else []
@@ -186,7 +215,18 @@ def test_no_policy_makes_an_unbound_dead_letter_target(policy: Policy) -> None:
         topology = OURS
     else:
         topology = plus(declared_topology(policy.queues()), *work, *back, bindings=bindings)
+    assert ttl_loops(topology) == []
     assert [name for name, queue in topology.queues.items() if lost_keys(topology, queue)] == []
+
+
+def test_a_client_queue_with_its_own_ttl_makes_a_loop() -> None:
+    policy = XDeath("client")
+    ours = declared_topology(policy.queues())
+    client = ours.queues["client"]
+    found = plus(ours, replace(client, broker_policy={"message-ttl": 60_000}))
+    [loop] = [finding for finding in compare(ours, found) if "loop" in finding.problem]
+    assert loop.severity == "error"
+    assert {"client", "client.retry"} <= set(loop.problem.replace(":", " ").split())
 
 
 def test_a_policy_that_deletes_letters_of_a_shard_or_the_index_of_a_dead_set_is_an_error() -> None:
@@ -196,9 +236,10 @@ def test_a_policy_that_deletes_letters_of_a_shard_or_the_index_of_a_dead_set_is_
     assert found == ["queue site.dead.index", "queue site.dead.shard.7"]
 
 
-def test_delay_queues_of_former_settings_and_their_bindings_are_no_finding() -> None:
+def test_former_delay_queues_are_recognised_and_their_bindings_are_no_finding() -> None:
     former = declared_topology(all_queues(Settings(retry_timeout_ms=3_000)))
     both = plus(OURS, *former.exchanges.values(), *former.queues.values(), bindings=sorted(former.bindings))
+    assert former_delay_queues(OURS, both) == {f"site.delay.{ms}": ms for ms in (3_000, 6_000, 12_000, 24_000, 48_000)}
     assert compare(OURS, both) == []
 
 
