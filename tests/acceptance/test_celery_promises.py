@@ -108,10 +108,13 @@ def test_messages_that_are_no_task_are_signalled(running: Worker, journal: str, 
 
 
 def test_states_of_each_run_are_seen_by_the_caller(running: Worker, journal: str) -> None:
-    seen: list[str] = []
-    describe.delay(journal).get(timeout=ENDED, on_message=lambda message: seen.append(message["status"]))
+    seen: list[tuple[str, str]] = []
+    result = describe.delay(journal)
+    # The queue of this caller has the results of other tests' messages, too.
+    result.get(timeout=ENDED, on_message=lambda message: seen.append((message["task_id"], message["status"])))
     run = [states.STARTED, "PROGRESS"]
-    assert seen == [*run, states.RETRY, *run, states.SUCCESS]
+    statuses = [status for task_id, status in seen if task_id == result.id]
+    assert statuses == [*run, states.RETRY, *run, states.SUCCESS]
 
 
 def test_a_map_is_one_message_and_chunks_are_several(running: Worker, journal: str) -> None:
