@@ -64,7 +64,7 @@ class Metrics:
     @contextmanager
     def count_call(self, kind: str) -> Iterator[None]:
         """Count a call of the search client with its outcome."""
-        outcome = "unforeseen"
+        outcome = "exception"
         try:
             yield
             outcome = "ok"
