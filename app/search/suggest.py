@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Container, Iterable, Iterator
 from itertools import islice
@@ -21,6 +22,8 @@ _MAX_DEFINED = 3
 _MAX_NAMES = 100
 #: Pages counted at most that have two words adjacent.
 _MAX_ADJACENT = 10
+#: One character behind a minus, an option of a command: with more of them, the minus excludes the word.
+_OPTION = re.compile(r"(?<!\S)-\S$")
 #: Characters of a name that still reads as a query.
 _MAX_NAME_LENGTH = 80
 
@@ -68,7 +71,7 @@ def _completed(
     connection: sqlite3.Connection, query: Query, *, pages: int, hidden: Container[int], limit: int
 ) -> Iterator[str]:
     """Yield the query with its last word completed, if a page has that word and all others."""
-    if not query.unfinished:
+    if not query.unfinished or _OPTION.search(query.text):
         return
     prefix = "".join(words(query.words[-1]))
     candidates = pack_tables.completions(connection, prefix, limit=_CANDIDATES * limit)

@@ -128,6 +128,8 @@ def test_a_search_without_time_for_respelling_returns_its_hits(
         ("benefits -fo", ()),
         ("onlyh", ()),
         ("-fo", ()),
+        ("-o", ()),
+        ("open -f", ()),
         ("", ()),
         ("?!", ()),
         ("w " * 40, ()),
