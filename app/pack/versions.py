@@ -11,11 +11,13 @@ from typing import Final
 
 from app.pack.groups import leader_of
 
-#: Pages in a language: the first one of each language at each path without its language, with the page that is shown.
+#: Pages in a language: of each language at each path without its language the one with the shortest path, with the page
+#: that is shown. Row ids are in another order after an update.
 _BY_PATH: Final = """
 INSERT OR IGNORE INTO temp.by_path
 SELECT without_language(path, lang), lower(lang), CASE WHEN hidden THEN shown_as ELSE id END
-FROM pages WHERE lang <> '' AND (SELECT count(DISTINCT lower(lang)) FROM pages WHERE lang <> '') > 1 ORDER BY id
+FROM pages WHERE lang <> '' AND (SELECT count(DISTINCT lower(lang)) FROM pages WHERE lang <> '') > 1
+ORDER BY length(path), path
 """
 _OF_PATHS: Final = """
 SELECT path, page FROM temp.by_path

@@ -156,6 +156,17 @@ class ReadPages(FolderStore):
         return super().get(key)
 
 
+def test_of_two_pages_with_one_language_and_path_an_update_takes_the_same_version(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    put(store, page("/de/b", "Eins", lang="de"), page("/en/b", "One", lang="en"), page("/", "Start", lang="en"))
+    pack_full(store, DOMAIN, work=tmp_path)
+    put(store, page("/b", "Zwei", lang="de"))
+    pack_incremental(store, DOMAIN, work=tmp_path)
+    updated = packed(store, tmp_path)
+    pack_full(store, DOMAIN, work=tmp_path, force=True)
+    assert updated == packed(store, tmp_path)
+
+
 def test_a_full_pack_reads_only_pages_that_changed_or_vanished_and_equals_one_of_all_pages(tmp_path: Path) -> None:
     store = ReadPages(folder_store(tmp_path / "store").root)
     put(store, *(long(number, "words") for number in range(40)))
