@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from app.errors import InvalidQuery
 from app.text.languages import stop_words_in
-from app.text.variants import forms_of, parts_of, stems_of, symbols_in, unspaced_parts_of
+from app.text.variants import all_parts_of, forms_of, parts_of, stems_of, symbols_in, unspaced_parts_of
 
 # Words
 
@@ -137,9 +137,9 @@ _CHUNK = re.compile(r'(?P<minus>(?<!\S)-(?=[^\s-]\S|[^\x00-\x7f]))?(?:"(?P<phras
 class Phrase:
     """Words that must be adjacent, as typed. With `prefix` the last one may be the beginning of a word.
 
-    `forms` stand for a single word that is not `quoted`: each is one or more folded words, all of them required. Words
-    that begin with one of `stems` are marked in texts, too. With `symbol`, pages must have this form of the word, which
-    stands for a name with signs such as `C++`. Each of `synonyms` stands for the phrase, too.
+    `forms` stand for a single word: each is one or more folded words, all of them required. Words that begin with one
+    of `stems` are marked in texts, too. With `symbol`, pages must have this form of the word, which stands for a name
+    with signs such as `C++`. Each of `synonyms` stands for the phrase, too.
     """
 
     words: tuple[str, ...]
@@ -275,19 +275,25 @@ class Query:
         return Phrase(self.typed).match
 
     def with_forms(self, algorithms: Sequence[str]) -> Query:
-        """Return the query with other forms of each single word that is not quoted, by these stemming algorithms."""
+        """Return the query with other forms of each single word that is not quoted, by these stemming algorithms.
+
+        In unspaced scripts, a quoted or excluded word is found within longer ones: by all its pairs of characters.
+        """
 
         def expanded(phrase: Phrase) -> Phrase:
             if phrase.synonyms:
                 phrase = replace(phrase, synonyms=tuple(map(expanded, phrase.synonyms)))
-            if phrase.quoted or phrase.symbol or len(phrase.words) > 1:
+            if phrase.quoted:
+                return _within_words(phrase)
+            if phrase.symbol or len(phrase.words) > 1:
                 return phrase
             (word,) = phrase.words
             stems = (stem for (stem,) in _folded((stem,) for stem in stems_of(word, algorithms)))
             marked = tuple(stem for stem in stems if len(stem) >= _SHORTEST_STEM)
             return replace(phrase, forms=_folded(forms_of(word, algorithms)), stems=marked)
 
-        return replace(self, phrases=tuple(map(expanded, self.phrases)))
+        excluded = tuple(map(_within_words, self.excluded))
+        return replace(self, phrases=tuple(map(expanded, self.phrases)), excluded=excluded)
 
     def with_words(self, replacements: Mapping[int, str]) -> str:
         """Return the text with some of `words`, named by their index, replaced."""
@@ -353,6 +359,12 @@ def _without_stop_words(
         if phrase.quoted or any(word.lower() not in stop_words for word in phrase.words)
     ]
     return kept if sum(len(phrase.words) for phrase, _ in kept) >= _LEAST_WORDS else required
+
+
+def _within_words(phrase: Phrase) -> Phrase:
+    """Return a phrase that all parts of its word match, too, if that is one word of an unspaced script."""
+    parts = all_parts_of(phrase.words[0]) if len(phrase.words) == 1 and not phrase.symbol else ()
+    return replace(phrase, forms=_folded([parts])) if parts else phrase
 
 
 def _folded(forms: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

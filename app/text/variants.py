@@ -208,6 +208,11 @@ def unspaced_parts_of(word: str) -> tuple[str, ...]:
     return (tuple(part for part in parts if not _GRAMMAR.fullmatch(part)) or parts)[:_MAX_PAIRS]
 
 
+def all_parts_of(word: str) -> tuple[str, ...]:
+    """Return the same with its grammar: what a page has that has the word as it is written."""
+    return tuple(dict.fromkeys(_parts(word.casefold())))[:_MAX_PAIRS]
+
+
 def index_stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:
     """Return what stands for a typed word in an index of stems."""
     word = word.casefold()

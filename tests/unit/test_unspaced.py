@@ -54,6 +54,20 @@ def test_a_question_finds_the_pages_that_have_most_of_its_words_whatever_their_g
         assert hit.snippet.text.startswith("この章では特に何も述べません。")
 
 
+def test_a_quoted_and_an_excluded_word_are_found_within_longer_ones(tmp_path: Path) -> None:
+    bodies = {"/city": "東京都庁の案内所は新宿にあります。", "/train": "東京からは新幹線で二時間です。"}
+    pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
+    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
+
+        def paths(q: str) -> list[str]:
+            return [hit.path for hit in searcher.search(parse(q)).hits]
+
+        assert paths('"東京都庁の"') == paths('"案内所"') == ["/city"]
+        assert paths("東京 -東京都庁") == paths('東京 -"都庁の"') == ["/train"]
+        assert paths('"東京から"') == paths("東京 -案内所") == ["/train"]
+        assert paths('"東京は"') == []
+
+
 @pytest.mark.parametrize(
     ("text", "query", "expected"),
     [
