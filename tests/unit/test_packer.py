@@ -351,6 +351,16 @@ class TestFull:
         assert len(caplog.records) == len(odd) + 3
         assert content_key(DOMAIN, page_id(url(0))) in caplog.text
 
+    def test_a_damaged_page_keeps_its_row_until_all_stored_pages_are_packed(self, site: StoredSite) -> None:
+        site.put(*(page(number) for number in range(9)))
+        site.full()
+        site.store.put(content_key(DOMAIN, page_id(url(1))), b"?")
+        site.put(page(2, "changed"))
+        assert changes(site.increment()) == (True, 9, 0, 1, 0)
+        assert not site.full().written
+        assert site.search("1") == ["/1"]
+        assert site.full(force=True).pages == 8
+
     def test_a_full_disk_is_reported_before_anything_is_written(
         self, site: StoredSite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
