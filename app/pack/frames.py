@@ -74,7 +74,7 @@ class FrameTable:
             loaded: dict[str, Any] = json.loads(fields)
             objects = tuple((str(name), int(length)) for name, length in loaded["objects"])
             frames = tuple(Frame(str(hashed), *map(int, place)) for hashed, *place in loaded["frames"])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise PackCorrupt(f"not a table of frames: {error!r}") from error
         if len(frames) != count:
             raise PackCorrupt(f"the table lists {len(frames)} frames, and {size} bytes have {count}")

@@ -67,7 +67,7 @@ class Manifest:
             loaded: dict[str, Any] = json.loads(data)
             former = loaded.get("former")
             return cls(**_values_of(loaded), former=cls(**_values_of(former)) if former else None)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise PackCorrupt(f"not a pack manifest: {error!r}: {data[:80]!r}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -168,6 +169,7 @@ def with_table(store: FolderStore, change: Callable[[dict[str, Any]], object]) -
         (lambda fields: fields.clear(), "not a table of frames"),
         (lambda fields: fields["frames"].pop(), "the table lists 1 frames"),
         (lambda fields: fields["frames"][0].pop(), "not a table of frames"),
+        (lambda fields: fields["frames"][0].__setitem__(3, math.inf), "not a table of frames"),
         (lambda fields: fields["frames"][0].__setitem__(1, 1), "outside of its objects"),
         (lambda fields: fields["frames"][0].__setitem__(2, -1), "outside of its objects"),
         (lambda fields: fields["objects"][0].__setitem__(0, "../x"), "an object that no packer writes"),
@@ -191,7 +193,9 @@ def test_a_table_of_frames_that_does_not_match_its_manifest_is_refused(store: Fo
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b'{"domain": 1}', b"\xff"], ids=["empty", "list", "object", "wrong type", "binary"]
+    "data",
+    [b"", b"[]", b"{}", b'{"domain": 1}', b"\xff", b"[" * 100_000],
+    ids=["empty", "list", "object", "wrong type", "binary", "nested"],
 )
 def test_an_invalid_manifest_is_refused(store: FolderStore, data: bytes) -> None:
     store.put(manifest_key(DOMAIN), data)
