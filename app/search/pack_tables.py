@@ -21,8 +21,6 @@ from app.search.number_arrays import Numbers, unpacked
 AFTER_ALL = "\U0010ffff"
 
 _MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ? AND rowid <= ?"
-_COUNT_MATCHING = "SELECT count(*) FROM (SELECT 1 FROM pages_fts WHERE pages_fts MATCH ? LIMIT ?)"
-_COUNT_NAMES = "SELECT count(*) FROM (SELECT 1 FROM name_stems WHERE name_stems MATCH ? LIMIT ?)"
 #: Pages that are counted at most. The rarity of a word on more pages is next to nothing.
 _MAX_COUNTED = 20_000
 _FREQUENCY = "SELECT docs FROM words WHERE word = ?"
@@ -51,14 +49,12 @@ def first_matches(
     return pages
 
 
-def count_matches(connection: sqlite3.Connection, match: str, *, most: int = _MAX_COUNTED) -> int:
+def count_matches(
+    connection: sqlite3.Connection, match: str, *, most: int = _MAX_COUNTED, table: str = "pages_fts"
+) -> int:
     """Return the number of pages that match an FTS5 expression, hidden ones included, or `most` if there are more."""
-    return int(connection.execute(_COUNT_MATCHING, (match, most)).fetchone()[0])
-
-
-def count_names(connection: sqlite3.Connection, match: str) -> int:
-    """Return the number of pages whose names match an FTS5 expression of stems, up to a bound."""
-    return int(connection.execute(_COUNT_NAMES, (match, _MAX_COUNTED)).fetchone()[0])
+    statement = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"  # noqa: S608 (ours)
+    return int(connection.execute(statement, (match, most)).fetchone()[0])
 
 
 def doc_frequency(connection: sqlite3.Connection, word: str) -> int:

@@ -221,31 +221,16 @@ class Query:
         return self.phrases[-1].words[-1] if self.phrases[-1].prefix else None
 
     @property
-    def terms(self) -> tuple[Phrase, ...]:
-        """Every required word as a phrase by itself."""
-        return tuple(term for phrase in self.phrases for term in phrase.terms)
-
-    @property
     def match(self) -> str:
         """FTS5 expression for pages with every phrase and no excluded one."""
         return self.excluding(" AND ".join(phrase.match for phrase in self.phrases))
 
     @property
-    def relaxed_match(self) -> str | None:
-        """FTS5 expression for pages with at least one of `relaxed_terms`; None for a query that has only one."""
-        terms = self.relaxed_terms
-        return self.any_of(terms) if len(terms) > 1 else None
-
-    @property
     def relaxed_terms(self) -> tuple[Phrase, ...]:
         """Every required word as a phrase by itself, and its loose terms."""
-        return self.terms + tuple(term for phrase in self.phrases for term in phrase.loose_terms)
-
-    @property
-    def any_phrase_match(self) -> str | None:
-        """FTS5 expression for pages with at least one of `phrases_alone`; None for a query that has only one."""
-        phrases = self.phrases_alone
-        return self.any_of(phrases) if len(phrases) > 1 else None
+        each = (term for phrase in self.phrases for term in phrase.terms)
+        loose = (term for phrase in self.phrases for term in phrase.loose_terms)
+        return (*each, *loose)
 
     @property
     def phrases_alone(self) -> tuple[Phrase, ...]:
@@ -268,11 +253,6 @@ class Query:
         if len(self.phrases) == 1 and len(self.typed) == len(self.words):
             return None
         return self.excluding(Phrase(self.typed, prefix=self.phrases[-1].prefix).match)
-
-    @property
-    def name_match(self) -> str:
-        """FTS5 expression for names with all typed words adjacent, the last one complete."""
-        return Phrase(self.typed).match
 
     def with_forms(self, algorithms: Sequence[str]) -> Query:
         """Return the query with other forms of each single word that is not quoted, by these stemming algorithms.

@@ -107,12 +107,12 @@ def rank(
     """
     weights = bm25(factors)
     found = ranked_matches(connection, query.match, scope, weights, named=stems.all_in_names(query.phrases))
-    scores, complete, counted = found.scores, found.read, found
-    if not complete and query.relaxed_match:
+    scores, complete, counted, alone = found.scores, found.read, found, query.phrases_alone
+    if not complete and len(query.relaxed_terms) > 1:
         found = _ranked_any(connection, query, query.relaxed_terms, scope, weights)
         scores, counted = found.scores, found
-    elif query.any_phrase_match and scope.choice is None and (len(complete) < _ENOUGH or query.is_sentence):
-        found = _ranked_any(connection, query, query.phrases_alone, scope, weights)
+    elif len(alone) > 1 and scope.choice is None and (len(complete) < _ENOUGH or query.is_sentence):
+        found = _ranked_any(connection, query, alone, scope, weights)
         raised = {page: _COMPLETE_FACTOR * found.scores.get(page, score) for page, score in scores.items()}
         scores = best_first(found.scores | raised)
     relaxed = bool(scores) and not complete
@@ -209,7 +209,7 @@ def promoted_pages(
     defining: Collection[int] = (),
 ) -> Promoted:
     """Return the pages of a ranking to promote. Those `defining` the name that the query is come first."""
-    bounds = (query.name_match, scope.ordered, MAX_HITS, _NAME_CANDIDATES)
+    bounds = (Phrase(query.typed).match, scope.ordered, MAX_HITS, _NAME_CANDIDATES)
     candidates = [page for (page,) in connection.execute(_BEST_NAMES, bounds)]
     ranked = [page for page in candidates if page in ranking.scores]
     rows = {page: names for page, *names in pack_tables.read_rows(connection, _NAME_COLUMNS, ranked)}
@@ -319,7 +319,8 @@ def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int, st
     for form in phrase.other_matches:
         # The vocabulary has no stems: a word on no page would have the highest weight.
         bound += _idf(pack_tables.count_matches(connection, form), pages)
-    return bound + sum(_idf(pack_tables.count_names(connection, match), pages) for match in stems.of(phrase))
+    in_names = (pack_tables.count_matches(connection, match, table="name_stems") for match in stems.of(phrase))
+    return bound + sum(_idf(docs, pages) for docs in in_names)
 
 
 def _idf(docs: int, pages: int) -> float:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.errors import InvalidQuery
-from app.search.query import MAX_CHARACTERS, MAX_WORDS, TOKENIZER, fold, parse, words
+from app.search.query import MAX_CHARACTERS, MAX_WORDS, TOKENIZER, Phrase, fold, parse, words
 from tests.packs import SQL
 
 pytestmark = pytest.mark.unit
@@ -44,8 +44,8 @@ def tokens(text: str) -> tuple[str, ...]:
 
 def expressions(text: str) -> list[str]:
     query = parse(text).with_forms(["english", "greek"])
-    alone = query.any_phrase_match
-    return [each for each in (query.match, query.relaxed_match, query.phrase_match, query.name_match, alone) if each]
+    either = (query.any_of(phrases) for phrases in (query.relaxed_terms, query.phrases_alone))
+    return [each for each in (query.match, query.phrase_match, Phrase(query.typed).match, *either) if each]
 
 
 @given(TYPED)
