@@ -14,11 +14,11 @@ from app.pack import derived, groups, repeated
 from app.pack import publish as publishing
 from app.pack.anchors import note_links
 from app.pack.complete import derive_all
-from app.pack.database import SCHEMA_VERSION
 from app.pack.frames import FrameTable, hashes_of, sha256
 from app.pack.manifest import Manifest
 from app.pack.quality import reserve_ids
 from app.pack.rows import section, subsections
+from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import Page, Tombstone, content_key, frames_key, manifest_key, page_id, to_json
 from app.storage.store import ObjectStore
 from app.text.variants import VariantsByAlgorithm

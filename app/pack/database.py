@@ -14,11 +14,7 @@ from typing import Final
 from app.errors import PackCorrupt, PackError
 from app.pack import rows
 from app.pack.properties import check_properties
-
-#: `PERN`, as in `schema.sql`.
-APPLICATION_ID: Final = 0x5045524E
-#: Schema version that `schema.sql` creates. A pack of another one is refused, and rebuilt from all stored pages.
-SCHEMA_VERSION: Final = 1
+from app.search.connections import check_version
 
 #: Bytes of terms that FTS5 collects before it writes a segment. Its own 1 MB doubles the time of a load.
 FTS_HASH_SIZE: Final = 16 * 2**20
@@ -144,15 +140,7 @@ def check(path: Path, *, is_intact: bool = False) -> None:
     try:
         with _reading(path) as database:
             database.execute("PRAGMA trusted_schema = OFF")
-            application = _pragma(database, "application_id")
-            if application != APPLICATION_ID:
-                raise PackCorrupt(f"{path.name}: not a pack: application_id {application}")
-            version = _pragma(database, "user_version")
-            if version != SCHEMA_VERSION:
-                raise PackCorrupt(
-                    f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
-                    "`perennial pack DOMAIN` rebuilds it from the stored pages"
-                )
+            check_version(database, path.name)
             # Before anything that runs what the schema says: a check evaluates constraints and indexed expressions.
             if differing := _differing_objects(database):
                 raise PackCorrupt(f"{path.name}: its schema has other objects than a pack: {', '.join(differing)}")

@@ -10,7 +10,8 @@ from typing import Any, Final, TypedDict
 
 from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
-from app.pack.database import SCHEMA_VERSION, read_meta
+from app.pack.database import read_meta
+from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX, announcement_key, manifest_key
 from app.storage.store import ObjectStore
 

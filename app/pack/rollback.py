@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.errors import ActRefused, ObjectNotFound, PackCorrupt
-from app.pack.database import SCHEMA_VERSION
 from app.pack.fetch import read_table
 from app.pack.frames import FrameTable
 from app.pack.manifest import ROLLBACK, Manifest
 from app.pack.publish import find_previous, new_object, write_table
+from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import frames_key, frames_prefix, manifest_key
 from app.storage.store import ObjectStore
 

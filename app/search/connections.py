@@ -12,6 +12,9 @@ from typing import Final
 
 from app.errors import PackCorrupt, SearchTimeout
 
+#: `PERN` and the version of the schema, as in app/pack/schema.sql. A pack of another one is built again.
+APPLICATION_ID: Final = 0x5045524E
+SCHEMA_VERSION: Final = 1
 #: Bytes of a value, and of a row, that are read. SQLite refuses more.
 _MAX_ROW: Final = 256 * 2**20
 #: Instructions of SQLite's virtual machine between two checks of the time limit.
@@ -43,12 +46,10 @@ class ConnectionPool:
             deadline = time.monotonic() + time_limit
             connection.set_progress_handler(lambda: time.monotonic() >= deadline, _INSTRUCTIONS)
             yield connection
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes invalid texts of the schema in its errors.
             # An error of Python's module, such as one for invalid UTF-8, has no code.
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
                 raise SearchTimeout(f"the search took longer than {time_limit:g} s") from error
-            raise PackCorrupt(f"{self._path.name}: {error}") from error
-        except UnicodeDecodeError as error:  # SQLite quotes invalid texts of the schema in its errors.
             raise PackCorrupt(f"{self._path.name}: {error}") from error
         except (TypeError, ValueError, OverflowError) as error:  # A foreign pack may have any value anywhere.
             raise PackCorrupt(f"{self._path.name}: it has a value that no packer writes: {error}") from error
@@ -58,11 +59,10 @@ class ConnectionPool:
             if connection is not None:
                 connection.set_progress_handler(None, 0)
                 with self._lock:
-                    keep = not self._closed
-                    if keep:
+                    if self._closed:
+                        connection.close()
+                    else:
                         self._idle.append(connection)
-                if not keep:
-                    connection.close()
 
     def close(self) -> None:
         """Close the idle connections now, and borrowed ones when they are given back."""
@@ -81,3 +81,16 @@ class ConnectionPool:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA query_only = ON")
         return connection
+
+
+def check_version(connection: sqlite3.Connection, name: str) -> None:
+    """Raise PackCorrupt for a database that is no pack of this release's schema version. `name` is that of its file."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise PackCorrupt(f"{name}: not a pack: application_id {application}")
+    if version != SCHEMA_VERSION:
+        raise PackCorrupt(
+            f"{name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
+            "`perennial pack DOMAIN` rebuilds it from the stored pages"
+        )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import meaning, pack_tables, passages, ranking, spelling, suggest, title_match, visible
-from app.search.connections import ConnectionPool
+from app.search.connections import ConnectionPool, check_version
 from app.search.contract import (
     MAX_HITS,
     Filters,
@@ -47,10 +47,6 @@ from app.search.versions import Versions
 from app.search.visible import VisiblePages
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
-
-#: As in app/pack/schema.sql.
-APPLICATION_ID = 0x5045524E
-SCHEMA_VERSION = 1
 
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
@@ -154,9 +150,7 @@ class PackSearcher:
             if by_meaning:
                 all_scores = meaning.ordered(connection, query.text, all_scores, bound=bound)
             counted = shown.shown(ranked.counted)
-            scores = all_scores
-            if shown.shown_as:
-                scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
+            scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
             filtered = properties.filtered(list(scores), filters, shown.copies)
             scores = self._versions.scores(scores, filtered, languages)
             filtered = list(scores)
@@ -335,15 +329,7 @@ def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tu
 
     Raises PackCorrupt for a database that is no pack of this release's schema version.
     """
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION_ID:
-        raise PackCorrupt(f"{path.name}: a SQLite database, but not a pack")
-    if version != SCHEMA_VERSION:
-        raise PackCorrupt(
-            f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}; "
-            "`perennial pack DOMAIN` rebuilds it from the stored pages"
-        )
+    check_version(connection, path.name)
     keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name", "language", "ordered")
     rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
     meta = dict.fromkeys(keys, "") | dict(rows)
