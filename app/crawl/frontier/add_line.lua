@@ -1,4 +1,3 @@
 -- Add a line to a crawl's record. Returns 1 if the caller is to write a segment of it.
 -- KEYS: the crawl, its record. ARGV: the line, name of the caller.
-push_lines(KEYS[1], KEYS[2], {ARGV[1]})
-return must_write(KEYS[1], KEYS[2], ARGV[2])
+return push_lines(KEYS[1], KEYS[2], {ARGV[1]}, ARGV[2])

@@ -2,12 +2,26 @@
 
 -- Return the number of the item's characters that are its name.
 local NAME = 16
+-- Values that one command takes, an even number: some are pairs.
+local PART = 2000
 
 -- Add values to the end of a list.
 local function append(list, ...)
     for _, value in ipairs({...}) do
         list[#list + 1] = value
     end
+end
+
+-- Call a command of a key with any number of values, of which one call takes some. Return the items of the replies.
+local function call_in_parts(command, key, values)
+    local items = {}
+    for first = 1, #values, PART do
+        local reply = redis.call(command, key, unpack(values, first, math.min(first + PART - 1, #values)))
+        if type(reply) == 'table' then
+            append(items, unpack(reply))
+        end
+    end
+    return items
 end
 
 -- Return the admission window of a crawl: one message until its probe is completed, so that it comes before the pages.

@@ -19,13 +19,13 @@
 -- 1 if it belongs in the crawl's pack, line of the record or '', or the error of a failed one, hash of its text or '',
 -- length of its canonical key, number of links, number of excluded links, a name and an entry for each link, and a
 -- reason, a name and an entry for each excluded link.
--- Sitemaps of a crawl; names that one command looks up.
-local SITEMAPS, MOST = 1000, 1000
+-- Sitemaps of a crawl.
+local SITEMAPS = 1000
 local crawl, pages, admitted, retrying = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local budgets, texts, failures = crawl .. ':budgets', crawl .. ':texts', crawl .. ':failures'
+local failures, budgets, texts = crawl .. ':failures', cached_hash(crawl .. ':budgets'), cached_hash(crawl .. ':texts')
 local delay, max_pages = tonumber(ARGV[1]), tonumber(ARGV[5])
 local limits = {pattern = tonumber(ARGV[8]), variants = tonumber(ARGV[9]), identical = tonumber(ARGV[10])}
-local ended, names, states, links = {}, {}, {}, {}
+local ended, names, states, links, hashes, linked = {}, {}, {}, {}, {}, {}
 local info = redis.call('HMGET', crawl, 'state', 'seen', 'done', 'dead', 'indexed', 'born', 'recorded')
 local born = (info[6] or '') .. ' ' .. (redis.call('GET', KEYS[12]) or '')
 if ARGV[13] ~= '' and ARGV[13] ~= born then
@@ -45,6 +45,12 @@ while at < #ARGV do
     else
         append(names, each.name)
         append(states, each.name, each.state)
+        for link = each.first, each.excluded - 1, 2 do
+            linked[#linked + 1] = ARGV[link]
+        end
+        if each.text ~= '' then
+            append(hashes, each.text)
+        end
     end
     append(ended, each)
 end
@@ -69,18 +75,12 @@ if #names > 0 then
 end
 -- Pages of a cancelled crawl do not wait: nothing would admit them.
 local follows, found = info[1] ~= 'cancelled', {}
-for _, each in ipairs(follows and ended or {}) do
-    for first = each.first or 1, (each.excluded or 1) - 1, 2 * MOST do
-        local unknown = {}
-        for link = first, math.min(first + 2 * MOST, each.excluded) - 1, 2 do
-            append(unknown, ARGV[link])
-        end
-        for index, state in ipairs(redis.call('HMGET', pages, unpack(unknown))) do
-            found[unknown[index]] = state
-        end
-    end
+for index, state in ipairs(follows and call_in_parts('HMGET', pages, linked) or {}) do
+    found[linked[index]] = state
 end
+read_ahead(texts, hashes)
 local lines, is_again, caller, number, size = {}, false, nil, 0, ARGV[11]
+local new, waiting = {}, {}
 for index, each in ipairs(ended) do
     links[index] = 0
     if each.state then
@@ -109,12 +109,11 @@ for index, each in ipairs(ended) do
             end
         end
         -- Links that a sweep must find by this page: those to pages that are new, and those that show what is left out.
-        local needed, new, waiting = {}, {}, {}
+        local needed = {}
         links[index] = follows and each.links or 0
-        limits.repeated = {}
         for link = each.first, each.first + 2 * links[index] - 1, 2 do
             local name, entry = ARGV[link], ARGV[link + 1]
-            if seen >= max_pages then
+            if not found[name] and seen >= max_pages then
                 if exclude(crawl, pages, 'max-pages', name, entry) then
                     if note_left_out(crawl, 'max-pages', '') then
                         append(needed, entry)
@@ -149,13 +148,9 @@ for index, each in ipairs(ended) do
                 end
             end
         end
-        for first = 1, #waiting, MOST do
-            redis.call('HSET', pages, unpack(new, 2 * first - 1, math.min(2 * (first + MOST - 1), #new)))
-            redis.call('RPUSH', KEYS[5], unpack(waiting, first, math.min(first + MOST - 1, #waiting)))
-        end
         for triple = each.excluded, each.last, 3 do
-            local reason = ARGV[triple]
-            if exclude(crawl, pages, reason, ARGV[triple + 1], ARGV[triple + 2]) and reason == 'max-depth' then
+            local reason, name = ARGV[triple], ARGV[triple + 1]
+            if not found[name] and exclude(crawl, pages, reason, name, ARGV[triple + 2]) and reason == 'max-depth' then
                 redis.call('HSET', crawl, 'cut', 1)
             end
         end
@@ -164,10 +159,11 @@ for index, each in ipairs(ended) do
         end
     end
 end
-if #lines > 0 then
-    push_lines(crawl, KEYS[7], lines)
-end
-local write = must_write(crawl, KEYS[7], ended[1].name)
+call_in_parts('HSET', pages, new)
+call_in_parts('RPUSH', KEYS[5], waiting)
+write_hash(budgets)
+write_hash(texts)
+local write = push_lines(crawl, KEYS[7], lines, ended[1].name)
 local fields = {'last', string.format('%.3f', now), 'rounds', 0, 'seen', seen}
 for index, name in ipairs({'done', 'dead', 'indexed'}) do
     local more = count[({'d', 'x', 'indexed'})[index]]
@@ -203,8 +199,8 @@ if tonumber(ARGV[4]) > 0 then
         redis.call('EXPIRE', KEYS[index], ARGV[4])
     end
     redis.call('EXPIRE', crawl .. ':former', ARGV[4])
-    redis.call('EXPIRE', budgets, ARGV[4])
-    redis.call('EXPIRE', texts, ARGV[4])
+    redis.call('EXPIRE', budgets.key, ARGV[4])
+    redis.call('EXPIRE', texts.key, ARGV[4])
     redis.call('EXPIRE', crawl .. ':closed', ARGV[4])
 end
 local left = redis.call('HLEN', admitted) + redis.call('HLEN', retrying) + redis.call('LLEN', KEYS[5])

@@ -27,20 +27,16 @@ end
 local states = redis.call('HMGET', KEYS[2], unpack(names))
 local former = redis.call('HMGET', KEYS[1] .. ':former', unpack(names))
 local is_paused, now = info[2] == 'paused', seconds()
-local rows, wanted, repeated = {}, {}, {}
+local rows, wanted, budgets = {}, {}, cached_hash(KEYS[1] .. ':budgets')
 for index, name in ipairs(names) do
     local charges = charges_of(entries[index])
-    local pattern = string.sub(charges, 2, CHARGE)
-    if states[index] ~= 'd' and info[2] ~= 'cancelled' and not is_paused and repeated[pattern] == nil then
-        repeated[pattern] = is_repeated(KEYS[1] .. ':budgets', charges, tonumber(ARGV[7]))
-    end
     if states[index] == 'd' then
         rows[index] = {'done', unpack(open_items(KEYS[3], redis.call('HGET', KEYS[6], name) or ''))}
     elseif info[2] == 'cancelled' then
         redis.call('HDEL', KEYS[3], name)
         redis.call('HDEL', KEYS[4], name)
         rows[index] = {'cancelled'}
-    elseif not is_paused and repeated[pattern] then
+    elseif not is_paused and is_repeated(budgets, charges, tonumber(ARGV[7])) then
         note_left_out(KEYS[1], 'identical-texts', charges)
         rows[index] = {'spent', 'identical-texts'}
     else

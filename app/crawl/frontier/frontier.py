@@ -98,7 +98,7 @@ class Frontier(CrawlView):
         self._complete = load_script(redis, admit, budgets, folder / "exclude.lua", record, folder / "complete.lua")
         self._refill = load_script(redis, admit, folder / "refill.lua")
         self._release = load_script(redis, admit, folder / "release.lua")
-        self._rebuild = load_script(redis, budgets, folder / "exclude.lua", folder / "rebuild.lua")
+        self._rebuild = load_script(redis, admit, budgets, folder / "exclude.lua", folder / "rebuild.lua")
         self._add_line = load_script(redis, record, folder / "add_line.lua")
         self._next_lines = load_script(redis, record, folder / "next_lines.lua")
         self._stored = load_script(redis, folder / "stored.lua")

@@ -4,7 +4,7 @@
 -- in a row, pages that the crawl may have, then for each page 'd', 'x' (dead) or 'w' (waits), its name, 1 if it belongs
 -- in the pack, its entry, the hash of its text or '', and the length of its canonical key.
 local limits = {pattern = tonumber(ARGV[1]), variants = tonumber(ARGV[2]), identical = tonumber(ARGV[3])}
-local budgets, texts = KEYS[1] .. ':budgets', KEYS[1] .. ':texts'
+local budgets, texts = cached_hash(KEYS[1] .. ':budgets'), cached_hash(KEYS[1] .. ':texts')
 -- Pages of a cancelled crawl do not wait: nothing would admit them.
 local cancelled = redis.call('HGET', KEYS[1], 'state') == 'cancelled'
 local seen = tonumber(redis.call('HGET', KEYS[1], 'seen') or 0)
@@ -12,7 +12,6 @@ local pages, done, dead, indexed = 0, 0, 0, 0
 for at = 5, #ARGV - 5, 6 do
     local state, name, entry = ARGV[at], ARGV[at + 1], ARGV[at + 3]
     local charges = charges_of(entry)
-    limits.repeated = {}
     local beyond = is_page(entry) and seen + pages >= tonumber(ARGV[4]) and 'max-pages'
     local reason = state == 'w' and (spent(budgets, charges, limits) or beyond)
     if redis.call('HEXISTS', KEYS[2], name) == 1 or (cancelled and state == 'w') then
@@ -37,6 +36,8 @@ for at = 5, #ARGV - 5, 6 do
         end
     end
 end
+write_hash(budgets)
+write_hash(texts)
 redis.call('HINCRBY', KEYS[1], 'seen', pages + done + dead)
 redis.call('HINCRBY', KEYS[1], 'dead', dead)
 redis.call('HINCRBY', KEYS[1], 'done', done)

@@ -5,17 +5,17 @@ local SEGMENT_LINES, SEGMENT_BYTES = 500, 4 * 1024 * 1024
 -- Seconds after which a process counts as dead that was to write a segment.
 local WRITING = 30
 
--- Add lines to the record, and count their bytes.
-local function push_lines(crawl, record, lines)
-    redis.call('RPUSH', record, unpack(lines))
-    redis.call('HINCRBY', crawl, 'record_bytes', #table.concat(lines))
-end
-
--- Return 1 if the caller is to write a segment: enough waits, and no other one does it. A repeated call returns the
--- same.
-local function must_write(crawl, record, caller)
-    local bytes = tonumber(redis.call('HGET', crawl, 'record_bytes') or 0)
-    if bytes < SEGMENT_BYTES and redis.call('LLEN', record) < SEGMENT_LINES then
+-- Add lines to the record, and count their bytes. Return 1 if the caller is to write a segment: enough waits, and no
+-- other one does it. A repeated call, which has no lines, returns the same.
+local function push_lines(crawl, record, lines, caller)
+    local waiting, bytes
+    if #lines > 0 then
+        waiting = redis.call('RPUSH', record, unpack(lines))
+        bytes = redis.call('HINCRBY', crawl, 'record_bytes', #table.concat(lines))
+    else
+        waiting, bytes = redis.call('LLEN', record), tonumber(redis.call('HGET', crawl, 'record_bytes') or 0)
+    end
+    if bytes < SEGMENT_BYTES and waiting < SEGMENT_LINES then
         return 0
     end
     local writer = crawl .. ':writer'
