@@ -23,6 +23,12 @@ class _Group:
     error: OSError | None = None
 
 
+class _PutOff(threading.local):
+    """Folders that a thread syncs later, None while it syncs each at once."""
+
+    folders: set[str] | None = None
+
+
 class FolderSync:
     """Group commit of new names: while a folder is synced, the callers that come become the next group.
 
@@ -32,9 +38,22 @@ class FolderSync:
     def __init__(self) -> None:
         self._turns = [threading.Lock() for _ in range(_TURNS)]
         self._gathering: dict[str, _Group] = {}
+        self._of_thread = _PutOff()
+
+    @contextmanager
+    def put_off(self) -> Iterator[set[str]]:
+        """Yield the folders that this thread is to sync after the block: in it, `sync` only notes them."""
+        self._of_thread.folders = folders = set[str]()
+        try:
+            yield folders
+        finally:
+            self._of_thread.folders = None
 
     def sync(self, folder: str) -> None:
         """Return when every name that the folder has now is on the disk; raises OSError."""
+        if self._of_thread.folders is not None:
+            self._of_thread.folders.add(folder)
+            return
         group = self._gathering.setdefault(folder, _Group())
         with self._turns[hash(folder) % _TURNS]:
             if not group.is_done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import boto3
@@ -92,6 +92,10 @@ class S3Store:
         except ObjectNotFound as error:
             raise PreconditionFailed(f"{key}: no object, not one with ETag {if_match}") from error
         return _unquoted(response["ETag"])
+
+    def put_together(self) -> AbstractContextManager[None]:
+        """Do nothing: each write is durable when S3 answers. See `ObjectStore.put_together`."""
+        return nullcontext()
 
     def stat(self, key: str) -> Stat:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
@@ -61,6 +62,12 @@ class ObjectStore(Protocol):
         `if_match` replaces only the object with that ETag; `if_absent` writes only where there is no object. An unmet
         condition raises PreconditionFailed, and nothing is written. Writing the same bytes again changes neither ETag
         nor modification time in a folder store; S3 keeps the ETag only.
+        """
+
+    def put_together(self) -> AbstractContextManager[None]:
+        """Let what this thread writes in the block be safe from a power failure only after the block, not before.
+
+        That costs less than to wait for the disk each time. A block that raises an error promises nothing.
         """
 
     def stat(self, key: str) -> Stat:

@@ -186,6 +186,31 @@ def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(tm
     assert calls[1:] == ["rename content/k", "fsync content"]
 
 
+def test_a_folder_is_synced_once_after_the_block_in_which_objects_are_put_together(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    store = folder_store(tmp_path)
+    store.put("content/k", b"1")
+    calls.clear()
+    with store.put_together():
+        for key in ("content/a", "content/b", "content/k"):
+            store.put(key, b"1")
+        store.delete("content/b")
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(store.put, "packs/k", b"1").result()
+            assert calls[-1] == "fsync packs"  # Another thread waits for its own writes.
+        assert "fsync content" not in calls
+    assert [call for call in calls if call.endswith("content")] == ["fsync content"] == calls[-1:]
+    with store.put_together():
+        store.put("gone/k", b"1")
+        store.delete("gone/k")
+    with suppress(ZeroDivisionError), store.put_together():
+        store.put("content/c", b"%d" % (1 // 0))
+    calls.clear()
+    store.put("content/d", b"1")
+    assert calls[-1] == "fsync content"
+
+
 def test_the_same_bytes_are_synced_if_their_writer_may_have_been_killed_before_it_did(
     tmp_path: Path, calls: list[str]
 ) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.headers import ITERATION
-from app.crawl.frontier.values import Admitted, Crawl, FoundPage, crawl_key
+from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, crawl_key
 from app.crawl.page import MOST_PAGES
 from app.messages.envelopes import site_message
+from app.storage import disk
 from app.timers.timers import full_pack
 from app.topology.queues import DEAD_SET
 from config.routes import PAGE
@@ -65,6 +66,26 @@ def test_a_page_that_fails_beside_others_waits_with_a_budget_of_its_own_and_the_
     assert failures.error.startswith("ServerError")
     [admitted] = broker.take(PAGE)
     assert json.loads(admitted.body)["url"] == site.at("/c")
+
+
+def test_the_pages_of_a_message_are_on_the_disk_together_before_they_are_completed(
+    process: Context, broker: Broker, site: Site, message: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_file, complete, noted = disk.sync_file, process.frontier.complete, list[str]()
+
+    def noted_sync(path: str) -> None:
+        sync_file(path)
+        noted.append(Path(path).name)
+
+    def noted_complete(*arguments: Any, **named: Any) -> Completed:
+        noted.append("complete")
+        return complete(*arguments, **named)
+
+    monkeypatch.setattr(disk, "sync_file", noted_sync)
+    monkeypatch.setattr(process.frontier, "complete", noted_complete)
+    page_task(**message)
+    assert process.frontier.progress(site.domain).indexed == 2
+    assert [name for name in noted if name in (site.domain, "complete")] == [site.domain, "complete"]
 
 
 @pytest.mark.parametrize("first", [{}, {"url": "/sitemap.xml", "role": "sitemap"}], ids=["page", "sitemap"])
