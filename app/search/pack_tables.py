@@ -34,7 +34,7 @@ SELECT group_concat(word, ' ') FROM (
 _WITH_PREFIX = """
 SELECT word, docs FROM words WHERE word > ? AND word < ? AND length(word) <= ? ORDER BY docs DESC, word LIMIT ?
 """
-#: Words of a pack's vocabulary, and characters of a word: a pack has no more (app/pack/database.py).
+#: Words of a pack's vocabulary, and characters of a word: a pack has no more (app/pack/indexes.py).
 _MAX_WORDS = 100_000
 _MAX_WORD_LENGTH = 40
 

@@ -19,7 +19,7 @@ MAX_SHARE: Final = 2.0
 #: Passages that are looked at, the best ones; and pages, if passages of too many have a word.
 _COMPARED: Final = 500
 _BEST_PAGES: Final = 200
-#: A rowid is the page's id and the passage's number, which has this number of bits (app/pack/derived.py).
+#: A rowid is the page's id and the passage's number, which has this number of bits (app/pack/indexes.py).
 _NUMBER_BITS: Final = 12
 
 _BEST: Final = "SELECT rowid, rank FROM passages WHERE passages MATCH ? ORDER BY +rank LIMIT ?"

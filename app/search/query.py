@@ -162,12 +162,6 @@ class Phrase:
         return f"({' OR '.join(choices)})" if len(choices) > 1 else phrase
 
     @property
-    def other_matches(self) -> tuple[str, ...]:
-        """FTS5 expressions of each word that stands for this phrase, except for synonyms."""
-        forms = [word for form in self.forms for word in form] + ([self.symbol] if self.symbol else [])
-        return tuple(Phrase((word,)).match for word in forms)
-
-    @property
     def terms(self) -> tuple[Phrase, ...]:
         """Every word as a phrase by itself."""
         if len(self.words) == 1:

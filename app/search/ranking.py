@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from urllib.parse import unquote
 
 from app.search import pack_tables, passages, title_match
@@ -316,9 +316,9 @@ def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int, st
         exact = with_prefix = pack_tables.count_matches(connection, Phrase(phrase.words).match)
     idf = _idf(exact, pages)
     bound = idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf
-    for form in phrase.other_matches:
+    for word in (*chain.from_iterable(phrase.forms), phrase.symbol):
         # The vocabulary has no stems: a word on no page would have the highest weight.
-        bound += _idf(pack_tables.count_matches(connection, form), pages)
+        bound += _idf(pack_tables.count_matches(connection, Phrase((word,)).match), pages) if word else 0.0
     in_names = (pack_tables.count_matches(connection, match, table="name_stems") for match in stems.of(phrase))
     return bound + sum(_idf(docs, pages) for docs in in_names)
 
