@@ -89,11 +89,20 @@ class PackSearcher:
             on_failure.callback(self._connections.close)
             try:
                 with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
-                    self.info, self._stemmers, self._site_name, language, ordered = _read_info(connection, path)
-                    self._properties = Properties(connection, pages=self.info.pages)
-                    self._versions = Versions(self._properties, language)
+                    check_version(connection, path.name)
+                    meta = _read_meta(connection)
+                    self._properties = Properties(connection, pages=_number(meta["pages"]))
+                    self.info = PackInfo(
+                        domain=meta["domain"],
+                        generation=meta["generation"],
+                        built_at=meta["built_at"],
+                        pages=self._properties.pages,
+                    )
+                    self._site_name = meta["site_name"]
+                    self._stemmers = tuple(name for name in meta["stemmers"].split() if name in ALGORITHMS.values())
+                    self._versions = Versions(self._properties, meta["language"])
                     self._applied = NO_SETTINGS, visible.all_visible(self._properties)
-                    self._scope = self._properties.scope(ordered)
+                    self._scope = self._properties.scope(_number(meta["ordered"]))
             except SearchTimeout as error:
                 raise PackCorrupt(f"{path.name}: it cannot be opened within {OPENING_SECONDS:g} s") from error
             on_failure.pop_all()
@@ -321,32 +330,11 @@ def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[i
     return [(page, fragment) for page in pages for fragment in fragments.get(page, (None,))]
 
 
-def _read_info(connection: sqlite3.Connection, path: Path) -> tuple[PackInfo, tuple[str, ...], str, str, int]:
-    """Return the pack's description of itself, and the algorithms by which queries are stemmed.
-
-    They are followed by the part that titles share, the language of the start page, and the last row id in order of
-    quality.
-
-    Raises PackCorrupt for a database that is no pack of this release's schema version.
-    """
-    check_version(connection, path.name)
+def _read_meta(connection: sqlite3.Connection) -> dict[str, str]:
+    """Return what a pack says of itself; an empty text for what it does not say."""
     keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name", "language", "ordered")
     rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
-    meta = dict.fromkeys(keys, "") | dict(rows)
-    info = PackInfo(
-        domain=meta["domain"],
-        generation=meta["generation"],
-        built_at=meta["built_at"],
-        pages=_number(meta["pages"]),
-    )
-    algorithms = frozenset(ALGORITHMS.values())
-    return (
-        info,
-        tuple(name for name in meta["stemmers"].split() if name in algorithms),
-        meta["site_name"],
-        meta["language"],
-        _number(meta["ordered"]),
-    )
+    return dict.fromkeys(keys, "") | dict(rows)
 
 
 def _number(text: str) -> int:
