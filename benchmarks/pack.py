@@ -16,7 +16,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from app.pack.fetch import fetch_pack, fetch_pack_to
+from app.pack.fetch import fetch_pack_to
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
 from app.storage.folder import FolderStore
@@ -35,6 +35,7 @@ from benchmarks import pack_floor, packs, sites
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, at_most, bullets, ratios
 from config.settings import ROOT
+from tests.packs import fetch_pack
 
 DOMAIN = "bench.example"
 SITES = {**sites.SITES, "boost": sites.DebianSite("libboost1.81-doc", "usr/share/doc/libboost1.81-doc")}

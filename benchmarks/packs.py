@@ -10,12 +10,12 @@ from app.crawl.read.classify import classify
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.urls import Scope
 from app.http.response import Response
-from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full
 from app.pack.plan import FullPackPlan
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from benchmarks import sites
+from tests.packs import fetch_pack
 
 #: The site of each domain.
 DOMAINS = {"python.example": "python3.11-doc", "postgresql.example": "postgresql-doc-15"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from app.pack import derived, groups, repeated
 from app.pack import publish as publishing
 from app.pack.anchors import note_links
 from app.pack.complete import derive_all
+from app.pack.fetch import fetch_pack_to
 from app.pack.frames import FrameTable, hashes_of, sha256
 from app.pack.manifest import Manifest
 from app.pack.quality import reserve_ids
@@ -59,6 +61,19 @@ def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
     """Store pages and tombstones as a crawl does."""
     for content in contents:
         store.put(content_key(content.domain, page_id(content.canonical_key)), to_json(content))
+
+
+def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
+    """Download, check and decompress a domain's pack to `folder/<domain>.<generation>.sqlite`. Return that path.
+
+    The file appears complete and checked, or not at all. A file of the same generation is replaced; open connections
+    keep the old one. Raises as `fetch_pack_to`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
+        path = Path(work, "pack.sqlite")
+        manifest = fetch_pack_to(store, domain, path)
+        return path.replace(folder / f"{domain}.{manifest.generation}.sqlite")
 
 
 def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example", generation: int = 1) -> Path:

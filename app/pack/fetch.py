@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,19 +23,6 @@ log = logging.getLogger(__name__)
 
 #: Bytes of adjacent frames that are read at once.
 READ_SIZE: Final = 8 * 2**20
-
-
-def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
-    """Download, check and decompress a domain's pack to `folder/<domain>.<generation>.sqlite`. Return that path.
-
-    The file appears complete and checked, or not at all. A file of the same generation is replaced; open connections
-    keep the old one. Raises as `fetch_pack_to`.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
-        path = Path(work, "pack.sqlite")
-        manifest = fetch_pack_to(store, domain, path)
-        return path.replace(folder / f"{domain}.{manifest.generation}.sqlite")
 
 
 def fetch_pack_to(

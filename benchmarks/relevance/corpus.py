@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full
 from app.pack.plan import FullPackPlan
 from app.storage.folder import FolderStore
@@ -16,6 +15,7 @@ from benchmarks import packs, sites
 from benchmarks.names import indexes
 from benchmarks.sites import DebianSite
 from config.settings import ROOT
+from tests.packs import fetch_pack
 
 SITES: Final = {
     **sites.SITES,

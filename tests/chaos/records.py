@@ -18,7 +18,6 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.urls import path_of
 from app.errors import SearchUnavailable
 from app.messages.dead_sets import dead_sets, domain_of, payload_of, task_of
-from app.pack.fetch import fetch_pack
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_prefix, from_json
 from app.storage.store import ObjectStore
@@ -29,6 +28,7 @@ from config.routes import REQUESTS, TICK
 from config.settings import Settings
 from tests.chaos.ledger import Letter, PackRecord, Remains
 from tests.chaos.sites import SitePlan
+from tests.packs import fetch_pack
 from tests.support.broker import Broker
 
 #: Seconds between two checks for a new pack: less than a domain's timer, so that no generation is missed.

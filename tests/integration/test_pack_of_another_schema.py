@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from app.errors import PackCorrupt
-from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.storage.layout import page_id
-from tests.packs import page, publish, put, write_pack
+from tests.packs import fetch_pack, page, publish, put, write_pack
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.integration

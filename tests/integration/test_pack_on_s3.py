@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from app.operations.collection import collect_until
-from app.pack.fetch import fetch_pack
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
@@ -20,7 +19,7 @@ from app.storage.layout import Page, Tombstone, content_key, from_json, page_id,
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.text.lines import without_ends
-from tests.packs import put
+from tests.packs import fetch_pack, put
 from tests.servers.s3 import s3_server
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,6 @@ from typing import Any
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
 from app.errors import PackNotFound
-from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest, read_manifest
 from app.redis_state.client import get_redis
 from app.search.contract import Hit
@@ -22,6 +21,7 @@ from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.storage.open import open_store
 from config.settings import Settings
+from tests.packs import fetch_pack
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
 from tests.support.worker import Worker, start_module, worker

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from app.pack import anchors, database, derived
-from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.storage.layout import Page
 from app.storage.page_parts import PageLink
 from app.storage.store import ObjectStore
-from tests.packs import gone, page, put
+from tests.packs import fetch_pack, gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit

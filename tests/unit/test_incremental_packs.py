@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.pack import database
-from app.pack.fetch import fetch_pack
 from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
@@ -21,7 +20,7 @@ from app.storage.folder import FolderStore
 from app.storage.layout import CONTENT_PREFIX, Page, content_key, id_in_key, list_ids, page_id
 from app.storage.page_parts import Block, PageLink, Term, body_of
 from app.storage.store import ObjectStore, StoredObject
-from tests.packs import check_index, gone, page, put
+from tests.packs import check_index, fetch_pack, gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit

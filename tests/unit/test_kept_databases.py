@@ -17,12 +17,11 @@ import pytest
 from app.broker.errors import ApplicationError
 from app.errors import lacks_space
 from app.pack import database, frames, kept_databases, listing, publish
-from app.pack.fetch import fetch_pack
 from app.pack.frames import FRAME_SIZE, sha256
 from app.pack.kept_databases import MAX_AGE, KeptDatabases, has_version
 from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
-from tests.packs import check_index, put
+from tests.packs import check_index, fetch_pack, put
 from tests.support.stores import folder_store
 from tests.unit.test_pack_transfer import (
     DOMAIN,

@@ -17,13 +17,13 @@ import zstandard
 
 from app.broker.errors import InvalidMessage
 from app.errors import PackCorrupt, PackNotFound
-from app.pack.fetch import fetch_pack, read_table
+from app.pack.fetch import read_table
 from app.pack.frames import sha256
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.pack.packer import pack_full
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, frames_key, frames_prefix, manifest_key
-from tests.packs import publish, put
+from tests.packs import fetch_pack, publish, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from app.errors import PackNotFound
 from app.pack import database, kept_databases
 from app.pack import publish as publishing
-from app.pack.fetch import fetch_pack, fetch_pack_to, read_table, write_database
+from app.pack.fetch import fetch_pack_to, read_table, write_database
 from app.pack.frames import FRAME_SIZE, FrameTable
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, frames_key, frames_prefix
 from app.storage.store import ObjectStore, StoredObject
-from tests.packs import check_index, page, publish, put
+from tests.packs import check_index, fetch_pack, page, publish, put
 from tests.support.stores import InterruptedStore, Killed, folder_store
 
 pytestmark = pytest.mark.unit

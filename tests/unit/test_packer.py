@@ -19,7 +19,6 @@ from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed, lacks_space
 from app.pack import listing, properties
 from app.pack.complete import writer
-from app.pack.fetch import fetch_pack
 from app.pack.listing import Listing
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
@@ -41,7 +40,7 @@ from app.storage.layout import (
 from app.storage.page_parts import PageLink
 from app.storage.store import Stat
 from config.settings import ROOT
-from tests.packs import publish, put
+from tests.packs import fetch_pack, publish, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit

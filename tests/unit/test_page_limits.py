@@ -29,13 +29,12 @@ from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
-from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.storage import layout
 from app.storage.layout import Page, bounded, language_tag, to_json
 from app.storage.page_parts import MAX_ANCHOR, MAX_BLOCKS, Block, PageLink
 from app.text.anchor_texts import MAX_ANCHORS
-from tests.packs import page, put
+from tests.packs import fetch_pack, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit

@@ -16,13 +16,12 @@ from app.crawl.read.extract.boilerplate import HINTED, IN_BOILERPLATE, IN_HEADER
 from app.crawl.read.extract.contract import Extractor
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.pack import database, repeated
-from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.storage.layout import Page, content_key, page_id
 from app.storage.page_parts import HEADINGS, KINDS, Block, body_of
 from app.storage.store import ObjectStore, StoredObject
 from app.text.lines import lines_in, without_ends
-from tests.packs import check_index, gone, page, put
+from tests.packs import check_index, fetch_pack, gone, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit

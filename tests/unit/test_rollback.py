@@ -18,7 +18,7 @@ import pytest
 
 from app.errors import ActRefused, PreconditionFailed
 from app.pack import database, fetch, frames, publish
-from app.pack.fetch import fetch_pack, fetch_pack_to, read_table, write_database
+from app.pack.fetch import fetch_pack_to, read_table, write_database
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
@@ -27,7 +27,7 @@ from app.pack.rollback import plan_rollback
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, frames_key, frames_prefix, manifest_key
 from app.storage.store import ObjectStore
-from tests.packs import page, put
+from tests.packs import fetch_pack, page, put
 from tests.support.stores import InterruptedStore, Killed, folder_store
 
 pytestmark = pytest.mark.unit

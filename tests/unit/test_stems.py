@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
@@ -20,7 +19,7 @@ from app.storage.layout import Page
 from app.storage.store import ObjectStore
 from app.text.languages import ALGORITHMS
 from app.text.variants import Variants, index_stems_of
-from tests.packs import gone, page, put, write_pack
+from tests.packs import fetch_pack, gone, page, put, write_pack
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
