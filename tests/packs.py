@@ -11,7 +11,7 @@ from typing import Any
 
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import Load, PackVersion
-from app.pack import derived, groups, repeated
+from app.pack import groups, repeated
 from app.pack import publish as publishing
 from app.pack.anchors import note_links
 from app.pack.complete import derive_all
@@ -23,6 +23,7 @@ from app.pack.rows import section, subsections
 from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import Page, Tombstone, content_key, frames_key, manifest_key, page_id, to_json
 from app.storage.store import ObjectStore
+from app.text.languages import algorithm_of
 from app.text.variants import VariantsByAlgorithm
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
@@ -96,7 +97,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
     kinds = (page.lang, page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
-    forms = derived.body_forms(VariantsByAlgorithm(), lang=page.lang, description=page.description, body=page.body)
+    forms = VariantsByAlgorithm()[algorithm_of(page.lang)].of(f"{page.description}\n{page.body}")
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
     body, _ = repeated.without(repeated.lines_of(page), frozenset())

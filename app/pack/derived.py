@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.pack import anchors, groups, repeated
 from app.text.languages import algorithm_of, detect_language
 from app.text.lines import lines_in, without_ends
-from app.text.variants import VariantsByAlgorithm, remembered_variants
+from app.text.variants import remembered_variants
 
 _ALL_NAMES: Final = "SELECT id, object, lang, title, headings, anchors, name_forms, inlinks FROM pages"
 _NEXT_NAMES: Final = f"{_ALL_NAMES} WHERE id > ? ORDER BY id LIMIT 1000"
@@ -19,11 +19,6 @@ _LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE object = ?"
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
 _TEXT: Final = "SELECT lang, title, description, body FROM pages WHERE object = ?"
 _UPDATE_TEXT: Final = "UPDATE pages SET lang = ?, body = ?, body_forms = ?, text_hash = ? WHERE object = ?"
-
-
-def body_forms(variants: VariantsByAlgorithm, *, lang: str, description: str, body: str) -> str:
-    """Return the forms of the words of a page's text."""
-    return variants[algorithm_of(lang)].of(f"{description}\n{body}")
 
 
 def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeated_lines: frozenset[int]) -> None:
@@ -36,7 +31,7 @@ def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeate
         for lang, title, description, body in database.execute(_TEXT, (page_id,)).fetchall():
             own, removed = repeated.without(lines_in(body), repeated_lines)
             language = lang or detect_language(f"{title} {description} {own}")
-            other_forms = body_forms(variants, lang=language, description=description, body=own)
+            other_forms = variants[algorithm_of(language)].of(f"{description}\n{own}")
             database.execute(
                 _UPDATE_TEXT, (language, own, other_forms, groups.hash_of(title, without_ends(own)), page_id)
             )

@@ -23,7 +23,6 @@ from app.search.contract import (
     SearchRequest,
     Sort,
     Subsection,
-    Version,
 )
 from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
@@ -57,9 +56,8 @@ _MAX_META = 300
 #: Digits of a number.
 _MAX_DIGITS = 15
 
-#: Definitions of a name that are shown first, and versions of a hit in other languages.
+#: Definitions of a name that are shown first.
 _MAX_DEFINITIONS = 3
-_MAX_VERSIONS = 20
 #: Headings of a hit, and characters of each.
 _MAX_HEADINGS, _MAX_HEADING = 10, 300
 #: Addresses of a hit's copies.
@@ -268,7 +266,7 @@ class PackSearcher:
                 subsections=listed,
                 copies=len(others),
                 copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
-                versions=self._other_versions(connection, ranked[page]),
+                versions=self._versions.others(connection, ranked[page]),
                 coverage=_coverage(snippet, title, opens_at, matcher),
             )
             outlines[page] = named, headings.partition("\n")[0], body
@@ -284,11 +282,6 @@ class PackSearcher:
                 hit = replace(hit, opens_at=opens_at, snippet=snippet, coverage=coverage)
             found.append(hit)
         return tuple(found)
-
-    def _other_versions(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
-        found = self._versions.others(connection, page)[:_MAX_VERSIONS]
-        urls = pack_tables.urls(connection, [each for _, each in found])
-        return tuple(Version(lang=lang, url=url) for (lang, _), url in zip(found, urls, strict=True))
 
 
 def _choice(properties: Properties, shown: VisiblePages, filters: Filters, sort: Sort) -> Choice:

@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from app.search.contract import Version
 from app.search.definitions import Definition
-from app.search.pack_tables import Properties
+from app.search.pack_tables import Properties, urls
 
-#: Versions of a page: a hostile pack may have millions.
+#: Versions of a page that are read, since a hostile pack may have millions, and those that are shown.
 _MAX_VERSIONS = 200
+_MAX_SHOWN = 20
 _VERSIONS = "SELECT id FROM pages WHERE versions = ? AND versions > 0 AND id <> ? LIMIT ?"
 
 
@@ -55,8 +57,10 @@ class Versions:
             merged.setdefault(shown.get(page, page), scores[page])
         return merged
 
-    def others(self, connection: sqlite3.Connection, page: int) -> tuple[tuple[str, int], ...]:
-        """Return language and page of each other version of a page, by language."""
+    def others(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
+        """Return the other versions of a page that are shown, by language."""
         group = self.properties.versions[page]
         rows = connection.execute(_VERSIONS, (group, page, _MAX_VERSIONS)) if group else ()
-        return tuple(sorted((self.properties.of("lang", other), other) for (other,) in rows))
+        found = sorted((self.properties.of("lang", other), other) for (other,) in rows)[:_MAX_SHOWN]
+        addresses = urls(connection, [other for _, other in found])
+        return tuple(Version(lang=lang, url=url) for (lang, _), url in zip(found, addresses, strict=True))
