@@ -261,7 +261,7 @@ def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterabl
             first.setdefault(name, text.strip()[:_MAX_DATE_LENGTH])
     ranked = sorted((DATES.index(name), text) for name, text in first.items())
     shown = next((attributes["datetime"] or "" for attributes in times if "datetime" in attributes), "")
-    return tuple(text for text in (*(text for _, text in ranked), shown) if text)
+    return tuple(text for text in (*(text for _, text in ranked), shown.strip()[:_MAX_DATE_LENGTH]) if text)
 
 
 def is_json_ld(script: Attributes) -> bool:
