@@ -24,6 +24,10 @@ INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?
 UPSERT: Final = (
     f"{INSERT} ON CONFLICT (object) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}"
 )
+#: Unlike an upsert of a present row, this spends no row id.
+UPDATE: Final = (
+    f"UPDATE pages SET {', '.join(f'{name} = ?{at}' for at, name in enumerate(COLUMNS, 1))} WHERE object = ?1"  # noqa: S608 (ours)
+)
 _NOTE_TOMBSTONE: Final = (
     "INSERT INTO gone (object, etag) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET etag = excluded.etag"
 )
@@ -105,7 +109,7 @@ def write_again(database: sqlite3.Connection, contents: Iterable[StoredContent])
     """Write the rows of pages whose lines are repeated in another way than before. Their bodies are not finished."""
     for stored in contents:
         if isinstance(stored.content, Page):
-            _write(database, UPSERT, stored, stored.content)
+            _write(database, UPDATE, stored, stored.content)
 
 
 def section(path: str) -> str:
