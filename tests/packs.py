@@ -89,7 +89,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
             for page in pages:
                 note_links(database, page_id(page.canonical_key), page)
             database.executemany(_INSERT, rows)
-            derive_all(database)
+            derive_all(database, frozenset())
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     return path
 
@@ -100,7 +100,7 @@ def _row(page: Page) -> tuple[str | int, ...]:
     forms = VariantsByAlgorithm()[algorithm_of(page.lang)].of(f"{page.description}\n{page.body}")
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
-    body, _ = repeated.without(repeated.lines_of(page), frozenset())
+    body, *_ = repeated.without(repeated.lines_of(page), frozenset())
     return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, body)
 
 

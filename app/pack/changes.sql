@@ -1,4 +1,5 @@
--- The rows that an update changes, as they were before it. Of a new row only id and page id are noted.
+-- The rows that an update changes, as they were before it. Of a new row only id and page id are noted. A row may be written
+-- twice. Within an upsert, OR IGNORE has no effect (https://sqlite.org/lang_createtrigger.html).
 CREATE TEMP TABLE former_pages (
     id INTEGER PRIMARY KEY, object, url, key, path, lang, canonical, text_hash, hidden, shown_as, alternates, title,
     description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, versions, section, content_type,
@@ -10,8 +11,9 @@ CREATE TEMP TRIGGER page_added AFTER INSERT ON main.pages BEGIN
     INSERT OR IGNORE INTO former_pages (id, object) VALUES (new.id, new.object);
 END;
 
-CREATE TEMP TRIGGER page_changed BEFORE UPDATE ON main.pages BEGIN
-    INSERT OR IGNORE INTO former_pages SELECT
+CREATE TEMP TRIGGER page_changed BEFORE UPDATE ON main.pages
+WHEN NOT EXISTS (SELECT 1 FROM former_pages WHERE id = old.id) BEGIN
+    INSERT INTO former_pages SELECT
         id, object, url, key, path, lang, canonical, text_hash, hidden, shown_as, alternates, title,
         description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, versions, section,
         content_type, modified FROM pages WHERE id = old.id;
@@ -31,8 +33,9 @@ CREATE TEMP TRIGGER links_added AFTER INSERT ON main.links BEGIN
     INSERT OR IGNORE INTO former_links (object, anchors) VALUES (new.object, NULL);
 END;
 
-CREATE TEMP TRIGGER links_changed BEFORE UPDATE ON main.links BEGIN
-    INSERT OR IGNORE INTO former_links (object, anchors) VALUES (old.object, old.anchors);
+CREATE TEMP TRIGGER links_changed BEFORE UPDATE ON main.links
+WHEN NOT EXISTS (SELECT 1 FROM former_links WHERE object = old.object) BEGIN
+    INSERT INTO former_links (object, anchors) VALUES (old.object, old.anchors);
 END;
 
 CREATE TEMP TRIGGER links_removed BEFORE DELETE ON main.links BEGIN

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,6 @@ from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
 from app.pack.properties import update_properties, write_properties
 from app.pack.quality import order_by_quality
-from app.pack.stored_pages import StoredContent
 from app.search import number_arrays, query
 from app.storage import layout, page_parts
 
@@ -36,10 +35,8 @@ COMPACTED_SPACE: Final = 0.2
 _NOTE_META: Final = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
-def derive_all(database: sqlite3.Connection) -> None:
-    """Derive what depends on several pages, in a new database with unfinished rows."""
-    lines = repeated.find(database)
-    derived.finish_bodies(database, repeated.unfinished(database), lines)
+def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
+    """Derive what depends on several pages, in a new database whose bodies lack the repeated `lines`."""
     anchors.count_all(database)
     derived.join_all(database)
     groups.assign(database)
@@ -54,24 +51,20 @@ def derive_all(database: sqlite3.Connection) -> None:
     write_definitions(database, values.site_name)
     write_properties(database)
     counts = {"changes": "0", "updated": "0", "ordered": ordered}
-    _note(database, {**values.as_meta(), **_lines_as_meta(lines), **counts, "writer": writer()})
+    _note(database, {**values.as_meta(), **repeated.as_meta(lines), **counts, "writer": writer()})
 
 
-def derive_changed(
-    database: sqlite3.Connection, read_again: Callable[[Iterable[str]], Iterator[StoredContent]], changes: int
-) -> None:
+def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, changes: int) -> None:
     """Bring up to date what depends on the rows of `changes` pages that have changed.
 
     `read_again` reads stored pages. Only pages whose lines became repeated, or no longer are, are read.
     """
     meta = read_meta(database)
-    lines, values = _lines_in(meta), site_values.in_meta(meta)
+    lines, values = repeated.in_meta(meta), site_values.in_meta(meta)
     since = int(meta["changes"]) + changes
     are_due = site_values.are_due(since, rows.count(database))
     if are_due:
-        lines = repeated.find(database, lines)
-        rows.write_again(database, read_again(repeated.differing(database, lines)))
-    derived.finish_bodies(database, repeated.unfinished(database), lines)
+        lines = rows.leave_out_repeated(database, read_again, lines)
     links = anchors.count_changed(database)
     derived.join_changed(database, links.objects)
     groups.assign_changed(database)
@@ -87,7 +80,7 @@ def derive_changed(
         write_definitions(database, values.site_name)
     update_properties(database)
     updated = str(int(meta["updated"]) + written)
-    entries = {**values.as_meta(), **_lines_as_meta(lines), "changes": "0" if are_due else str(since)}
+    entries = {**values.as_meta(), **repeated.as_meta(lines), "changes": "0" if are_due else str(since)}
     _note(database, {**entries, "updated": updated})
 
 
@@ -141,11 +134,3 @@ def writer() -> str:
 
 def _note(database: sqlite3.Connection, entries: Mapping[str, str]) -> None:
     database.executemany(_NOTE_META, entries.items())
-
-
-def _lines_as_meta(lines: frozenset[int]) -> dict[str, str]:
-    return {"repeated_lines": " ".join(map(str, sorted(lines)))}
-
-
-def _lines_in(meta: Mapping[str, str]) -> frozenset[int]:
-    return frozenset(map(int, meta["repeated_lines"].split()))

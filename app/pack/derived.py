@@ -1,4 +1,4 @@
-"""Columns of a pack that depend on other pages or on the language: bodies, anchor texts, and other forms of words."""
+"""Columns of a pack that depend on other pages or on the language: anchor texts, and other forms of words."""
 
 from __future__ import annotations
 
@@ -7,35 +7,20 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any, Final
 
-from app.pack import anchors, groups, repeated
-from app.text.languages import algorithm_of, detect_language
-from app.text.lines import lines_in, without_ends
-from app.text.variants import remembered_variants
+from app.pack import anchors
+from app.text.languages import algorithm_of
+from app.text.variants import VariantsByAlgorithm, remembered_variants
 
 _ALL_NAMES: Final = "SELECT id, object, lang, title, headings, anchors, name_forms, inlinks FROM pages"
 _NEXT_NAMES: Final = f"{_ALL_NAMES} WHERE id > ? ORDER BY id LIMIT 1000"
 _CHANGED_NAMES: Final = f"{_ALL_NAMES} WHERE id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE object = ?"
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
-_TEXT: Final = "SELECT lang, title, description, body FROM pages WHERE object = ?"
-_UPDATE_TEXT: Final = "UPDATE pages SET lang = ?, body = ?, body_forms = ?, text_hash = ? WHERE object = ?"
 
 
-def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeated_lines: frozenset[int]) -> None:
-    """Leave the repeated lines out of the bodies of new and changed pages, and write the forms of their words.
-
-    A page that declares no language gets the one of its text.
-    """
-    variants = remembered_variants()
-    for page_id in page_ids:
-        for lang, title, description, body in database.execute(_TEXT, (page_id,)).fetchall():
-            own, removed = repeated.without(lines_in(body), repeated_lines)
-            language = lang or detect_language(f"{title} {description} {own}")
-            other_forms = variants[algorithm_of(language)].of(f"{description}\n{own}")
-            database.execute(
-                _UPDATE_TEXT, (language, own, other_forms, groups.hash_of(title, without_ends(own)), page_id)
-            )
-            repeated.note_removed(database, page_id, removed)
+def body_forms(variants: VariantsByAlgorithm, *, lang: str, description: str, body: str) -> str:
+    """Return the forms of the words of a page's text."""
+    return variants[algorithm_of(lang)].of(f"{description}\n{body}")
 
 
 def join_all(database: sqlite3.Connection) -> None:

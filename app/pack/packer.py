@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.errors import PackRefused, lacks_space
-from app.pack import complete, rows
+from app.pack import complete, repeated, rows
 from app.pack import database as db
 from app.pack.fetch import require_space
 from app.pack.frames import hashes_after, hashes_of
@@ -307,11 +308,12 @@ def _apply(
     db.note_written_pages(database)
     with db.transaction(database):
         contents = read_pages(run.store, (stat.key for stat in changed))
-        counts = rows.apply(database, contents, deleted, deletions=deletions)
+        lines = repeated.in_meta(complete.read_meta(database))
+        counts = rows.apply(database, contents, deleted, lines, deletions=deletions)
         if counts and are_ids_spent(database):
             return None
         if counts:
-            complete.derive_changed(database, lambda ids: _read_again(run, ids), counts.total)
+            complete.derive_changed(database, partial(_read_again, run), counts.total)
     return counts
 
 
@@ -362,8 +364,8 @@ def _new_database(run: PackRun, listing: Listing) -> Iterator[sqlite3.Connection
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
             reserve_ids(database, listing.count)
-            rows.load(database, read_pages(run.store, (stat.key for stat in listing.stats(packed=True))))
-            complete.derive_all(database)
+            stored = read_pages(run.store, (stat.key for stat in listing.stats(packed=True)))
+            complete.derive_all(database, rows.load(database, stored, partial(_read_again, run)))
         yield database
 
 

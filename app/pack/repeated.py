@@ -9,7 +9,7 @@ import sqlite3
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from app.storage.layout import Page
@@ -25,11 +25,10 @@ KEPT_PAGES: Final = 7
 #: Pages among which a repeated line is on at least two, as long as they are not chosen by content: 0.6^63 is 1e-14.
 _SAMPLE: Final = 128
 _NOTE: Final = (
-    "INSERT INTO lines (object, hashes) VALUES (?, ?) "
-    "ON CONFLICT (object) DO UPDATE SET hashes = excluded.hashes, removed = NULL"
+    "INSERT INTO lines (object, hashes, removed) VALUES (?, ?, ?) "
+    "ON CONFLICT (object) DO UPDATE SET hashes = excluded.hashes, removed = excluded.removed"
 )
-_FINISHED: Final = "SELECT object, CAST(hashes AS BLOB), CAST(removed AS BLOB) FROM lines WHERE removed IS NOT NULL"
-_UNFINISHED: Final = "SELECT object FROM lines WHERE removed IS NULL AND object > ? ORDER BY object LIMIT 1000"
+_ALL: Final = "SELECT object, CAST(hashes AS BLOB), CAST(removed AS BLOB) FROM lines"
 #: In order of page ids, which are hashes of addresses.
 _DISTINCT: Final = "SELECT DISTINCT CAST(hashes AS BLOB) FROM lines"
 
@@ -50,9 +49,9 @@ def _ended(block: Block) -> list[str]:
     return [ended(line, is_heading=is_heading, may_be_sentence=may_be_sentence) for line in block.lines if line]
 
 
-def note_lines(database: sqlite3.Connection, page_id: str, lines: Iterable[str]) -> None:
-    """Keep the hashes of a page's lines in the pack. Its row is not finished: its body still has all lines."""
-    database.execute(_NOTE, (page_id, _packed(_hashes(lines))))
+def note_lines(database: sqlite3.Connection, page_id: str, hashes: bytes, removed: bytes) -> None:
+    """Keep in the pack the hashes of a page's lines, and of those that its body lacks, as `without` returns them."""
+    database.execute(_NOTE, (page_id, hashes, removed))
 
 
 def find(database: sqlite3.Connection, former: frozenset[int] = frozenset()) -> frozenset[int]:
@@ -68,35 +67,34 @@ def find(database: sqlite3.Connection, former: frozenset[int] = frozenset()) -> 
     return frozenset(line for line, number in counts.items() if number >= (least_kept if line in former else least))
 
 
-def unfinished(database: sqlite3.Connection) -> Iterator[str]:
-    """Yield the ids of the pages whose row is not finished. Each may be finished before the next one is taken."""
-    last = ""
-    while rows := database.execute(_UNFINISHED, (last,)).fetchall():
-        yield from (page_id for (page_id,) in rows)
-        last = rows[-1][0]
-
-
 def differing(database: sqlite3.Connection, repeated: frozenset[int]) -> list[str]:
-    """Return the ids of the pages with a finished row whose body lacks other lines than it should."""
-    finished = database.execute(_FINISHED)
+    """Return the ids of the pages whose body lacks other lines than it should."""
     return [
-        page_id for page_id, hashes, removed in finished if removed != _packed(repeated & frozenset(_unpacked(hashes)))
+        page_id
+        for page_id, hashes, removed in database.execute(_ALL)
+        if removed != _packed(repeated.intersection(_unpacked(hashes)))
     ]
 
 
-def without(lines: Collection[str], repeated: frozenset[int]) -> tuple[str, bytes]:
-    """Return the text of the lines without those that are repeated, and the hashes of these for `note_removed`.
+def without(lines: Collection[str], repeated: frozenset[int]) -> tuple[str, bytes, bytes]:
+    """Return the text of the lines without those that are repeated; the hashes of all lines, and of the repeated ones.
 
     Where there are no others, the text has the repeated ones.
     """
-    hashes = [*_hashes(lines)] if repeated else []
-    own = [line for line, hashed in zip(lines, hashes, strict=False) if hashed not in repeated]
-    return "".join(own or lines), _packed(repeated.intersection(hashes))
+    hashes = [*_hashes(lines)]
+    removed = repeated.intersection(hashes)
+    own = [line for line, hashed in zip(lines, hashes, strict=True) if hashed not in removed] if removed else lines
+    return "".join(own or lines), _packed(hashes), _packed(removed)
 
 
-def note_removed(database: sqlite3.Connection, page_id: str, removed: bytes) -> None:
-    """Record which lines of a page were left out: its row is finished."""
-    database.execute("UPDATE lines SET removed = ? WHERE object = ?", (removed, page_id))
+def as_meta(lines: frozenset[int]) -> dict[str, str]:
+    """Return the entry of `meta` for the hashes of repeated lines."""
+    return {"repeated_lines": " ".join(map(str, sorted(lines)))}
+
+
+def in_meta(meta: Mapping[str, str]) -> frozenset[int]:
+    """Return the hashes of the repeated lines that a packer found before."""
+    return frozenset(map(int, meta["repeated_lines"].split()))
 
 
 def _counted(pages: Iterable[tuple[bytes]], *, among: frozenset[int] | None = None) -> tuple[Counter[int], int]:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import unquote
 
+from app.pack import repeated
 from app.pack.anchors import note_links
-from app.pack.repeated import lines_of, note_lines
+from app.pack.derived import body_forms
+from app.pack.groups import hash_of
 from app.pack.stored_pages import StoredContent
 from app.storage.layout import MAX_HEADINGS, Page, Tombstone
 from app.storage.page_parts import HEADINGS
+from app.text.languages import detect_language
+from app.text.lines import without_ends
 from app.text.names import shown_term
+from app.text.variants import VariantsByAlgorithm, remembered_variants
 
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
-    *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical", "alternates"),
-    *("title", "description", "headings", "subsections", "body"),
+    *("object", "etag", "key", "url", "path", "section", "modified", "content_type", "canonical", "alternates"),
+    *("headings", "subsections", "lang", "title", "description", "text_hash", "body_forms", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
 UPSERT: Final = (
@@ -35,6 +40,9 @@ _NOTE_TOMBSTONE: Final = (
 #: Characters of a section, and of the heading of a subsection.
 MAX_SECTION: Final = 200
 MAX_SUBSECTION: Final = 300
+
+#: Reads the stored pages with these ids again.
+ReadAgain: TypeAlias = Callable[[Iterable[str]], Iterator[StoredContent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +69,37 @@ def count(database: sqlite3.Connection) -> int:
     return int(pages)
 
 
-def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> None:
+def load(database: sqlite3.Connection, contents: Iterable[StoredContent], read_again: ReadAgain) -> frozenset[int]:
     """Insert every page, in the order given, and note the tombstones. The full-text index stays empty.
 
-    Bodies are not finished: they have all lines of their page.
+    Return the hashes of the lines that many pages repeat: bodies lack them. Those of the pages so far tell mostly which
+    ones they will be. So few pages are written a second time.
     """
-    for stored in contents:
+    lines: frozenset[int] = frozenset()
+    variants, sample = remembered_variants(), repeated.LEAST_PAGES
+    for number, stored in enumerate(contents, 1):
         if isinstance(stored.content, Tombstone):
             note_tombstones(database, [stored])
         else:
-            _write(database, INSERT, stored, stored.content)
+            _write(database, INSERT, stored, stored.content, lines, variants)
+        if number == sample:
+            lines, sample = repeated.find(database), 2 * sample
+    return leave_out_repeated(database, read_again)
+
+
+def leave_out_repeated(
+    database: sqlite3.Connection, read_again: ReadAgain, former: frozenset[int] = frozenset()
+) -> frozenset[int]:
+    """Find the lines that many pages repeat, and write the rows of pages again whose bodies lack others.
+
+    `former` are those that the former pack left out.
+    """
+    lines = repeated.find(database, former)
+    variants = remembered_variants()
+    for stored in read_again(repeated.differing(database, lines)):
+        if isinstance(stored.content, Page):
+            _write(database, UPDATE, stored, stored.content, lines, variants)
+    return lines
 
 
 def note_tombstones(database: sqlite3.Connection, tombstones: Iterable[StoredContent]) -> None:
@@ -84,17 +113,23 @@ def noted_tombstones(database: sqlite3.Connection) -> dict[str, str]:
 
 
 def apply(
-    database: sqlite3.Connection, contents: Iterable[StoredContent], deleted: Collection[str], *, deletions: bool
+    database: sqlite3.Connection,
+    contents: Iterable[StoredContent],
+    deleted: Collection[str],
+    lines: frozenset[int],
+    *,
+    deletions: bool,
 ) -> RowCounts:
     """Bring the rows up to date. Without `deletions`, rows of tombstones and of deleted objects stay.
 
-    The bodies of new and changed pages are not finished: they have all lines of their page.
+    The bodies of new and changed pages lack the repeated `lines`.
     """
     added = changed = removed = 0
+    variants = remembered_variants()
     for stored in contents:
         has_row = bool(database.execute("SELECT 1 FROM pages WHERE object = ?", (stored.page_id,)).fetchone())
         if isinstance(stored.content, Page):
-            _write(database, UPSERT, stored, stored.content)
+            _write(database, UPSERT, stored, stored.content, lines, variants)
             database.execute("DELETE FROM gone WHERE object = ?", (stored.page_id,))
             added, changed = added + (not has_row), changed + has_row
         elif deletions or not has_row:
@@ -103,13 +138,6 @@ def apply(
     if deletions:
         removed += sum(_delete(database, page_id) for page_id in deleted)
     return RowCounts(added, changed, removed)
-
-
-def write_again(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> None:
-    """Write the rows of pages whose lines are repeated in another way than before. Their bodies are not finished."""
-    for stored in contents:
-        if isinstance(stored.content, Page):
-            _write(database, UPDATE, stored, stored.content)
 
 
 def section(path: str) -> str:
@@ -147,22 +175,34 @@ def subsections(page: Page) -> str:
     return "\n".join(f"{fragment}\t{text}" for fragment, text in named.items() if text)
 
 
-def _write(database: sqlite3.Connection, statement: str, stored: StoredContent, page: Page) -> None:
-    lines = lines_of(page)
-    body = "".join(lines)
-    if _storable(body) != body:
+def _write(
+    database: sqlite3.Connection,
+    statement: str,
+    stored: StoredContent,
+    page: Page,
+    repeated_lines: frozenset[int],
+    variants: VariantsByAlgorithm,
+) -> None:
+    lines = repeated.lines_of(page)
+    whole = "".join(lines)
+    if _storable(whole) != whole:
         lines = [*map(_storable, lines)]
-        body = "".join(lines)
-    database.execute(statement, _row(stored, page, body))
+    body, hashes, removed = repeated.without(lines, repeated_lines)
+    database.execute(statement, _row(stored, page, body, variants))
     note_links(database, stored.page_id, page)
-    note_lines(database, stored.page_id, lines)
+    repeated.note_lines(database, stored.page_id, hashes, removed)
 
 
-def _row(stored: StoredContent, page: Page, body: str) -> tuple[str, ...]:
-    names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
-    kinds = (page.content_type, page.canonical, "\n".join(page.alternates))
-    texts = (page.title, page.description, "\n".join(page.headings), subsections(page))
-    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts), body)
+def _row(stored: StoredContent, page: Page, body: str, variants: VariantsByAlgorithm) -> tuple[str | int, ...]:
+    """Return the columns of a page. One that declares no language gets the one of its text."""
+    names = (page.canonical_key, page.url, page.path, section(page.path))
+    kinds = (page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
+    headings = ("\n".join(page.headings), subsections(page))
+    title, description = _storable(page.title), _storable(page.description)
+    lang = _storable(page.lang) or detect_language(f"{title} {description} {body}")
+    texts = (lang, title, description, hash_of(title, without_ends(body)))
+    forms = body_forms(variants, lang=lang, description=description, body=body)
+    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds, *headings)), *texts, forms, body)
 
 
 def _storable(text: str) -> str:

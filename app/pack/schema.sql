@@ -121,7 +121,7 @@ CREATE TABLE link_texts (
 CREATE INDEX link_texts_texts ON link_texts (text) WHERE first_of_text > 0;
 
 -- CRC-32 of the lines of each page's text, four bytes each (little-endian), so that the next incremental pack can find the
--- lines that many pages repeat; and of those that its body therefore lacks, NULL while the row is not finished.
+-- lines that many pages repeat; and of those that its body therefore lacks.
 CREATE TABLE lines (
     object  TEXT PRIMARY KEY,
     hashes  BLOB NOT NULL,

@@ -31,12 +31,6 @@ def ended(line: str, *, may_be_sentence: bool, is_heading: bool = False) -> str:
     return _without(line) + end
 
 
-def lines_in(text: str) -> list[str]:
-    """Return the lines of a text, each with the character that ends it, as `ended` does."""
-    ends = [match.end() for match in END.finditer(text)]
-    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
 def without_ends(text: str) -> str:
     """Return the text of lines with spaces between them."""
     return _without(text).rstrip(" ")

@@ -20,7 +20,7 @@ from app.pack.packer import pack_full, pack_incremental
 from app.storage.layout import Page, content_key, page_id
 from app.storage.page_parts import HEADINGS, KINDS, Block, body_of
 from app.storage.store import ObjectStore, StoredObject
-from app.text.lines import lines_in, without_ends
+from app.text.lines import without_ends
 from tests.packs import check_index, fetch_pack, gone, page, put
 from tests.support.stores import folder_store
 
@@ -141,12 +141,13 @@ def test_hashes_that_a_foreign_writer_damaged_are_no_error(damaged: bytes) -> No
 
 @pytest.fixture
 def many(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """Return a pack of 2,500 unfinished pages, of which 1,000 have one menu and 750 the other."""
+    """Return a pack of 2,500 pages without rows, of which 1,000 have one menu and 750 the other."""
     with closing(sqlite3.connect(tmp_path / "pack", isolation_level=None)) as pack:
         pack.executescript(f"{database.SCHEMA} BEGIN")
         for number in range(2_500):
             menus = ["Menu"] * (number % 10 < 4) + ["Other menu"] * (number % 10 > 6)
-            repeated.note_lines(pack, page_id(f"https://{DOMAIN}/{number}"), [f"Words of {number}", *menus])
+            _, *hashes = repeated.without([f"Words of {number}", *menus], frozenset())
+            repeated.note_lines(pack, page_id(f"https://{DOMAIN}/{number}"), *hashes)
         yield pack
 
 
@@ -154,18 +155,6 @@ def test_a_repeated_line_is_found_among_more_pages_than_are_searched_for_candida
     found = repeated.find(many)
     assert len(found) == 1
     assert repeated.without(["Menu", "Other menu", "Words"], found)[0] == "Other menuWords"
-
-
-@pytest.mark.parametrize("is_finished", [False, True])
-def test_each_unfinished_page_is_read_once_whether_or_not_it_is_then_finished(
-    many: sqlite3.Connection, is_finished: bool
-) -> None:
-    read = []
-    for each in repeated.unfinished(many):
-        read.append(each)
-        if is_finished:
-            repeated.note_removed(many, each, b"")
-    assert read == sorted(page_id(f"https://{DOMAIN}/{number}") for number in range(2_500))
 
 
 @given(
@@ -177,7 +166,6 @@ def test_the_lines_of_a_page_are_its_body(lines: list[tuple[str, ...]], breadcru
     body = f"{body_of(blocks)} {breadcrumb}".strip()
     marked = "".join(repeated.lines_of(page("/a", "", body, blocks=blocks)))
     assert without_ends(marked) == body
-    assert "".join(lines_in(marked)) == marked
 
 
 OWN_TEXT = "A storm is coming. It will be over the coast by Friday morning, and it will stay until Sunday."
