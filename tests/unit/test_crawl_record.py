@@ -231,16 +231,6 @@ class TestSegments:
         assert next_offset(store, REF) == 0
         assert append_segment(store, REF, 0, []) == (0, 0)
 
-    def test_a_segment_that_an_interrupted_flush_wrote_stays_and_its_entries_are_counted(
-        self, store: ObjectStore
-    ) -> None:
-        first = lines("https://site.example/a", "https://site.example/b")
-        append_segment(store, REF, 0, first)
-        again = [*first, *lines("https://site.example/c")]
-        assert append_segment(store, REF, 0, again) == (2, 2)
-        assert append_segment(store, REF, 2, again[2:]) == (1, 1)
-        assert [each.url[-1] for each in read_entries(store, REF)] == ["a", "b", "c"]
-
     def test_of_a_segment_that_holds_other_lines_only_the_equal_ones_count_as_written(self, store: ObjectStore) -> None:
         first = lines(*(f"https://site.example/{name}" for name in "abc"))
         append_segment(store, REF, 0, first)
