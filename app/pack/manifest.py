@@ -77,6 +77,8 @@ def _values_of(loaded: dict[str, Any]) -> dict[str, Any]:
     for field in fields(Manifest):
         if field.name in values and type(values[field.name]).__name__ != field.type:
             raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]!r}, not of type {field.type}")
+        if field.type == "int" and values[field.name] < 0:
+            raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]}, a negative number")
     return values
 
 

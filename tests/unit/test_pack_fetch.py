@@ -209,6 +209,8 @@ def test_a_manifest_with_fields_of_a_later_release_is_read(store: FolderStore) -
     assert Manifest.from_json(data) == manifest
     with pytest.raises(PackCorrupt, match="pages is '3'"):
         Manifest.from_json(data.replace(b'"pages": 1', b'"pages": "3"'))
+    with pytest.raises(PackCorrupt, match="table_start is -1, a negative number"):
+        Manifest.from_json(json.dumps({**json.loads(data), "table_start": -1}).encode())
 
 
 def test_all_manifests_are_listed_except_invalid_ones(store: FolderStore, caplog: pytest.LogCaptureFixture) -> None:
