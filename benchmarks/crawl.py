@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from app.storage.layout import Page, content_prefix, from_json
 from benchmarks.errors import BenchmarkError
 from benchmarks.runs import CrawlRun
 from benchmarks.sites import ServedSites
-from benchmarks.system import PROCESSES, BenchSystem, has_ended, running_crawler
+from benchmarks.system import PROCESSES, BenchSystem, RunningCrawler, has_ended, running_crawler
 from benchmarks.usage import usage
 
 #: Seconds after which a crawl counts as failed, and between two checks of the frontier.
@@ -38,10 +39,12 @@ def crawl(
             crawler.redis.config_resetstat()
             before, began = usage(groups), time.perf_counter()
             crawler.post(served.urls[site])
-            ended = f"the crawl of {domain} has ended"
-            crawler.wait(lambda: has_ended(crawler.progress(domain)), TIMEOUT, ended, every=INTERVAL)
+            checks = _wait_for_end(crawler, domain)
             wall, spent = time.perf_counter() - began, usage(groups).since(before)
             commands, progress = crawler.redis_calls(), crawler.progress(domain)
+            for name, calls in crawler.redis_calls().items():  # Those of one more check: the crawl's own are counted.
+                if name in commands and name != "info":
+                    commands[name] -= checks * (calls - commands[name])
         pages = _stored(crawler.home / "store", domain)
     if progress.dead or not pages:
         raise BenchmarkError(f"{site}: {len(pages)} pages stored, {progress.dead} dead letters: {progress}")
@@ -56,6 +59,18 @@ def crawl(
         others=spent.others,
         redis_commands=commands,
     )
+
+
+def _wait_for_end(crawler: RunningCrawler, domain: str) -> int:
+    """Wait until the crawl of a domain has ended. Return how often the frontier was checked."""
+    checks = itertools.count()
+
+    def is_ended() -> bool:
+        next(checks)
+        return has_ended(crawler.progress(domain))
+
+    crawler.wait(is_ended, TIMEOUT, f"the crawl of {domain} has ended", every=INTERVAL)
+    return next(checks)
 
 
 def _stored(folder: Path, domain: str) -> frozenset[str]:
