@@ -123,7 +123,7 @@ def run(folder: Path, sizes: GrowthSizes) -> MeasuredRow:
     with (
         start_system(folder) as system,
         serve_generated(forms) as (first, *sites),
-        running_crawler(system) as crawler,
+        running_crawler(system, MAX_PAGES=max(sizes.pages)) as crawler,
     ):
         crawler.post(first.url)
         crawler.wait_for_end(first.domain, WARM_UP, TIMEOUT)
