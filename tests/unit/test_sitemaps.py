@@ -48,16 +48,25 @@ TEXT = "\ufeffhttps://x.gov/1\r\nno url\n\n  https://x.gov/2 \nhttps://x.gov/1"
         (RSS, ("https://x.gov/1", "https://x.gov/2"), ()),
         (TEXT, ("https://x.gov/1", "https://x.gov/2"), ()),
         (f"<urlset {NAMESPACE}></urlset>", (), ()),
+        (f"<urlset {NAMESPACE} />", (), ()),
         (f"<urlset>{row('?a=1&b=2')}{row('&nbsp;')}{row('2')}</urlset>\n<!-- made in 1 s -->",
          ("https://x.gov/?a=1=2", "https://x.gov/", "https://x.gov/2"), ()),
     ],
-    ids=["urls", "index", "atom", "rss", "text", "no URL", "bare ampersand"],
+    ids=["urls", "index", "atom", "rss", "text", "no URL", "an empty root", "bare ampersand"],
 )  # fmt: skip
 def test_each_format_is_read_and_pages_that_changed_last_come_first(
     body: str, pages: tuple[str, ...], sitemaps: tuple[str, ...]
 ) -> None:
     for data in (body.encode(), gzip.compress(body.encode())):
         assert read_sitemap(data) == Sitemap(pages, sitemaps)
+
+
+@pytest.mark.parametrize("padding", [b"", bytes(512)])
+def test_all_members_of_a_gzip_file_are_read(padding: bytes) -> None:
+    members = [gzip.compress(f"https://x.gov/{number}\n".encode()) for number in range(3)]
+    pages = ("https://x.gov/0", "https://x.gov/1", "https://x.gov/2")
+    assert read_sitemap(b"".join(members) + padding) == Sitemap(pages)
+    assert read_sitemap(b"".join(members)[:-4]) == Sitemap(pages, partial=True)
 
 
 @pytest.mark.parametrize(

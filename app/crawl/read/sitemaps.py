@@ -40,8 +40,9 @@ _ROWS = {
     "entry": ("link", "updated"),
     "item": ("link", "pubDate"),
 }
-#: The end of a root.
-_END = re.compile(rb"</([\w.-]+:)?(urlset|sitemapindex|feed|rss|RDF)\s*>")
+#: The end of a root, which may be empty: `<urlset/>`.
+_ROOT = rb"([\w.-]+:)?(urlset|sitemapindex|feed|rss|RDF)"
+_END = re.compile(rb"</" + _ROOT + rb"\s*>|<" + _ROOT + rb"(\s[^<>]*)?/>")
 #: Errors of libxml2 that leave no row out: a bare `&`, an unknown entity or character, text before or after the root.
 _HARMLESS = frozenset(
     {
@@ -138,14 +139,22 @@ def _chunks(body: bytes, faults: list[str]) -> Iterator[bytes]:
 
 
 def _inflated(body: bytes, faults: list[str]) -> Iterator[bytes]:
-    """Yield the content of a gzip file in parts, at most MAX_BYTES. Add a fault if there is more, or if it is cut."""
+    """Yield the content of a gzip file in parts, at most MAX_BYTES. Add a fault if there is more, or if it is cut.
+
+    It may have several members (RFC 1952 section 2.2), and zeros behind the last one.
+    """
     inflate, left = zlib.decompressobj(31), MAX_BYTES
     with suppress(zlib.error):
         for start in range(0, len(body), _CHUNK):
             data = body[start : start + _CHUNK]
-            while data and left > 0 and not inflate.eof:
+            while data and left > 0:
+                if inflate.eof:
+                    data = data.lstrip(b"\0")
+                    if not data.startswith(_GZIP[:1]):
+                        break
+                    inflate = zlib.decompressobj(31)
                 part = inflate.decompress(data, min(_CHUNK, left))
-                data = inflate.unconsumed_tail
+                data = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
                 left -= len(part)
                 if part:
                     yield part
