@@ -130,11 +130,12 @@ def test_a_redirect_to_an_invalid_or_private_address_is_no_robots_txt(location: 
     assert fetch_robots("https://x.gov/", Answers(at("/robots.txt", 301, location="http://10.0.0.1/") | private)) == ""
 
 
-def test_a_long_file_is_cut_at_a_line() -> None:
-    body = b"\xef\xbb\xbfUser-agent: *\n" + b"Disallow: /abcdefgh\n" * 30_000
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_a_long_file_is_cut_at_a_line(end: bytes) -> None:
+    body = b"\xef\xbb\xbfUser-agent: *" + end + (b"Disallow: /abcdefgh" + end) * 30_000
     text = fetch_robots("https://x.gov/", Answers(at("/robots.txt", 200, body)))
     assert text.startswith("User-agent")
-    assert text.endswith("Disallow: /abcdefgh\n")
+    assert text.endswith(f"Disallow: /abcdefgh{end.decode()}")
     assert MAX_BYTES - 100 < len(text) <= MAX_BYTES
 
 

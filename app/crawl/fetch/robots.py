@@ -66,7 +66,7 @@ def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> s
             # Each invalid byte becomes three: the bytes that are kept are counted.
             body = response.body.decode("utf-8-sig", "replace").encode()
             if response.truncated or len(body) > MAX_BYTES:  # Without its last line: a part of a rule is another rule.
-                body = body[: body.rfind(b"\n", 0, MAX_BYTES) + 1]
+                body = body[: max(body.rfind(end, 0, MAX_BYTES) for end in (b"\n", b"\r")) + 1]
             return body.decode()
         if response.status not in _REDIRECTS:
             return ""
