@@ -212,7 +212,7 @@ def test_every_page_is_stored_and_every_run_counted_though_pool_processes_are_ki
         assert 0 < urls <= progress.done
         assert {queue for _, queue, _, _ in counted[TASK_RUNS]} >= {"site.index", "site.page", "site.pack"}
         assert counted[PACKS_BUILT] == {("full",): 1}
-        assert counted[ROBOTS_REQUESTS].keys() == {("404",)}
+        assert counted[ROBOTS_REQUESTS].keys() <= {("404",)}
         assert counted[CRAWL_REQUESTS].keys() <= {("200",), ("404",)}
         assert sum(counted[CRAWL_REQUESTS].values()) <= len(site.paths())
         requested = [path for path in site.paths() if path not in ("/robots.txt", "/sitemap.xml")]
