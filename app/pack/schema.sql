@@ -125,7 +125,7 @@ CREATE INDEX link_texts_texts ON link_texts (text) WHERE first_of_text > 0;
 CREATE TABLE lines (
     object  TEXT PRIMARY KEY,
     hashes  BLOB NOT NULL,
-    removed BLOB NOT NULL
+    removed BLOB
 ) WITHOUT ROWID;
 
 -- Names of pages that are not hidden: title without the name of the site, headings and anchor texts; rowid is pages.id. A
