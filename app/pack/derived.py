@@ -9,18 +9,13 @@ from typing import Any, Final
 
 from app.pack import anchors
 from app.text.languages import algorithm_of
-from app.text.variants import VariantsByAlgorithm, remembered_variants
+from app.text.variants import remembered_variants
 
 _ALL_NAMES: Final = "SELECT id, object, lang, title, headings, anchors, name_forms, inlinks FROM pages"
 _NEXT_NAMES: Final = f"{_ALL_NAMES} WHERE id > ? ORDER BY id LIMIT 1000"
 _CHANGED_NAMES: Final = f"{_ALL_NAMES} WHERE id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE object = ?"
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
-
-
-def body_forms(variants: VariantsByAlgorithm, *, lang: str, description: str, body: str) -> str:
-    """Return the forms of the words of a page's text."""
-    return variants[algorithm_of(lang)].of(f"{description}\n{body}")
 
 
 def join_all(database: sqlite3.Connection) -> None:

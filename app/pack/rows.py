@@ -10,12 +10,11 @@ from urllib.parse import unquote
 
 from app.pack import repeated
 from app.pack.anchors import note_links
-from app.pack.derived import body_forms
 from app.pack.groups import hash_of
 from app.pack.stored_pages import StoredContent
 from app.storage.layout import MAX_HEADINGS, Page, Tombstone
 from app.storage.page_parts import HEADINGS
-from app.text.languages import detect_language
+from app.text.languages import algorithm_of, detect_language
 from app.text.lines import without_ends
 from app.text.names import shown_term
 from app.text.variants import VariantsByAlgorithm, remembered_variants
@@ -201,7 +200,7 @@ def _row(stored: StoredContent, page: Page, body: str, variants: VariantsByAlgor
     title, description = _storable(page.title), _storable(page.description)
     lang = _storable(page.lang) or detect_language(f"{title} {description} {body}")
     texts = (lang, title, description, hash_of(title, without_ends(body)))
-    forms = body_forms(variants, lang=lang, description=description, body=body)
+    forms = variants[algorithm_of(lang)].of(f"{description}\n{body}")
     return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds, *headings)), *texts, forms, body)
 
 

@@ -157,7 +157,9 @@ class PackSearcher:
             if by_meaning:
                 all_scores = meaning.ordered(connection, query.text, all_scores, bound=bound)
             counted = shown.shown(ranked.counted)
-            scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
+            scores = all_scores
+            if shown.shown_as:
+                scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
             filtered = properties.filtered(list(scores), filters, shown.copies)
             scores = self._versions.scores(scores, filtered, languages)
             filtered = list(scores)

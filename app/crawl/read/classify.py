@@ -30,7 +30,7 @@ from app.crawl.urls import (
 from app.errors import ServerError
 from app.http.response import Response
 from app.http.urls import without_credentials
-from app.storage.layout import MAX_BODY, MAX_TITLE, Page, bounded
+from app.storage.layout import Page, bounded
 from app.storage.page_parts import PageLink, hash_of
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -214,16 +214,15 @@ def _extracted(
         return FetchResult("skipped", Reason.TOO_LARGE, too_large, links=followed, excluded=excluded)
     if not extract.body and needs_script(response, media_type):
         return FetchResult("skipped", Reason.EMPTY, links=followed, excluded=excluded)
-    title, body = extract.title[:MAX_TITLE], extract.body[:MAX_BODY]
     page = Page(
         canonical_key=canonical_key(response.url),
         url=response.url,
         domain=scope.domain,
         path=path_of(response.url),
-        title=title,
+        title=extract.title,
         description=extract.description,
         headings=extract.headings,
-        body=body,
+        body=extract.body,
         blocks=extract.blocks,
         links=tuple(PageLink(link.url, link.text) for link in followed),
         terms=extract.terms,
@@ -232,10 +231,10 @@ def _extracted(
         canonical=canonical_key(canonical) if canonical else "",
         alternates=tuple(url for url in _alternates(response, extract, base=base) if scope.contains(url)),
         modified=modified_date(extract.dates, response.headers),
-        body_hash=hash_of(body),
-        title_hash=hash_of(title),
     )
-    return FetchResult("indexed", page=bounded(page), links=followed, excluded=excluded)
+    page = bounded(page)
+    page = replace(page, body_hash=hash_of(page.body), title_hash=hash_of(page.title))
+    return FetchResult("indexed", page=page, links=followed, excluded=excluded)
 
 
 def robots_directives(values: Iterable[str], token: str) -> frozenset[str]:
