@@ -241,6 +241,23 @@ def test_a_dead_page_is_no_longer_open_and_its_replay_completes_it(frontier: Fro
     assert (frontier.progress("a.gov").dead, frontier.progress("a.gov").done) == (0, 1)
 
 
+def test_a_replayed_or_unknown_page_that_goes_back_to_the_backlog_is_counted_as_any_other(frontier: Frontier) -> None:
+    enter(frontier, "dead")
+    complete(frontier, "page", "dead", dead=True)
+    frontier.set_state("c", "paused")
+    for key in ("dead", "unknown", "dead", "unknown"):
+        assert not enter(frontier, key).fetch
+    progress = frontier.progress("a.gov")
+    assert (progress.seen, progress.waiting, progress.dead) == (2, 2, 0)
+    frontier.set_state("c", "running")
+    assert [urls(each.admitted) for each in frontier.refill(stalled=60)] == [["unknown"]]
+    for key in ("unknown", "dead"):
+        enter(frontier, key)
+        complete(frontier, "page", key)
+    progress = frontier.progress("a.gov")
+    assert (progress.seen, progress.done, progress.dead) == (2, 2, 0)
+
+
 def test_a_crawl_has_no_more_pages_than_its_limit(frontier: Frontier) -> None:
     enter(frontier, "start")
     complete(frontier, "page", "start", "1", "2", pages=3)

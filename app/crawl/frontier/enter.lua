@@ -70,6 +70,11 @@ for _, index in ipairs(wanted) do
     -- A message that failed has spent a part of its budget, which the backlog does not keep.
     elseif is_paused or (hold > 0 and ARGV[6] == '1' and redis.call('HEXISTS', KEYS[4], name) == 0) then
         if states[index] ~= 'w' then
+            if states[index] == 'x' then
+                redis.call('HINCRBY', KEYS[1], 'dead', -1)
+            elseif not states[index] and is_page(entries[index]) then
+                redis.call('HINCRBY', KEYS[1], 'seen', 1)
+            end
             redis.call('HDEL', KEYS[3], name)
             redis.call('HDEL', KEYS[4], name)
             redis.call('HSET', KEYS[2], name, 'w')
