@@ -258,6 +258,13 @@ def test_a_replayed_or_unknown_page_that_goes_back_to_the_backlog_is_counted_as_
     assert (progress.seen, progress.done, progress.dead) == (2, 2, 0)
 
 
+def test_an_active_crawl_has_the_id_that_its_client_chose(frontier: Frontier) -> None:
+    chosen = Crawl("of a client", "b.gov", "https://b.gov/", datetime.now(UTC), recorded=True)
+    frontier.begin(chosen)
+    frontier.note_published(chosen.id, [FoundPage("https://b.gov/", "https://b.gov/", 0)])
+    assert frontier.active() == [chosen]
+
+
 def test_a_crawl_has_no_more_pages_than_its_limit(frontier: Frontier) -> None:
     enter(frontier, "start")
     complete(frontier, "page", "start", "1", "2", pages=3)

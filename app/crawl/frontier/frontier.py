@@ -244,10 +244,9 @@ class Frontier(CrawlView):
         """Admit pages of all active crawls; yield each crawl with new pages, ended, or `stalled` seconds idle."""
         rows = self._refill(keys=[ACTIVE_CRAWLS], args=[f"{PREFIX}crawl:", HOST_PREFIX, self._admission, stalled])
         for crawl_id, domain, ended, idle, wait, size, *items in rows:
-            real = self._redis.hget(f"{PREFIX}crawl:{crawl_id}", "id") or crawl_id
             names = tuple(item[: item.index("[")] for item in items)
             admitted = admitted_of(items, float(wait), int(size))
-            yield Refill(str(real), domain, admitted, bool(ended), float(idle), names)
+            yield Refill(crawl_id, domain, admitted, bool(ended), float(idle), names)
 
     def confirm_refill(self, refill: Refill) -> None:
         """Note that the pages of a refill are published. Those that another tick has admitted since stay noted."""

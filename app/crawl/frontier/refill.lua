@@ -9,7 +9,7 @@ local now = seconds()
 local rows = {}
 for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
     local crawl = ARGV[1] .. id
-    local fields = redis.call('HMGET', crawl, 'domain', 'last', 'delay', 'state')
+    local fields = redis.call('HMGET', crawl, 'domain', 'last', 'delay', 'state', 'id')
     local domain, last, delay = fields[1], tonumber(fields[2]), tonumber(fields[3] or 0)
     local admitted, retrying = crawl .. ':admitted', crawl .. ':retrying'
     if not domain then
@@ -46,7 +46,7 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
         local idle = last and now - last or 0
         if #items > 0 or ended or (open > 0 and idle > tonumber(ARGV[4])) then
             local wait = string.format('%.3f', rest(host, delay, now))
-            rows[#rows + 1] = {id, domain, ended and 1 or 0, string.format('%.3f', idle), wait, batch, unpack(items)}
+            rows[#rows + 1] = {fields[5] or id, domain, ended and 1 or 0, string.format('%.3f', idle), wait, batch, unpack(items)}
         end
     end
 end

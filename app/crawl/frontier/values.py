@@ -286,7 +286,7 @@ def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
     if "domain" not in fields:
         return None
     return Crawl(
-        crawl_id,
+        fields.get("id", crawl_id),  # Its name in a key of Redis may be another one: see `plain_id`.
         fields["domain"],
         fields["start"],
         datetime.fromisoformat(fields["began"]),
