@@ -550,6 +550,13 @@ def test_a_retry_after_pauses_a_host_without_using_up_reservations(redis_url: st
     eventually(lambda: reserve(limiter, "1", 0) == 0, "the pause is over")
 
 
+def test_the_longest_of_several_retry_afters_counts(redis_url: str) -> None:
+    limiter = HostRateLimiter(get_redis(redis_url))
+    for seconds in (30, 60, 5):
+        limiter.pause("h", seconds)
+    assert 55 < reserve(limiter, "1", 0) <= 60
+
+
 @pytest.fixture
 def flight(redis_url: str) -> SingleFlight:
     return SingleFlight(get_raw_redis(redis_url), seconds=5)

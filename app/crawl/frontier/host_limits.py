@@ -49,9 +49,12 @@ class HostRateLimiter:
             self.pause(host.name, error.retry_after or 0)
 
     def pause(self, host: str, seconds: float) -> None:
-        """Allow no request to `host` for `seconds`, as its Retry-After demands."""
+        """Allow no request to `host` for `seconds`, as its Retry-After demands, or for as long as a former one does."""
         if (milliseconds := math.ceil(seconds * 1_000)) > 0:
-            self._redis.set(host_keys(host)[2], "1", px=milliseconds)
+            hold, pipe = host_keys(host)[2], self._redis.pipeline()
+            pipe.set(hold, "1", px=milliseconds, nx=True)
+            pipe.pexpire(hold, milliseconds, gt=True)
+            pipe.execute()
 
 
 def is_pause(error: FetchError | None) -> bool:
