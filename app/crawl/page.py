@@ -57,8 +57,11 @@ class PageWork:
         Raises what `Steps.enter` and the store raise, and, for a single page, what `get` raises.
         """
         runs = self._steps.enter(targets, message_id=message_id)
+        has_turn = any(run.entered.fetch for run in runs)
         runs = [self._kept(run) if run.entered.not_due else run for run in runs]
-        if any(run.entered.not_due and not run.member for run in runs):
+        is_missing = any(run.entered.fetch and run.entered.not_due for run in runs)
+        # With a delay, the message has the only turn at its host, and a second one would be a delay later, each time.
+        if is_missing and not (has_turn and runs[0].host.delay):
             again = [run.target for run in runs if not run.member]
             runs = self._steps.enter(again, message_id=message_id, due=True) + [run for run in runs if run.member]
         return self._finish(runs, too_complex=too_complex)
@@ -129,15 +132,16 @@ class PageWork:
             return replace(run, error=error)
 
     def _kept(self, run: UrlRun) -> UrlRun:
-        """Return the run of a page that is not due with its result, or as it is if the page must be requested.
+        """Return the run of a page that is not due with its result, or to be fetched if the page must be requested.
 
         It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
         """
         target, former = run.target, run.entered.former
-        if former is None or target.canonical_key in run.policy.blocked or not run.rules.allows(target.url):
-            return run
-        stored, _ = self._stored(target, former)
-        return self._followed(replace(run, result=not_due(stored, former), member=True)) if stored else run
+        is_allowed = target.canonical_key not in run.policy.blocked and run.rules.allows(target.url)
+        stored, _ = self._stored(target, former) if former and is_allowed else (None, b"")
+        if former and stored:
+            return self._followed(replace(run, result=not_due(stored, former), member=True))
+        return replace(run, entered=replace(run.entered, fetch=True))
 
     def fetch(
         self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None

@@ -6,12 +6,15 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from app.broker.errors import Postpone
 from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.reports.explanation import explain_url
@@ -19,6 +22,7 @@ from app.crawl.steps import complete_dead
 from app.crawl.urls import Target, canonical_key
 from app.errors import ServerError
 from app.pack.manifest import read_manifest
+from app.sites.crawl_policies import SitePolicies
 from app.sites.site import Site as Declared
 from app.sites.status import status
 from app.sites.stored import add_site, site_key
@@ -31,6 +35,7 @@ from tasks.base import Context
 from tasks.pack import pack_full
 from tests.servers.site import Answer, Request, Site, failure, in_letters, page, redirect, reply, robots, with_etag
 from tests.support.broker import Broker
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -153,6 +158,36 @@ def test_a_crawl_of_the_schedule_requests_no_page_that_is_not_due(process: Conte
         crawl(process, site, "two")
     assert crawl(process, site, "three", scheduled=True) == []
     assert reasons(process, site) == {"not-due": 4}
+
+
+def test_a_page_that_is_not_due_and_not_stored_is_requested_though_its_host_came_to_need_a_delay(
+    process: Context, site: Site
+) -> None:
+    def declare(**fields: Any) -> None:
+        declared = Declared.of(site.domain, {"max_page_interval": "7d", **fields})
+        process.store.put(site_key(site.domain), declared.to_json())
+
+    declare()
+    crawl(process, site, "one")
+    with patch("app.crawl.page.time.time", return_value=time.time() + 100):
+        crawl(process, site, "two")
+    declare(delay=0.05)
+    steps = process.steps
+    with patch.object(steps, "policies", SitePolicies(process.store, process.settings)):
+        begun = Crawl("three", site.domain, site.url, datetime.now(UTC), recorded=True)
+        process.recorder.begin(begun, timer_timeout=30, callback={}, scheduled=True)
+        process.store.delete(content_key(site.domain, page_id(site.at("/amber"))))
+        waiting = [Target(site.at(path), site.domain, site.at(path), "three", 1) for path in ("/new", "/amber")]
+
+        def run() -> list[Target]:
+            with suppress(Postpone):
+                left = {each.url for each in process.pages.run(waiting, message_id="m").admitted.messages}
+                waiting[:] = [each for each in waiting if each.url in left]
+            return waiting
+
+        before = len(site.requests)
+        eventually(lambda: not run(), "both pages are requested")
+        assert sorted(request.path for request in site.requests[before:]) == ["/amber", "/new"]
     assert packed(process, site, "three") == 4
     assert len(crawl(process, site, "four")) == 4
     process.store.delete(content_key(site.domain, page_id(site.at("/deep"))))
