@@ -73,7 +73,7 @@ def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
             scope=site.scope,
             max_pages=site.max_pages or settings.max_pages,
             max_depth=site.max_depth or MAX_DEPTH,
-            host_delay=settings.host_delay if site.delay is None else site.delay,
+            host_delay=host_delay_of(site, settings),
             host_concurrency=site.concurrency or settings.host_concurrency,
         ),
         request=_request_of(site, settings),
@@ -82,6 +82,11 @@ def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
         blocked=frozenset(site.blocked),
         max_page_interval=site.max_page_interval,
     )
+
+
+def host_delay_of(site: Site | None, settings: Settings) -> float:
+    """Return the seconds between two requests to a site, whatever its robots.txt demands."""
+    return settings.host_delay if site is None or site.delay is None else site.delay
 
 
 def trap_limits_of(site: Site) -> TrapLimits:

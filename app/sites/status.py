@@ -13,7 +13,8 @@ from app.crawl.urls import parse_domain
 from app.errors import ObjectDamaged, PackCorrupt, PackNotFound
 from app.pack.manifest import read_manifest
 from app.redis_state.client import get_redis
-from app.sites.crawl_policies import spent_budgets
+from app.sites.crawl_policies import host_delay_of, spent_budgets
+from app.sites.stored import read_site
 from app.storage.damage import DamageNotes, note_damaged
 from app.storage.layout import manifest_key
 from app.storage.open import store_of
@@ -28,7 +29,7 @@ class Status:
 
     `crawl_state` is `running`, `paused` or `cancelled`, None without a crawl.
     `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer. `crawl_delay` is the
-    seconds between requests that robots.txt demands, where these are more than HOST_DELAY, at most half a minute;
+    seconds between requests that robots.txt demands, where these are more than the site's delay, at most half a minute;
     None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason code, except its sitemaps
     and its probe. `budgets` has the budgets that stopped URLs of it, with their present values.
     `damaged` are the keys of its objects that could not be read.
@@ -116,6 +117,7 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         pack = None
         key = manifest_key(name)
         note_damaged(store, ObjectDamaged(str(error), key, store.stat(key).etag))
+    own_delay = host_delay_of(read_site(store, name), settings) if progress.delay else 0.0
     totals = reason_totals(frontier, store, name) if reasons else {}
     return Status(
         domain=name,
@@ -124,7 +126,7 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         **{name: getattr(progress, name) for name in ("seen", "open", "waiting", "done", "dead", "indexed")},
         timer=max(timer.remaining, 0.0) if timer else None,
         callback=str(timer.callback.message["type"]) if timer else None,
-        crawl_delay=progress.delay if progress.delay > settings.host_delay else None,
+        crawl_delay=progress.delay if progress.delay > own_delay else None,
         pack=pack,
         reasons=totals,
         budgets=spent_budgets(store, name, settings, totals),

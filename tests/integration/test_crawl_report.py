@@ -21,11 +21,13 @@ from app.crawl.steps import complete_dead
 from app.crawl.urls import Link, Scope, Target
 from app.errors import ResourceNotFound
 from app.http.response import Response
+from app.sites.site import Site
 from app.sites.status import status
+from app.sites.stored import site_key
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tests.support.command import invoked
-from tests.support.completing import complete_page, enter_one
+from tests.support.completing import complete_one, complete_page, enter_one
 
 pytestmark = pytest.mark.integration
 
@@ -107,6 +109,16 @@ def test_each_url_of_a_crawl_has_its_reason(process: Context, policy: CrawlPolic
         "repeated-segments": 1, "max-depth": 1,
     }  # fmt: skip
     assert "recorded: excluded: nofollow" in invoked("explain", url("login"))
+
+
+def test_a_status_says_that_robots_txt_demands_a_delay_only_where_the_site_has_a_shorter_one(
+    process: Context, policy: CrawlPolicy
+) -> None:
+    for own, delay, shown in ((None, 3, 3), (5, 5, None), (5, 7, 7)):
+        process.store.put(site_key(DOMAIN), Site.of(DOMAIN, {"delay": own}).to_json())
+        key = f"k{delay}"
+        complete_one(process.frontier, "c", "page", key, host=Host(DOMAIN, delay, 1), max_pages=99)
+        assert status(DOMAIN, settings=process.settings).crawl_delay == shown
 
 
 def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(
