@@ -78,12 +78,13 @@ class SitemapWork:
         """
         target, rules, robots_txt = run.target, run.rules, robots_url(run.target.url)
         default = robots_txt.removesuffix("/robots.txt") + DEFAULT_PATH
-        is_named = target.url != default or default in rules.sitemaps
+        named = tuple(url for each in rules.sitemaps if (url := resolve(robots_txt, each)))
         if target.url == robots_txt:
-            named = tuple(url for each in rules.sitemaps if (url := resolve(target.url, each))) or (default,)
-            allowed = self._with_allowed_port(target.domain, named)
-            detail = _with_left_out(f"{len(rules.sitemaps)} sitemaps", named, allowed)
+            found = named or (default,)
+            allowed = self._with_allowed_port(target.domain, found)
+            detail = _with_left_out(f"{len(rules.sitemaps)} sitemaps", found, allowed)
             return ReadSitemap(sitemaps=allowed, detail=detail)
+        is_named = target.url != default or default in named
         if not rules.allows(target.url):
             return ReadSitemap(detail=rules.denial(target.url))
         try:

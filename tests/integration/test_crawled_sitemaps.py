@@ -71,6 +71,18 @@ def test_a_sitemap_that_is_damaged_or_not_answered_removes_no_page_and_one_that_
         assert packed(process, site, str(number)) == pages, number
 
 
+def test_a_sitemap_that_robots_txt_names_without_its_host_is_requested_until_it_is_read(
+    process: Context, site: Site
+) -> None:
+    site.set("/robots.txt", robots("Sitemap: /sitemap.xml"))
+    site.set("/sitemap.xml", reply(status=503))
+    crawl(process, site, "one")
+    named = Target(site.at("/sitemap.xml"), site.domain, site.at("/sitemap.xml"))
+    entry = explain_url(process.frontier, process.store, named, retry_ms=1_000).entry
+    assert entry
+    assert entry.state == "failed"
+
+
 @pytest.mark.parametrize(
     ("answer", "pages"), [(reply("<html><body>Not found</body></html>"), 1), (reply(status=403), 2)]
 )
