@@ -169,15 +169,17 @@ def pages_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def page_targets_of(message: Mapping[str, Any]) -> list[Target]:
     """Return the pages that a `page` message stands for, in a worker; raises what `target_of` and `pages_of` raise."""
-    return [
-        replace(
-            target_of(each),
-            referrer=str(each.get("referrer") or ""),
-            redirects=each["redirects"] if isinstance(each.get("redirects"), int) else 0,
-            role=role_of(each),
-        )
-        for each in pages_of(message)
-    ]
+    return [_as_found(target_of(each), each) for each in pages_of(message)]
+
+
+def _as_found(target: Target, message: Mapping[str, Any]) -> Target:
+    """Return the page of a message with what the message says of how its crawl found it."""
+    return replace(
+        target,
+        referrer=str(message.get("referrer") or ""),
+        redirects=message["redirects"] if isinstance(message.get("redirects"), int) else 0,
+        role=role_of(message),
+    )
 
 
 def crawl_id_of(message: Mapping[str, Any]) -> str:
@@ -236,10 +238,10 @@ class PageTask(SiteTask):
         """
         kind = _KIND.get(self.name)
         for message in pages_of(as_message(args, kwargs, "url")):
-            page = parsed_target(message)
+            page = _as_found(parsed_target(message), message)
             if page.crawl_id and kind:
                 with _frontier_of_event_loop() as frontier:
-                    complete_dead(frontier, replace(page, role=role_of(message)), kind)
+                    complete_dead(frontier, page, kind)
 
 
 @contextmanager

@@ -229,8 +229,8 @@ def entry_of(target: Target, result: FetchResult) -> UrlEntry:
 def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[FoundPage]) -> None:
     """Complete messages that vanished from the broker again and again. What is stored of their pages stays."""
     for each in messages:
-        target = Target(each.url, domain, each.canonical_key, crawl_id, each.depth, role=each.role)
-        complete_dead(frontier, target, each.kind, lost=True)
+        found = (each.depth, each.referrer, each.redirects, each.role)
+        complete_dead(frontier, Target(each.url, domain, each.canonical_key, crawl_id, *found), each.kind, lost=True)
 
 
 def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost: bool = False) -> None:
@@ -242,10 +242,17 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
     crawl = frontier.crawl(target.crawl_id)
     if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
         return
-    entry = UrlEntry(url=target.url, page_id=page_id(key), state="failed", at=time.time(), depth=target.depth)
-    entry.state, entry.reason = ("lost", Reason.LOST) if lost else ("failed", Reason.DEAD_LETTERED)
     failures = frontier.failures(target.crawl_id, kind, key)
-    entry.detail = str(failures) if failures else ""
+    entry = UrlEntry(
+        url=target.url,
+        page_id=page_id(key),
+        state="lost" if lost else "failed",
+        at=time.time(),
+        reason=Reason.LOST if lost else Reason.DEAD_LETTERED,
+        detail=str(failures) if failures else "",
+        depth=target.depth,
+        referrer=target.referrer,
+    )
     if kind != "crawl":
         CRAWLED_URLS.add(entry.state, entry.reason)
     if kind == "crawl" or target.role == SITEMAP:

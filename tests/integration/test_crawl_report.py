@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+import tasks.site
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult, Limits, classify
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import complete_dead
+from app.crawl.steps import complete_dead, complete_lost
 from app.crawl.urls import Link, Scope, Target
 from app.errors import ResourceNotFound
 from app.http.response import Response
@@ -169,6 +170,22 @@ def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context,
         "url": url("none"), "status": 404, "reason": "404", "detail": "", "number": 2, "pages": [url(""), url("a")]
     }  # fmt: skip
     assert down["detail"] == error
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_page_that_was_never_fetched_is_explained_with_the_page_that_leads_to_it(
+    process: Context, policy: CrawlPolicy, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    monkeypatch.setenv("REDIS_URL", process.settings.redis)
+    complete(process, policy, "", "Welcome" + links("down"))
+    [found] = process.frontier.open_page_messages("c")
+    if is_lost:
+        complete_lost(process.frontier, DOMAIN, "c", [found])
+    else:
+        named = {"url": found.url, "domain": DOMAIN, "crawl_id": "c", "depth": 1, "referrer": found.referrer}
+        tasks.site.page.on_dead_letter((), named)
+    explained = json.loads(invoked("explain", url("down"), "--json"))
+    assert (explained["reason"], explained["referrer"]) == ("lost" if is_lost else "dead-lettered", url(""))
 
 
 def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_attempt(
