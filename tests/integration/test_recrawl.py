@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
+import tasks.site
 from app.broker.errors import Postpone
 from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.frontier.values import Crawl, FoundPage, Host
@@ -149,6 +150,25 @@ def test_a_page_that_failed_and_the_page_behind_it_stay_in_the_pack_until_it_is_
     site.set("/amber", page("Amber", "It leads to no page."))
     crawl(process, site, "third")
     assert packed(process, site, "third") == 3
+
+
+def test_a_start_page_that_fails_is_explained_and_shows_that_its_site_is_unreachable(
+    process: Context, site: Site
+) -> None:
+    site.set("/", failure(500))
+    begun = Crawl("one", site.domain, site.url, datetime.now(UTC), recorded=True)
+    process.recorder.begin(begun, timer_timeout=30, callback={})
+    process.frontier.note_published("one", [FoundPage(site.url, site.url, 0)])
+    start = Target(site.url, site.domain, site.url, "one")
+    for task in (tasks.site.index, tasks.site.crawl, tasks.site.index):
+        with pytest.raises(ServerError):
+            task.run(url=site.url, domain=site.domain, crawl_id="one")
+    failures = explain_url(process.frontier, process.store, start, retry_ms=1_000).failures
+    assert failures
+    assert (failures.number, failures.error[:12]) == (2, "ServerError:")
+    [unreachable] = process.frontier.unreachable()
+    assert (unreachable.domain, unreachable.failing) == (site.domain, 1)
+    assert process.frontier.open_messages(site.domain) == 2
 
 
 def test_a_crawl_of_the_schedule_requests_no_page_that_is_not_due(process: Context, site: Site) -> None:

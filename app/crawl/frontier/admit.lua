@@ -129,12 +129,14 @@ local function seconds()
 end
 
 -- Note that a page failed: it leaves the admission window until its retry. Its failures are counted: 'number time
--- error'.
+-- error'. An `index` or a `crawl`, which no call enters, stays where it is.
 local function note_failed(admitted, retrying, failures, name, error, ttl)
     local entry = redis.call('HGET', admitted, name)
     if entry then
-        redis.call('HDEL', admitted, name)
-        redis.call('HSET', retrying, name, entry)
+        if #name == NAME then
+            redis.call('HDEL', admitted, name)
+            redis.call('HSET', retrying, name, entry)
+        end
         local number = tonumber(string.match(redis.call('HGET', failures, name) or '', '^%d+') or 0) + 1
         redis.call('HSET', failures, name, string.format('%d %d %s', number, seconds(), error))
         redis.call('EXPIRE', failures, ttl)

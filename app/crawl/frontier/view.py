@@ -146,14 +146,19 @@ class CrawlView:
         for crawl in self.active():
             pipe = self._redis.pipeline(transaction=False)
             pipe.hmget(crawl_key(crawl.id), "state", "last", "indexed")
-            pipe.hvals(f"{crawl_key(crawl.id)}:failures")
+            pipe.hgetall(f"{crawl_key(crawl.id)}:failures")
             (state, last, indexed), noted = pipe.execute()
-            failures = [_failures_of(each) for each in noted]
-            recent = [each for each in failures if each.at >= int(float(last or 0)) and each.error.startswith(_OUTAGES)]
-            is_many = len(recent) >= (_MANY if int(indexed or 0) else 1)
-            if (state or "running") == "running" and is_many and any(each.number > 1 for each in recent):
-                latest = max(recent, key=lambda each: each.at)
-                found.append(FailingCrawl(crawl.id, crawl.domain, len(recent), latest.error))
+            failures = {name: _failures_of(each) for name, each in noted.items()}
+            recent = {
+                name: each
+                for name, each in failures.items()
+                if each.at >= int(float(last or 0)) and each.error.startswith(_OUTAGES)
+            }
+            pages = {name[-NAME_LENGTH:] for name in recent}  # A start page has two messages.
+            is_many = len(pages) >= (_MANY if int(indexed or 0) else 1)
+            if (state or "running") == "running" and is_many and any(each.number > 1 for each in recent.values()):
+                latest = max(recent.values(), key=lambda each: each.at)
+                found.append(FailingCrawl(crawl.id, crawl.domain, len(pages), latest.error))
         return found
 
     def buffered_lines(self, crawl_id: str, limit: int) -> tuple[int, list[str]]:

@@ -72,7 +72,8 @@ def explain_url(frontier: Frontier, store: ObjectStore, page: Target, *, retry_m
         states = frontier.page_state(crawl.id, key) if crawl else {}
         if entry or states:
             break
-    failures = frontier.failures(crawl.id, "page", key) if crawl else None
+    noted = [frontier.failures(crawl.id, kind, key) for kind in states] if crawl else []
+    failures = max(filter(None, noted), key=lambda each: (each.at, each.number), default=None)
     next_attempt = failures.at + retry_ms / 1_000 * 2 ** (failures.number - 1) if failures else None
     source = report.entries.get(entry.referrer) if report and entry else None
     crawl_id = crawl.id if crawl else (report.record.id if report else None)
