@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from app.crawl.read import encoding
-from app.crawl.read.extract.contract import Extract, Extractor, collapsed, excess_complexity
+from app.crawl.read.extract.contract import Extract, Extractor, collapsed, excess_complexity, paragraphs
 from app.crawl.read.extract.pdf import extract_pdf
 from app.crawl.urls import path_of
 from app.http.response import Response
@@ -36,7 +36,6 @@ _BINARY_STARTS = (
 _BINARY_BYTE = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _UNICODE_BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _MARKUP = re.compile(rb"\s*<(?:!doctype html|html|head|body|title|meta|!--|h1|p|div|a|script|table|\?xml)[\s>/]", re.I)
-_BLANK_LINES = re.compile(r"\n[ \t\r\f\v]*\n")
 
 
 class TooComplex(Exception):
@@ -50,8 +49,8 @@ def extract_document(response: Response, media_type: str, extractor: Extractor) 
         return extract_pdf(response.body, name=name)
     document = encoding.decode(response.body, response.headers.get("content-type", ""))
     if media_type not in HTML:
-        paragraphs = tuple(filter(None, map(collapsed, _BLANK_LINES.split(document))))
-        return Extract(title=name, body=collapsed(document), blocks=(Block(paragraphs),) if paragraphs else ())
+        lines = paragraphs(document)
+        return Extract(title=name, body=collapsed(document), blocks=(Block(lines),) if lines else ())
     if excess := excess_complexity(document):
         raise TooComplex(excess)
     return extractor.extract(document)

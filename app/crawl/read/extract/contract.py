@@ -105,6 +105,8 @@ _NEVER_NESTED = (
 _FORMATTING = ("b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u")
 _COMPARED = ("option", "html", "body")
 
+_BLANK_LINES = re.compile(r"\n[ \t\r\f\v]*\n")
+
 Attributes = Mapping[str, str | None]
 Node = TypeVar("Node")
 #: The value of an attribute that is not there; None is that of one without a value.
@@ -162,6 +164,11 @@ class Extractor(Protocol):
 def collapsed(text: str) -> str:
     """Return the text with every run of white space as one space, and none at its ends."""
     return " ".join(text.split())
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Return the paragraphs of a plain text, which blank lines separate, each collapsed."""
+    return tuple(filter(None, map(collapsed, _BLANK_LINES.split(text))))
 
 
 def links_to_follow(

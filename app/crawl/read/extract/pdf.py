@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from app.crawl.read.cpu_limit import child_at_work
-from app.crawl.read.extract.contract import Extract, collapsed
+from app.crawl.read.extract.contract import Extract, collapsed, paragraphs
 from app.storage.page_parts import Block, body_of
 
 #: Seconds of CPU time, seconds altogether, and bytes of memory of the process. 300 pages take less than a second.
@@ -18,7 +18,6 @@ SECONDS = 30
 MEMORY = 1 << 30
 
 _PROCESS = Path(__file__).with_name("pdf_process.py")
-_BLANK_LINES = re.compile(r"\n[ \t\r\f\v]*\n")
 #: A date of PDF: `D:20261121120000Z` (ISO 32000-1 section 7.9.4).
 _DATE = re.compile(r"D?:?(\d{4})(\d\d)(\d\d)")
 _MAX_ERROR = 200
@@ -59,5 +58,5 @@ def _section(number: int, text: str) -> list[Block]:
     """Return the heading and the text of a page; nothing for a page without text."""
     # A lone surrogate cannot be stored; a soft hyphen at the end of a line divides a word.
     clean = text.encode(errors="replace").decode().replace("\ufffe\r\n", "").replace("\xad\r\n", "")
-    lines = tuple(filter(None, map(collapsed, _BLANK_LINES.split(clean.replace("\r\n", "\n")))))
+    lines = paragraphs(clean.replace("\r\n", "\n"))
     return [Block((f"Page {number}",), "h2", f"page={number}"), Block(lines)] if lines else []
