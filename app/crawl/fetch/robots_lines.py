@@ -9,13 +9,14 @@ from urllib.parse import unquote, urlsplit
 
 from protego import Protego
 
+from app.crawl.policy import product_token
+
 #: Characters of a line that are shown.
 MAX_SHOWN: Final = 200
 #: Lines that are compared with one URL, the longest ones. Real files have a few that begin as its path does.
 _MAX_COMPARED: Final = 200
 
 _AGENT = re.compile(r"user[\s-]*agent(?=[\s:]|$)[\s:]*(.*)", re.I)
-_TOKEN = re.compile(r"[A-Za-z_-]+")
 #: With the misspellings that Protego reads, and with a space in place of the colon.
 _DISALLOW = re.compile(r"d[is]+a[sl]*l[ao]w(?:\s*:|\s)\s*(.+)", re.I)
 #: Lines that belong to no group.
@@ -48,8 +49,7 @@ def own_lines(text: str, token: str) -> str:
         if agent := _AGENT.match(line):
             groups = set() if in_rules else groups
             in_rules = False
-            named = _TOKEN.match(agent[1])
-            is_own = named is not None and named[0].lower() == token.lower()
+            is_own = product_token(agent[1]).lower() == token.lower()
             if is_own or agent[1] == "*":
                 has_own |= is_own
                 groups.add(is_own)
