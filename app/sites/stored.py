@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound
+from app.crawl.record.keys import checked_domain
+from app.errors import ObjectDamaged, ObjectNotFound
 from app.sites.site import Site
 from app.storage.damage import read_readable, readable
 from app.storage.reading import decoded, parsing
@@ -31,9 +32,7 @@ class Start:
 
 def site_key(domain: str) -> str:
     """Return the object key of a site; raises InvalidKey for a name that is no domain."""
-    if not domain or "/" in domain:
-        raise InvalidKey(f"domain {domain!r}: not a host name with an optional port")
-    return f"{SITES_PREFIX}{domain}.json"
+    return f"{SITES_PREFIX}{checked_domain(domain)}.json"
 
 
 def start_key(domain: str) -> str:

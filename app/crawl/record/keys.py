@@ -59,6 +59,11 @@ def plain_id(crawl_id: str) -> str:
 
 def domain_prefix(domain: str) -> str:
     """Return the prefix of the object keys of a domain's crawls; raises InvalidKey for a name that is no domain."""
+    return f"{CRAWLS_PREFIX}{checked_domain(domain)}/"
+
+
+def checked_domain(domain: str) -> str:
+    """Return a domain that may be a part of a key; raises InvalidKey for a name that is no domain."""
     if not domain or "/" in domain:
         raise InvalidKey(f"domain {domain!r}: not a host name with an optional port")
-    return f"{CRAWLS_PREFIX}{domain}/"
+    return domain

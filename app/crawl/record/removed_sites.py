@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from app.errors import InvalidKey, ObjectNotFound
+from app.crawl.record.keys import checked_domain
+from app.errors import ObjectNotFound
 from app.storage.damage import readable
 from app.storage.reading import parsing
 from app.storage.store import ObjectStore
@@ -18,9 +19,7 @@ WITHOUT_TIME: Final = 60
 
 def removed_key(domain: str) -> str:
     """Return the object key of a domain's removal; raises InvalidKey for a name that is no domain."""
-    if not domain or "/" in domain:
-        raise InvalidKey(f"domain {domain!r}: not a host name with an optional port")
-    return f"{REMOVED_PREFIX}{domain}.json"
+    return f"{REMOVED_PREFIX}{checked_domain(domain)}.json"
 
 
 def note_removed(store: ObjectStore, domain: str, at: int) -> None:
