@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Final
 
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import ExcludedUrls, is_sitemap
+from app.crawl.frontier.values import is_sitemap
 from app.crawl.record.crawls import CrawlRecord, latest_crawl, read_crawl
 from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.keys import CrawlRef
@@ -143,22 +143,6 @@ def mark_duplicates(entries: LatestEntries) -> None:
             entries.replace(replace(entry, reason=Reason.DUPLICATE, detail=original.url))
 
 
-def excluded_entries(excluded: ExcludedUrls, *, at: float) -> list[UrlEntry]:
-    """Return the listed excluded URLs as entries of the crawl record."""
-    return [
-        UrlEntry(
-            url=link.url,
-            page_id=page_id(link.key),
-            state="excluded",
-            reason=reason,
-            at=at,
-            depth=link.depth,
-            referrer=link.referrer,
-        )
-        for reason, link in excluded.listed
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class BrokenLinks:
     """The broken links of a crawl, those of most pages first: their `total`, and each as it is read.
@@ -249,7 +233,18 @@ def _excluded_of(
     """Return what Redis knows of a crawl's excluded URLs, or else what was written when it ended."""
     excluded = frontier.excluded(record.id)
     if excluded.counts:
-        return excluded.counts, excluded_entries(excluded, at=record.started.timestamp())
+        return excluded.counts, [
+            UrlEntry(
+                url=link.url,
+                page_id=page_id(link.key),
+                state="excluded",
+                reason=reason,
+                at=record.started.timestamp(),
+                depth=link.depth,
+                referrer=link.referrer,
+            )
+            for reason, link in excluded.listed
+        ]
     listed = read_excluded(store, record.ref)
     counted = Counter(entry.reason for entry in listed)
     return {reason: max(number, record.reasons.get(reason, 0)) for reason, number in counted.items()}, listed
