@@ -37,6 +37,8 @@ def test_a_crawl_is_followed_by_its_id_and_its_page_through_three_retries(
         body = json.dumps({"type": "index+crawl", "url": site.at("/")})
         system.broker.post(body.encode(), message_id="crawl-4711")
         system.packed(site.domain)
+        # A pack is in the store before the worker logs it.
+        eventually(lambda: '"Pack of ' in system.worker.log, "the packer's line")
         assert system.broker.depth(DEAD_SET) == 1
         # Celery's banner is text.
         lines = [json.loads(line) for line in system.worker.log.splitlines() if line.startswith("{")]
