@@ -1,7 +1,8 @@
 """ETags of files: an extended attribute of each file, or where the file system has none, computed once a process.
 
 An ETag is kept with the modification time and the size of the file that it was computed from. It is valid only while
-the file has these; otherwise another program changed the file, and its ETag is computed again.
+the file has these; otherwise another program changed the file, and its ETag is computed again. A faulty disk changes
+bytes and nothing else, so each reader of a file compares them with the ETag.
 """
 
 # ruff: noqa: PTH123
@@ -41,10 +42,19 @@ def note_etag(descriptor: int, etag: str, *, modified: int, size: int) -> None:
         os.setxattr(descriptor, ATTRIBUTE, _VALUE.pack(bytes.fromhex(etag), modified, size))
 
 
-def noted_etag(path: str, status: os.stat_result) -> str | None:
-    """Return the ETag in the attribute of a file, or None if it is missing or invalid."""
+def correct_etag(descriptor: int, etag: str, status: os.stat_result) -> None:
+    """Replace the kept ETag of an open file with this status if its bytes, just read, have another one."""
+    identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+    if noted_etag(descriptor, status) not in (None, etag):
+        note_etag(descriptor, etag, modified=status.st_mtime_ns, size=status.st_size)
+    if _computed.get(identity, etag) != etag:
+        _computed[identity] = etag
+
+
+def noted_etag(file: str | int, status: os.stat_result) -> str | None:
+    """Return the ETag in the attribute of a file, by path or descriptor, or None if it is missing or invalid."""
     try:
-        etag, modified, size = _VALUE.unpack(os.getxattr(path, ATTRIBUTE))
+        etag, modified, size = _VALUE.unpack(os.getxattr(file, ATTRIBUTE))
     except (OSError, struct.error):
         return None
     return str(etag.hex()) if (modified, size) == (status.st_mtime_ns, status.st_size) else None

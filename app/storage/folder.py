@@ -35,7 +35,7 @@ from typing import Final
 
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.disk import FolderSync, locked, make_folder, sync_file
-from app.storage.etags import computed_etag, hash_of, note_etag, noted_etag
+from app.storage.etags import computed_etag, correct_etag, hash_of, note_etag, noted_etag
 from app.storage.store import Stat, StoredObject, check_key
 
 #: First path segment of the store's own files, which are not objects.
@@ -95,8 +95,7 @@ class FolderStore:
     def get(self, key: str) -> StoredObject:
         """Return the object; raises ObjectNotFound."""
         with self._read_errors_translated(key):
-            data = _read(self._objects + _checked(key))
-        return StoredObject(data, hash_of(data))
+            return _read(self._objects + _checked(key))
 
     def get_part(self, key: str, start: int, size: int) -> bytes:
         """Return a part of the object; raises ObjectNotFound. See `ObjectStore.get_part`."""
@@ -329,16 +328,17 @@ def _in_folder(folder: str, give_name: Callable[[], None]) -> None:
     return give_name()
 
 
-def _read(path: str) -> bytes:
+def _read(path: str) -> StoredObject:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        size = os.fstat(descriptor).st_size
-        data = os.read(descriptor, size + 1)
-        if len(data) == size:
-            return data
-        parts = [data]
-        while part := os.read(descriptor, 2**24):
-            parts.append(part)
-        return b"".join(parts)
+        status = os.fstat(descriptor)
+        parts = [os.read(descriptor, status.st_size + 1)]
+        if len(parts[0]) != status.st_size:
+            while part := os.read(descriptor, 2**24):
+                parts.append(part)
+        data = b"".join(parts)
+        etag = hash_of(data)
+        correct_etag(descriptor, etag, status)
+        return StoredObject(data, etag)
     finally:
         os.close(descriptor)

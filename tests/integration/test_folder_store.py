@@ -103,6 +103,22 @@ def test_a_file_changed_by_another_program_gets_a_new_etag(tmp_path: Path, has_a
     assert store.stat("k").etag == store.get("k").etag == folder_store(tmp_path / "other").put("k", b"new!")
 
 
+def test_an_object_whose_bytes_a_faulty_disk_changed_is_written_again_once_a_reader_met_it(
+    tmp_path: Path, has_attributes: bool
+) -> None:
+    store, path = folder_store(tmp_path), tmp_path / "k"
+    etag = store.put("k", b"good")
+    assert store.stat("k").etag == etag
+    written = path.stat()
+    path.write_bytes(b"g00d")
+    os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
+    damaged = store.get("k")
+    assert damaged.data == b"g00d"
+    assert store.stat("k").etag == damaged.etag != etag
+    assert store.put("k", b"good") == etag
+    assert store.get("k").data == b"good"
+
+
 def test_a_listing_uses_the_disk_only_until_its_next_entry(tmp_path: Path) -> None:
     store = folder_store(tmp_path)
     for key in ("a", "b"):
