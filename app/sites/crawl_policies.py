@@ -84,9 +84,9 @@ def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
     )
 
 
-def host_delay_of(site: Site | None, settings: Settings) -> float:
+def host_delay_of(site: Site, settings: Settings) -> float:
     """Return the seconds between two requests to a site, whatever its robots.txt demands."""
-    return settings.host_delay if site is None or site.delay is None else site.delay
+    return settings.host_delay if site.delay is None else site.delay
 
 
 def trap_limits_of(site: Site) -> TrapLimits:
@@ -100,11 +100,8 @@ def trap_limits_of(site: Site) -> TrapLimits:
     )
 
 
-def spent_budgets(store: ObjectStore, domain: str, settings: Settings, reasons: Collection[str]) -> dict[str, int]:
-    """Return the budgets of a domain that stopped URLs, by these reason codes: the value of each field of a site."""
-    if not _FIELDS.keys() & set(reasons):
-        return {}
-    site = read_site(store, domain) or Site.of(domain, {})
+def spent_budgets(site: Site, settings: Settings, reasons: Collection[str]) -> dict[str, int]:
+    """Return the budgets of a site that stopped URLs, by these reason codes: the value of each of its fields."""
     traps = trap_limits_of(site)
     values = {
         Reason.MAX_PAGES: site.max_pages or settings.max_pages,

@@ -14,7 +14,8 @@ from app.errors import ObjectDamaged, PackCorrupt, PackNotFound
 from app.pack.manifest import read_manifest
 from app.redis_state.client import get_redis
 from app.sites.crawl_policies import host_delay_of, spent_budgets
-from app.sites.stored import read_site
+from app.sites.site import Site
+from app.sites.stored import readable_site
 from app.storage.damage import DamageNotes, note_damaged
 from app.storage.layout import manifest_key
 from app.storage.open import store_of
@@ -117,7 +118,7 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         pack = None
         key = manifest_key(name)
         note_damaged(store, ObjectDamaged(str(error), key, store.stat(key).etag))
-    own_delay = host_delay_of(read_site(store, name), settings) if progress.delay else 0.0
+    site = readable_site(store, name) or Site.model_construct(domain=name)
     totals = reason_totals(frontier, store, name) if reasons else {}
     return Status(
         domain=name,
@@ -126,10 +127,10 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         **{name: getattr(progress, name) for name in ("seen", "open", "waiting", "done", "dead", "indexed")},
         timer=max(timer.remaining, 0.0) if timer else None,
         callback=str(timer.callback.message["type"]) if timer else None,
-        crawl_delay=progress.delay if progress.delay > own_delay else None,
+        crawl_delay=progress.delay if progress.delay > host_delay_of(site, settings) else None,
         pack=pack,
         reasons=totals,
-        budgets=spent_budgets(store, name, settings, totals),
+        budgets=spent_budgets(site, settings, totals),
         seconds_left=seconds_left(progress),
         damaged=[each.key for each in notes.present(store, name)],
     )

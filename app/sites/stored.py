@@ -12,7 +12,7 @@ from typing import Final
 from app.crawl.record.keys import checked_domain
 from app.errors import ObjectDamaged, ObjectNotFound
 from app.sites.site import Site
-from app.storage.damage import read_readable, readable
+from app.storage.damage import read_one, read_readable, readable
 from app.storage.reading import decoded, parsing
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
@@ -49,6 +49,11 @@ def read_site(store: ObjectStore, domain: str) -> Site | None:
     with suppress(ObjectNotFound):
         return decoded(key, store.get(key), _parsed)
     return None
+
+
+def readable_site(store: ObjectStore, domain: str) -> Site | None:
+    """Return a site for a report, None for a damaged one, too, which is noted; raises StoreError."""
+    return read_one(store, site_key(domain), _parsed)
 
 
 def add_site(store: ObjectStore, site: Site) -> None:

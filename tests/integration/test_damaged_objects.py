@@ -19,6 +19,9 @@ from app.crawl.record.segments import append_segment
 from app.errors import ObjectDamaged, StoreError
 from app.operations.doctor.check import CheckContext
 from app.operations.doctor.checks import damaged_objects
+from app.operations.operations import Operations
+from app.operations.operators import command_operator
+from app.operations.site_view import site_view
 from app.sites.site import Site as Declared
 from app.sites.status import status
 from app.sites.stored import Start, add_site, site_key, write_start
@@ -132,6 +135,17 @@ def test_ticks_schedules_and_sweeps_go_on_for_all_sites_and_an_operator_reads_th
     for crawl_id in ("a", "a2"):
         process.store.delete(KEYS[kind](crawl_id))
     assert [each.status for each in damaged_objects(CheckContext(process.settings))] == ["ok"]
+
+
+def test_the_status_of_a_site_with_damaged_settings_is_that_of_its_crawl_and_names_them(process: Context) -> None:
+    begin(process, DAMAGED, "a")
+    key = url(DAMAGED)
+    complete_one(process.frontier, "a", "page", key, host=Host(DAMAGED, 3, 2))
+    process.store.put(site_key(DAMAGED), b"?")
+    found = status(DAMAGED, settings=process.settings)
+    assert (found.crawl_id, found.crawl_delay, found.damaged) == ("a", 3, [site_key(DAMAGED)])
+    view = site_view(Operations(process.settings, command_operator()), DAMAGED, None)
+    assert (view.site, site_key(DAMAGED) in view.fault, view.status.damaged) == (None, True, found.damaged)
 
 
 def test_an_error_of_one_site_that_is_no_damage_ends_a_sweep_after_the_other_sites(
