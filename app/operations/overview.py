@@ -13,7 +13,7 @@ from app.crawl.frontier.values import Progress
 from app.crawl.frontier.view import CrawlView
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
-from app.errors import PackNotFound
+from app.errors import PackError
 from app.messages.dead_sets import dead_sets
 from app.operations.doctor.breaker_states import BreakerState, breaker_states
 from app.operations.doctor.check import CheckResult
@@ -154,7 +154,7 @@ class Overview:
                 continue
             try:
                 packed = read_manifest(store, domain).crawl_id
-            except PackNotFound:
+            except PackError:
                 packed = ""
             if packed != crawl.id:
                 late.append(domain)

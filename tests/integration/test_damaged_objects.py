@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +15,7 @@ import zstandard
 
 from app.broker.errors import Postpone
 from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.record.crawls import update_crawl
 from app.crawl.record.entries import UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import append_segment
@@ -21,13 +24,14 @@ from app.operations.doctor.check import CheckContext
 from app.operations.doctor.checks import damaged_objects
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
+from app.operations.overview import Overview
 from app.operations.site_view import site_view
 from app.sites.site import Site as Declared
 from app.sites.status import status
 from app.sites.stored import Start, add_site, site_key, write_start
 from app.sites.sweep import Sweep
 from app.storage.damage import MAX_NOTED, DamageNotes
-from app.storage.layout import Page, content_key, page_id, read_content, to_json
+from app.storage.layout import Page, content_key, manifest_key, page_id, read_content, to_json
 from app.storage.page_parts import PageLink
 from app.storage.store import StoredObject
 from app.timers.timers import full_pack
@@ -39,6 +43,7 @@ from tests.integration.test_recrawl import packed, site, versioned
 from tests.servers.site import Site, in_letters
 from tests.support.broker import Broker
 from tests.support.completing import complete_one
+from tests.support.scripted import ScriptedSearchClient
 
 pytestmark = pytest.mark.integration
 
@@ -146,6 +151,15 @@ def test_the_status_of_a_site_with_damaged_settings_is_that_of_its_crawl_and_nam
     assert (found.crawl_id, found.crawl_delay, found.damaged) == ("a", 3, [site_key(DAMAGED)])
     view = site_view(Operations(process.settings, command_operator()), DAMAGED, None)
     assert (view.site, site_key(DAMAGED) in view.fault, view.status.damaged) == (None, True, found.damaged)
+
+
+def test_a_damaged_manifest_hides_no_other_crawl_that_has_no_pack(process: Context) -> None:
+    for domain, crawl_id in ((DAMAGED, "a"), (OTHER, "b")):
+        begin(process, domain, crawl_id)
+        update_crawl(process.store, CrawlRef(domain, crawl_id), lambda record: replace(record, state="done"))
+    process.store.put(manifest_key(DAMAGED), b"?")
+    overview = Overview(process.settings, routes=ScriptedSearchClient([]).routes)
+    assert overview.packs.read(time.monotonic() + 60).value == [DAMAGED, OTHER]
 
 
 def test_an_error_of_one_site_that_is_no_damage_ends_a_sweep_after_the_other_sites(
