@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from app.errors import ObjectNotFound
 from app.operations.operations import Operations
+from app.storage.damage import read_readable
 from app.storage.reading import parsing
 
 #: Keys of results begin with this; the exchange of the archive follows.
@@ -61,15 +61,14 @@ def keep_audit(ops: Operations, audit: ArtAudit) -> None:
 
 
 def read_audits(ops: Operations, archives: Sequence[str]) -> dict[str, ArtAudit]:
-    """Return the last audit of each archive that has one; raises StoreError."""
-    found = {}
-    for archive in archives:
-        try:
-            data = ops.store.get(f"{PREFIX}{archive}.json").data
-        except ObjectNotFound:
-            continue
-        with parsing("an audit of cover art", data):
-            value = json.loads(data)
-            findings = [KeptFinding(**each) for each in value.pop("findings")]
-            found[archive] = ArtAudit(**value, findings=findings)
-    return found
+    """Return the last audit of each archive that has one, without damaged ones; raises StoreError."""
+    keys = {f"{PREFIX}{archive}.json": archive for archive in archives}
+    return {keys[key]: audit for key, audit in read_readable(ops.store, keys, _parsed)}
+
+
+def _parsed(key: str, data: bytes) -> ArtAudit:
+    del key
+    with parsing("an audit of cover art", data):
+        value = json.loads(data)
+        findings = [KeptFinding(**each) for each in value.pop("findings")]
+        return ArtAudit(**value, findings=findings)

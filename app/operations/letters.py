@@ -16,9 +16,10 @@ from app.broker.errors import InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.broker.nesting import read_json
 from app.broker.policies.base import Address
-from app.errors import ObjectNotFound, ResourceNotFound
+from app.errors import ResourceNotFound
 from app.messages.dead_sets import dead_directory, new_export
 from app.operations.operations import Operations
+from app.storage.damage import read_one, readable
 from app.storage.reading import parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
@@ -273,27 +274,27 @@ def add_note(ops: Operations, letter_id: str, text: str) -> list[Note]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     note = Note(at=now, operator=ops.operator.name, text=cleaned)
 
+    key = _notes_key(letter_id)
+
     def added(stored: StoredObject | None) -> tuple[list[Note], bytes]:
-        kept = [*(_notes_in(stored.data) if stored else ()), note][-MAX_NOTES:]
+        kept = [*(readable(ops.store, key, stored, _notes_in) or ()), note][-MAX_NOTES:]
         return kept, json.dumps([asdict(each) for each in kept]).encode()
 
     with ops.act("note", letter_id) as act:
         act.result = cleaned
-        return update_object(ops.store, _notes_key(letter_id), added)
+        return update_object(ops.store, key, added)
 
 
 def notes_of(ops: Operations, letter_id: str) -> list[Note]:
-    """Return the notes about a letter, the oldest first. Raises StoreError."""
-    try:
-        return _notes_in(ops.store.get(_notes_key(letter_id)).data)
-    except ObjectNotFound:
-        return []
+    """Return the notes about a letter, the oldest first; none where they are damaged. Raises StoreError."""
+    return read_one(ops.store, _notes_key(letter_id), _notes_in) or []
 
 
 def _notes_key(letter_id: str) -> str:
     return f"{NOTES_PREFIX}{letter_id}.json"
 
 
-def _notes_in(data: bytes) -> list[Note]:
+def _notes_in(key: str, data: bytes) -> list[Note]:
+    del key
     with parsing("notes of a dead letter", data):
         return [Note(**fields) for fields in json.loads(data)]

@@ -22,6 +22,7 @@ from app.errors import ObjectNotFound, ResourceNotFound, StoreError
 from app.messages.dead_sets import dead_directory, new_export
 from app.operations.letters import IdsBySet, LetterOrder, carry_out, summary
 from app.operations.operations import Operations
+from app.storage.damage import read_readable
 from app.storage.reading import parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
@@ -161,9 +162,9 @@ class LongActs:
         return replace(act, phase="interrupted", note="the dead set cannot be read now: what is left is unknown")
 
     def recent(self, number: int = 20) -> list[LongAct]:
-        """Return the latest acts, as they were written last."""
+        """Return the latest acts, as they were written last, without damaged ones."""
         keys = sorted((stat.key for stat in self._store.list(ACTS_PREFIX)), reverse=True)
-        return [self._stored(key.removeprefix(ACTS_PREFIX).removesuffix(".json")) for key in islice(keys, number)]
+        return [act for _, act in read_readable(self._store, keys[:number], lambda _, data: _decoded(data))]
 
     def steer(self, ident: str, do: Steering, *, why: str = "") -> LongAct:
         """Pause, resume or cancel an act. It pauses and ends after its present batch.

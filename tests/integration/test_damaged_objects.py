@@ -20,8 +20,11 @@ from app.crawl.record.entries import UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import append_segment
 from app.errors import ObjectDamaged, StoreError
+from app.operations.art_audit import ArtAudit, keep_audit, read_audits
 from app.operations.doctor.check import CheckContext
 from app.operations.doctor.checks import damaged_objects
+from app.operations.letters import NOTES_PREFIX, add_note, notes_of
+from app.operations.long_acts import LongActs
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
 from app.operations.overview import Overview
@@ -160,6 +163,20 @@ def test_a_damaged_manifest_hides_no_other_crawl_that_has_no_pack(process: Conte
     process.store.put(manifest_key(DAMAGED), b"?")
     overview = Overview(process.settings, routes=ScriptedSearchClient([]).routes)
     assert overview.packs.read(time.monotonic() + 60).value == [DAMAGED, OTHER]
+
+
+def test_a_damaged_act_audit_or_note_is_left_out_of_what_operators_read(process: Context) -> None:
+    ops = Operations(process.settings, command_operator())
+    acts = LongActs(ops)
+    process.store.put("acts/20261128T080000.000000-0123abcd.json", b"?")
+    assert acts.recent() == []
+    for archive in ("art", "other"):
+        keep_audit(ops, ArtAudit(archive=archive, command="", operator="", fixes=False))
+    process.store.put("art-audits/art.json", b"?")
+    assert list(read_audits(ops, ["art", "other"])) == ["other"]
+    process.store.put(f"{NOTES_PREFIX}letter.json", b"?")
+    assert notes_of(ops, "letter") == []
+    assert add_note(ops, "letter", "seen") == notes_of(ops, "letter")
 
 
 def test_an_error_of_one_site_that_is_no_damage_ends_a_sweep_after_the_other_sites(
