@@ -65,10 +65,8 @@ class DamageNotes:
         members = [str(each) for each in self._redis.zrange(_KEY, 0, -1)]
         noted = {member: DamagedObject(*json.loads(member)) for member in members}
         noted = {member: each for member, each in noted.items() if domain in ("", each.domain)}
-        stored = dict(read_objects(store, [each.key for each in noted.values()]))
-        repaired = [
-            member for member, each in noted.items() if (found := stored[each.key]) is None or found.etag != each.etag
-        ]
+        objects = zip(noted.items(), read_objects(store, [each.key for each in noted.values()]), strict=True)
+        repaired = [member for (member, each), (_, found) in objects if found is None or found.etag != each.etag]
         if repaired:
             self._redis.zrem(_KEY, *repaired)
         return sorted((noted[member] for member in noted.keys() - repaired), key=lambda each: each.key)

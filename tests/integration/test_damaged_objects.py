@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -266,6 +267,19 @@ def test_the_notes_of_damaged_objects_are_bounded(process: Context) -> None:
         notes.add(ObjectDamaged("?", key, process.store.put(key, b"?")))
     keys = {each.key for each in notes.present(process.store)}
     assert (len(keys), f"content/{DAMAGED}/9.json" in keys) == (MAX_NOTED, False)
+
+
+def test_damaged_objects_are_compared_one_by_one_and_not_held_in_memory(process: Context) -> None:
+    notes, size = DamageNotes(process.redis), 1_000_000
+    for number in range(20):
+        key = f"content/{DAMAGED}/{number}.json"
+        notes.add(ObjectDamaged("?", key, process.store.put(key, os.urandom(size))))
+    tracemalloc.start()
+    try:
+        assert len(notes.present(process.store)) == 20
+        assert tracemalloc.get_traced_memory()[1] < 5 * size
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_sweep_holds_a_bounded_part_of_the_links_in_memory(process: Context) -> None:
