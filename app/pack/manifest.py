@@ -62,14 +62,20 @@ class Manifest:
         return json.dumps(asdict(self), sort_keys=True, indent=1).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Manifest:
-        """Read the output of `to_json`, ignoring fields of later releases; raises PackCorrupt for any other bytes."""
+    def from_json(cls, data: bytes, *, domain: str) -> Manifest:
+        """Read the output of `to_json` for a domain, ignoring fields of later releases.
+
+        Raises PackCorrupt for any other bytes, also for the manifest of another domain: its pack has other pages.
+        """
         try:
             loaded: dict[str, Any] = json.loads(data)
             former = loaded.get("former")
-            return cls(**_values_of(loaded), former=cls(**_values_of(former)) if former else None)
+            manifest = cls(**_values_of(loaded), former=cls(**_values_of(former)) if former else None)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise PackCorrupt(f"not a pack manifest: {error!r}: {data[:80]!r}") from error
+        if manifest.domain != domain:
+            raise PackCorrupt(f"not a pack manifest of {domain}, but of {manifest.domain!r:.200}")
+        return manifest
 
 
 def _values_of(loaded: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def read_manifest(store: ObjectStore, domain: str) -> Manifest:
         stored = store.get(manifest_key(check_domain(domain)))
     except ObjectNotFound as error:
         raise PackNotFound(f"{domain} has no pack") from error
-    return Manifest.from_json(stored.data)
+    return Manifest.from_json(stored.data, domain=domain)
 
 
 def list_manifests(store: ObjectStore) -> list[Manifest]:
@@ -126,7 +132,8 @@ def list_manifests(store: ObjectStore) -> list[Manifest]:
     for stat in store.list(MANIFEST_PREFIX):
         if stat.key.endswith(MANIFEST_SUFFIX):
             try:
-                manifests.append(Manifest.from_json(store.get(stat.key).data))
+                domain = stat.key.removeprefix(MANIFEST_PREFIX).removesuffix(MANIFEST_SUFFIX)
+                manifests.append(Manifest.from_json(store.get(stat.key).data, domain=domain))
             except ObjectNotFound:
                 continue
             except PackCorrupt as error:

@@ -63,7 +63,7 @@ def find_previous(store: ObjectStore, domain: str) -> PreviousPack:
     except ObjectNotFound:
         return PreviousPack(etag=None, generation=_last_generation(store, domain))
     try:
-        manifest = Manifest.from_json(stored.data)
+        manifest = Manifest.from_json(stored.data, domain=domain)
     except PackCorrupt as error:
         log.warning("%s: rewriting the manifest: %s", domain, error)
         return PreviousPack(etag=stored.etag, generation=_last_generation(store, domain))

@@ -206,11 +206,11 @@ def test_an_invalid_manifest_is_refused(store: FolderStore, data: bytes) -> None
 def test_a_manifest_with_fields_of_a_later_release_is_read(store: FolderStore) -> None:
     manifest = read_manifest(store, DOMAIN)
     data = manifest.to_json().replace(b"{", b'{"later": 1,', 1)
-    assert Manifest.from_json(data) == manifest
+    assert Manifest.from_json(data, domain=DOMAIN) == manifest
     with pytest.raises(PackCorrupt, match="pages is '3'"):
-        Manifest.from_json(data.replace(b'"pages": 1', b'"pages": "3"'))
+        Manifest.from_json(data.replace(b'"pages": 1', b'"pages": "3"'), domain=DOMAIN)
     with pytest.raises(PackCorrupt, match="table_start is -1, a negative number"):
-        Manifest.from_json(json.dumps({**json.loads(data), "table_start": -1}).encode())
+        Manifest.from_json(json.dumps({**json.loads(data), "table_start": -1}).encode(), domain=DOMAIN)
 
 
 def test_all_manifests_are_listed_except_invalid_ones(store: FolderStore, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,9 @@ import pytest
 
 from app.cluster.orchestrator.store_guard import ALWAYS_DELETABLE, StoreGuard
 from app.cluster.orchestrator.store_scan import ScanResult, ScanSchedule, StoreScan
+from app.errors import PackCorrupt
+from app.pack.fetch import fetch_pack_to
+from app.storage.layout import manifest_key
 from app.storage.marker import create_marker, read_marker
 from app.storage.store import ObjectStore
 from tests.packs import page, publish, write_pack
@@ -64,6 +67,17 @@ def test_a_listing_does_not_undo_what_was_read_after_it(tmp_path: Path, monkeypa
     goes_on.set()
     listing = result()
     assert (listing.whole, listing.packs, listing.deleted) == (True, (), frozenset())
+
+
+def test_the_manifest_of_another_domain_is_damaged_and_searchers_keep_the_pack_of_its_key(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    for domain in ("a.example", "b.example"):
+        publish(store, write_pack(tmp_path / domain, [page("/a")], domain=domain), domain=domain)
+    store.put(manifest_key("a.example"), store.get(manifest_key("b.example")).data)
+    result = finished(store, domains=["a.example"])
+    assert ([pack.domain for pack in result.packs], result.deleted) == (["b.example"], frozenset())
+    with pytest.raises(PackCorrupt, match=r"not a pack manifest of a\.example, but of 'b\.example'"):
+        fetch_pack_to(store, "a.example", tmp_path / "fetched")
 
 
 def test_a_store_without_marker_gets_one_when_packs_are_found(tmp_path: Path) -> None:
