@@ -15,6 +15,7 @@ from app.pack import groups, repeated
 from app.pack import publish as publishing
 from app.pack.anchors import note_links
 from app.pack.complete import derive_all
+from app.pack.database import check
 from app.pack.fetch import fetch_pack_to
 from app.pack.frames import FrameTable, hashes_of, sha256
 from app.pack.manifest import Manifest
@@ -74,6 +75,7 @@ def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
         path = Path(work, "pack.sqlite")
         manifest = fetch_pack_to(store, domain, path)
+        check(path)
         return path.replace(folder / f"{domain}.{manifest.generation}.sqlite")
 
 

@@ -1,4 +1,4 @@
-"""From the store to a checked database file on disk, as a searcher needs it. Only frames that it lacks are read."""
+"""From the store to a database file on disk, as a searcher needs it. Only frames that it lacks are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import DiskFull, ObjectNotFound, PackCorrupt, PackError, PackNotFound
-from app.pack import database
 from app.pack.frames import FRAME_SIZE, MAX_UNCOMPRESSED, Frame, FrameTable, decompressed, hashes_of, sha256
 from app.pack.manifest import Manifest, read_manifest
 from app.storage.layout import frames_key
@@ -34,11 +33,13 @@ def fetch_pack_to(
     at_least: int = 0,
     room: int = MAX_UNCOMPRESSED,
 ) -> Manifest:
-    """Download, check and decompress a domain's present pack to `target`. Return its manifest.
+    """Download and decompress a domain's present pack to `target`, and return its manifest.
 
     Frames that `former`, another version of the pack, has at the same place are copied from it.
 
-    Raises PackNotFound, PackCorrupt (hash, schema version, structure), InvalidMessage (domain) and StoreError.
+    The caller checks the schema and the structure of the database.
+
+    Raises PackNotFound, PackCorrupt (hash), InvalidMessage (domain) and StoreError.
     Raises PackError for a generation below `at_least`, for a database of more than `room` bytes, of which nothing is
     written, and for a full disk. After an error `target` may be incomplete.
     """
@@ -54,14 +55,13 @@ def fetch_pack_to(
             _copy(former, target)
         try:
             write_database(store, manifest, read_table(store, manifest), target)
-            break
         except ObjectNotFound as error:
             # A packer has deleted what its new generation does not use.
             if manifest == incomplete:
                 raise PackNotFound(f"{domain} has a manifest, but not all frames of the pack: {error}") from error
             incomplete = manifest
-    database.check(target)
-    return manifest
+        else:
+            return manifest
 
 
 def read_table(store: ObjectStore, manifest: Manifest) -> FrameTable:

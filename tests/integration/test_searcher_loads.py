@@ -435,6 +435,33 @@ def test_a_version_that_ended_two_processes_is_not_opened_again(disk: Disk) -> N
         assert shelf.title() == "repaired"
 
 
+def test_processes_that_are_killed_while_they_download_a_version_do_not_count_against_it(disk: Disk) -> None:
+    load = disk.offer("long")
+    lines = (
+        "import os, pathlib, signal",
+        "from app.cluster.protocol import Load",
+        "from app.cluster.searcher import pack_jobs",
+        "from app.cluster.searcher.data_directory import DataDirectory",
+        "from app.cluster.searcher.packs import OpenPacks",
+        "from app.storage.folder import FolderStore",
+        "class Store(FolderStore):",
+        "    def get_part(self, *_): os.kill(os.getpid(), signal.SIGKILL)",
+        f"directory = DataDirectory.acquire(pathlib.Path({str(disk.root)!r}))",
+        "packs = OpenPacks(remove=directory.remove, time_limit=1.0)",
+        f"store = Store(pathlib.Path({str(disk.folder / 'store')!r}))",
+        "jobs = pack_jobs.PackJobs(directory=directory, packs=packs, budget_mb=100, store=store)",
+        f"print(jobs.execute({load!r}))",
+    )
+    for _ in range(MAX_CRASHES):
+        done = subprocess.run(
+            [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr + done.stdout
+    with disk.open() as shelf:
+        assert shelf.have(load).kind == "loaded"
+        assert shelf.title() == "long"
+
+
 def test_a_served_pack_that_ends_the_next_processes_is_not_recovered(disk: Disk) -> None:
     with disk.open() as shelf:
         load = disk.offer("fatal")

@@ -148,12 +148,7 @@ class DataDirectory:
 
         Raises PackQuarantined for a version that ended MAX_CRASHES processes, until the domain has another version.
         """
-        marked, crashes = self._openings.get(domain, ("", 0))
-        crashes = crashes if marked == sha256 else 0
-        if crashes >= MAX_CRASHES:
-            raise PackQuarantined(
-                f"{domain}: opening this version ended {crashes} processes; another version is needed"
-            )
+        crashes = self.require_openable(domain, sha256)
         with self._marking:
             self._opening = (domain, sha256, crashes)
             self._mark(domain, (sha256, crashes + 1))
@@ -163,6 +158,16 @@ class DataDirectory:
             with self._marking:
                 self._opening = None
                 self._mark(domain, None)
+
+    def require_openable(self, domain: str, sha256: str) -> int:
+        """Return the number of processes that a version has ended; raises PackQuarantined after MAX_CRASHES."""
+        marked, crashes = self._openings.get(domain, ("", 0))
+        crashes = crashes if marked == sha256 else 0
+        if crashes >= MAX_CRASHES:
+            raise PackQuarantined(
+                f"{domain}: opening this version ended {crashes} processes; another version is needed"
+            )
+        return crashes
 
     def settings_store(self) -> FolderStore:
         """Return the store of the sites with search settings. On a disk that is full, it fails when it is used."""

@@ -141,7 +141,8 @@ class PackJobs:
         free = self.disk_space().free
         if load.size_mb > free:
             raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
-        with self.directory.opening(load.domain, load.sha256), self.directory.temporary_file() as written:
+        self.directory.require_openable(load.domain, load.sha256)
+        with self.directory.temporary_file() as written:
             # If the store has a newer version than the ordered one, that is fetched: it saves a second order.
             former = self.packs.path(load.domain)
             stored = fetch_pack_to(
@@ -155,12 +156,15 @@ class PackJobs:
             )
             if held and held.sha256 == version.sha256:
                 return held
-            path = self.directory.keep(version, written)
-            try:
-                self.packs.put(version, path)
-            except BaseException:
-                self.directory.remove(path)
-                raise
+            # Marked only now: a process that is killed during a long download says nothing about the version.
+            with self.directory.opening(version.domain, version.sha256):
+                database.check(written)
+                path = self.directory.keep(version, written)
+                try:
+                    self.packs.put(version, path)
+                except BaseException:
+                    self.directory.remove(path)
+                    raise
         log.info("%s: serving generation %d (%d MB)", version.domain, version.generation, version.size_mb)
         return version
 
