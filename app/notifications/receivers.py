@@ -56,9 +56,9 @@ class QueuedEvent:
         """Read an event; raises Undecodable for anything else."""
         try:
             fields = read_json(delivery.body.decode())
-            at = datetime.fromisoformat(fields["at"]).timestamp()
+            at = datetime.fromisoformat(fields["at"]).astimezone(UTC).timestamp()
             kind, event_id = fields["type"], fields["id"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise Undecodable(f"not an event: {error!r}: {delivery.body[:60]!r}") from error
         for text in (kind, event_id):
             if not isinstance(text, str) or not re.fullmatch(VISIBLE_ASCII, text):
@@ -68,7 +68,8 @@ class QueuedEvent:
     @property
     def subject(self) -> str:
         """What it is about: a site, a dead set or a check."""
-        return str(next((self.fields[name] for name in ("site", "dead_set", "check") if self.fields.get(name)), ""))
+        names = ("site", "dead_set", "check")
+        return _text(next((self.fields[name] for name in names if self.fields.get(name)), ""))
 
 
 class Receiver(ABC):
@@ -177,11 +178,11 @@ class Mail(Receiver):
     def _mail(self, event: QueuedEvent, suppressed: int) -> EmailMessage:
         mail = EmailMessage()
         mail["From"], mail["To"] = self._sender, ", ".join(self._recipients)
-        mail["Subject"] = " ".join(f"Perennial: {event.type} {_text(event.subject)}".split())[:_MAX_LINE]
+        mail["Subject"] = " ".join(f"Perennial: {event.type} {event.subject}".split())[:_MAX_LINE]
         mail["Date"] = format_datetime(datetime.fromtimestamp(event.at, UTC))
         mail["Message-ID"] = f"<{event.id}@{self._sender.rpartition('@')[2]}>"
         mail["Auto-Submitted"] = "auto-generated"
-        lines = [f"{name}: {_text(value)}"[:_MAX_LINE] for name, value in event.fields.items()]
+        lines = [f"{_text(name)}: {_text(value)}"[:_MAX_LINE] for name, value in event.fields.items()]
         if suppressed:
             lines += ["", f"{suppressed} more of this kind came since the last mail, and were not sent."]
         mail.set_content("\n".join(lines) + "\n")
@@ -199,6 +200,6 @@ def receivers(settings: Settings) -> dict[str, Receiver]:
 
 
 def _text(value: Any) -> str:
-    """Return a value for people. Half a surrogate pair, which JSON may have and no mail can, is escaped."""
+    """Return a value for people. Half a surrogate pair, which JSON may have and no mail and no key can, is escaped."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text.encode(errors="backslashreplace").decode()

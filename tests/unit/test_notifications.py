@@ -161,7 +161,8 @@ def test_the_example_of_the_guide_accepts_a_signed_delivery_and_no_other(monkeyp
 def test_a_mail_has_one_line_for_each_field_and_no_header_of_a_producer() -> None:
     broken = "\ud800"  # As JSON may have it, and no mail.
     event = queued(
-        EXAMPLES["site.unreachable"], site="a.gov\nBcc: all@site.example", crawl_id=broken, error="a\nb" * 900
+        EXAMPLES["site.unreachable"],
+        **{"site": "a.gov\nBcc: all@site.example", "crawl_id": broken, "error": "a\nb" * 900, broken: 1},
     )
     mail = Mail("smtp://h", "perennial@site.example", ("a@site.example", "b@site.example"))._mail(event, 3)
     assert mail["Bcc"] is None
@@ -170,14 +171,21 @@ def test_a_mail_has_one_line_for_each_field_and_no_header_of_a_producer() -> Non
     text = mail.get_content()
     assert "failing: 3\n" in text
     assert "crawl_id: \\ud800\n" in text
+    assert "\\ud800: 1\n" in text
     assert "3 more of this kind came since the last mail" in text
     assert max(map(len, bytes(mail).split(b"\n"))) < 998
+
+
+def test_the_subject_of_an_event_can_be_a_part_of_a_key_whatever_its_producer_wrote() -> None:
+    assert queued(EXAMPLES["site.unreachable"], site="\ud800.gov").subject == "\\ud800.gov"
 
 
 @pytest.mark.parametrize(
     "body",
     [
         *(b"", b"[]", b"\xff", b"{}", b"[" * 9_000, b'{"type": "a", "id": "1", "at": "soon"}'),
+        b'{"type": "a", "id": "1", "at": "0001-01-01T00:00:00+01:00"}',
+        b'{"type": "a", "id": "1", "at": "9999-12-31T23:59:59-01:00"}',
         b'{"type": "a", "id": 1, "at": "2026-11-25T00:00:00Z"}',
         b'{"type": "a\\nb", "id": "1", "at": "2026-11-25T00:00:00Z"}',
     ],
