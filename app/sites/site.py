@@ -14,9 +14,10 @@ from app.crawl.path_rules import PathRules
 from app.crawl.traps import MAX_DEPTH, MAX_REDIRECTS, TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, MAX_SEGMENTS, Scope, canonical_key, parse_domain
 from app.errors import InvalidSite
-from app.sites.schedule import Schedule, check_schedule, interval_of
+from app.sites.schedule import Schedule, check_schedule
 from app.sites.search_fields import BestBets, FieldWeights, SynonymRules, known_best_bets, normalised_url, printable
 from app.storage.reading import check_version, parsing
+from app.text.phrases import parse_duration
 from config import checks
 
 #: Version of the stored format. A release reads those up to its own; fields may be added without a new version.
@@ -60,7 +61,7 @@ def _secret_name(text: str) -> str:
 
 def _seconds(value: Any) -> Any:
     """Return the seconds of a duration such as `10m`; any other value as it is."""
-    seconds = interval_of(value) if isinstance(value, str) else None
+    seconds = parse_duration(value) if isinstance(value, str) else None
     return value if seconds is None else seconds
 
 

@@ -89,6 +89,8 @@ def test_a_stored_site_is_read_as_it_was_and_ignores_fields_of_later_releases(st
     assert stored is not None
     assert stored == site
     assert (site.schedule, site.jitter, site.delay) == ("0 3 * * 1", 600, 2)
+    site = site.changed({"jitter": "0s", "delay": "0s"})
+    assert (site.jitter, site.delay) == (0, 0)
     later = json.loads(site.to_json()) | {"colour": "red"}
     assert Site.from_json(json.dumps(later).encode()) == site
     for broken in (
