@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -199,11 +200,16 @@ class Site(BaseModel):
         return self.start_urls or (f"https://{self.domain}/",)
 
     def next_start(self, last: datetime | None) -> datetime | None:
-        """Return when the next crawl is due after a start at `last`, None without a schedule or while it is paused."""
+        """Return when the next crawl is due after a start at `last`, None without a schedule or while it is paused.
+
+        So it is for a start beyond the calendar, which comes from a time that was entered wrongly.
+        """
         if not self.schedule or self.state == "paused":
             return None
         schedule = Schedule(self.schedule, self.jitter)
-        return schedule.next_start(self.domain, last) if last else schedule.first_start(self.domain, self.created)
+        with suppress(OverflowError, RuntimeError):  # A cron expression that finds no date raises the latter.
+            return schedule.next_start(self.domain, last) if last else schedule.first_start(self.domain, self.created)
+        return None
 
     def blocks(self, url: str) -> bool:
         """Return whether a URL is blocked."""

@@ -168,6 +168,16 @@ def test_a_paused_site_and_one_without_a_schedule_have_no_next_start() -> None:
     assert site.changed({"schedule": ""}).next_start(NOON) is None
 
 
+def test_a_start_beyond_the_calendar_never_comes_and_does_not_hide_the_other_sites(
+    run: Any, store: ObjectStore
+) -> None:
+    run("add", "a.example", "schedule=1d", "jitter=1d", "created=9999-12-31T23:59:59Z")
+    run("add", "b.example", "schedule=1d")
+    write_start(store, "b.example", Start(datetime.max.replace(tzinfo=UTC), "b"))
+    listed = json.loads(run("list", "--json"))
+    assert [(row["domain"], row["next_start"]) for row in listed] == [("a.example", None), ("b.example", None)]
+
+
 @pytest.mark.parametrize("text", ["", "90s", "1d", "0 3 * * *", "*/5 1-3 * 1,6 mon-fri"])
 def test_a_valid_schedule_is_accepted(text: str) -> None:
     assert check_schedule(f" {text} ") == text
