@@ -90,7 +90,8 @@ def _figures(
         of_api = (measured or {}).get(name)
         # The letters of a long dead set are in its shards.
         kind: QueueKind = "dead" if name.partition(".shard.")[0] in dead else "work" if name in work else "other"
-        if kind == "other" and (name in names or ".delay." in name):
+        # Events wait in the queue of their receiver until it takes them: no time sends them on.
+        if kind == "other" and name not in settings.receivers and (name in names or ".delay." in name):
             kind = "delay"
         now, is_down = None, False
         # Where the API names the queues, others need no question: the broker closes the channel of a missing one.

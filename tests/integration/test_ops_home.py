@@ -24,6 +24,7 @@ from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings, sentence
 from app.operations.overview import Overview, Processes, WorkerFile
 from app.operations.parts import Reading
+from app.operations.queues import read_queues
 from app.storage.open import store_of
 from app.storage.outage import store_breaker
 from app.timers.timers import Timers, full_pack, incremental_pack
@@ -120,6 +121,12 @@ def test_a_letter_of_a_worker_whose_clock_is_ahead_died_in_the_present_hour(
     dead = Overview(operable, routes=ScriptedSearchClient([]).routes).dead.read(time.monotonic() + 60).value
     assert dead
     assert (dead.total, list(dead.counts[-2:])) == (3, [1, 2])
+
+
+def test_the_queue_of_a_receiver_is_no_delay_queue(operable: Settings) -> None:
+    settings = operable.model_copy(update={"webhook_url": SecretStr("https://ops.example/")})
+    kinds = {queue.name: queue.kind for queue in read_queues(settings).queues}
+    assert (kinds["notify.webhook"], kinds["site.delay.250"], kinds["site.page"]) == ("other", "delay", "work")
 
 
 def test_queues_that_workers_do_not_consume_while_the_store_is_away_need_no_worker(
