@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from app.broker.nesting import read_json
 from app.crawl.urls import parse_url
 from app.errors import InvalidUrl
 from app.search.contract import BestBet
@@ -51,7 +51,7 @@ def _from_json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return read_json(value)
     except ValueError as error:
         raise ValueError(f'expected JSON such as {{"queries": [...], "url": ..., "title": ...}}: {error}') from None
 

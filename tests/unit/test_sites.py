@@ -56,6 +56,7 @@ def store(tmp_path: Path) -> ObjectStore:
         ({"proxy": "socks5://h:1"}, "proxy: expected http:// or https://"),
         ({"proxy": "http://a:1;http://b:2"}, "proxy: expected http:// or https://"),
         ({"scope": "all"}, "scope: Input should be 'exact' or 'suffix'"),
+        ({"best_bets": ["[" * 100_000]}, "best_bets.0: expected JSON such as"),
     ],
 )
 def test_an_invalid_field_is_refused_by_name_and_reason(fields: dict[str, Any], text: str) -> None:
