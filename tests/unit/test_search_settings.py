@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from app.sites.declared import read_declared
 from app.sites.site import Site
 from app.sites.stored import add_site, site_key, update_site
 from app.storage.folder import FolderStore
+from app.storage.marker import create_marker
 from app.storage.store import StoredObject
 from tests.packs import page, write_pack
 from tests.support.stores import folder_store
@@ -333,6 +335,26 @@ def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path:
     assert total_of_process(4) == 2
 
 
+def test_another_store_and_one_that_was_emptied_change_no_settings(tmp_path: Path, packs: OpenPacks) -> None:
+    store = folder_store(tmp_path / "store")
+    create_marker(store)
+    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
+    reader = SearchSettingsReader(store, packs, kept=folder_store(tmp_path / "kept"))
+    packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
+    reader.read()
+    (tmp_path / "store").rename(tmp_path / "away")
+    for make in (folder_store, lambda path: create_marker(folder_store(path))):
+        make(tmp_path / "store")
+        with pytest.raises(StoreError, match="another store"):
+            reader.read()
+        assert total_in(packs, "television") == 1
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "away").rename(tmp_path / "store")
+    store.delete(site_key("site.example"))
+    reader.read()
+    assert total_in(packs, "television") == 2
+
+
 class FullDisk(FolderStore):
     """Fails to write while it is full."""
 
@@ -367,7 +389,7 @@ class OnceAway(FolderStore):
     away = True
 
     def get(self, key: str) -> StoredObject:
-        if self.away:
+        if self.away and key == site_key("site.example"):
             self.away = False
             raise StoreError("away")
         return super().get(key)

@@ -15,6 +15,7 @@ from app.search.site_settings import NO_SETTINGS, SearchSettings, factors_of
 from app.search.synonyms import Synonyms, read_rule
 from app.sites.site import Site
 from app.sites.stored import SITES_PREFIX, list_sites, read_site, site_key
+from app.storage.marker import read_marker
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class SearchSettingsReader:
         self._interval = interval
         self._etags: dict[str, str] = {}
         self._failed: dict[str, str] = {}
+        #: The id of the store that was read first.
+        self._store_id = ""
         #: What could not be kept on the disk, by key: it is tried again at each reading.
         self._not_kept: dict[str, Site | None] = {}
         self._failing = False
@@ -66,10 +69,17 @@ class SearchSettingsReader:
         self._stopped.set()
 
     def read(self) -> None:
-        """Read what has changed and apply it; raises StoreError."""
+        """Read what has changed and apply it; raises StoreError, also for another store than the one before.
+
+        An empty store, or another one, must not show the hidden pages of the packs that searchers keep meanwhile.
+        """
         for key, site in list(self._not_kept.items()):
             self._keep(key, site)
         listed = {stat.key: stat.etag for stat in self._store.list(SITES_PREFIX) if stat.key.endswith(_SUFFIX)}
+        store_id = read_marker(self._store)
+        if self._store_id not in ("", store_id):
+            raise StoreError(f"it is another store ({store_id or 'without marker'}, not {self._store_id})")
+        self._store_id = store_id
         for key in self._etags.keys() - listed.keys():
             self._packs.apply(_domain(key), NO_SETTINGS)
             self._keep(key, None)
