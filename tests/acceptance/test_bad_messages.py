@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,14 @@ VALUES = {
     },
 }
 
+#: Headers of a task's message, and fields of a body in Celery's older form: they stop a worker, or wait in its memory.
+OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"timelimit": [1]}, {}),
+    ({"stamped_headers": 5}, {}),
+    ({}, {"timelimit": ["x", "y"]}),
+    ({}, {"eta": "2999-01-01T00:00:00"}),
+]
+
 BUDGET = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1"}
 
 
@@ -117,6 +126,21 @@ def test_a_body_that_python_cannot_read_or_pass_on_ends_in_the_dead_set_and_the_
         assert running.process.poll() is None
         assert "Stopping" not in running.log
     assert sorted(message.headers[REASON] for message in broker.take(DEAD_SET)) == sorted(expected)
+
+
+def test_options_that_celery_cannot_obey_end_in_the_dead_set_and_the_worker_lives_on(
+    environment: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    broker = Broker(settings.broker)
+    as_json = {"content_type": "application/json", "content_encoding": "utf-8"}
+    with worker({**environment, **BUDGET}, tmp_path / "worker.log") as running:
+        for number, (headers, fields) in enumerate(OPTIONS):
+            body = json.dumps({"args": [], "kwargs": {"url": "https://127.0.0.1:1/"}, **fields}).encode()
+            broker.post(body, headers={"task": "site.index", "id": str(number), **headers}, **as_json)
+        eventually(lambda: broker.depth(DEAD_SET) == len(OPTIONS), "all are dead")
+        assert running.process.poll() is None
+        assert "Stopping" not in running.log
+    assert {message.headers[REASON] for message in broker.take(DEAD_SET)} == {"invalid-message"}
 
 
 def test_what_py_amqp_cannot_decode_spends_its_budget_as_it_came_and_stops_neither_worker_nor_operator(

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from amqp import Message
+from celery import Celery
+from celery.worker.strategy import hybrid_to_proto2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kombu.message import Message as KombuMessage
 from pydantic import SecretStr
 
 from app.broker import amqp_internals
@@ -22,6 +25,7 @@ from app.broker.headers import DELIVERIES, is_suspect, is_uncounted, unacknowled
 from app.broker.outgoing import wire_message
 from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, message_of
 from app.broker.worker.failures import message_id
+from app.broker.worker.request import Request
 from app.crawl.urls import Target, parse_message_domain, parse_target
 from app.errors import InvalidUrl, OutOfScope
 from app.messages.envelopes import call_of_envelope, decode_envelope, site_message, to_task_message
@@ -227,6 +231,38 @@ BODIES = (
     | ENVELOPES.map(lambda value: gzip.compress(json.dumps(value).encode()))
 )
 ENCODINGS = st.sampled_from([None, "", "utf-8", "latin-1", "gzip", "x-gzip", "binary", "idna", "zlib", "no such"])
+
+
+#: Headers, and a body in Celery's older form, whose fields count where a header is missing.
+WOULD_STOP_OR_WAIT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "texts as limits": ({"timelimit": ["x", "y"]}, {}),
+    "one limit": ({"timelimit": [1]}, {}),
+    "three limits": ({"timelimit": [1, 2, 3]}, {}),
+    "limits in the body": ({}, {"timelimit": ["x", "y"]}),
+    "a number of stamps": ({"stamped_headers": 5}, {}),
+    "stamps in a list": ({"stamped_headers": [["group"]], "stamps": {}}, {}),
+    "values of stamps": ({"stamped_headers": ["group"], "stamps": 5}, {}),
+    "eta": ({"eta": "2999-01-01T00:00:00"}, {}),
+    "eta in the body": ({}, {"eta": "2999-01-01T00:00:00"}),
+}
+
+
+@pytest.mark.parametrize("name", WOULD_STOP_OR_WAIT)
+def test_a_tasks_message_that_would_stop_its_worker_or_wait_in_its_memory_is_invalid(name: str) -> None:
+    headers, body = WOULD_STOP_OR_WAIT[name]
+    app = Celery(set_as_current=False)
+    message = KombuMessage(
+        json.dumps({"args": [], "kwargs": {}, **body}),
+        channel=None,
+        headers={"task": "sell", "id": "a", **headers},
+        content_type="application/json",
+        content_encoding="utf-8",
+    )
+    contents, merged, decoded, utc = hybrid_to_proto2(message, message.payload)
+    with pytest.raises(InvalidMessage):
+        Request(
+            message, app=app, task=app.tasks["celery.chain"], body=contents, headers=merged, decoded=decoded, utc=utc
+        )
 
 
 def came(fields: list[tuple[bytes, bytes]], body: bytes, encoding: str | None, queue: str, again: bool) -> Delivery:

@@ -44,6 +44,7 @@ from .failures import FailureHandler, Original, failure_of
 from .install import broker_url
 from .isolation import Isolation
 from .refused_queues import RefusedQueues
+from .request import require_valid_headers
 from .task import Task
 
 logger = get_logger(__name__)
@@ -376,14 +377,3 @@ def require_shallow_body(message: Any) -> None:
             # Celery reports what else cannot be decoded, and decodes the body only once.
             if isinstance(error.__context__, RecursionError):
                 raise TooDeep(str(error)) from error
-
-
-def require_valid_headers(headers: Mapping[str, Any]) -> None:
-    """Raise InvalidMessage for headers of a task that would stop the worker, or let the message wait in its memory."""
-    limits = headers.get("timelimit") or ()
-    if not isinstance(limits, list | tuple) or not all(
-        each is None or isinstance(each, int | float) for each in limits
-    ):
-        raise InvalidMessage(f"timelimit {limits!r:.100}: expected two numbers of seconds")
-    if headers.get("eta"):
-        raise InvalidMessage("eta: a worker holds no message until its time; every delay is a message in the broker")

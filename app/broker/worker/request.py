@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from ..delivery import Delivery, is_held, original_delivery
-from ..errors import ApplicationError
+from ..errors import ApplicationError, InvalidMessage
 from ..headers import REQUEUED, is_suspect, unacknowledged
 from ..policies.base import Dead, Decision, Drop, Postponed
 from .carry_out import Disposition, return_time
@@ -50,8 +50,13 @@ class Request(RevocableRequest):
     held_since = 0.0
 
     def __init__(self, message: Any, **options: Any) -> None:
-        """Read the message. To a task that requeued it, it is `redelivered`, though it is a new one to the broker."""
+        """Read the message. To a task that requeued it, it is `redelivered`, though it is a new one to the broker.
+
+        Raises InvalidMessage as `require_valid_headers` does.
+        """
         super().__init__(message, **options)
+        # In Celery's older form of a message, its body has what its headers lack.
+        require_valid_headers(self.request_dict)
         if REQUEUED in self.request_dict:
             self.request_dict["delivery_info"]["redelivered"] = True
 
@@ -239,3 +244,19 @@ class Request(RevocableRequest):
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether a task failed because its process had no memory left."""
     return isinstance(error, AttemptFailed) and error.failure.reason == "out-of-memory"
+
+
+def require_valid_headers(headers: Mapping[str, Any]) -> None:
+    """Raise InvalidMessage for headers of a task that would stop the worker, or let the message wait in its memory."""
+    limits = headers.get("timelimit") or (None, None)
+    if not _is_list_of(limits, int | float | None) or len(limits) != 2:
+        raise InvalidMessage(f"timelimit {limits!r:.100}: expected two numbers of seconds")
+    stamped, stamps = headers.get("stamped_headers") or [], headers.get("stamps") or {}
+    if not _is_list_of(stamped, str) or not isinstance(stamps, Mapping):
+        raise InvalidMessage(f"stamped_headers {stamped!r:.100}: expected a list of names, and a table as stamps")
+    if headers.get("eta"):
+        raise InvalidMessage("eta: a worker holds no message until its time; every delay is a message in the broker")
+
+
+def _is_list_of(values: Any, kind: Any) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(each, kind) for each in values)
