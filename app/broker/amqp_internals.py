@@ -6,7 +6,8 @@ Celery nor this package can catch it, and the redelivered message stops the next
 are readable and are written again as they came. RabbitMQ itself refuses all other malformed values (an unknown type, a
 field cut short, NaN).
 
-kombu decompresses a body without a limit: a message of 1 MB can take 1 GB of memory. `install` adds the limit.
+kombu decompresses a body without a limit: a message of 1 MB can take 1 GB of memory. `install` adds the limit. py-amqp
+decodes a body by any charset that Python knows, and two of them are slow. `install` leaves these bodies undecoded.
 
 tests/unit/test_amqp_internals.py fails when one of the internals named here changes.
 """
@@ -14,6 +15,7 @@ tests/unit/test_amqp_internals.py fails when one of the internals named here cha
 from __future__ import annotations
 
 import bz2
+import codecs
 import lzma
 import threading
 import zlib
@@ -34,6 +36,9 @@ MAX_DEPTH = 50
 #: 128 MiB: a larger body could be received, but neither retried nor dead-lettered.
 MAX_BODY = 16 * 1024 * 1024
 
+#: Charsets of host names. Python's decoders take quadratic time: ten minutes for a body of 1 MB.
+_SLOW_CHARSETS = ("punycode", "idna")
+
 _TABLE, _ARRAY, _TIMESTAMP = b"FAT"
 
 #: The type of a signed integer of 64 bits in RabbitMQ's errata to AMQP 0-9-1.
@@ -53,15 +58,15 @@ class UndecodableText(str):
 
     raw: bytes
 
-    def __new__(cls, raw: bytes) -> UndecodableText:
-        """Create the text from its bytes."""
-        text = super().__new__(cls, raw.decode(errors="backslashreplace"))
+    def __new__(cls, raw: bytes, reading: str | None = None) -> UndecodableText:
+        """Create the text from its bytes; `reading` is what to read instead of them."""
+        text = super().__new__(cls, raw.decode(errors="backslashreplace") if reading is None else reading)
         text.raw = bytes(raw)
         return text
 
-    def __reduce__(self) -> tuple[type[UndecodableText], tuple[bytes]]:
-        """Pickle the bytes, for a pool process."""
-        return UndecodableText, (self.raw,)
+    def __reduce__(self) -> tuple[type[UndecodableText], tuple[bytes, str]]:
+        """Pickle the bytes and how they read, for a pool process."""
+        return UndecodableText, (self.raw, str(self))
 
     def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
         """Return the bytes, for every encoding: py-amqp encodes what it sends."""
@@ -179,6 +184,8 @@ def read_properties(buffer: bytes, offset: int) -> tuple[dict[str, Any], int]:
         _require_whole_characters(properties.values())
     except UnicodeError:
         properties, end = _original_read_properties(_TolerantBuffer(buffer), offset)
+    if charset := properties.get("content_encoding"):
+        properties["content_encoding"] = _harmless_charset(charset)
     if "application_headers" in properties:
         properties["application_headers"] = _with_readable_names(properties["application_headers"])
     return properties, end
@@ -235,6 +242,15 @@ def _text(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         return UndecodableText(raw)
+
+
+def _harmless_charset(name: str) -> str:
+    """Return the name of a charset, or for a slow one a text that names none: py-amqp decodes each body by it."""
+    try:
+        is_slow = name != "utf-8" and codecs.lookup(name).name in _SLOW_CHARSETS
+    except (LookupError, ValueError):
+        return name
+    return UndecodableText(name.encode(), f"{name}, which is not decoded") if is_slow else name
 
 
 def _require_whole_characters(values: Iterable[Any]) -> None:

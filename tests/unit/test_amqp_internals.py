@@ -141,6 +141,16 @@ def test_text_that_is_not_utf_8_reaches_a_pool_process_unchanged(text: bytes) ->
     assert (again, again.encode()) == (garbled, text)
 
 
+@pytest.mark.parametrize("charset", ["punycode", "PunyCode", "-punycode-", "idna"])
+def test_a_charset_that_takes_quadratic_time_decodes_nothing_and_goes_out_as_it_came(charset: str) -> None:
+    properties = decoded(raw.text_property(0x4000, charset.encode()))
+    for name in (properties["content_encoding"], pickle.loads(pickle.dumps(properties["content_encoding"]))):
+        # Both py-amqp and the reader of envelopes then leave it alone.
+        with pytest.raises(LookupError):
+            bytes(100).decode(name)
+    assert encoded(properties) == raw.text_property(0x4000, charset.encode())
+
+
 DOWN = "NOT_FOUND - home node 'rabbit@one' of durable queue 'site.dead' in vhost '/' is down or inaccessible"
 
 
