@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -201,7 +200,7 @@ def timeout_of(message: Mapping[str, Any], *, default: float) -> float:
     value = message.get("timeout")
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidMessage(f"timeout {value!r}: expected a number of seconds")
     if not 0 < value <= MAX_TIMEOUT:
         raise InvalidMessage(f"timeout {value!r}: expected more than 0 and at most {MAX_TIMEOUT} seconds")
