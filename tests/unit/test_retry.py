@@ -384,6 +384,17 @@ def test_a_second_death_adds_to_retry_info_the_newest_first() -> None:
     assert [each["error_message"] for each in json.loads(second.headers["retry_info"])] == ["boom", "boom"]
 
 
+def test_retry_info_leaves_out_the_oldest_errors_before_it_fills_a_frame_of_the_broker() -> None:
+    policy, headers = XDeath("q", retry_max=0), dict[str, Any]()
+    for number in range(9):
+        failure = replace(FAILURE, message=f"{number} {'ж' * 500}", traceback="ж" * 2_000)
+        decision = policy.decide(delivery("q", **headers), failure)
+        assert isinstance(decision, Dead)
+        headers = policy.replay_headers(decision.headers, "fresh")
+        assert len(headers["retry_info"]) < 50_000
+    assert [each["error_message"][0] for each in json.loads(headers["retry_info"])] == ["8", "7"]
+
+
 def test_the_first_failure_is_when_the_broker_saw_it() -> None:
     entry = {"queue": "q", "reason": "rejected", "count": 5, "time": datetime(2026, 1, 1)}
     decision = XDeath("q").decide(deaths(entry), FAILURE)

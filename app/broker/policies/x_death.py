@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 from kombu import Exchange, Queue, binding
@@ -25,6 +26,9 @@ NO_LIMIT = 2**31 - 1
 
 #: Entries of `retry_info`, one for each time that the message was dead-lettered, and lines of a traceback in each.
 MAX_ENTRIES, MAX_LINES = 10, 10
+
+#: Characters of `retry_info`, in which only the newest entry may be longer. All headers share a frame of 131,072 bytes.
+MAX_INFO = 40_000
 
 #: Characters of the headers in an entry of `retry_info`. Longer ones are left out: the message itself has them.
 MAX_HEADERS = 3_000
@@ -186,7 +190,12 @@ def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
     except ValueError:
         info = header[:MAX_MESSAGE]
     former = info if isinstance(info, list) else [info]
-    return json.dumps([entry, *former][:MAX_ENTRIES] if former else entry)
+    if not former:
+        return json.dumps(entry)
+    entries = [json.dumps(each) for each in [entry, *former][:MAX_ENTRIES]]
+    lengths = accumulate(len(each) + 2 for each in entries)
+    fitting = [each for each, length in zip(entries, lengths, strict=True) if length <= MAX_INFO]
+    return f"[{', '.join(fitting or entries[:1])}]"
 
 
 def _error(failure: Failure) -> str:
