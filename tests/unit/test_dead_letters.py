@@ -255,6 +255,11 @@ def test_the_queue_is_that_of_the_latest_x_death_entry() -> None:
     assert found.failed_at == when.replace(tzinfo=UTC).timestamp()
 
 
+@pytest.mark.parametrize("seconds", [253_402_300_800, 253_402_300_800.0, 2**62])
+def test_a_time_that_no_date_can_hold_is_unknown(seconds: float) -> None:
+    assert letter(perennial_reason="exception", perennial_failed_at=seconds).failed_at is None
+
+
 def test_the_cause_of_a_letter_that_another_consumer_gave_up_is_read_from_its_iteration_after_its_last_wait() -> None:
     waited = {"queue": "shop.delay.600", "reason": "expired", "count": 1, "routing-keys": ["mail"]}
     crashed = {"queue": "mail", "reason": "delivery_limit", "count": 1, "routing-keys": ["mail"]}

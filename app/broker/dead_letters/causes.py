@@ -43,8 +43,8 @@ BY_HAND = "by-hand"
 #: Characters of a `retry_info` header that are parsed.
 _MAX_RETRY_INFO = 1_000_000
 
-#: The latest time that a datetime can hold, in seconds since the epoch.
-_LATEST = datetime.max.replace(tzinfo=UTC).timestamp()
+#: The first second since the epoch that no datetime can hold.
+_TOO_LATE = 253_402_300_800
 
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
 
@@ -217,4 +217,4 @@ def _epoch_seconds(value: Any) -> float | None:
         value = value.replace(tzinfo=value.tzinfo or UTC).timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(value) if 0 <= value <= _LATEST else None
+    return float(value) if 0 <= value < _TOO_LATE else None
