@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -253,6 +253,14 @@ def test_the_queue_is_that_of_the_latest_x_death_entry() -> None:
     found = letter_with({"x-death": deaths, "x-first-death-queue": "site.delay.5000"})
     assert (found.queue, found.reason) == ("site.index", "delivery-limit")
     assert found.failed_at == when.replace(tzinfo=UTC).timestamp()
+
+
+def test_the_queue_of_a_letter_of_sneakers_is_that_which_rejected_it_and_not_the_one_in_which_it_waited() -> None:
+    when = datetime(2026, 1, 2, 3, 4, 5)
+    waited = {"queue": "orders-retry", "reason": "expired", "count": 5, "time": when + timedelta(minutes=1)}
+    rejected = {"queue": "orders", "reason": "rejected", "count": 5, "time": when}
+    found = letter_with({"retry_info": "{}", "x-death": [waited, rejected]})
+    assert (found.queue, found.first_failed_at) == ("orders", when.replace(tzinfo=UTC).timestamp())
 
 
 @pytest.mark.parametrize("seconds", [253_402_300_800, 253_402_300_800.0, 2**62])

@@ -152,8 +152,12 @@ def _from_iterations(delivery: Delivery) -> Death:
 
 
 def _from_sneakers(delivery: Delivery) -> Death:
-    """Read the `retry_info` of Sneakers' error handler: a JSON object, or a list of them with the latest first."""
-    headers, death = delivery.headers, _latest_death(delivery)
+    """Read the `retry_info` of Sneakers' error handler: a JSON object, or a list of them with the latest first.
+
+    The latest death is mostly of the retry queue, where the message waited before its last run.
+    """
+    rejections = (entry for entry in deaths(delivery) if entry.get("reason") == "rejected")
+    headers, death = delivery.headers, next(rejections, _latest_death(delivery))
     try:
         parsed = read_json(_text(headers["retry_info"], _MAX_RETRY_INFO))
     except ValueError:
