@@ -43,7 +43,7 @@ def _without(text: str) -> str:
 
 def _is_sentence(line: str) -> bool:
     """Return whether a line has plain words and a stop at its end, or many plain words."""
-    if is_unspaced(line):
+    if not line.isascii() and is_unspaced(line):
         return len(line) >= _LEAST_UNSPACED and _STOP.search(line) is not None
     spaces = line.count(" ")
     if spaces < _LEAST_WORDS - 1:  # Most lines are shorter: names, links, cells.
@@ -51,5 +51,6 @@ def _is_sentence(line: str) -> bool:
     least = _LEAST_WORDS if _STOP.search(line[-6:]) else _MANY_WORDS
     if spaces < least - 1:
         return False
-    # Most plain words have no signs, which takes a third of the time to find.
-    return sum(map(str.isalpha, line.split())) >= least or len([*islice(_PLAIN.finditer(line), least)]) == least
+    # Most lines begin with as many plain words without signs, which takes a tenth of the time to find.
+    first = line.split(None, 3 * least)[: 3 * least]
+    return sum(map(str.isalpha, first)) >= least or len([*islice(_PLAIN.finditer(line), least)]) == least
