@@ -154,7 +154,7 @@ def test_what_py_amqp_cannot_decode_spends_its_budget_as_it_came_and_stops_neith
             post(settings, raw.Raw(b"no JSON: " + name.encode(), properties), "index")
         # A key that nothing is bound for leads to the dead set at once.
         post(settings, raw.Raw(b"no JSON: key", raw.headers()), raw.Key(b"caf\xe9"))
-        eventually(lambda: broker.depth(DEAD_SET) == len(WIRE) + 1, "all are dead", seconds=60)
+        eventually(lambda: broker.depth(DEAD_SET) == len(WIRE) + 1, "all are dead", seconds=120)
         assert running.process.poll() is None
     seen = listed(environment)
     dead = {bytes(message.body).removeprefix(b"no JSON: ").decode(): message for message in broker.take(DEAD_SET)}

@@ -101,7 +101,7 @@ def test_a_process_that_crashes_again_and_again_stays_down_and_the_exit_code_tel
 
 def test_when_every_process_stays_down_the_supervisor_ends_with_the_first_ones_exit_code(tmp_path: Path) -> None:
     with run(tmp_path / "out", killed="sh -c 'kill -9 $$'") as process:
-        assert process.wait(20) == 128 + signal.SIGKILL
+        assert process.wait(60) == 128 + signal.SIGKILL
     assert states(tmp_path) == {}
 
 
