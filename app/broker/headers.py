@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -172,9 +171,3 @@ def is_uncounted(delivery: Delivery) -> bool:
 def is_suspect(delivery: Delivery) -> bool:
     """Return whether the message may have crashed its workers, so that it has to run alone."""
     return unacknowledged(delivery) >= SUSPECT_AFTER
-
-
-def crash_failure(crashes: int) -> Failure:
-    """Return the failure of a message that crashed as many workers as its policy permits."""
-    text = f"{crashes} deliveries were neither acknowledged nor rejected"
-    return Failure(reason="delivery-limit", exception="", message=text, at=time.time())

@@ -12,7 +12,7 @@ from kombu import Connection
 
 from app.broker.delivery import Delivery
 from app.broker.errors import Postpone
-from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
+from app.broker.headers import DELIVERIES, OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY, TASK, WORKER
 from app.broker.outcomes import OUTCOMES
 from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
@@ -73,6 +73,15 @@ def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_be
     assert (done, broker.depth("shop.dead")) == (["done"], 1)
     eventually(lambda: broker.depth("outcomes") == 1, "the outcome is there")
     assert json.loads(broker.take("outcomes")[0].body)["outcome"] == "died"
+
+
+def test_the_letter_of_a_message_that_crashed_its_workers_names_its_task_and_the_worker_that_refused_it(
+    handler: FailureHandler, broker: Broker
+) -> None:
+    came = replace(delivery("mail"), headers={DELIVERIES: POLICY.delivery_limit})
+    assert not handler.may_run(Original(came, lambda: True, lambda *_: None), "shop.sell")
+    [letter] = broker.take("shop.dead")
+    assert [letter.headers[name] for name in (REASON, TASK, WORKER)] == ["delivery-limit", "shop.sell", "w"]
 
 
 def test_a_replacement_that_waited_is_not_published_if_its_original_is_delivered_again(

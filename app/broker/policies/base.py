@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from kombu import Exchange, Queue
 
 from ..delivery import Delivery
 from ..failure import Failure
-from ..headers import ReplayBudget, crash_failure, headers_for_replay, keeps_budget, unacknowledged
+from ..headers import ReplayBudget, headers_for_replay, keeps_budget, unacknowledged
 from ..outgoing import Outgoing
 
 
@@ -130,12 +131,17 @@ class Policy(ABC):
     def retries(self, delivery: Delivery) -> int:
         """Return how many retries the budget of this message has in all."""
 
-    def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Return None to let a message run, or the end of one whose deliveries crashed `delivery_limit` workers."""
+    def decide_before_run(self, delivery: Delivery, *, task: str = "", worker: str = "") -> Decision | None:
+        """Return None to let a message run, or the end of one whose deliveries crashed `delivery_limit` workers.
+
+        `task` is the one that it is for, and `worker` the one that has it now.
+        """
         crashes = unacknowledged(delivery)
         if crashes < self.delivery_limit:
             return None
-        return self.end(delivery, crash_failure(crashes), attempts=self.attempts(delivery) + crashes)
+        text = f"{crashes} deliveries were neither acknowledged nor rejected"
+        failure = Failure(reason="delivery-limit", exception="", message=text, at=time.time(), task=task, worker=worker)
+        return self.end(delivery, failure, attempts=self.attempts(delivery) + crashes)
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return the decision on a message whose run failed: a retry while its budget lasts, else its end."""

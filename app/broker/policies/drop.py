@@ -47,9 +47,9 @@ class DropAll(Policy):
         del delivery
         return 0
 
-    def decide_before_run(self, delivery: Delivery) -> None:
+    def decide_before_run(self, delivery: Delivery, *, task: str = "", worker: str = "") -> None:
         """Let every message run."""
-        del delivery
+        del delivery, task, worker
 
     def retry_after(self, delivery: Delivery, failure: Failure) -> None:
         """Return None."""

@@ -170,7 +170,8 @@ class FailureHandler:
     def may_run(self, original: Original, task: str) -> bool:
         """Return whether the policy lets the message run; if not, carry its decision out and call `done`."""
         delivery = original.delivery
-        decision = self.policies.policy_for(delivery.queue, task).decide_before_run(delivery)
+        policy = self.policies.policy_for(delivery.queue, task)
+        decision = policy.decide_before_run(delivery, task=task, worker=self._worker)
         if decision is None:
             return True
         logger.error(
