@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -160,7 +161,7 @@ def page(self: Any, **message: Any) -> None:
     completed = process.pages.run(targets, message_id=str(self.request.id), too_complex=too_complex)
     publish_admitted(first, completed)
     for failed, error in completed.failed:
-        _retry_alone(failed, error)
+        _retry_alone(failed, error, worker=self.request.hostname or "")
 
 
 def _is_again(request: Any) -> bool:
@@ -169,15 +170,14 @@ def _is_again(request: Any) -> bool:
     return is_marked or bool((request.delivery_info or {}).get("redelivered"))
 
 
-def _retry_alone(page: Target, error: Exception) -> None:
+def _retry_alone(page: Target, error: Exception, *, worker: str) -> None:
     """Publish the message of a page that failed beside others, as the policy decides on its first failed run."""
     process, name = context(), "site.page"
     [sent] = page_messages(page.domain, page.crawl_id, Admitted((found_page(page),)))
     kind, address = (sent.content_type, sent.content_encoding), (PAGE, sent.routing_key, sent.exchange)
-    delivery, failure = (
-        Delivery(sent.body, sent.headers, sent.properties, *kind, *address),
-        failure_of(error, task=name),
-    )
+    delivery = Delivery(sent.body, sent.headers, sent.properties, *kind, *address)
+    trace = "".join(traceback.format_exception(error))
+    failure = replace(failure_of(error, trace=trace, task=name), worker=worker)
     decision = app.retries.policies.policy_for(PAGE, name).decide(delivery, failure)
     logger.warning("%s of %s, which failed beside others: %s", type(decision).__name__, page.url, failure)
     [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=process.publisher)

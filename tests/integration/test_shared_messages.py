@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from app.broker.errors import InvalidMessage, Postpone
-from app.broker.headers import ITERATION
+from app.broker.headers import ITERATION, TRACEBACK, WORKER
 from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, crawl_key
 from app.crawl.page import MOST_PAGES
+from app.errors import ServerError
 from app.messages.envelopes import site_message
 from app.storage import disk
 from app.timers.timers import full_pack
@@ -66,6 +67,21 @@ def test_a_page_that_fails_beside_others_waits_with_a_budget_of_its_own_and_the_
     assert failures.error.startswith("ServerError")
     [admitted] = broker.take(PAGE)
     assert json.loads(admitted.body)["url"] == site.at("/c")
+
+
+def test_the_letter_of_a_page_that_fails_beside_others_has_the_cause_of_one_that_fails_alone(
+    process: Context, broker: Broker, message: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServerError, "permanent", True)
+    page_task.push_request(hostname="worker@host", called_directly=True, id="m")
+    try:
+        page_task.run(**message)
+    finally:
+        page_task.pop_request()
+    [letter] = broker.take(DEAD_SET)
+    assert letter.headers[WORKER] == "worker@host"
+    assert letter.headers[TRACEBACK].startswith("Traceback")
+    assert "ServerError" in letter.headers[TRACEBACK]
 
 
 def test_the_pages_of_a_message_are_on_the_disk_together_before_they_are_completed(
