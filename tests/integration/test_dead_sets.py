@@ -25,6 +25,7 @@ from kombu import Connection
 from app.broker.dead_letters import operations, reading, shards
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.letters import LetterFilter
+from app.broker.dead_letters.replay import ReplayChanges
 from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
@@ -288,6 +289,13 @@ def test_a_complete_id_matches_its_letter_even_if_others_begin_with_it(dead: Dea
 
 
 # Replaying
+
+
+def test_a_replay_may_change_the_content_type_alone(dead: DeadSets, broker: Broker, publisher: Publisher) -> None:
+    dead_letter(publisher, [failed_delivery(1)])
+    assert dead.replay(changes=ReplayChanges(content_type="text/x-number")).complete
+    [message] = broker.take("mail")
+    assert (message.content_type, bodies([message])) == ("text/x-number", ["1"])
 
 
 def test_chosen_letters_leave_and_the_others_keep_their_order(

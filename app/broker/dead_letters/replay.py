@@ -271,13 +271,14 @@ class Replay(Operation):
         copy = Outgoing.copy_of(
             letter.delivery, exchange=address.exchange, routing_key=address.routing_key, headers=headers
         )
+        if self._changes.content_type is not None:
+            copy = replace(copy, content_type=self._changes.content_type)
         if self._changes.body is None:
             return copy
         return replace(
             copy,
             body=self._changes.body,
             headers={name: value for name, value in headers.items() if name not in _DESCRIPTIONS},
-            content_type=self._changes.content_type or copy.content_type,
             content_encoding="utf-8",
         )
 
