@@ -51,7 +51,7 @@ DETOURS = "perennial-detours"
 #: Marks a message whose task rejected it with `requeue`: to its runs it is one that was delivered before.
 REQUEUED = "perennial-requeued"
 
-#: Where a dead letter was before it was moved to a shard of its dead set: exchange, routing key and properties.
+#: Where a dead letter was before it was moved to a shard, or restored: exchange, routing key and properties.
 MOVED_FROM = "perennial-moved-from"
 #: What a message of the index of a dead set is about: number and state of a shard.
 SHARD = "perennial-shard"

@@ -507,6 +507,21 @@ def test_dropped_letters_are_exported_first_and_restored_unchanged(
         assert new.delivery.content_type == old.delivery.content_type
 
 
+def test_a_restored_letter_that_nothing_was_bound_for_is_unroutable_as_before(
+    dead: DeadSets, broker: Broker, broker_url: str, tmp_path: Path
+) -> None:
+    with Connection(broker_url) as connection, connection.channel() as channel:
+        arguments = {"alternate-exchange": "post.dead"}
+        channel.exchange_declare("post", "direct", durable=True, auto_delete=False, arguments=arguments)
+    broker.post(b"{}", exchange="post", key="mial", timestamp=1_700_000_000)
+    [before] = dead.letters()
+    assert dead.drop([before.id], tmp_path / "dropped.jsonl").complete
+    assert dead.restore(read_export(tmp_path / "dropped.jsonl")) == [before.id]
+    [after] = dead.letters()
+    assert (after.reason, after.error, after.failed_at) == (before.reason, before.error, before.failed_at)
+    assert (after.reason, after.delivery.headers) == ("unroutable", {})
+
+
 def test_a_failed_export_stops_a_drop_and_every_letter_stays(
     dead: DeadSets, publisher: Publisher, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Dead letters that are moved from queue to queue: a copy for the other queue, and the letter as it was before."""
+"""Dead letters that are moved: a copy for the other queue, or for the same one again, and the letter as it was."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _EXCHANGE, _ROUTING_KEY, _PROPERTIES = "exchange", "routing-key", "properties"
 
 def moved_copy(delivery: Delivery, exchange: str, queue: str) -> Outgoing:
     """Return a letter for a queue that is bound to the exchange by its name. A header has what the move changes."""
-    moved = {
-        _EXCHANGE: delivery.exchange,
-        _ROUTING_KEY: delivery.routing_key,
-        _PROPERTIES: _own_properties(delivery.properties),
-    }
-    headers = {**delivery.headers, MOVED_FROM: moved}
-    return Outgoing.copy_of(delivery, exchange=exchange, routing_key=queue, headers=headers)
+    return Outgoing.copy_of(delivery, exchange=exchange, routing_key=queue, headers=_with_origin(delivery))
+
+
+def restored_copy(delivery: Delivery, exchange: str) -> Outgoing:
+    """Return a letter for the exchange of its dead set. If it came by another one, a header has what changes."""
+    headers = delivery.headers if delivery.exchange == exchange else _with_origin(delivery)
+    return Outgoing.copy_of(delivery, exchange=exchange, routing_key=delivery.routing_key, headers=headers)
 
 
 def as_before_move(delivery: Delivery) -> Delivery:
@@ -44,6 +44,16 @@ def as_before_move(delivery: Delivery) -> Delivery:
         exchange=str(moved.get(_EXCHANGE, "")),
         routing_key=str(moved.get(_ROUTING_KEY, "")),
     )
+
+
+def _with_origin(delivery: Delivery) -> dict[str, Any]:
+    """Return the headers of a letter, and where and how it came."""
+    moved = {
+        _EXCHANGE: delivery.exchange,
+        _ROUTING_KEY: delivery.routing_key,
+        _PROPERTIES: _own_properties(delivery.properties),
+    }
+    return {**delivery.headers, MOVED_FROM: moved}
 
 
 def fingerprint(delivery: Delivery) -> bytes | None:

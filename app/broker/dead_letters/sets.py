@@ -15,7 +15,6 @@ from kombu import Queue
 from ..connection import connected
 from ..errors import DeadSetBusy, InvalidMessage
 from ..headers import ReplayBudget
-from ..outgoing import Outgoing
 from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
@@ -23,6 +22,7 @@ from .audit import Audit
 from .canary import Canary
 from .exports import ExportAndDrop
 from .letters import EVERYTHING, DeadLetter, Labels, LetterGroup, LetterSummary, group_letters, id_matches
+from .moved import restored_copy
 from .operations import Operation, OperationResult, carry_out_operation
 from .reading import leased
 from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReplayOptions, ReturnedCopies, never_halt
@@ -252,15 +252,9 @@ class DeadSets:
         for letter in exported:
             if letter.id in present[letter.set]:
                 continue
-            queue, delivery = self._queue(letter.set), letter.delivery
-            message = Outgoing.copy_of(
-                delivery,
-                exchange=queue.exchange.name,
-                routing_key=delivery.routing_key,
-                headers=delivery.headers,
-            )
+            queue = self._queue(letter.set)
             self._publisher.declare([queue])
-            self._publisher.publish([message])
+            self._publisher.publish([restored_copy(letter.delivery, queue.exchange.name)])
             self._audit.write("restore", [(letter, "restored")])
             restored.append(letter.id)
             present[letter.set].add(letter.id)
