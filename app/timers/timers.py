@@ -14,7 +14,7 @@ from redis import Redis, RedisError
 
 from app.broker.errors import InvalidMessage
 from app.redis_state.client import PREFIX, get_quick_redis, load_script
-from config.routes import PACK, ROUTE_BY_TYPE, callback_queue
+from config.routes import PACK, POLICY_OF_QUEUE, ROUTE_BY_TYPE, callback_queue
 
 #: Seconds. A timer of more than a week is a mistake in units.
 MAX_TIMEOUT = 7 * 86_400
@@ -224,6 +224,8 @@ def callback_of(message: Mapping[str, Any], domain: str) -> Callback | None:
         if found is None:
             raise InvalidMessage(f"callback_queue {name!r}: no queue has this name")
         queue = found
+    if POLICY_OF_QUEUE[queue] == "drop":
+        raise InvalidMessage(f"callback_queue {queue!r}: it drops what waits in it, such as a callback")
     return Callback(queue, {"domain": domain, **fields, "type": kind})
 
 

@@ -143,6 +143,9 @@ def test_a_callback_may_have_a_name_of_the_reference_document(name: str, kind: s
         {"callback_msg": {"no": "type"}},
         {"callback_msg": "pack_full", "callback_queue": "site.pakc"},
         {"callback_msg": "pack_full", "callback_queue": 7},
+        # A queue that drops what waits in it for a second.
+        {"callback_msg": "pack_full", "callback_queue": "site.tick"},
+        {"callback_msg": "tick"},
     ],
 )
 def test_an_invalid_callback_is_rejected(message: dict[str, Any]) -> None:
