@@ -109,13 +109,13 @@ def _chosen(idents: tuple[str, ...], group: str, every: bool) -> Any:
 def _exit_with(result: OperationResult, verb: str) -> NoReturn:
     click.echo(f"{len(result.done)} {verb}")
     for ident, why in {**result.stayed, **dict.fromkeys(result.missing, "no longer there")}.items():
-        click.echo(f"{ident}: {why}", err=True)
+        _print_line(f"{ident}: {why}", err=True)
     if result.stopped:
-        click.echo(f"stopped: {result.stopped}", err=True)
+        _print_line(f"stopped: {result.stopped}", err=True)
     raise SystemExit(0 if result.complete else 1)
 
 
-def _print_line(*fields: object) -> None:
+def _print_line(*fields: object, err: bool = False) -> None:
     """Print a line without what a terminal would obey: a message may hold escape sequences."""
     texts = ("".join(each if each.isprintable() else " " for each in str(field)) for field in fields)
-    click.echo("\t".join(texts))
+    click.echo("\t".join(texts), err=err)
