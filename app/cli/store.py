@@ -54,7 +54,9 @@ def copy(
 
 @cli.command()
 def collect(
-    days: Annotated[int, typer.Option("--days", min=1, help="Only what was written before these days.")] = 90,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=36_500, help="Only what was written before these days.")
+    ] = 90,
     dry_run: DryRun = False,
     why: Why = "",
     as_json: AsJson = False,

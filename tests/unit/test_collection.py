@@ -96,6 +96,7 @@ def test_what_nothing_uses_is_deleted_and_all_else_stays(store: FolderStore) -> 
 
 def test_the_age_is_the_operators(store: FolderStore) -> None:
     assert printed("--dry-run", "--days", "101") == {}
+    invoked("store", "collect", "--days", "99999999", exit_code=2)
     before = keys(store)
     store.put(TOMBSTONE, to_json(page("/gone", "It is back")))
     assert printed("--days", "99") == {kind: len(listed) for kind, listed in UNUSED.items() if kind != "tombstones"}
