@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from app.crawl.record.keys import checked_domain
-from app.errors import ObjectDamaged, ObjectNotFound
+from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed
 from app.sites.site import Site
 from app.storage.damage import read_one, read_readable, readable
 from app.storage.reading import decoded, parsing
@@ -57,8 +57,18 @@ def readable_site(store: ObjectStore, domain: str) -> Site | None:
 
 
 def add_site(store: ObjectStore, site: Site) -> None:
-    """Write a new site; raises PreconditionFailed, with nothing written, where the store has one of its domain."""
-    store.put(site_key(site.domain), site.to_json(), if_absent=True)
+    """Write a new site, also in place of a damaged one.
+
+    Raises PreconditionFailed, with nothing written, where the store has a readable one of its domain.
+    """
+    key = site_key(site.domain)
+
+    def added(stored: StoredObject | None) -> tuple[None, bytes]:
+        if readable(store, key, stored, _parsed):
+            raise PreconditionFailed(f"{key}: exists already")
+        return None, site.to_json()
+
+    update_object(store, key, added)
 
 
 def update_site(store: ObjectStore, domain: str, change: Callable[[Site | None], Site]) -> Site:

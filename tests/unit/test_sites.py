@@ -272,6 +272,16 @@ def test_a_site_is_added_listed_shown_and_changed(run: Any) -> None:
     assert "is no site" in run("set", "other.example", "delay=1", exit_code=1)
 
 
+def test_a_damaged_site_is_written_again_by_adding_it(run: Any, store: ObjectStore) -> None:
+    run("add", "a.example", "delay=1")
+    store.put("sites/a.example.json", b"?")
+    assert run("add", "a.example", "delay=2") == "a.example added\n"
+    stored = read_site(store, "a.example")
+    assert stored is not None
+    assert stored.delay == 2
+    assert "is a site already" in run("add", "a.example", "delay=3", exit_code=1)
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
