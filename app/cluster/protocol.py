@@ -240,11 +240,11 @@ def read(kind: type[M], payload: Any) -> M:
 
 
 def read_reply(kind: type[M], body: Any) -> M:
-    """Return a reply of type `kind`; raises the error that the searcher replied with, PackCorrupt for anything else."""
+    """Return a reply of type `kind`; raises the error that came in its place, PackCorrupt for anything else."""
     try:
         return read(kind, body)
     except InvalidMessage as error:
-        unreadable = PackCorrupt(f"the searcher's reply cannot be read: {error}")
+        unreadable = PackCorrupt(f"the reply cannot be read: {error}")
     try:
         problem = read(ProblemReply, body)
     except InvalidMessage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
-from app.cluster.client.cluster import MAX_AGE
+from app.broker.rpc.requestor import Reply
+from app.cluster.client.cluster import MAX_AGE, RouteCache
 from app.cluster.protocol import (
     REPLY_ERRORS,
     Load,
     Outcome,
     PackVersion,
     ProblemReply,
+    RoutesRequest,
     SearcherReport,
     error_of,
     problem_reply,
@@ -103,6 +106,17 @@ def test_a_code_of_a_later_release_means_that_the_pack_cannot_be_read() -> None:
 def test_unexpected_errors_are_detailed_only_in_the_log() -> None:
     reply = problem_reply(KeyError("/home/secret"), process="searcher")
     assert reply == ProblemReply(reason="pack-corrupt", detail="the searcher failed; see its log")
+
+
+def test_the_error_of_an_orchestrator_is_the_reason_why_there_are_no_routes() -> None:
+    def look_up(_request: RoutesRequest, _seconds: float) -> Future[Reply]:
+        found = Future[Reply]()
+        found.set_result(Reply(to_json(problem_reply(KeyError(), process="orchestrator")), {}, {}))
+        return found
+
+    routes = RouteCache(look_up, deadline=0.1, count=lambda _name: None)
+    with pytest.raises(SearchUnavailable, match=r"^the orchestrator failed; see its log$"):
+        routes.get(until=0.0)
 
 
 @pytest.mark.parametrize("domain", ["\ud800", "x" * 200_000])

@@ -23,7 +23,7 @@ from app.cluster.client.scatter_gather import (
     split_suggestions,
     validate_request,
 )
-from app.cluster.protocol import Routes, RoutesRequest, read, to_payload
+from app.cluster.protocol import Routes, RoutesRequest, read_reply, to_payload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.messages.envelopes import request_message as broker_request
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
@@ -285,7 +285,7 @@ class RouteCache:
 
     def _take(self, reply: Future[Reply]) -> None:
         try:
-            later = read(Routes, reply.result().body)
+            later = read_reply(Routes, reply.result().body)
             # At most one lookup runs, so these are the routes that it requested the changes of.
             outcome: Routes | ApplicationError = self._routes.updated(later) if self._routes else later
         except ApplicationError as error:
