@@ -94,17 +94,16 @@ class OpenPacks:
         with suppress(NotHere), self.lend(domain) as searcher:
             searcher.apply(settings)
 
-    def drop(self, domain: str, sha256: str) -> bool:
-        """Drop a domain's pack if it is this version; return whether it was."""
+    def drop(self, domain: str, sha256: str) -> None:
+        """Drop a domain's pack if it is this version."""
         with self._lock:
             pack = self._packs.get(domain)
             if pack is None or pack.version.sha256 != sha256:
-                return False
+                return
             del self._packs[domain]
             self._changes += 1
             unused = self._retire(pack)
         self._discard(unused)
-        return True
 
     def version(self, domain: str) -> PackVersion | None:
         """Return the version of a domain's pack that is served."""
