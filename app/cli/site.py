@@ -18,6 +18,8 @@ from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
 from app.errors import StoreError
 from app.operations import crawls
 from app.redis_state.client import get_redis
+from app.sites.crawl_policies import host_delay_of
+from app.sites.site import Site
 from app.sites.status import status as status_of
 from app.sites.stored import read_site
 from app.storage.open import store_of
@@ -90,10 +92,10 @@ def status(
 
 def _duration_of_crawls(domain: str) -> str:
     """Return a line that says how long pages of a domain take, empty for one without a delay between requests."""
-    settings, site = get_settings(), None
+    settings, site = get_settings(), Site.model_construct(domain=domain)
     with suppress(StoreError):
-        site = read_site(store_of(settings), domain)
-    delay = settings.host_delay if site is None or site.delay is None else site.delay
+        site = read_site(store_of(settings), domain) or site
+    delay = host_delay_of(site, settings)
     if not delay:
         return ""
     pages = f"one request in {delay:g} s, so 1,000 pages take at least {timedelta(seconds=round(1_000 * delay))}"
