@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: The `kind` of a generation that a rollback made of a former one.
 ROLLBACK: Final = "rollback"
+#: The largest integer that every JSON implementation reads exactly (RFC 8259 section 6), and orders can have.
+_MAX_NUMBER: Final = 2**53 - 1
 
 
 class TablePlace(TypedDict):
@@ -85,6 +88,10 @@ def _values_of(loaded: dict[str, Any]) -> dict[str, Any]:
             raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]!r}, not of type {field.type}")
         if field.type == "int" and values[field.name] < 0:
             raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]}, a negative number")
+        if field.type == "int" and values[field.name] > _MAX_NUMBER:
+            raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]}, which is too large")
+    if datetime.fromisoformat(values["built_at"]).tzinfo is None:
+        raise PackCorrupt(f"pack manifest: built_at is {values['built_at']!r}, without a time zone")
     return values
 
 

@@ -213,6 +213,23 @@ def test_a_manifest_with_fields_of_a_later_release_is_read(store: FolderStore) -
         Manifest.from_json(json.dumps({**json.loads(data), "table_start": -1}).encode(), domain=DOMAIN)
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"table_start": 2**64}, "table_start is 18446744073709551616, which is too large"),
+        ({"built_at": "yesterday"}, "Invalid isoformat string: 'yesterday'"),
+        ({"built_at": "2026-11-21T10:04:00"}, "built_at is '2026-11-21T10:04:00', without a time zone"),
+    ],
+)
+def test_a_manifest_with_values_that_no_packer_writes_is_refused(
+    store: FolderStore, fields: dict[str, Any], reason: str
+) -> None:
+    named = json.loads(read_manifest(store, DOMAIN).to_json())
+    store.put(manifest_key(DOMAIN), json.dumps(named | fields).encode())
+    with pytest.raises(PackCorrupt, match=reason):
+        fetch_pack(store, DOMAIN, store.root)
+
+
 def test_all_manifests_are_listed_except_invalid_ones(store: FolderStore, caplog: pytest.LogCaptureFixture) -> None:
     write(store, "127.0.0.1:8080")
     store.put(manifest_key("bad.gov"), b"{")
