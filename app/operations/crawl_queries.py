@@ -14,12 +14,12 @@ from app.operations.operations import Operations
 
 def explain(ops: Operations, url: str, domain: str = "") -> Explanation:
     """Return the state of one URL; `domain` is its site, if that is not its host."""
-    return explain_url(ops.frontier, ops.store, _page(url, domain), retry_ms=ops.settings.retry_timeout_ms)
+    return explain_url(ops.frontier, ops.store, page_of(url, domain), retry_ms=ops.settings.retry_timeout_ms)
 
 
 def history(ops: Operations, url: str, domain: str = "") -> list[PastEntry]:
     """Return what each recorded crawl says of one URL, the latest crawl first."""
-    return url_history(ops.frontier, ops.store, _page(url, domain))
+    return url_history(ops.frontier, ops.store, page_of(url, domain))
 
 
 def latest(ops: Operations, domain: str) -> CrawlReport:
@@ -31,5 +31,6 @@ def latest(ops: Operations, domain: str) -> CrawlReport:
     return report
 
 
-def _page(url: str, domain: str) -> Target:
+def page_of(url: str, domain: str) -> Target:
+    """Return a page; `domain` is its site, if that is not its host. Raises InvalidUrl and OutOfScope."""
     return parse_target({"url": url, "domain": domain or None})

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from app.broker.errors import Postpone, PublishFailed
 from app.crawl.frontier.values import LEASE
-from app.crawl.urls import Target, parse_domain, parse_target
+from app.crawl.urls import Target, parse_domain
 from app.errors import ActRefused, InvalidSite, PreconditionFailed, SiteBusy
 from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
+from app.operations.crawl_queries import page_of
 from app.operations.operations import Operations
 from app.pack.manifest import Manifest, note_announced
 from app.pack.rollback import Rollback, plan_rollback
@@ -106,7 +107,7 @@ def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> Blocke
 
     `site` is its domain, if that is not the host of the URL.
     """
-    page = _page(url, site)
+    page = page_of(url, site)
     with ops.act("block", page.url, why=why, domain=page.domain) as act:
         _set_blocked(ops, page, blocked=True)
         own_id = page_id(page.canonical_key)
@@ -126,7 +127,7 @@ def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> Blocke
 
 def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> BlockedPage:
     """Allow a blocked page again. The next crawl indexes it. Raises InvalidSite."""
-    page = _page(url, site)
+    page = page_of(url, site)
     with ops.act("unblock", page.url, why=why, domain=page.domain):
         _set_blocked(ops, page, blocked=False)
     return BlockedPage(url=page.url, domain=page.domain, blocked=False, stored=None)
@@ -187,10 +188,6 @@ def _delete(ops: Operations, removal: SiteRemoval, packer_wait: float, *, at: in
             if time.monotonic() > deadline:
                 raise SiteBusy(f"{removal.domain}: {busy}; run it again") from busy
             time.sleep(_PAUSE)
-
-
-def _page(url: str, site: str) -> Target:
-    return parse_target({"url": url, **({"domain": site} if site else {})})
 
 
 def _removal(ops: Operations, domain: str) -> SiteRemoval:
