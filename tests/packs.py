@@ -24,17 +24,15 @@ from app.pack.rows import section, subsections
 from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import Page, Tombstone, content_key, frames_key, manifest_key, page_id, to_json
 from app.storage.store import ObjectStore
-from app.text.languages import algorithm_of
-from app.text.variants import VariantsByAlgorithm
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
 INSERT INTO pages (
     object, etag, key, url, path, section, lang, modified, content_type, canonical, alternates, text_hash,
-    title, description, headings, subsections, body_forms, body
+    title, description, headings, subsections, body
 )
-VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -99,11 +97,10 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
     kinds = (page.lang, page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
-    forms = VariantsByAlgorithm()[algorithm_of(page.lang)].of(f"{page.description}\n{page.body}")
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
     body, *_ = repeated.without(repeated.lines_of(page), frozenset())
-    return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, body)
+    return (*names, *kinds, text_hash, page.title, page.description, *headings, body)
 
 
 def check_index(path: Path) -> None:

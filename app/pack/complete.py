@@ -23,7 +23,7 @@ from app.pack import anchors, derived, groups, repeated, rows, site_values, vers
 from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
 from app.pack.properties import update_properties, write_properties
-from app.pack.quality import order_by_quality
+from app.pack.quality import ranked
 from app.search import number_arrays, query
 from app.storage import layout, page_parts
 
@@ -40,17 +40,16 @@ def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
     anchors.count_all(database)
     derived.join_all(database)
     groups.assign(database)
-    ordered = str(order_by_quality(database))
-    versions.assign(database)
     values = site_values.determine(database)
+    IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill_new(ranked(database))
+    versions.assign(database)
     fill_texts(database)
     write_words(database)
-    IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill()
     # SQLite sorts in as much memory as its cache may have.
     database.execute("PRAGMA cache_size = -8192")
     write_definitions(database, values.site_name)
     write_properties(database)
-    counts = {"changes": "0", "updated": "0", "ordered": ordered}
+    counts = {"changes": "0", "updated": "0", "ordered": str(rows.count(database))}
     _note(database, {**values.as_meta(), **repeated.as_meta(lines), **counts, "writer": writer()})
 
 

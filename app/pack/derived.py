@@ -15,6 +15,10 @@ _ALL_NAMES: Final = "SELECT id, object, lang, title, headings, anchors, name_for
 _NEXT_NAMES: Final = f"{_ALL_NAMES} WHERE id > ? ORDER BY id LIMIT 1000"
 _CHANGED_NAMES: Final = f"{_ALL_NAMES} WHERE id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE object = ?"
+_CHANGED_TEXTS: Final = """
+SELECT id, lang, description, body, body_forms FROM pages WHERE id IN (SELECT id FROM former_pages)
+"""
+_UPDATE_FORMS: Final = "UPDATE pages SET body_forms = ? WHERE id = ?"
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
 
 
@@ -28,7 +32,15 @@ def join_all(database: sqlite3.Connection) -> None:
 
 
 def join_changed(database: sqlite3.Connection, linked: Iterable[str]) -> None:
-    """Do the same for changed pages, and for pages whose links have changed: those with the ids `linked`."""
+    """Do the same for changed pages, and for pages whose links have changed: those with the ids `linked`.
+
+    Texts of changed pages get their other forms of words, which a new database gets with its indexes.
+    """
+    variants = remembered_variants()
+    for page, lang, description, body, former in database.execute(_CHANGED_TEXTS).fetchall():
+        forms = variants[algorithm_of(lang)].of(f"{description}\n{body}")
+        if forms != former:
+            database.execute(_UPDATE_FORMS, (forms, page))
     found = {row[0]: row for row in database.execute(_CHANGED_NAMES)}
     for page_id in linked:
         found |= {row[0]: row for row in database.execute(_LINKED_NAMES, (page_id,))}

@@ -7,13 +7,13 @@ A contentless index removes a row only given what was indexed of it, which is de
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
 from app.text.languages import algorithm_of
 from app.text.titles import without_site_name
-from app.text.variants import remembered_variants
+from app.text.variants import Word, forms_of_all, remembered_variants, symbols_in
 
 #: Words in the vocabulary of a pack, the most frequent ones, and characters of its longest word.
 MAX_WORDS: Final = 100_000
@@ -24,6 +24,8 @@ MAX_PASSAGES: Final = 4_096
 
 _TEXTS: Final = "title, headings, anchors, description, name_forms, body_forms, body"
 _ALL: Final = f"SELECT id, lang, hidden, {_TEXTS} FROM pages WHERE NOT hidden"  # noqa: S608 (ours)
+_ROW: Final = f"SELECT id, lang, hidden, {_TEXTS} FROM pages WHERE id = ?"  # noqa: S608 (ours)
+_FINISH: Final = "UPDATE pages SET id = ?, shown_as = ?, body_forms = ? WHERE id = ?"
 _COLUMNS: Final = ("id", "lang", "hidden", *_TEXTS.split(", "))
 _CHANGED: Final = f"""
 SELECT former.url IS NOT NULL, pages.url IS NOT NULL, {", ".join(f"former.{column}" for column in _COLUMNS)},
@@ -126,17 +128,35 @@ class IndexWriter:
         self._variants = remembered_variants()
 
     def fill(self) -> None:
-        """Fill `names`, `name_stems` and `passages` from all pages that are not hidden."""
+        """Fill `names`, `name_stems` and `passages` again from all pages that are not hidden."""
         self._database.execute("DELETE FROM names")
         for table in ("name_stems", "passages"):
             self._database.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")  # noqa: S608 (ours)
         for row in (IndexedRow(*columns) for columns in self._database.execute(_ALL)):
-            if entries := self._entries(row):
-                self._database.execute(_NAMES.insert, (row.id, *entries.names))
-                self._database.execute(_STEMS.insert, (row.id, *entries.stems))
-                passages = enumerate(entries.passages, row.id * MAX_PASSAGES)
-                self._database.executemany(_PASSAGES.insert, ((number, *texts) for number, texts in passages))
+            self._insert(row.id, self._entries(row))
         optimize(self._database, "names", "name_stems", "passages")
+
+    def fill_new(self, ranked: Iterable[tuple[int, int, int]]) -> None:
+        """Fill them from all pages of a new pack, each with its new id as `quality.ranked` yields it.
+
+        The other forms of the words of its text are written, too, so that the text is divided into words once.
+        """
+        for page, shown_as, former in ranked:
+            row = IndexedRow(*self._database.execute(_ROW, (former,)).fetchone())
+            variants = self._variants[algorithm_of(row.lang)]
+            words = variants.words_in(row.body)
+            symbols = symbols_in(f"{row.description}\n{row.body}")
+            forms = forms_of_all([*variants.words_in(row.description), *words], symbols)
+            self._database.execute(_FINISH, (page, shown_as, forms, former))
+            self._insert(page, self._entries(row, words))
+        optimize(self._database, "names", "name_stems", "passages")
+
+    def _insert(self, page: int, entries: _Entries | None) -> None:
+        if entries:
+            self._database.execute(_NAMES.insert, (page, *entries.names))
+            self._database.execute(_STEMS.insert, (page, *entries.stems))
+            passages = enumerate(entries.passages, page * MAX_PASSAGES)
+            self._database.executemany(_PASSAGES.insert, ((number, *texts) for number, texts in passages))
 
     def update(self) -> None:
         """Write the entries of changed rows in these indexes again. Equal ones stay."""
@@ -161,15 +181,16 @@ class IndexWriter:
         if present is not None:
             self._database.execute(index.insert, (row, *present))
 
-    def _entries(self, row: IndexedRow | None) -> _Entries | None:
+    def _entries(self, row: IndexedRow | None, words: list[Word] | None = None) -> _Entries | None:
+        """Return the entries of a row. `words` are those of its body in the language of the page."""
         if row is None or row.hidden:
             return None
         algorithm = algorithm_of(row.lang)
         if algorithm not in self._stemmers:
-            algorithm = next(iter(self._stemmers), "")
+            algorithm, words = next(iter(self._stemmers), ""), None
         variants = self._variants[algorithm]
         names = (without_site_name(row.title, self._site), row.headings, row.anchors)
-        stems = variants.stems_in(row.body)
+        stems = variants.stems_of_all(variants.words_in(row.body) if words is None else words)
         starts = islice(range(0, len(stems), PASSAGE_WORDS), MAX_PASSAGES)
         return _Entries(
             names,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from typing import Final
 
 _RANKS: Final = "CREATE TEMP TABLE ranks (rank INTEGER PRIMARY KEY, page INTEGER NOT NULL UNIQUE, shown_as INTEGER)"
@@ -17,24 +18,22 @@ SELECT own.rank, coalesce(shown.rank, 0), own.page
 FROM temp.ranks AS own LEFT JOIN temp.ranks AS shown ON shown.page = own.shown_as ORDER BY own.rank
 """
 _RESERVE: Final = "INSERT INTO sqlite_sequence (name, seq) VALUES ('pages', ?)"
-_RENUMBER: Final = "UPDATE pages SET id = ?, shown_as = ? WHERE id = ?"
 _LAST_ID: Final = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pages'"
 
 
 def reserve_ids(database: sqlite3.Connection, most: int) -> None:
-    """Leave the ids up to `most`, the number of rows that will be inserted, to `order_by_quality`."""
+    """Leave the ids up to `most`, the number of rows that will be inserted, to `ranked`."""
     database.execute(_RESERVE, (most,))
 
 
-def order_by_quality(database: sqlite3.Connection) -> int:
-    """Give the rows ids from 1 on, the best first, before anything refers to them. Return the last one.
+def ranked(database: sqlite3.Connection) -> Iterator[tuple[int, int, int]]:
+    """Yield for each row, the best first: the id that it is to get, that of the page shown for it or 0, its present id.
 
     The first matches of a query are then the best ones by what no query changes. Pages that a later pack adds get
     higher ids.
     """
     database.execute(_RANKS)
     pages = database.execute(_RANK).rowcount
-    database.executemany(_RENUMBER, database.execute(_RANKED))
+    yield from database.execute(_RANKED)
     database.execute("DROP TABLE temp.ranks")
     database.execute(_LAST_ID, (pages,))
-    return pages

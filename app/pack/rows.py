@@ -14,15 +14,14 @@ from app.pack.groups import hash_of
 from app.pack.stored_pages import StoredContent
 from app.storage.layout import MAX_HEADINGS, Page, Tombstone
 from app.storage.page_parts import HEADINGS
-from app.text.languages import algorithm_of, detect_language
+from app.text.languages import detect_language
 from app.text.lines import without_ends
 from app.text.names import shown_term
-from app.text.variants import VariantsByAlgorithm, remembered_variants
 
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
     *("object", "etag", "key", "url", "path", "section", "modified", "content_type", "canonical", "alternates"),
-    *("headings", "subsections", "lang", "title", "description", "text_hash", "body_forms", "body"),
+    *("headings", "subsections", "lang", "title", "description", "text_hash", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
 UPSERT: Final = (
@@ -75,12 +74,12 @@ def load(database: sqlite3.Connection, contents: Iterable[StoredContent], read_a
     ones they will be. So few pages are written a second time.
     """
     lines: frozenset[int] = frozenset()
-    variants, sample = remembered_variants(), repeated.LEAST_PAGES
+    sample = repeated.LEAST_PAGES
     for number, stored in enumerate(contents, 1):
         if isinstance(stored.content, Tombstone):
             note_tombstones(database, [stored])
         else:
-            _write(database, INSERT, stored, stored.content, lines, variants)
+            _write(database, INSERT, stored, stored.content, lines)
         if number == sample:
             lines, sample = repeated.find(database), 2 * sample
     return leave_out_repeated(database, read_again)
@@ -94,10 +93,9 @@ def leave_out_repeated(
     `former` are those that the former pack left out.
     """
     lines = repeated.find(database, former)
-    variants = remembered_variants()
     for stored in read_again(repeated.differing(database, lines)):
         if isinstance(stored.content, Page):
-            _write(database, UPDATE, stored, stored.content, lines, variants)
+            _write(database, UPDATE, stored, stored.content, lines)
     return lines
 
 
@@ -124,11 +122,10 @@ def apply(
     The bodies of new and changed pages lack the repeated `lines`.
     """
     added = changed = removed = 0
-    variants = remembered_variants()
     for stored in contents:
         has_row = bool(database.execute("SELECT 1 FROM pages WHERE object = ?", (stored.page_id,)).fetchone())
         if isinstance(stored.content, Page):
-            _write(database, UPSERT, stored, stored.content, lines, variants)
+            _write(database, UPSERT, stored, stored.content, lines)
             database.execute("DELETE FROM gone WHERE object = ?", (stored.page_id,))
             added, changed = added + (not has_row), changed + has_row
         elif deletions or not has_row:
@@ -180,19 +177,18 @@ def _write(
     stored: StoredContent,
     page: Page,
     repeated_lines: frozenset[int],
-    variants: VariantsByAlgorithm,
 ) -> None:
     lines = repeated.lines_of(page)
     whole = "".join(lines)
     if _storable(whole) != whole:
         lines = [*map(_storable, lines)]
     body, hashes, removed = repeated.without(lines, repeated_lines)
-    database.execute(statement, _row(stored, page, body, variants))
+    database.execute(statement, _row(stored, page, body))
     note_links(database, stored.page_id, page)
     repeated.note_lines(database, stored.page_id, hashes, removed)
 
 
-def _row(stored: StoredContent, page: Page, body: str, variants: VariantsByAlgorithm) -> tuple[str | int, ...]:
+def _row(stored: StoredContent, page: Page, body: str) -> tuple[str | int, ...]:
     """Return the columns of a page. One that declares no language gets the one of its text."""
     names = (page.canonical_key, page.url, page.path, section(page.path))
     kinds = (page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
@@ -200,8 +196,7 @@ def _row(stored: StoredContent, page: Page, body: str, variants: VariantsByAlgor
     title, description = _storable(page.title), _storable(page.description)
     lang = _storable(page.lang) or detect_language(f"{title} {description} {body}")
     texts = (lang, title, description, hash_of(title, without_ends(body)))
-    forms = variants[algorithm_of(lang)].of(f"{description}\n{body}")
-    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds, *headings)), *texts, forms, body)
+    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds, *headings)), *texts, body)
 
 
 def _storable(text: str) -> str:

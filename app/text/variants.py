@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Final
 
 from Stemmer import Stemmer
 
 from app.text.languages import STOP_WORDS_BY_ALGORITHM
-
-T = TypeVar("T")
 
 #: Scripts whose words are not separated: kana, Han and Hangul.
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af]+")
@@ -51,22 +50,37 @@ _MEMORY_BETWEEN_PACKS: Final = 20_000
 _MAX_PAIRS: Final = 16
 
 
-class _Memory(dict[str, T]):
-    """Remembers what a function makes of words. It is looked up without a step of Python's for each word of a text."""
+class _Memory(dict[str, "Word"]):
+    """Remembers words as they are written. It is looked up without a step of Python's for each word of a text."""
 
-    def __init__(self, make: Callable[[str], T]) -> None:
+    def __init__(self, make: Callable[[str], Word]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, word: str) -> T:
+    def __missing__(self, word: str) -> Word:
         made = self[word] = self._make(word)
         return made
 
-    def of_all(self, words: Iterable[str]) -> Iterator[T]:
-        """Return what the function makes of each word."""
+    def of_all(self, words: Iterable[str]) -> list[Word]:
+        """Return the words that are written so."""
         if len(self) > _MEMORY:
             self.clear()
-        return map(self.__getitem__, words)
+        return list(map(self.__getitem__, words))
+
+
+@dataclass(slots=True, eq=False)
+class Word:
+    """A word as a text has it, with what is indexed of it. Several forms are one string, with spaces between.
+
+    To split many joined strings takes a quarter of the time of a union of many sequences.
+    """
+
+    folded: str
+    #: Its other forms.
+    forms: str
+    #: What stands for it in an index of stems, unless it is a stop word of a text.
+    stems: str
+    is_stop_word: bool
 
 
 class Variants:
@@ -77,58 +91,51 @@ class Variants:
         # Without its own memory, the library stems a new word in less than half the time.
         self._stem = Stemmer(algorithm, 0).stemWord if algorithm else str
         self._stop_words = STOP_WORDS_BY_ALGORITHM.get(algorithm, frozenset())
-        #: The forms of a word, and what stands for it in an index of stems (nothing for a stop word): each with spaces
-        #: between. To split many joined strings takes a quarter of the time of a union of many sequences.
-        self._forms: _Memory[str] = _Memory(self._forms_of)
-        self._stems: _Memory[str] = _Memory(self._indexed)
+        self._words = _Memory(self._word)
         #: Whether several stems stand for one of these words.
         self._have_several = False
 
     @property
     def remembered(self) -> int:
-        """Number of words, those of names, texts and stems each for itself."""
-        return len(self._forms) + len(self._stems)
+        """Number of words."""
+        return len(self._words)
+
+    def words_in(self, text: str) -> list[Word]:
+        """Return the words of a text, in order."""
+        return self._words.of_all(_written_words(text))
 
     def of(self, text: str) -> str:
         """Return the forms of a text's words that are not themselves words of the text, each once."""
-        words = set(_written_words(text))
-        forms = {*" ".join(self._forms.of_all(words)).split(), *symbols_in(text)}
-        return " ".join(sorted(forms.difference(" ".join(words).casefold().split())))
+        return forms_of_all(self.words_in(text), symbols_in(text))
 
-    def stems_in(self, text: str) -> list[str]:
-        """Return what stands for each word of a text in an index of stems, without stop words."""
-        stems = list(filter(None, self._stems.of_all(_written_words(text))))
+    def stems_of_all(self, words: Iterable[Word]) -> list[str]:
+        """Return what stands for each of these words of a text in an index of stems, without stop words."""
+        stems = [word.stems for word in words if not word.is_stop_word]
         return " ".join(stems).split() if self._have_several else stems
 
     def stems_in_name(self, name: str) -> list[str]:
         """Return the same for a name, with its stop words, parts of compounds and words with signs."""
         written = _written_words(name)
-        words = [*written, *(part for word in written for part in parts_of(word))]
-        stems = zip(words, self._stems.of_all(words), strict=True)
-        all_stems = " ".join(stem or " ".join(self._stems_of(word.casefold())) for word, stem in stems).split()
-        return [*all_stems, *symbols_in(name)]
+        words = self._words.of_all([*written, *(part for word in written for part in parts_of(word))])
+        return [*" ".join([word.stems for word in words]).split(), *symbols_in(name)]
 
-    def _forms_of(self, written: str) -> str:
-        word = written.casefold()
-        forms = parts_of(written) if word != written else ()
-        if not word.isascii():
-            forms += tuple(_parts(word))
-        if len(word) <= _LONGEST:
-            forms += (self._stem(word),)
-        return " ".join(form for form in forms if form != word and len(form) >= _SHORTEST)
-
-    def _indexed(self, written: str) -> str:
-        word = written.casefold()
-        if word in self._stop_words:
-            return ""
-        stems = self._stems_of(word)
-        self._have_several = self._have_several or len(stems) > 1
-        return " ".join(stems)
-
-    def _stems_of(self, word: str) -> tuple[str, ...]:
+    def _word(self, written: str) -> Word:
+        folded = written.casefold()
+        stem = self._stem(folded) if len(folded) <= _LONGEST else ""
+        unspaced = () if folded.isascii() else tuple(_parts(folded))
         # Snowball leaves nothing of some words, such as the Greek "εις".
-        parts = () if word.isascii() else tuple(_parts(word))
-        return parts or ((self._stem(word) if len(word) <= _LONGEST else "") or word,)
+        stems = unspaced or (stem or folded,)
+        self._have_several = self._have_several or len(stems) > 1
+        forms = (*(parts_of(written) if folded != written else ()), *unspaced, stem)
+        others = " ".join([form for form in forms if form != folded and len(form) >= _SHORTEST])
+        return Word(folded, others, " ".join(stems), folded in self._stop_words)
+
+
+def forms_of_all(words: Iterable[Word], symbols: Iterable[str] = ()) -> str:
+    """Return those forms of a text's words, and those of its `symbols_in`, that are not its words, each once."""
+    different = set(words)
+    forms = {*" ".join([word.forms for word in different]).split(), *symbols}
+    return " ".join(sorted(forms.difference([word.folded for word in different])))
 
 
 class VariantsByAlgorithm(dict[str, Variants]):
