@@ -27,7 +27,7 @@ def reserve_ids(database: sqlite3.Connection, most: int) -> None:
 
 
 def ranked(database: sqlite3.Connection) -> Iterator[tuple[int, int, int]]:
-    """Yield for each row, the best first: the id that it is to get, that of the page shown for it or 0, its present id.
+    """Yield the new id of each row, the best first; that of the page shown for it, or 0; and its present id.
 
     The first matches of a query are then the best ones by what no query changes. Pages that a later pack adds get
     higher ids.
