@@ -60,7 +60,7 @@ def _problem(body: bytes) -> str:
     parser.StartElementHandler = lambda name, _attributes: names.append(name)
     try:
         parser.Parse(body, True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError, ValueError) as error:  # The latter two: an encoding that Python lacks.
         return str(error)
     root = names[0].rpartition(" ")[2]
     return "" if root == "metadata" else f"root {root!r}"

@@ -347,6 +347,10 @@ def test_a_gateways_page_does_not_pass_for_a_deletion(server: ArchiveServer, bot
         delete(COVER_ART, Delete(A), archive=both.archive)
 
 
+def in_encoding(name: str) -> Answer:
+    return reply(f'<?xml version="1.0" encoding="{name}"?><metadata/>', content_type="application/xml")
+
+
 @pytest.mark.parametrize(
     ("answer", "text", "retry_after"),
     [
@@ -357,6 +361,8 @@ def test_a_gateways_page_does_not_pass_for_a_deletion(server: ArchiveServer, bot
         (reply(b"", content_type="application/xml"), "expected XML, got 0 bytes", None),
         (reply("<metadata><release>", content_type="application/xml"), "expected complete XML, got no element", None),
         (reply("<error/>", content_type="application/xml"), "expected complete XML, got root 'error'", None),
+        (in_encoding("x-mac"), "expected complete XML, got unknown encoding: x-mac", None),
+        (in_encoding("shift_jis"), "expected complete XML, got multi-byte encodings are not supported", None),
         (hazards.reset(), "(?i)reset|aborted", None),
         (hazards.short_body(), "(?i)incomplete", None),
         (hazards.bad_chunking(), "IncompleteRead", None),
