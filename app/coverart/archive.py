@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Self
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 import requests
 from pydantic import SecretStr
 from requests.auth import AuthBase
+from urllib3.util import parse_url
 
 from app.counters import ARCHIVE_ANSWERS, status_label
 from app.coverart.project import Project
@@ -124,9 +125,9 @@ class Archive:
         with self.watch(bucket):
             for _ in range(_MAX_REDIRECTS):
                 response = _send(self.http, method, url, headers=headers, body=body)
-                target = urljoin(url, response.headers.get("location", ""))
+                target = self.redirect_target(url, response.headers.get("location", ""))
                 # A read that is redirected has found its object, and needs no more.
-                if method == "HEAD" or response.status not in _REDIRECTS or not self._is_own(target):
+                if method == "HEAD" or response.status not in _REDIRECTS or target is None:
                     break
                 url = target
             refusal = Refusal(response)
@@ -136,19 +137,23 @@ class Archive:
                 return False
             raise refusal.error(f"{method} {first}", secrets=self.secrets)
 
-    def _is_own(self, url: str) -> bool:
-        """Return whether a redirect leads to a host of the archive, which may get the keys.
+    def redirect_target(self, url: str, location: str) -> str | None:
+        """Return where a redirect of `url` leads if that is a host of the archive, which may get the keys; else None.
 
         That is the host of the settings, or one of its domain: `ia800.us.archive.org` for `s3.us.archive.org`.
         """
-        own, other = urlsplit(self.template.replace("{bucket}.", "").replace("{bucket}", "")), urlsplit(url)
-        if own.scheme == "https" != other.scheme:
-            return False
-        if other.netloc == own.netloc:
-            return True
-        domain = ".".join((own.hostname or "").split(".")[-2:])
+        try:
+            target = urljoin(url, location)
+            # As the library reads it that sends the request: another parser may find another host.
+            own, other = parse_url(self.template.replace("{bucket}.", "").replace("{bucket}", "")), parse_url(target)
+        except ValueError:
+            return None
+        if (own.scheme == "https" != other.scheme) or not other.netloc:
+            return None
+        domain = ".".join((own.host or "").split(".")[-2:])
         is_name = domain.rpartition(".")[2].isalpha() and "." in domain
-        return is_name and other.netloc.endswith(f".{domain}")
+        is_own = other.netloc == own.netloc or (is_name and other.netloc.endswith(f".{domain}"))
+        return target if is_own else None
 
 
 class LowAuth(AuthBase):

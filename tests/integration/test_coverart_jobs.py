@@ -271,6 +271,7 @@ FAULTS: list[tuple[Callable[[], Answer], type[ApplicationError], str]] = [
         ArchiveError,
         "307: redirected to http://127.0.0.1:1/other",
     ),
+    (lambda: redirect("http://[", status=307), ArchiveError, r"307: redirected to http://\["),
 ]
 
 
