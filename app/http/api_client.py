@@ -85,7 +85,10 @@ class ApiClient:
                 location = response.headers.get("location")
                 if not follow or response.status not in _REDIRECTS or not location:
                     return response
-                url = urljoin(response.url, location)
+                try:
+                    url = urljoin(response.url, location)
+                except ValueError as error:
+                    raise FetchError(f"{method} {without_credentials(url)}: redirected to {location!r:.300}") from error
         raise FetchError(f"{method} {without_credentials(url)}: more than {_MAX_REDIRECTS} redirects")
 
     def _send_once(

@@ -57,6 +57,10 @@ def test_redirects_are_followed_only_where_allowed_and_without_credentials(site:
     assert ApiClient(follow_redirects=True, auth=HTTPBasicAuth("u", "p")).send("GET", site.at("/a")).status == 302
     with pytest.raises(FetchError, match="more than 10 redirects"):
         following.send("GET", site.at("/loop"))
+    for invalid in ("http://[", "http://[x]/", "ftp://127.0.0.1/", "http://"):
+        site.set("/a", redirect(invalid))
+        with pytest.raises(FetchError, match="GET "):
+            following.send("GET", site.at("/a"))
 
 
 def test_a_password_in_a_url_is_sent_and_never_shown(site: Site) -> None:
