@@ -230,7 +230,7 @@ class PublicArchive(RemoteReader):
                 # `mtime` is seconds since 1970 as text; some files have none.
                 written = {file["name"]: float(file["mtime"]) for file in uploaded if file.get("mtime")}
                 return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), written=written)
-            except (ValueError, TypeError, AttributeError, KeyError) as error:
+            except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
                 raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
 
     def file(self, bucket: str, name: str) -> bytes | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email.utils
 import io
-import json
 import time
 import zlib
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from app.broker.nesting import read_json
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
 
 #: Members of a gzip body. Each costs a copy of what was received after it.
@@ -55,8 +55,8 @@ class Response:
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """Return the body as JSON; raises ValueError."""
-        return json.loads(self.body)
+        """Return the body as JSON; raises ValueError, also for one that is nested too deeply."""
+        return read_json(self.body)
 
     def retry_after(self, *, cap: float) -> float | None:
         """Return the seconds of the Retry-After header, at most `cap`; None without a valid one."""
