@@ -1,4 +1,4 @@
-"""The wheel, installed without a checkout: it holds all that `perennial up`, a crawl and a search need."""
+"""The wheel, installed without a checkout: `perennial up` starts all its processes, a site is found, `down` ends it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 import requests
 
-from config.settings import ROOT
+from app.private_services.procfile import formation, left_out, procfile
+from config.settings import ROOT, Settings
 from tests.servers.site import Site, page
+from tests.support.command import perennial
 from tests.support.generated import commands, options
 from tests.support.manual import manual
 from tests.support.waiting import eventually
@@ -100,10 +104,10 @@ def test_an_installed_wheel_has_its_data_in_the_users_folder(installed: Path, tm
 
 
 @pytest.mark.slow
-def test_a_site_is_crawled_and_found_with_the_wheel_alone(
+def test_the_whole_procfile_of_the_wheel_alone_starts_serves_a_crawled_site_and_stops_warm(
     installed: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    folder, web = tmp_path / "empty", free_port()
+    folder, web, flower = tmp_path / "empty", free_port(), free_port()
     folder.mkdir()
     # The checkout's scripts are not found: the Procfile's `celery` is that of the wheel's environment.
     path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if not Path(part, "celery").exists())
@@ -111,28 +115,61 @@ def test_a_site_is_crawled_and_found_with_the_wheel_alone(
         **environment,
         "PATH": path,
         "WEB_ADDRESS": f"127.0.0.1:{web}",
-        "FLOWER_ADDRESS": f"127.0.0.1:{free_port()}",
-        "REPLICAS": "1",
+        "FLOWER_ADDRESS": f"127.0.0.1:{flower}",
+        "FLOWER_BASIC_AUTH": "me:secret",
     }
 
-    def perennial(*arguments: object) -> str:
+    def command(*arguments: object) -> str:
         return run(installed / "perennial", *arguments, folder=folder, environment=chosen)
 
     log = tmp_path / "up.log"
     with Site({"/": page("Trees", "All about amber trees")}) as site, log.open("wb") as output:
         up = subprocess.Popen([installed / "perennial", "up"], cwd=folder, env=chosen, stdout=output, stderr=output)
         try:
-            perennial("index", "--crawl", "--wait", site.at("/"))
+            command("index", "--crawl", "--wait", site.at("/"))
             found: Callable[[], bool] = lambda: is_found(web, site.domain)  # noqa: E731 - it is awaited once.
             eventually(found, f"the search page finds it; log:\n{log.read_text()[-3_000:]}", seconds=90)
-            assert "Trees" in perennial("search", site.domain, "amber")
-            programs = {each.cmdline()[0] for each in psutil.Process(up.pid).children(recursive=True)}
-            assert programs <= {f"{installed}/python", "python"}, "a process runs from another environment"
-            assert "processes stopped" in perennial("down")
+            assert "Trees" in command("search", site.domain, "amber")
+            eventually(lambda: status_of(flower) == 401, "Flower asks for a password", seconds=60)
+            assert status_of(flower, auth=("me", "secret")) == 200
+            eventually(lambda: log.read_text().count(" ready.") == 5, "all workers are ready", seconds=60)
+            require_whole_procfile(up, log.read_text(), environment, f"{installed}/python")
+            processes = psutil.Process(up.pid).children(recursive=True)
+            with pytest.raises(AssertionError, match=f"perennial up runs already, as process {up.pid}"):
+                command("up")
+            assert "processes stopped" in command("down")
             assert up.wait(30) == 143
+            assert not [process for process in processes if process.is_running()]
+            # Worker, packer and orchestrator are Celery workers; searchers are not.
+            assert log.read_text().count("Warm shutdown") == 3
+            for name in ("worker", "packer", "orchestrator", "searcher.1", "searcher.2"):
+                assert f"{name} stopped (rc=0)" in log.read_text()
         finally:
             if up.poll() is None:
                 up.kill()
+
+
+def require_whole_procfile(up: subprocess.Popen[bytes], log: str, environment: Mapping[str, str], python: str) -> None:
+    """Assert that all processes run, each of the wheel's environment, and that none shows the broker's password."""
+    names = set(formation(procfile(), searchers=2))
+    assert {name for name in names if f"{name} started" in log} == names - left_out(Settings())
+    commands = [process.cmdline() for process in psutil.Process(up.pid).children(recursive=True)]
+    assert {command[0] for command in commands} <= {python, "python"}, "a process runs from another environment"
+    password = urlsplit(environment["BROKER_URL"]).password
+    assert password
+    assert not [command for command in commands if password in " ".join(command)]
+
+
+def test_down_without_up_is_no_error(environment: dict[str, str]) -> None:
+    done = perennial(environment, "down")
+    assert (done.returncode, done.stdout) == (0, "services stopped\n")
+
+
+def status_of(port: int, **options: Any) -> int:
+    """Return the status of a GET, or 0 without an answer."""
+    with suppress(requests.ConnectionError):
+        return requests.get(f"http://127.0.0.1:{port}/", timeout=5, **options).status_code
+    return 0
 
 
 def is_found(port: int, domain: str) -> bool:
