@@ -58,8 +58,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def pytest_configure() -> None:
-    """Let SIGTERM end the run as Ctrl-C does, so that no service keeps running."""
+    """Let SIGTERM end the run as Ctrl-C does, so that no service keeps running, and collect no garbage at first.
+
+    Modules and tests stay: a tenth of the time of collecting them was spent on looking for garbage.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
+    gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,6 +82,7 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector pass over the modules and tests: they stay to the end, and it walks them often."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @contextmanager

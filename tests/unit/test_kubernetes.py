@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,12 @@ Manifest = dict[str, Any]
 
 
 def manifests(*folders: str) -> list[Manifest]:
-    files = [file for folder in folders for file in sorted((FOLDER / folder).glob("*.yaml"))]
+    return [each for folder in folders for each in manifests_of(folder)]
+
+
+@cache
+def manifests_of(folder: str) -> list[Manifest]:
+    files = sorted((FOLDER / folder).glob("*.yaml"))
     return [each for file in files for each in YAML(typ="safe").load_all(file.read_text())]
 
 
@@ -37,7 +43,8 @@ def of_kind(*kinds: str) -> list[Manifest]:
     return [each for each in manifests("base", "art", "keda") if each["kind"] in kinds]
 
 
-WORKLOADS = of_kind("Deployment", "StatefulSet", "Job")
+def workloads() -> list[Manifest]:
+    return of_kind("Deployment", "StatefulSet", "Job")
 
 
 def container(workload: Manifest) -> Manifest:
@@ -49,7 +56,7 @@ def test_the_processes_are_those_of_the_procfile_with_the_same_commands() -> Non
     for path, text in written().items():
         assert path.read_text() == text, "run python -m tests.support.kubernetes"
     assert {**BASE, **ART}.keys() == procfile().keys()
-    commands = {container(each)["name"]: container(each)["command"] for each in WORKLOADS if each["kind"] != "Job"}
+    commands = {container(each)["name"]: container(each)["command"] for each in workloads() if each["kind"] != "Job"}
     assert commands == {name: shlex.split(command) for name, command in procfile().items()}
     assert set(ART) == {name for name in procfile() if "profiles" in SERVICES[name]}
 
@@ -70,7 +77,7 @@ def test_every_manifest_is_valid_by_the_schemas_of_kubernetes() -> None:
 def test_every_secret_is_a_file_and_every_other_variable_a_setting() -> None:
     fields = {variable_of(name, field): field for name, field in Settings.model_fields.items()}
     secrets = {f"{name}_FILE" for name, field in fields.items() if field.annotation is SecretStr}
-    for each in WORKLOADS:
+    for each in workloads():
         for variable in container(each)["env"]:
             if variable["name"] != "DECLARE_TOPOLOGY":
                 assert variable["name"] in {*secrets, "AWS_SHARED_CREDENTIALS_FILE"}
@@ -83,7 +90,7 @@ def test_every_secret_is_a_file_and_every_other_variable_a_setting() -> None:
 
 
 def test_no_pod_has_rights_and_each_has_limits_and_probes() -> None:
-    for each in WORKLOADS:
+    for each in workloads():
         pod, only = each["spec"]["template"]["spec"], container(each)
         assert pod["securityContext"]["runAsNonRoot"]
         assert not pod["automountServiceAccountToken"]
@@ -105,7 +112,7 @@ def test_selectors_and_policies_name_processes_and_each_process_has_a_policy_for
     for each in of_kind("StatefulSet"):
         assert each["spec"]["serviceName"] in {service["metadata"]["name"] for service in of_kind("Service")}
     (scaled,) = of_kind("ScaledObject")
-    assert scaled["spec"]["scaleTargetRef"]["name"] in {each["metadata"]["name"] for each in WORKLOADS}
+    assert scaled["spec"]["scaleTargetRef"]["name"] in {each["metadata"]["name"] for each in workloads()}
     queues = re.findall(r"site\.\w+", procfile()["worker"])
     assert {each["metadata"]["queueName"] for each in scaled["spec"]["triggers"]} <= set(queues)
 
@@ -119,7 +126,7 @@ def test_the_example_gives_each_process_the_secrets_that_it_names() -> None:
             for variable in container(each)["env"]
             if variable["name"].endswith("_FILE")
         }
-        for each in WORKLOADS
+        for each in workloads()
         if container(each)["name"] not in ART
     }
     named["perennial-worker"].add("SITE_SECRETS")
