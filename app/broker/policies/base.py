@@ -100,8 +100,6 @@ class Policy(ABC):
     rejects: ClassVar[bool] = False
     #: Whether the oldest letters of a long dead set are moved to shards of it.
     shards_dead_set: ClassVar[bool] = True
-    #: Whether a permanent failure is retried as any other.
-    retries_permanent: ClassVar[bool] = False
     #: Workers that a message may crash.
     delivery_limit: int
 
@@ -155,7 +153,7 @@ class Policy(ABC):
 
     def is_fatal(self, failure: Failure) -> bool:
         """Return whether a retry would fail in the same way."""
-        return failure.permanent and not self.retries_permanent
+        return failure.permanent
 
     @abstractmethod
     def retry_after(self, delivery: Delivery, failure: Failure) -> Decision | None:

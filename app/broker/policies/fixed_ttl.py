@@ -52,7 +52,6 @@ class FixedTtl(Policy):
     name: ClassVar[str] = "fixed_ttl"
     #: Other programs may consume the failed messages.
     shards_dead_set: ClassVar[bool] = False
-    retries_permanent: ClassVar[bool] = True
 
     @property
     def dead(self) -> Queue:
@@ -90,7 +89,7 @@ class FixedTtl(Policy):
         return self.attempts(delivery) + self._left(delivery)
 
     def is_fatal(self, failure: Failure) -> bool:
-        """Return whether the failure is one of those that are not retried."""
+        """Return whether the failure is one of those that are not retried; a permanent one is retried as any other."""
         return failure.reason in self.fatal
 
     def retry_after(self, delivery: Delivery, failure: Failure) -> Retry:
