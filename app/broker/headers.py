@@ -59,7 +59,7 @@ SHARD = "perennial-shard"
 #: Unacknowledged deliveries of the message, as counted by workers: a classic queue does not count them.
 DELIVERIES = "perennial-deliveries"
 #: Headers in which a quorum queue counts them. RabbitMQ 4 has both, and sets the first for crashes only.
-_COUNTED_BY_BROKER = ("x-delivery-count", "x-acquired-count")
+COUNTED_BY_BROKER = ("x-delivery-count", "x-acquired-count")
 #: Unacknowledged deliveries after which a message runs alone. A lost connection or a restart explains the first one.
 SUSPECT_AFTER = 2
 
@@ -147,7 +147,7 @@ def unacknowledged(delivery: Delivery) -> int:
     Quorum queues count them; on a classic queue the worker counts them in a header of the message.
     """
     # A producer may have sent the broker's header itself: it counts where the broker says that it delivered before.
-    by_broker = whole_number(delivery.headers, _COUNTED_BY_BROKER[0], default=0) if delivery.redelivered else 0
+    by_broker = whole_number(delivery.headers, COUNTED_BY_BROKER[0], default=0) if delivery.redelivered else 0
     # A quorum queue of RabbitMQ 4 counts rejections as well, and the count survives dead-lettering. On former brokers,
     # whose count begins again, crashes after rejections may count late.
     rejected = (entry for entry in deaths(delivery) if entry.get("reason") == "rejected")
@@ -165,7 +165,7 @@ def deaths(delivery: Delivery) -> list[Mapping[str, Any]]:
 
 def is_uncounted(delivery: Delivery) -> bool:
     """Return whether the message was delivered before, by a queue that does not count it."""
-    return delivery.redelivered and not any(name in delivery.headers for name in _COUNTED_BY_BROKER)
+    return delivery.redelivered and not any(name in delivery.headers for name in COUNTED_BY_BROKER)
 
 
 def is_suspect(delivery: Delivery) -> bool:

@@ -17,6 +17,7 @@ from kombu import Exchange, Queue
 
 from app.broker.connection import connected
 from app.broker.errors import InvalidMessage, MigrationRefused
+from app.broker.headers import COUNTED_BY_BROKER
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.topology.check import is_declared, management_api
@@ -32,9 +33,6 @@ _STATISTICS_TIMEOUT = 30.0
 
 #: The header that keeps a message's expiration while it is in the aside queue, where it must not expire.
 _EXPIRATION = "perennial-aside-expiration"
-
-#: Headers that a quorum queue adds to redelivered messages.
-_REDELIVERY_HEADERS = ("x-delivery-count", "x-acquired-count")
 
 
 def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int:
@@ -173,7 +171,7 @@ def _copy(message: Any, exchange: str, *, to_aside: bool) -> Outgoing:
         exchange=exchange,
         routing_key=message.delivery_info["routing_key"],
         body=bytes(message.body or b""),
-        headers={name: value for name, value in headers.items() if name not in _REDELIVERY_HEADERS},
+        headers={name: value for name, value in headers.items() if name not in COUNTED_BY_BROKER},
         content_type=properties.pop("content_type", None),
         content_encoding=properties.pop("content_encoding", None),
         properties=properties,
