@@ -23,6 +23,7 @@ from amqp.channel import Channel
 from kombu import Connection
 
 from app.broker.dead_letters import operations, reading, shards
+from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.letters import LetterFilter
 from app.broker.dead_letters.replay import ReplayChanges
@@ -351,6 +352,22 @@ def test_a_letter_that_the_broker_returns_stays(dead: DeadSets, broker_url: str,
     result = dead.replay()
     assert "no queue is bound for exchange 'orders.retry-requeue' with key 'orders'" in str(result.stayed)
     assert len(dead.letters()) == 1
+
+
+def test_a_copy_that_came_back_is_removed_also_if_the_audit_then_fails(
+    broker: Broker, broker_url: str, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ApplicationError("the disk is full")
+
+    with Connection(broker_url) as connection, connection.channel() as channel:
+        arguments = {"alternate-exchange": "post.dead"}
+        channel.exchange_declare("office", "direct", durable=True, auto_delete=False, arguments=arguments)
+    broker.post(b"x", exchange="office", key="mial")
+    office = DeadSets(DelayQueues("post", exchange="office"), broker_url, publisher)
+    monkeypatch.setattr(Audit, "write", fail)
+    assert office.replay().stopped == "the disk is full"
+    assert len(office.letters()) == 1
 
 
 def test_a_replay_that_stops_has_removed_what_the_broker_took(

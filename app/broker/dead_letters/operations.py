@@ -125,7 +125,7 @@ class _OperationRun:
                 ids = LetterIds(self.part.before + self.departed)
                 with self.lease.reading(self.part.queue, ids=ids) as reader, closing(self._batches(reader)) as batches:
                     found = self._apply(batches, reader)
-            except OperationStopped:
+            except (OperationStopped, ApplicationError):
                 self.operation.remove_copies(self.lease)
                 raise
             self.operation.remove_copies(self.lease)
