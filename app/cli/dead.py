@@ -41,6 +41,18 @@ from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
 
+
+def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
+    """Return the value. Refuse a given empty one.
+
+    `--reason "$CODE"` must never mean every reason, and `--queue "$NAME"` not the queue from which the letter came.
+    """
+    source = context.get_parameter_source(str(option.name))
+    if not value and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("it is empty; leave it out instead")
+    return value
+
+
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")]
 Every = Annotated[bool, typer.Option("--all", help="Every dead letter, or every one that the filters match.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the dead letters concerned.")]
@@ -48,21 +60,15 @@ OneId = Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginnin
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many, the oldest first.")]
 Budget = Annotated[ReplayBudget | None, typer.Option(help="As of `replay`.")]
 Again = Annotated[bool, typer.Option("--again", help="As of `replay`.")]
-Queue = Annotated[str, typer.Option("--queue", metavar="NAME", help="The queue, one of this application's.")]
+Queue = Annotated[
+    str, typer.Option("--queue", callback=_not_empty, metavar="NAME", help="The queue, one of this application's.")
+]
 Exchange = Annotated[str, typer.Option("--exchange", metavar="NAME", help="The exchange.")]
 Key = Annotated[str, typer.Option("--key", metavar="KEY", help="The routing key.")]
 
 
 #: The filters of the operations page that are options of commands. The other ones read each whole message.
 FILTER_OPTIONS = [name for name in LetterQuery.model_fields if name not in ("text", "act")]
-
-
-def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """Return the value. Refuse a given empty one: `--reason "$CODE"` must never mean every reason."""
-    source = context.get_parameter_source(str(option.name))
-    if not value and source is not None and source.name == "COMMANDLINE":
-        raise typer.BadParameter("it is empty; leave it out to mean all")
-    return value
 
 
 def filtered(command: Callable[..., None]) -> Callable[..., None]:

@@ -348,6 +348,7 @@ def test_ages_are_short() -> None:
         ("replay", "--all", "--budget", "double"),
         ("list", "--before", "soon"),
         ("drop", "--all", "--yes", "--reason", ""),
+        ("edit", "abc", "--arguments", "1", "--queue", ""),
     ],
     ids=" ".join,
 )
