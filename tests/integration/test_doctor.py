@@ -20,7 +20,7 @@ from app.cli import site, up
 from app.cluster.protocol import Routes, to_json
 from app.coverart.outages import OUTAGE_ITEMS, Services
 from app.operations.doctor.check import CheckResult
-from app.operations.doctor.checks import CHECKS, run_checks
+from app.operations.doctor.checks import CHECKS, quick_problems, run_checks
 from app.operations.doctor.clocks import clock_readings
 from app.redis_state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
@@ -75,6 +75,16 @@ def test_a_missing_management_api_is_one_problem_and_what_needs_none_is_checked(
     assert [each.text.partition(":")[0] for each in found["topology"]] == ["BROKER_API_URL is not set"]
     assert not {"at-least-once", "cluster", "dead sets"} & found.keys()
     assert {each.status for each in found["waiting"]} == {"ok"}
+
+
+def test_a_worker_that_looks_at_the_broker_names_a_missing_queue_and_its_remedy(
+    declared: Settings, connection: Any
+) -> None:
+    with connection.channel() as channel:
+        channel.queue_delete("site.pack")
+    assert quick_problems(declared)["work queues"] == [
+        "the broker has no queue site.pack: run perennial topology apply"
+    ]
 
 
 def test_classic_queues_are_a_warning(settings: Settings, connection: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from amqp.exceptions import ChannelError
+from amqp.exceptions import ChannelError, NotFound
 from redis import RedisError
 
 from app.broker.connection import connected
@@ -206,26 +206,33 @@ def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
 def work_queues(context: CheckContext) -> Iterator[CheckResult]:
     """Declare each work queue passively. RabbitMQ 3.10 can bring a quorum queue back that never answers."""
     findings = context.report.findings if context.report else ()
-    missing = {finding.subject for finding in findings if finding.problem == "missing"}
-    names = [queue.name for queue in task_queues(context.settings) if f"queue {queue.name}" not in missing]
-    idle, down, silent = list[str](), list[str](), list[str]()
-    for name in names:
-        try:
-            # A connection each: after a timeout, a connection cannot be used any more.
-            with connected(context.settings.broker) as connection:
-                if not connection.channel().queue_declare(name, passive=True).consumer_count:
-                    idle.append(name)
-        except BrokerUnreachable as error:
-            (down if node_down(error.__cause__ or error) else silent).append(name)
-    if down:
-        yield CheckResult("problem", f"{', '.join(down)}: their node is down; start it, and delete no queue")
-    if silent:
+    reported = {finding.subject for finding in findings if finding.problem == "missing"}
+    states: dict[str, list[str]] = {state: [] for state in ("idle", "busy", "down", "missing", "silent")}
+    for queue in task_queues(context.settings):
+        if f"queue {queue.name}" not in reported:
+            states[_state_of(queue.name, context.settings)].append(queue.name)
+    if down := ", ".join(states["down"]):
+        yield CheckResult("problem", f"{down}: their node is down; start it, and delete no queue")
+    if missing := ", ".join(states["missing"]):
+        yield CheckResult("problem", f"the broker has no queue {missing}: run perennial topology apply")
+    if silent := ", ".join(states["silent"]):
         remedy = "restart its node, or delete it and run perennial topology apply"
-        yield CheckResult("problem", f"no answer from {', '.join(silent)}: {remedy}")
-    if idle:
-        yield CheckResult("warning", f"no worker consumes from {', '.join(idle)} now")
-    if answering := len(names) - len(down) - len(silent):
+        yield CheckResult("problem", f"no answer from {silent}: {remedy}")
+    if idle := ", ".join(states["idle"]):
+        yield CheckResult("warning", f"no worker consumes from {idle} now")
+    if answering := len(states["idle"]) + len(states["busy"]):
         yield CheckResult("ok", f"{answering} work queue(s) answer")
+
+
+def _state_of(queue: str, settings: Settings) -> Literal["idle", "busy", "down", "missing", "silent"]:
+    """Return whether a queue has consumers, or why it does not answer."""
+    try:
+        # A connection each: after a timeout, a connection cannot be used any more.
+        with connected(settings.broker) as connection:
+            return "busy" if connection.channel().queue_declare(queue, passive=True).consumer_count else "idle"
+    except BrokerUnreachable as error:
+        cause = error.__cause__ or error
+        return "down" if node_down(cause) else "missing" if isinstance(cause, NotFound) else "silent"
 
 
 def clocks(context: CheckContext) -> Iterator[CheckResult]:
