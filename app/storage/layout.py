@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from app.errors import ObjectDamaged, ObjectNotFound
@@ -101,7 +101,7 @@ class Page:
     @property
     def origin(self) -> str:
         """The scheme and host of the URL."""
-        return self.url.removesuffix(self.path)
+        return _origin(self.url, self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +113,10 @@ class Tombstone:
     url: str
     domain: str
     why: str
+
+
+def _origin(url: str, path: str) -> str:
+    return url.removesuffix(path)
 
 
 @lru_cache(maxsize=256)
@@ -235,25 +239,29 @@ def page_from_fields(named: Mapping[str, Any], *, parts: bool = True) -> Page:
     found = {**_fields_of(Page, named), "canonical_key": named["key"], "version": named["version"]}
     found["headings"] = tuple(named["headings"])
     found["alternates"] = tuple(named.get("alternates", ()))
-    page = Page(**found | {"blocks": (), "links": (), "terms": ()})
-    if page.version != CONTENT_VERSION:
-        return page
-    if not parts:
-        with suppress(ValueError, TypeError, AttributeError):
-            page = replace(page, links=links_from_json(found.get("links", ()), page.origin))
-        with suppress(KeyError, TypeError, AttributeError):
-            page = replace(page, blocks=headings_from_json(found.get("blocks", ()), page.body))
-        return page
-    return replace(
-        page,
-        blocks=blocks_from_json(found.get("blocks", ()), page.body),
-        links=links_from_json(found.get("links", ()), page.origin),
-        terms=terms_from_json(found.get("terms", ())),
-    )
+    blocks, links, terms = (found.pop(name, ()) for name in ("blocks", "links", "terms"))
+    if found["version"] != CONTENT_VERSION:
+        return Page(**found)
+    origin, body = _origin(found["url"], found["path"]), found.get("body", "")
+    if parts:
+        found["blocks"] = blocks_from_json(blocks, body)
+        found["links"] = links_from_json(links, origin)
+        found["terms"] = terms_from_json(terms)
+        return Page(**found)
+    with suppress(ValueError, TypeError, AttributeError):
+        found["links"] = links_from_json(links, origin)
+    with suppress(KeyError, TypeError, AttributeError):
+        found["blocks"] = headings_from_json(blocks, body)
+    return Page(**found)
 
 
 def _fields_of(kind: type[Page | Tombstone], named: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: named[field.name] for field in fields(kind) if field.name in named}
+    return {name: named[name] for name in _names_of(kind) if name in named}
+
+
+@cache
+def _names_of(kind: type[Page | Tombstone]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def bounded(page: Page) -> Page:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from app.text.anchor_texts import MAX_ANCHORS
@@ -109,7 +110,7 @@ def blocks_from_json(stored: Iterable[dict[str, Any]], body: str) -> tuple[Block
                 line, position = body[position:end], end + 1
             lines.append(line)
         blocks.append(Block(tuple(lines), entry.get("kind", TEXT), entry.get("id", ""), bool(entry.get("boilerplate"))))
-    _check_text(text for block in blocks for text in (*block.lines, block.kind, block.id))
+    _check_text(chain.from_iterable((*block.lines, block.kind, block.id) for block in blocks))
     return tuple(blocks)
 
 
