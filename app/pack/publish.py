@@ -177,9 +177,9 @@ def write_frames(
     """
     used = _used(former, hashes) if former else {}
     # Objects are numbered again: some of the former ones are not used any more.
-    numbers = sorted({frame.number for frame in used.values()})
+    numbers = {before: number for number, before in enumerate(sorted({frame.number for frame in used.values()}))}
     objects = [former.objects[number] for number in numbers if former]
-    places = {hashed: replace(frame, number=numbers.index(frame.number)) for hashed, frame in used.items()}
+    places = {hashed: Frame(hashed, numbers[frame.number], frame.start, frame.size) for hashed, frame in used.items()}
     new: dict[str, int] = {}
     for number, hashed in enumerate(hashes):
         if hashed not in places:
