@@ -221,15 +221,17 @@ class PublicArchive(RemoteReader):
                 metadata = response.json()
                 if not metadata:  # They are empty for an item that does not exist.
                     return None
+                dark = bool(metadata.get("is_dark"))
                 uploaded = [
                     file
-                    for file in metadata.get("files", ())
+                    # An error has no files either, and must not be taken for an item that has lost all of them.
+                    for file in (metadata.get("files", ()) if dark else metadata["files"])
                     if file.get("source") != "derivative" and not file["name"].startswith("history/")
                 ]
                 files = {file["name"]: str(file.get("md5", "")) for file in uploaded}
                 # `mtime` is seconds since 1970 as text; some files have none.
                 written = {file["name"]: float(file["mtime"]) for file in uploaded if file.get("mtime")}
-                return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), written=written)
+                return ArchiveItem(bucket, files, dark=dark, written=written)
             except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
                 raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
 

@@ -210,6 +210,7 @@ def test_a_dark_item_is_one_finding(server: ArchiveServer) -> None:
         (reply("<html>"), ArchiveError, "not an item's metadata"),
         (reply('{"files": [{"size": 1}]}'), ArchiveError, "not an item's metadata"),
         (reply("[1]"), ArchiveError, "not an item's metadata"),
+        (reply('{"error": "try again later"}'), ArchiveError, "not an item's metadata: .*later"),
         (reply("[" * 100_000), ArchiveError, "not an item's metadata"),
         (reply(f'{{"files": [{{"name": "x", "mtime": {"9" * 400}}}]}}'), ArchiveError, "not an item's metadata"),
     ],
