@@ -309,7 +309,8 @@ class EventPublisher:
     def _without_waiting(self, connection: Connection, events: Sequence[Event]) -> list[Event]:
         """Return the events whose image does not wait for a copy."""
         about = [event.message or {} for event in events if event.action in ("copy_image", "delete_image")]
-        images = {str(each["artwork_id"]) for each in about if isinstance(each.get("artwork_id"), int)}
+        # `true` is an int of Python's, but not of the table's.
+        images = {str(each["artwork_id"]) for each in about if type(each.get("artwork_id")) is int}
         if not images:
             return list(events)
         rows = connection.execute(_COPIES, {**self._values, "images": list(images)})

@@ -433,11 +433,12 @@ def test_a_failed_descendant_that_is_queued_again_does_not_come_back_twice(table
 
 
 def test_an_event_that_cannot_become_a_message_fails_alone(table: Table) -> None:
-    wrong = [table.add("index"), table.add("delete_image", gid()), table.add("deindex", gid("x"))]
+    no_number = table.add("delete_image", f'{{"artwork_id": true, "gid": "{C}", "suffix": "jpg"}}')
+    wrong = [table.add("index"), table.add("delete_image", gid()), table.add("deindex", gid("x")), no_number]
     child, right = table.add("deindex", gid(), parents=wrong[:1]), table.add("index", gid(B))
     assert table.publish() == [right]
     states = table.states()
-    assert [states[each] for each in wrong] == [("failed", 1)] * 3
+    assert [states[each] for each in wrong] == [("failed", 1)] * 4
     assert states[child] == ("failed", 0)
     assert table.reasons(wrong[1]) == [f"event {wrong[1]}: delete_image without artwork_id, suffix"]
 
