@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any, Protocol
 
 import urllib3
@@ -71,7 +72,9 @@ def retry_after(value: str, *, cap: float, now: float | None = None) -> float | 
     if value.strip().isdecimal():
         return min(float(value), cap)
     try:
-        then = email.utils.parsedate_to_datetime(value).timestamp()
+        date = email.utils.parsedate_to_datetime(value)
+        # HTTP's dates are UTC, and one of its three forms names no zone (RFC 9110 section 5.6.7).
+        then = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
     return min(max(then - (time.time() if now is None else now), 0.0), cap)

@@ -302,6 +302,19 @@ def test_retry_after_is_seconds_or_a_date_and_is_capped(value: str, seconds: flo
     assert retry_after(value, cap=3600, now=1_000_000) == seconds
 
 
+@pytest.mark.parametrize("value", ["Mon Jan 12 13:47:40 1970", "Mon, 12 Jan 1970 13:47:40 -0000"])
+def test_a_retry_after_without_a_zone_is_utc_wherever_the_process_runs(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert retry_after(value, cap=3600, now=1_000_000) == 60.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_retry_after_counts_from_now() -> None:
     seconds = retry_after(formatdate(time.time() + 100, usegmt=True), cap=3600)
     assert seconds is not None
