@@ -75,7 +75,7 @@ class Word:
     To split many joined strings takes a quarter of the time of a union of many sequences.
     """
 
-    folded: str
+    lower: str
     #: Its other forms.
     forms: str
     #: What stands for it in an index of stems, unless it is a stop word of a text.
@@ -127,15 +127,16 @@ class Variants:
         stems = unspaced or (stem or folded,)
         self._have_several = self._have_several or len(stems) > 1
         forms = (*(parts_of(written) if folded != written else ()), *unspaced, stem)
-        others = " ".join([form for form in forms if form != folded and len(form) >= _SHORTEST])
-        return Word(folded, others, " ".join(stems), folded in self._stop_words)
+        others = [*_spelled_out(written), *(form for form in forms if form != folded)]
+        long_enough = " ".join([form for form in others if len(form) >= _SHORTEST])
+        return Word(written.lower(), long_enough, " ".join(stems), folded in self._stop_words)
 
 
 def forms_of_all(words: Iterable[Word], symbols: Iterable[str] = ()) -> str:
     """Return those forms of a text's words, and those of its `symbols_in`, that are not its words, each once."""
     different = set(words)
     forms = {*" ".join([word.forms for word in different]).split(), *symbols}
-    return " ".join(sorted(forms.difference([word.folded for word in different])))
+    return " ".join(sorted(forms.difference([word.lower for word in different])))
 
 
 class VariantsByAlgorithm(dict[str, Variants]):
@@ -198,12 +199,22 @@ def parts_of(word: str) -> tuple[str, ...]:
 
 def forms_of(word: str, algorithms: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """Return what else stands for a typed word: each form is one or more words that a page must all have."""
+    spelled_out = _spelled_out(word)
     word = word.casefold()
     if len(word) > _LONGEST:
         return ()
     if parts := unspaced_parts_of(word):
         return (parts,) if parts != (word,) else ()
-    return tuple((stem,) for stem in stems_of(word, algorithms) if stem != word and len(stem) >= _SHORTEST)
+    stems = (stem for stem in stems_of(word, algorithms) if stem != word and len(stem) >= _SHORTEST)
+    return tuple((form,) for form in (*spelled_out, *stems))
+
+
+def _spelled_out(word: str) -> tuple[str, ...]:
+    """Return a word with letters in place of those that stand for two: `fuss` of `Fuß`. Tokenizers leave these."""
+    if word.isascii():
+        return ()
+    folded = word.casefold()
+    return (folded,) if len(folded) > len(word) and folded.isalnum() else ()
 
 
 def is_unspaced(word: str) -> bool:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
 from app.text.languages import ALGORITHMS, algorithm_of, detect_language, stop_words_in
 from app.text.titles import site_names, without_site_name
 from app.text.variants import Variants, forms_of, symbols_in
+from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.unit
 
@@ -40,6 +45,18 @@ def test_a_typed_word_stands_for_its_stems_or_its_pairs_of_characters() -> None:
     assert forms_of("kernel", ["english"]) == ()
     assert forms_of("全体図", ["english"]) == (("全体", "体図"),)
     assert forms_of("全体", ["english"]) == forms_of("x" * 99, ["english"]) == ()
+
+
+def test_a_letter_that_stands_for_two_is_found_by_these_and_finds_them(tmp_path: Path) -> None:
+    texts = {"/sz": "Ein großer Baum. Der Fuß ist groß.", "/ss": "Der Fuss ist gross.", "/fi": "A ﬁnal ﬂow."}
+    pack = write_pack(tmp_path / "pack.sqlite", [page(path, "", text) for path, text in texts.items()])
+    with closing(PackSearcher(pack, time_limit=10)) as searcher:
+
+        def paths(text: str) -> set[str]:
+            return {hit.path for hit in searcher.search(parse(text)).hits}
+
+        assert paths("gross ") == paths("GROẞ ") == paths("groß fuss ") == {"/sz", "/ss"}
+        assert paths("final ") == paths("ﬁnal flow ") == {"/fi"}
 
 
 def test_a_page_is_stemmed_by_the_algorithm_of_its_language() -> None:
