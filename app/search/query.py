@@ -263,8 +263,10 @@ class Query:
                 return phrase
             (word,) = phrase.words
             stems = (stem for (stem,) in _folded((stem,) for stem in stems_of(word, algorithms)))
-            marked = tuple(stem for stem in stems if len(stem) >= _SHORTEST_STEM)
-            return replace(phrase, forms=_folded(forms_of(word, algorithms)), stems=marked)
+            marked = dict.fromkeys(
+                each for stem in stems for each in (stem, stem.replace("ss", "ß")) if len(each) >= _SHORTEST_STEM
+            )
+            return replace(phrase, forms=_folded(forms_of(word, algorithms)), stems=tuple(marked))
 
         excluded = tuple(map(_within_words, self.excluded))
         return replace(self, phrases=tuple(map(expanded, self.phrases)), excluded=excluded)

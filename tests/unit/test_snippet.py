@@ -134,6 +134,11 @@ def test_marks_are_where_fts5_matches(text: str, query: str, marks: list[str]) -
     assert marked(cut(text, query)) == marks
 
 
+def test_a_german_word_is_marked_in_its_other_spelling() -> None:
+    matcher = Matcher(parse("grosse straße ").with_forms(["german"]).phrases)
+    assert marked(best_snippet(("", "Die großen Häuser der Strasse."), matcher)) == ["großen", "Strasse"]
+
+
 def test_a_snippet_without_a_match_is_the_beginning_of_the_page() -> None:
     snippet = cut(FILLER * 9, "absent ")
     assert snippet.text.startswith("Nothing of note")
