@@ -148,7 +148,7 @@ def test_a_dead_set_that_was_never_declared_is_empty_and_an_unreachable_broker_a
         DeadSets(policy, "amqp://guest:secret@127.0.0.1:1//", publisher).letters()
 
 
-@pytest.mark.parametrize("total", [8_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("total", [6_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_a_large_dead_set_is_streamed_in_bounded_parts_while_new_letters_arrive(
     dead: DeadSets, broker: Broker, broker_url: str, publisher: Publisher, total: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,11 +203,11 @@ def consumed_windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def send(publisher: Publisher, count: int) -> None:
     """Publish small dead letters with the headers of a worker."""
     headers = {"perennial-reason": "exception", "perennial-queue": "mail", "perennial-exception": "KeyError"}
-    for first in range(0, count, 4_000):
+    for first in range(0, count, 2_000):
         publisher.publish(
             [
                 Outgoing(exchange="post.dead", routing_key="mail", body=b"%d" % number, headers=headers)
-                for number in range(first, first + 4_000)
+                for number in range(first, first + 2_000)
             ]
         )
 
