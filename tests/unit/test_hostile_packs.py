@@ -182,7 +182,7 @@ def test_invalid_arrays_of_properties_are_refused(pack: Path, update: str) -> No
 
 def test_only_so_many_different_values_are_kept_of_a_property(tmp_path: Path) -> None:
     pages = [page(f"/section{number}/page", f"Page {number}", "Some words", lang=f"x{number}") for number in range(600)]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages))) as searcher:
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=60)) as searcher:
         found = searcher.search(parse("words"), limit=600)
         assert len({hit.section for hit in found.hits}) == 600
         properties = searcher._properties
