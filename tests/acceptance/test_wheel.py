@@ -130,6 +130,7 @@ def test_the_whole_procfile_of_the_wheel_alone_starts_serves_a_crawled_site_and_
             found: Callable[[], bool] = lambda: is_found(web, site.domain)  # noqa: E731 - it is awaited once.
             eventually(found, f"the search page finds it; log:\n{log.read_text()[-3_000:]}", seconds=90)
             assert "Trees" in command("search", site.domain, "amber")
+            assert status_of(web, "/healthz") == 200
             eventually(lambda: status_of(flower) == 401, "Flower asks for a password", seconds=60)
             assert status_of(flower, auth=("me", "secret")) == 200
             eventually(lambda: log.read_text().count(" ready.") == 5, "all workers are ready", seconds=60)
@@ -165,10 +166,10 @@ def test_down_without_up_is_no_error(environment: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "services stopped\n")
 
 
-def status_of(port: int, **options: Any) -> int:
+def status_of(port: int, path: str = "/", **options: Any) -> int:
     """Return the status of a GET, or 0 without an answer."""
     with suppress(requests.ConnectionError):
-        return requests.get(f"http://127.0.0.1:{port}/", timeout=5, **options).status_code
+        return requests.get(f"http://127.0.0.1:{port}{path}", timeout=5, **options).status_code
     return 0
 
 
