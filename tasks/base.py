@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,14 +19,14 @@ from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.task import Task
 from app.celery import app
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import MessageKind
 from app.crawl.page import PageWork
 from app.crawl.policy import PolicyOfDomain
 from app.crawl.record.removed_sites import is_removed
 from app.crawl.recorder import CrawlRecorder
-from app.crawl.steps import Steps, complete_dead
-from app.crawl.urls import PROBE, SITEMAP, TARGET_FIELDS, Target, parse_message_domain, parse_target
+from app.crawl.steps import Steps
+from app.crawl.urls import SITEMAP, TARGET_FIELDS, Target, parse_message_domain
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
+from app.messages.crawl_messages import as_found, complete_dead_message, pages_of, parsed_target, role_of
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.redis_state.client import PREFIX, get_quick_redis, get_redis
 from app.redis_state.epoch import Epoch
@@ -64,9 +63,6 @@ _WITHOUT_SPACE = 60.0
 _DROPPED = frozenset(
     {"index+crawl", "index", "crawl", "end_crawl", "start_timer", "reset_timer", "pack_full", "pack_incremental"}
 )
-
-#: The tasks whose messages the frontier counts.
-_KIND: dict[str, MessageKind] = {"site.page": "page", "site.index": "index", "site.crawl": "crawl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +130,6 @@ def is_due(mark: str, every: float) -> bool:
     return bool(context().redis.set(f"{PREFIX}{mark}", 1, nx=True, px=round(every * 1_000)))
 
 
-def role_of(message: Mapping[str, Any]) -> str:
-    """Return the role of a message's URL: `sitemap`, `probe`, or an empty text for a page."""
-    role = str(message.get("role") or "")
-    return role if role in (SITEMAP, PROBE) else ""
-
-
-def parsed_target(message: Mapping[str, Any]) -> Target:
-    """Return the page that a message names; raises InvalidMessage or InvalidUrl, and OutOfScope for another host.
-
-    Hosts below the domain pass: whether its site has them is decided in a worker.
-    """
-    return parse_target(message, any_host=role_of(message) == SITEMAP)
-
-
 def target_of(message: Mapping[str, Any]) -> Target:
     """Return the page that a message names, in a worker; raises what `parsed_target` raises, OutOfScope by its site."""
     page = parsed_target(message)
@@ -157,37 +139,9 @@ def target_of(message: Mapping[str, Any]) -> Target:
     return page
 
 
-def pages_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of single pages that a message stands for: of its own one and of those in `more`."""
-    first, more = dict(message), message.get("more") or []
-    first.pop("more", None)
-    if not isinstance(more, list) or not all(isinstance(each, dict) for each in more):
-        raise InvalidMessage(f"more {str(more)[:100]!r}: expected a list of objects")
-    common = {name: first[name] for name in ("domain", "crawl_id") if name in first}
-    return [first, *({**each, **common} for each in more)]
-
-
 def page_targets_of(message: Mapping[str, Any]) -> list[Target]:
     """Return the pages that a `page` message stands for, in a worker; raises what `target_of` and `pages_of` raise."""
-    return [_as_found(target_of(each), each) for each in pages_of(message)]
-
-
-def _as_found(target: Target, message: Mapping[str, Any]) -> Target:
-    """Return the page of a message with what the message says of how its crawl found it."""
-    return replace(
-        target,
-        referrer=str(message.get("referrer") or ""),
-        redirects=message["redirects"] if isinstance(message.get("redirects"), int) else 0,
-        role=role_of(message),
-    )
-
-
-def crawl_id_of(message: Mapping[str, Any]) -> str:
-    """Return the crawl that a message names; raises InvalidMessage."""
-    found = message.get("crawl_id")
-    if not found or not isinstance(found, str):
-        raise InvalidMessage(f"crawl_id {found!r}: expected the id of a crawl")
-    return found
+    return [as_found(target_of(each), each) for each in pages_of(message)]
 
 
 def as_message(args: Any, kwargs: Any, positional: str) -> dict[str, Any]:
@@ -231,29 +185,8 @@ class PageTask(SiteTask):
         return super().apply_async((), message, **options)
 
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
-        """Complete a dead page's message in the frontier, so that it does not hold back its domain's pack forever.
-
-        The page stays in its crawl's pack with what was stored of it before. So do the pages that only its links
-        lead to: they are unknown now, not gone.
-        """
-        kind = _KIND.get(self.name)
-        for message in pages_of(as_message(args, kwargs, "url")):
-            page = _as_found(parsed_target(message), message)
-            if page.crawl_id and kind:
-                with _frontier_of_event_loop() as frontier:
-                    complete_dead(frontier, page, kind)
-
-
-@contextmanager
-def _frontier_of_event_loop() -> Iterator[Frontier]:
-    """Give a frontier to the worker's event loop, which waits for Redis here: it gives up soon, and raises Postpone."""
-    settings = get_settings()
-    try:
-        yield Frontier(get_quick_redis(settings.redis))
-    except RedisError as error:
-        if not is_redis_outage(error):
-            raise
-        raise without_redis(error) from error
+        """Complete a dead page's message in the frontier: see `complete_dead_message`."""
+        complete_dead_message(self.name, as_message(args, kwargs, "url"), get_settings())
 
 
 class DomainTask(SiteTask):
@@ -273,9 +206,8 @@ class CrawlTask(DomainTask):
     abstract = True
 
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
-        """Abandon a crawl whose end cannot be recorded, so that it does not hold back its domain's pack forever."""
-        with _frontier_of_event_loop() as frontier:
-            frontier.abandon(crawl_id_of(as_message(args, kwargs, "domain")))
+        """Abandon a crawl whose end cannot be recorded: see `complete_dead_message`."""
+        complete_dead_message(self.name, as_message(args, kwargs, "domain"), get_settings())
 
 
 def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callable[..., None]], Any]:

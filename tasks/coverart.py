@@ -13,6 +13,7 @@ from app.celery import app
 from app.coverart.jobs import Job, job_of, message
 from app.coverart.project import served_project
 from app.errors import InvalidJob
+from app.messages.crawl_messages import complete_dead_message
 from app.topology.queues import art_queues
 from config.routes import COVER_ART_EXCHANGE, art_routes
 from tasks.base import context
@@ -42,10 +43,7 @@ class ArtTask(Task):
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
         """Fail the event of a dead-lettered message, and those that depend on it."""
         del args
-        if event := dict(kwargs or {}).get("event"):
-            from app.coverart.event_run import EventRun
-
-            EventRun.of(event, context().settings).fail("Its message was dead-lettered: see perennial dead list")
+        complete_dead_message(self.name, {}, context().settings, event=dict(kwargs or {}).get("event"))
 
     def handle(self, call: Mapping[str, Any]) -> None:
         """Run the job of a call, or raise Postpone until it may run."""

@@ -37,6 +37,7 @@ from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead, entry_of, text_of
 from app.crawl.urls import Link, Target, canonical_key, host_of, parse_message_domain, robots_url
 from app.errors import FetchError
+from app.messages.crawl_messages import crawl_id_of
 from app.messages.envelopes import delayed_message, site_message
 from app.notifications.events import crawl_ended
 from app.sites.moves import may_move
@@ -44,7 +45,7 @@ from app.sites.status import status
 from app.storage.layout import page_id as page_id_of
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from config.routes import PAGE
-from tasks.base import CrawlTask, PageTask, context, crawl_id_of, page_targets_of, target_of, task
+from tasks.base import CrawlTask, PageTask, context, page_targets_of, target_of, task
 from tasks.notify import publish_events
 from tasks.traces import note_trace
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from app.broker.dead_letters.letters import DeadLetter
+from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage
 from app.broker.failure import Failure
 from app.broker.headers import FIRST_FAILED, LAST_ERROR
 from app.broker.publishing import Publisher
 from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue, Moved, Waiting, move, peek
+from app.coverart.jobs import event_of
 from app.errors import ResourceNotFound
-from app.messages.dead_sets import domain_of, subject_of, task_of
+from app.messages.crawl_messages import complete_dead_message
+from app.messages.dead_sets import domain_of, payload_of, subject_of, task_of
 from app.operations.operations import Operations
 from app.topology.declare import coalescing_queues
 from app.topology.retry_policies import retry_policies
@@ -138,8 +142,14 @@ def end_wait(
         text = f"{ops.operator.name} ended its wait" + (f": {why}" if why else "")
         failure = Failure(reason=REASON, exception="", message=text, at=time.time())
 
-        def convert(delivery: Any) -> Any:
-            return queue.sent_now(delivery) if act == "send" else queue.dead_lettered(delivery, failure)
+        def convert(delivery: Delivery) -> Any:
+            if act == "send":
+                return queue.sent_now(delivery)
+            letter = DeadLetter.of(delivery, id="", set=queue.name)
+            with suppress(InvalidMessage):  # Nothing waits for a message that its task would refuse.
+                event = event_of(delivery.headers)
+                complete_dead_message(task_of(letter), payload_of(letter), ops.settings, event=event)
+            return queue.dead_lettered(delivery, failure)
 
         publisher: Publisher = ops.client_publisher()
         dead = queue.policy.dead

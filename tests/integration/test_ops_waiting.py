@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -17,9 +18,13 @@ from app.broker.policies.base import Retry, message_of
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
 from app.broker.waiting import DelayQueue, move, peek
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.urls import canonical_key
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.waiting import looks
+from app.redis_state.client import get_redis
 from app.storage.open import store_of
 from app.topology.retry_policies import retry_policies, site_policy, subscriber_policy
 from config.settings import Settings
@@ -46,18 +51,20 @@ def client(operable: Settings) -> Iterator[httpx.Client]:
         yield client
 
 
-def failed(settings: Settings, number: int, *, error: str = "503 from the site") -> tuple[DelayQueues, Retry, Delivery]:
-    """Return the policy's decision on a page message that failed once."""
+def failed(
+    settings: Settings, number: int, *, error: str = "503 from the site", kind: str = "page"
+) -> tuple[DelayQueues, Retry, Delivery]:
+    """Return the policy's decision on a message about a page that failed once."""
     policy = site_policy(settings)
-    sent = site_message("page", url=f"https://site.example/{number}", domain="site.example", crawl_id="c")
+    sent = site_message(kind, url=f"https://site.example/{number}", domain="site.example", crawl_id="c")
     delivery = Delivery(
         body=sent.body,
         headers=sent.headers,
         properties={"message_id": f"m{number}"},
         content_type="application/json",
         content_encoding="utf-8",
-        queue="site.page",
-        routing_key="page",
+        queue=f"site.{kind}",
+        routing_key=kind,
         exchange="site",
     )
     failure = Failure(reason="server-error", exception="ServerError", message=error, at=time.time() - 5)
@@ -66,9 +73,9 @@ def failed(settings: Settings, number: int, *, error: str = "503 from the site")
     return policy, decision, delivery
 
 
-def let_wait(settings: Settings, publisher: Publisher, number: int, *, error: str = "503 from the site") -> None:
+def let_wait(settings: Settings, publisher: Publisher, number: int, **options: str) -> None:
     for each in range(number):
-        _, decision, delivery = failed(settings, each, error=error)
+        _, decision, delivery = failed(settings, each, **options)
         publisher.declare([decision.queue])
         message = message_of(decision, delivery)
         assert message is not None
@@ -166,6 +173,20 @@ def test_a_whole_queue_goes_to_the_dead_set_from_where_it_can_be_replayed(
     assert letter.headers["perennial-queue"] == "site.page"
     assert letter.headers["perennial-attempts"] == 1
     assert letter.headers["perennial-message"] == "kim ended its wait: a trap"
+
+
+def test_a_crawl_does_not_wait_for_a_page_that_an_operator_sent_to_the_dead_set(
+    operable: Settings, client: httpx.Client, publisher: Publisher, broker: Broker
+) -> None:
+    frontier, url = Frontier(get_redis(operable.redis)), "https://site.example/0"
+    frontier.begin(Crawl("c", "site.example", url, datetime.now(UTC)))
+    frontier.note_published("c", [FoundPage(url, canonical_key(url), 0)])
+    before = frontier.progress("site.example")
+    let_wait(operable, publisher, 1, kind="index")
+    send_form(client, "/ops/waiting/end", queue=QUEUE, act="dead", which="all", why="a trap")
+    after = frontier.progress("site.example")
+    assert broker.depth("site.dead") == 1
+    assert (after.open - before.open, after.dead - before.dead) == (-1, 1)
 
 
 def test_those_who_may_read_only_change_nothing_and_their_attempt_is_audited(

@@ -1,0 +1,104 @@
+"""Messages of pages and crawls: what they name, and what must not wait for a dead one any longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from redis import RedisError
+
+from app.broker.errors import InvalidMessage
+from app.crawl.frontier.frontier import Frontier
+from app.crawl.frontier.values import MessageKind
+from app.crawl.steps import complete_dead
+from app.crawl.urls import PROBE, SITEMAP, Target, parse_target
+from app.redis_state.client import get_quick_redis
+from app.redis_state.outage import is_outage, without_redis
+from config.routes import ROUTE_BY_TYPE
+from config.settings import Settings
+
+#: The tasks whose messages the frontier counts.
+_KINDS: Final[dict[str, MessageKind]] = {"site.page": "page", "site.index": "index", "site.crawl": "crawl"}
+
+
+def role_of(message: Mapping[str, Any]) -> str:
+    """Return the role of a message's URL: `sitemap`, `probe`, or an empty text for a page."""
+    role = str(message.get("role") or "")
+    return role if role in (SITEMAP, PROBE) else ""
+
+
+def parsed_target(message: Mapping[str, Any]) -> Target:
+    """Return the page that a message names; raises InvalidMessage or InvalidUrl, and OutOfScope for another host.
+
+    Hosts below the domain pass: whether its site has them is decided in a worker.
+    """
+    return parse_target(message, any_host=role_of(message) == SITEMAP)
+
+
+def pages_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of single pages that a message stands for: of its own one and of those in `more`."""
+    first, more = dict(message), message.get("more") or []
+    first.pop("more", None)
+    if not isinstance(more, list) or not all(isinstance(each, dict) for each in more):
+        raise InvalidMessage(f"more {str(more)[:100]!r}: expected a list of objects")
+    common = {name: first[name] for name in ("domain", "crawl_id") if name in first}
+    return [first, *({**each, **common} for each in more)]
+
+
+def as_found(target: Target, message: Mapping[str, Any]) -> Target:
+    """Return the page of a message with what the message says of how its crawl found it."""
+    return replace(
+        target,
+        referrer=str(message.get("referrer") or ""),
+        redirects=message["redirects"] if isinstance(message.get("redirects"), int) else 0,
+        role=role_of(message),
+    )
+
+
+def crawl_id_of(message: Mapping[str, Any]) -> str:
+    """Return the crawl that a message names; raises InvalidMessage."""
+    found = message.get("crawl_id")
+    if not found or not isinstance(found, str):
+        raise InvalidMessage(f"crawl_id {found!r}: expected the id of a crawl")
+    return found
+
+
+def complete_dead_message(
+    task: str, message: Mapping[str, Any], settings: Settings, *, event: int | None = None
+) -> None:
+    """Let nothing wait for a message of a task that went to a dead set; `event` is that of its cover art job.
+
+    A dead page's message is completed in the frontier, so that it does not hold back its domain's pack forever. The
+    page stays in its crawl's pack with what was stored of it before. So do the pages that only its links lead to: they
+    are unknown now, not gone. A crawl whose end cannot be recorded is abandoned. An event fails with those that depend
+    on it. A repeated call changes nothing.
+
+    Raises InvalidMessage and InvalidUrl, Postpone while Redis does not answer, and the errors of the event's database.
+    """
+    if kind := _KINDS.get(task):
+        for each in pages_of(message):
+            page = as_found(parsed_target(each), each)
+            if page.crawl_id:
+                with _quick_frontier(settings) as frontier:
+                    complete_dead(frontier, page, kind)
+    elif task == ROUTE_BY_TYPE["end_crawl"].task:
+        with _quick_frontier(settings) as frontier:
+            frontier.abandon(crawl_id_of(message))
+    elif event:
+        # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
+        from app.coverart.event_run import EventRun
+
+        EventRun.of(event, settings).fail("Its message was dead-lettered: see perennial dead list")
+
+
+@contextmanager
+def _quick_frontier(settings: Settings) -> Iterator[Frontier]:
+    """Give a frontier to a worker's event loop, which waits for Redis here: it gives up soon, and raises Postpone."""
+    try:
+        yield Frontier(get_quick_redis(settings.redis))
+    except RedisError as error:
+        if not is_outage(error):
+            raise
+        raise without_redis(error) from error
