@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from app.web.ops.visits import OpsState
 from config.settings import Settings
 from tests.support.operators import HASHES, PASSWORD, QUICK, READ_PASSWORD, form_token, log_in
 from tests.support.scripted import ScriptedSearchClient
+from tests.support.waiting import eventually
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
@@ -196,3 +198,14 @@ def test_an_unreadable_form_is_a_page_that_says_why(client: httpx.Client) -> Non
     answer = client.post("/ops/logout", content=b"form_token=%ff%fe", headers=headers)
     assert answer.status_code == 400
     assert "the form cannot be read" in answer.text
+
+
+def test_a_form_that_is_cut_off_is_a_refusal_and_no_unforeseen_error(
+    client: httpx.Client, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = "POST /ops/login HTTP/1.1\r\nHost: ops\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as visitor:
+        visitor.sendall(f"{head}Content-Length: 100\r\n\r\nname=kim".encode())
+    entries = eventually(lambda: audit(settings), "the refusal is in the audit")
+    assert "before its end" in entries[0].result
+    assert not [record for record in caplog.records if record.exc_info]

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from itsdangerous import BadSignature
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.errors import ResourceNotFound
@@ -182,6 +183,8 @@ async def read_form(request: Request) -> dict[str, list[str]]:
     try:
         body = (await request.body()).decode()
         return parse_qs(body, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
+    except ClientDisconnect:
+        raise InvalidMessage("the form was cut off before its end") from None
     except ValueError as error:
         raise InvalidMessage(f"the form cannot be read: {error}") from None
 
