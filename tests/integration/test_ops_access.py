@@ -209,3 +209,11 @@ def test_a_form_that_is_cut_off_is_a_refusal_and_no_unforeseen_error(
     entries = eventually(lambda: audit(settings), "the refusal is in the audit")
     assert "before its end" in entries[0].result
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_form_with_a_query_of_too_many_fields_is_refused(client: httpx.Client) -> None:
+    log_in(client)
+    fields = {"form_token": form_token(client), "verb": "replay", "scope": "all", "query": "&".join(["task=a"] * 51)}
+    answer = client.post("/ops/dead/acts", data=fields)
+    assert answer.status_code == 400
+    assert "the query cannot be read" in answer.text

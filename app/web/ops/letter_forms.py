@@ -110,7 +110,11 @@ def chosen_by(visit: Visit) -> LetterChoice:
     """
     scope, refs = visit.value("scope"), list(dict.fromkeys(visit.form.get("letter", ())))
     if scope == "all" or (scope == "marked-or-all" and not refs):
-        return visit.read(LetterChoice, filters=dict(parse_qsl(visit.value("query"), max_num_fields=50)))
+        try:
+            filters = dict(parse_qsl(visit.value("query"), max_num_fields=50))
+        except ValueError as error:
+            raise InvalidMessage(f"the query cannot be read: {error}") from None
+        return visit.read(LetterChoice, filters=filters)
     if not refs:
         raise InvalidMessage("no letter is chosen: mark some, or choose all that match")
     return visit.read(LetterChoice, ids=refs)
