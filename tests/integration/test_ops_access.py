@@ -217,3 +217,11 @@ def test_a_form_with_a_query_of_too_many_fields_is_refused(client: httpx.Client)
     answer = client.post("/ops/dead/acts", data=fields)
     assert answer.status_code == 400
     assert "the query cannot be read" in answer.text
+
+
+def test_guesses_from_one_ipv6_network_are_one_entry_of_the_audit(settings: Settings) -> None:
+    with page_of(settings, proxies=("127.0.0.1",)) as client:
+        for number in range(3):
+            headers = {"X-Forwarded-For": f"2001:db8::{number + 1}", "Authorization": "Bearer guess"}
+            assert client.get("/api/v1/ops/acts", headers=headers).status_code == 401
+    assert [entry.details for entry in audit(settings)] == [{"address": "2001:db8::1"}]

@@ -21,7 +21,7 @@ from app.errors import ResourceNotFound
 from app.operations.operations import Operations
 from app.operations.operators import Operator, Origin, Role
 from app.operations.overview import Overview
-from app.web.middleware import OPS_PAGES
+from app.web.middleware import OPS_PAGES, client_key
 from app.web.ops.access import Access
 from app.web.ops.filters import TEMPLATE_FILTERS
 from app.web.pages import templates
@@ -36,7 +36,8 @@ Body = TypeVar("Body", bound=BaseModel)
 #: The cookie of the text that the next page shows once, and its longest duration in seconds.
 _NOTE: Final = "operations-note"
 _NOTE_SECONDS: Final = 60
-#: Seconds in which equal refusals of one address are one entry of the audit: guesses must not fill the store.
+#: Seconds in which equal refusals of one address, or of its IPv6 network, are one entry of the audit: guesses must not
+#: fill the store.
 REFUSAL_SECONDS: Final = 60.0
 _MAX_REFUSALS: Final = 1_000
 #: Fields of one form.
@@ -56,10 +57,10 @@ class OpsState:
         return Operations(self.settings, operator)
 
     def note_refusal(self, request: Request, error: ApplicationError, *, name: str = "") -> None:
-        """Keep a refusal in the audit, equal ones of an address once in REFUSAL_SECONDS."""
+        """Keep a refusal in the audit, equal ones of a client once in REFUSAL_SECONDS."""
         address, now = (request.scope["client"] or ("unknown",))[0], time.monotonic()
         self.refusals = {each: until for each, until in self.refusals.items() if until > now}
-        kind = (address, error.reason)
+        kind = (client_key(address), error.reason)
         if kind in self.refusals or len(self.refusals) >= _MAX_REFUSALS:
             return
         self.refusals[kind] = now + REFUSAL_SECONDS
