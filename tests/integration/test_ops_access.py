@@ -225,3 +225,16 @@ def test_guesses_from_one_ipv6_network_are_one_entry_of_the_audit(settings: Sett
             headers = {"X-Forwarded-For": f"2001:db8::{number + 1}", "Authorization": "Bearer guess"}
             assert client.get("/api/v1/ops/acts", headers=headers).status_code == 401
     assert [entry.details for entry in audit(settings)] == [{"address": "2001:db8::1"}]
+
+
+def test_what_a_stranger_writes_into_the_audit_is_shown_with_its_invisible_characters_escaped(
+    client: httpx.Client,
+) -> None:
+    log_in(client, "wrong", name="kim\u202enimda")
+    client.post("/ops/acts/\u202ex/pause", data={"why": ""})
+    log_in(client)
+    page = client.get("/ops/audit").text
+    assert "\u202e" not in page
+    assert "kim\\u202enimda" in page
+    assert "/ops/acts/\\u202ex/pause" in page
+    assert "\u202e" not in client.get("/ops/acts/\u202ex").text
