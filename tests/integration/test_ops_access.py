@@ -238,3 +238,13 @@ def test_what_a_stranger_writes_into_the_audit_is_shown_with_its_invisible_chara
     assert "kim\\u202enimda" in page
     assert "/ops/acts/\\u202ex/pause" in page
     assert "\u202e" not in client.get("/ops/acts/\u202ex").text
+
+
+def test_a_stream_that_cannot_go_on_ends_without_an_unforeseen_error(
+    client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_in(client)
+    with client.stream("GET", "/ops/live", params={"act": "20261128T101010.000000-0a1b2c3d"}) as answer:
+        assert answer.status_code == 200
+        assert [line for line in answer.iter_lines() if line] == ["retry: 3000"]
+    assert not [record for record in caplog.records if record.exc_info]

@@ -77,7 +77,10 @@ async def _events(visit: Visit, fragments: Fragments, place: AsyncExitStack) -> 
         sent: dict[str, str] = {}
         ends = time.monotonic() + STREAM_SECONDS
         while time.monotonic() < ends and _goes_on(visit):
-            found = await run_in_threadpool(fragments)
+            try:
+                found = await run_in_threadpool(fragments)
+            except ApplicationError:
+                return  # The answer has begun: only its end can tell the browser.
             changed = {name: html for name, html in found.items() if sent.get(name) != html}
             for name, html in changed.items():
                 yield event({"id": name, "html": html})
