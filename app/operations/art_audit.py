@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from pydantic import TypeAdapter
+
 from app.operations.operations import Operations
 from app.storage.damage import read_readable
-from app.storage.reading import parsing
+from app.storage.reading import EpochTime, parsing
 
 #: Keys of results begin with this; the exchange of the archive follows.
 PREFIX: Final = "art-audits/"
@@ -42,8 +44,8 @@ class ArtAudit:
     command: str
     operator: str
     fixes: bool
-    began: float = field(default_factory=time.time)
-    ended: float = 0.0
+    began: EpochTime = field(default_factory=time.time)
+    ended: EpochTime = 0.0
     items: int = 0
     unread: int = 0
     differing: int = 0
@@ -53,6 +55,9 @@ class ArtAudit:
     last: str = ""
     stopped: str = ""
     findings: list[KeptFinding] = field(default_factory=list)
+
+
+_READER: Final = TypeAdapter(ArtAudit)
 
 
 def keep_audit(ops: Operations, audit: ArtAudit) -> None:
@@ -69,6 +74,4 @@ def read_audits(ops: Operations, archives: Sequence[str]) -> dict[str, ArtAudit]
 def _parsed(key: str, data: bytes) -> ArtAudit:
     del key
     with parsing("an audit of cover art", data):
-        value = json.loads(data)
-        findings = [KeptFinding(**each) for each in value.pop("findings")]
-        return ArtAudit(**value, findings=findings)
+        return _READER.validate_json(data)

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from app.errors import StoreError
 from app.operations.operators import Operator
-from app.storage.reading import parsing
+from app.storage.reading import IsoTime, parsing
 from app.storage.store import ObjectStore
 from app.text.phrases import cut
 
@@ -31,7 +33,7 @@ class AuditEntry:
     """One act: which operator did what to `subject` and why, and how it ended. `at` is ISO 8601 in UTC."""
 
     key: str
-    at: str
+    at: IsoTime
     operator: str
     role: str
     origin: str
@@ -40,6 +42,9 @@ class AuditEntry:
     why: str = ""
     result: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+_READER: Final = TypeAdapter(AuditEntry)
 
 
 class AuditLog:
@@ -102,6 +107,6 @@ def read_entry(store: ObjectStore, key: str) -> AuditEntry:
     try:
         data = store.get(key).data
         with parsing("an audit entry", data):
-            return AuditEntry(**{**json.loads(data), "key": key})
+            return _READER.validate_python({**json.loads(data), "key": key})
     except StoreError as error:
         return AuditEntry(key=key, at="", operator="", role="", origin="", act="unreadable", subject=str(error))

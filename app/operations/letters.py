@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic import TypeAdapter
+
 from app.broker.dead_letters import DeadLetter, DeadSets, OperationResult, ReplayChanges
 from app.broker.dead_letters.operations import OperationStopped
 from app.broker.errors import InvalidMessage
@@ -20,7 +22,7 @@ from app.errors import ResourceNotFound
 from app.messages.dead_sets import dead_directory, new_export
 from app.operations.operations import Operations
 from app.storage.damage import read_one, readable
-from app.storage.reading import parsing
+from app.storage.reading import IsoTime, parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
 from app.topology.declare import all_queues
@@ -99,9 +101,12 @@ class LetterOrder:
 class Note:
     """What an operator wrote about a letter; `at` is ISO 8601 in UTC."""
 
-    at: str
+    at: IsoTime
     operator: str
     text: str
+
+
+_NOTES: Final = TypeAdapter(list[Note])
 
 
 def carry_out(
@@ -297,4 +302,4 @@ def _notes_key(letter_id: str) -> str:
 def _notes_in(key: str, data: bytes) -> list[Note]:
     del key
     with parsing("notes of a dead letter", data):
-        return [Note(**fields) for fields in json.loads(data)]
+        return _NOTES.validate_json(data)

@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
+from pydantic import TypeAdapter
+
 from app.broker.dead_letters import OperationResult
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.errors import ObjectNotFound, ResourceNotFound, StoreError
@@ -23,7 +25,7 @@ from app.messages.dead_sets import dead_directory, new_export
 from app.operations.letters import IdsBySet, LetterOrder, carry_out, summary
 from app.operations.operations import Operations
 from app.storage.damage import read_readable
-from app.storage.reading import parsing
+from app.storage.reading import EpochTime, parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
 
@@ -69,8 +71,8 @@ class LongAct:
     operator: str
     subject: str
     why: str
-    began: float
-    updated: float
+    began: EpochTime
+    updated: EpochTime
     total: int
     left: int
     run: str
@@ -98,6 +100,9 @@ class LongAct:
     def can_resume(self) -> bool:
         """Whether it can continue with the letters that are left."""
         return self.phase in RESUMABLE and self.left > 0
+
+
+_READER: Final = TypeAdapter(LongAct)
 
 
 class LongActs:
@@ -380,5 +385,4 @@ def _encoded(act: LongAct) -> bytes:
 
 def _decoded(data: bytes) -> LongAct:
     with parsing("an act", data):
-        fields = json.loads(data)
-        return LongAct(**{**fields, "order": LetterOrder(**fields["order"])})
+        return _READER.validate_json(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from app.operations.audit import AuditEntry, AuditLog
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
 from app.storage.folder import FolderStore
-from app.storage.open import create_store
+from app.storage.open import create_store, store_of
 from app.web.application import create_app
 from app.web.ops import access
 from app.web.ops.access import Access
@@ -248,3 +249,28 @@ def test_a_stream_that_cannot_go_on_ends_without_an_unforeseen_error(
         assert answer.status_code == 200
         assert [line for line in answer.iter_lines() if line] == ["retry: 3000"]
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("at", ["yesterday", 5, None, ""])
+def test_an_entry_without_a_time_hides_no_other_entry(settings: Settings, client: httpx.Client, at: object) -> None:
+    log_in(client)
+    entry = json.loads(store_of(settings).get(audit(settings)[0].key).data)
+    store_of(settings).put("audit/2026-11-25/damaged", json.dumps(entry | {"at": at}).encode())
+    assert [each.act for each in audit(settings)] == ["log in", "unreadable"]
+    assert client.get("/ops/audit").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "fields", [{"began": "yesterday"}, {"began": 1e300}, {"order": {"verb": "burn"}}, {"listed": ["a"]}, {"total": "x"}]
+)
+def test_a_damaged_act_hides_no_other_act(settings: Settings, client: httpx.Client, fields: dict[str, object]) -> None:
+    log_in(client)
+    act = {"operator": "kim", "subject": "all", "why": "", "began": 1.0, "updated": 1.0, "total": 1, "left": 0}
+    for number, changed in enumerate(({}, fields)):
+        ident = f"20261128T101010.000000-0a1b2c3{number}"
+        whole = act | {"id": ident, "order": {"verb": "replay"}, "run": "r", "phase": "done"} | changed
+        store_of(settings).put(f"acts/{ident}.json", json.dumps(whole).encode())
+    page = client.get("/ops/acts")
+    assert page.status_code == 200
+    assert "0a1b2c30" in page.text
+    assert "0a1b2c31" not in page.text
