@@ -14,8 +14,6 @@ Level = Literal["problem", "warning"]
 
 #: Seconds that a timer may be overdue: ticks claim a hundred timers each second.
 _OVERDUE: Final = 60.0
-#: Seconds without a heartbeat after which a worker's file says nothing any more.
-_FORGOTTEN: Final = 3_600.0
 #: Messages, and messages a minute, from which a work queue that grows is worth a look.
 _LONG, _GROWING = 1_000, 60.0
 
@@ -83,7 +81,7 @@ def _processes(snapshot: Snapshot) -> Iterator[Finding]:
             text = f"the process {state.name} is {state.state} after {state.crashes} crashes in a row"
             yield Finding(level, text, "its last log lines name the reason", "/ops/queues")
     for worker in processes.workers:
-        if worker.is_silent and worker.age < _FORGOTTEN:
+        if worker.is_silent:
             text = f"the worker {worker.name} has sent no heartbeat for {worker.age:.0f} s"
             yield Finding("warning", text, "was it stopped, or does it hang?", "/ops/queues")
 

@@ -38,8 +38,8 @@ _MAX_CRAWLS, _MAX_TIMERS, _MAX_DOMAINS, _MAX_LETTERS = 20, 100, 500, 2_000
 _HOURS: Final = 24
 #: Parts that take longer than a page waits.
 _SLOWLY_READ: Final = frozenset({"packs", "dead", "checks"})
-#: Seconds without a heartbeat after which a worker's file counts as one of a worker that was killed.
-_SILENT: Final = 30.0
+#: Seconds without a heartbeat after which a worker counts as killed, and after which its file says nothing any more.
+_SILENT, _FORGOTTEN = 30.0, 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,8 @@ class Overview:
         folder, now = self._settings.heartbeat_dir, time.time()
         files = sorted(folder.iterdir()) if folder.is_dir() else []
         workers = [WorkerFile(file.name, max(0.0, now - file.stat().st_mtime)) for file in files]
-        return Processes(current_states(self._settings.data_dir), workers)
+        recent = [worker for worker in workers if worker.age < _FORGOTTEN]
+        return Processes(current_states(self._settings.data_dir), recent)
 
     def _read_workers(self) -> WorkersReport:
         until = time.monotonic() + PATIENCE

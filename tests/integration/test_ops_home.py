@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import time
@@ -22,7 +23,7 @@ from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings, sentence
-from app.operations.overview import Overview, Processes, WorkerFile
+from app.operations.overview import Overview
 from app.operations.parts import Reading
 from app.operations.queues import read_queues
 from app.storage.open import store_of
@@ -72,12 +73,16 @@ def test_with_a_consumer_of_each_queue_everything_is_well(operable: Settings, mo
 
 
 def test_a_worker_without_heartbeats_is_a_finding_until_it_is_forgotten(operable: Settings) -> None:
-    workers = [WorkerFile("fresh", 2.0), WorkerFile("silent", 90.0), WorkerFile("of last week", 600_000.0)]
-    snapshot = replace(
-        Overview(operable, routes=ScriptedSearchClient([]).routes).read(), processes=Reading(Processes([], workers))
-    )
+    operable.heartbeat_dir.mkdir(parents=True)
+    for name, age in (("fresh", 2), ("silent", 90), ("of last week", 600_000)):
+        (operable.heartbeat_dir / name).touch()
+        os.utime(operable.heartbeat_dir / name, (time.time() - age, time.time() - age))
+    snapshot = Overview(operable, routes=ScriptedSearchClient([]).routes).read()
     found = [each.text for each in findings(snapshot) if "heartbeat" in each.text]
-    assert found == ["the worker silent has sent no heartbeat for 90 s"]
+    assert [re.sub(r"\d+ s", "N s", text) for text in found] == ["the worker silent has sent no heartbeat for N s"]
+    # Page and metrics name the same workers.
+    assert snapshot.processes.value
+    assert [each.name for each in snapshot.processes.value.workers] == ["fresh", "silent"]
 
 
 def test_the_home_page_is_small_and_says_what_is_needed(client: httpx.Client) -> None:
