@@ -110,10 +110,7 @@ def _queues(snapshot: Snapshot) -> Iterator[Finding]:
     if growing:
         names = listed([f"{_counted(queue)}, {queue.growth:+,.0f} a minute" for queue in growing])
         yield Finding("warning", f"more arrives than is done: {names}", "start more workers", "/ops/queues")
-    dead = report.total("dead")
-    if report.trouble and snapshot.dead.value:
-        dead = max(dead, snapshot.dead.value.total)
-    if dead:
+    if dead := snapshot.dead_letters:
         text = f"{dead:,} dead letter{'' if dead == 1 else 's'}: their retries are spent"
         yield Finding("warning", text, "read why, then replay or drop them", "/ops/dead")
 

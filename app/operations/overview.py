@@ -100,6 +100,14 @@ class Snapshot:
     breakers: Reading[Sequence[BreakerState]]
     checks: Reading[Sequence[CheckResult]]
 
+    @property
+    def dead_letters(self) -> int | None:
+        """The number of dead letters, None if it is unknown. AMQP's figures alone lack those of shards."""
+        queues, dead = self.queues.value, self.dead.value
+        if queues is None:
+            return None
+        return max(queues.total("dead"), dead.total if queues.trouble and dead else 0)
+
 
 class Overview:
     """Gathers the parts for all pages of one web process, only while they are read. `routes` asks the orchestrator."""
@@ -194,7 +202,9 @@ def as_json(snapshot: Snapshot) -> Mapping[str, object]:
     """Return the figures of a snapshot for programs; None for unknown ones."""
     queues, redis, routes = snapshot.queues.value, snapshot.redis.value, snapshot.routes.value
     return {
-        "ready": {kind: queues.total(kind) for kind in ("work", "delay", "dead")} if queues else None,
+        "ready": {**{kind: queues.total(kind) for kind in ("work", "delay")}, "dead": snapshot.dead_letters}
+        if queues
+        else None,
         "crawls": len(redis.crawls) + redis.more_crawls if redis else None,
         "timers": redis.timer_count if redis else None,
         "searchers": len(routes.searchers) if routes else None,

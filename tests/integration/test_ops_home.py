@@ -23,14 +23,15 @@ from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings, sentence
-from app.operations.overview import Overview
+from app.operations.overview import DeadHistory, Overview, as_json
 from app.operations.parts import Reading
-from app.operations.queues import read_queues
+from app.operations.queues import QueueFigures, QueueReport, read_queues
 from app.storage.open import store_of
 from app.storage.outage import store_breaker
 from app.timers.timers import Timers, full_pack, incremental_pack
 from app.topology.queues import task_queues
 from app.web.ops import live
+from app.web.ops.home import fragments
 from config.settings import Settings
 from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
 from tests.support.scripted import ScriptedSearchClient
@@ -83,6 +84,16 @@ def test_a_worker_without_heartbeats_is_a_finding_until_it_is_forgotten(operable
     # Page and metrics name the same workers.
     assert snapshot.processes.value
     assert [each.name for each in snapshot.processes.value.workers] == ["fresh", "silent"]
+
+
+def test_without_the_management_api_all_figures_count_the_letters_of_shards(operable: Settings) -> None:
+    found = Overview(operable, routes=ScriptedSearchClient([]).routes).read()
+    dead = QueueFigures(name="site.dead", kind="dead", ready=2)
+    report = QueueReport(queues=[dead], trouble="no management API")
+    snapshot = replace(found, queues=Reading(report), dead=Reading(DeadHistory(5_002, (), None)))
+    assert "5,002 dead letters: their retries are spent" in [each.text for each in findings(snapshot)]
+    assert '<b class="bad">5,002</b>' in fragments(snapshot)["live-figures"]
+    assert as_json(snapshot)["ready"] == {"work": 0, "delay": 0, "dead": 5_002}
 
 
 def test_the_home_page_is_small_and_says_what_is_needed(client: httpx.Client) -> None:
