@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -91,9 +91,18 @@ def url_of(*schemes: str, several: bool = False) -> Callable[[_Text], _Text]:
             has_host = found and (found[1] or scheme == "unix") and int(found[2] or 0) <= _MAX_PORT
             if url and not (scheme in schemes and rest.isprintable() and has_host):
                 raise ValueError(f"expected {expected}, a host and a port")
+            _require_readable(url, f"{expected}, a host and a port")
         return value
 
     return check
+
+
+def _require_readable(url: str, expected: str) -> None:
+    """Raise ValueError for a URL that no process could read, such as one with a bracket in its password."""
+    try:
+        urlsplit(url)
+    except ValueError:
+        raise ValueError(f"expected {expected}; in a password, [ and ] are %5B and %5D") from None
 
 
 def address(value: str) -> str:
@@ -198,6 +207,7 @@ def postgresql_url(value: SecretStr) -> SecretStr:
     valid = all(each and int(each[2] or 0) <= _MAX_PORT for each in found) and "@" not in login + database
     if url and (scheme not in ("postgresql", "postgres") or not rest.isprintable() or not valid):
         raise ValueError("expected postgresql://user:password@host/database, with a / or @ of a password as %2F or %40")
+    _require_readable(url, "postgresql://user:password@host/database")
     if re.search("[?%]", rest):
         # Few URLs have options or escapes, and few processes need psycopg: 0.15 s of CPU.
         from psycopg import ProgrammingError, conninfo

@@ -77,6 +77,9 @@ def test_each_text_that_comes_close_to_a_value_is_valid_or_one_clear_error(varia
     ("variable", "text", "reason"),
     [
         ("BROKER_URL", "amqp://user:word@host:port/", "BROKER_URL: expected amqp:// or amqps://, a host and a port"),
+        ("BROKER_URL", "amqp://me:pa[ss@mq//", "BROKER_URL: expected amqp:// or amqps://, a host and a port; in "),
+        ("REDIS_URL", "redis://[::::]:6379/0", "REDIS_URL: expected redis:// or rediss:// or unix://"),
+        ("MUSICBRAINZ_URL", "postgresql://me:a]b@db/mb", "MUSICBRAINZ_URL: expected postgresql://user:password@host"),
         ("REDIS_URL", "localhost:6379", "REDIS_URL: expected redis:// or rediss:// or unix://"),
         ("ARCHIVE_PUBLIC_URL", "https://", "ARCHIVE_PUBLIC_URL: expected http:// or https://, a host and a port"),
         ("ARCHIVE_PUBLIC_URL", "https://a;https://b", "ARCHIVE_PUBLIC_URL: expected http:// or https://, a host"),
