@@ -79,7 +79,7 @@ def meaning_of(field: FieldInfo) -> str:
 def shown(name: str, value: Any) -> str:
     """Return a value as text, its secrets masked."""
     text = text_of(value)
-    if name.endswith("_url") and name != "store_url":  # That one has no login.
+    if name.endswith(("_url", "_endpoint")) and name != "store_url":  # That one has no login.
         return _masked_url(text)
     return MASK if isinstance(value, SecretStr) and text else text
 

@@ -51,6 +51,7 @@ SECRETS = {
     "REDIS_URL": "redis://:{}@cache.example:6379/0",
     "BROKER_API_URL": "http://indexer:{}@mq.example:15672/api/",
     "FLOWER_BASIC_AUTH": "flower:{}",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://indexer:{}@otel.example:4318",
 }
 
 
