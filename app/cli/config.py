@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from app.cli.arguments import AsJson
 from app.cli.printing import print_json
@@ -44,8 +45,8 @@ def show(as_json: AsJson = False) -> None:
     table = Table("variable", "value", "meaning", caption="* given by the environment", caption_justify="left")
     for setting in settings:
         name = f"{setting.variable} *" if setting.given else setting.variable
-        # rich would read `[...]` in a value as markup.
-        table.add_row(name, setting.value.replace("[", r"\["), setting.description.replace("[", r"\["))
+        # In a plain string rich would read `[...]` as markup, and `:key:` as an emoji.
+        table.add_row(name, Text(setting.value), Text(setting.description))
     Console().print(table)
 
 

@@ -81,6 +81,11 @@ def test_a_password_with_characters_that_should_have_been_escaped_is_masked_too(
     assert "********" in found
 
 
+def test_a_value_is_printed_as_it_is_also_if_it_looks_like_markup() -> None:
+    with as_process_with({"USER_AGENT": "Bot :key: [bold]x", "COLUMNS": "300"}):
+        assert "Bot :key: [bold]x" in invoked("config", "show")
+
+
 def test_json_tells_what_the_environment_gave() -> None:
     with as_process_with({"HOST_DELAY": "2.5", "ALLOW_PRIVATE_HOSTS": "a.example, 10.0.0.0/8"}):
         found = {setting["variable"]: setting for setting in json.loads(invoked("config", "show", "--json"))}
