@@ -405,12 +405,15 @@ class Settings(BaseSettings):
         return self.data_dir / "services" / "state.json"
 
     def private_urls(self) -> dict[str, str]:
-        """Return `broker_url`, `redis_url` and `broker_api_url` of the private services; empty if they never ran."""
+        """Return `broker_url`, `redis_url` and `broker_api_url` of the private services; empty if they never ran.
+
+        A damaged file is as a missing one: `perennial services up` writes it again.
+        """
         try:
-            state = json.loads(self.services_file.read_text())
-        except FileNotFoundError:
+            urls = json.loads(self.services_file.read_text()).get("urls", {})
+            return {key: str(value) for key, value in urls.items()}
+        except (FileNotFoundError, ValueError, AttributeError):
             return {}
-        return {key: str(value) for key, value in state.get("urls", {}).items()}
 
     @property
     def broker(self) -> str:

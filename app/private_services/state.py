@@ -11,6 +11,9 @@ import secrets
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter
 
 from app.errors import ServicesError
 
@@ -51,6 +54,9 @@ class ServicesState:
         return f"redis://:{self.password}@127.0.0.1:{self.ports['redis']}/0"
 
 
+_READER: Final = TypeAdapter(ServicesState)
+
+
 def node_name(directory: Path) -> str:
     """Return the Erlang node name of the services in `directory`: two checkouts never share one."""
     digest = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()
@@ -60,10 +66,8 @@ def node_name(directory: Path) -> str:
 def load(directory: Path) -> ServicesState:
     """Return the state of the file in `directory`; without a valid file a new one, with the broker's password."""
     try:
-        kept = json.loads((directory / "state.json").read_text())
-        names = {item.name for item in dataclasses.fields(ServicesState)}
-        return ServicesState(**{key: value for key, value in kept.items() if key in names})
-    except (FileNotFoundError, ValueError, TypeError):
+        return _READER.validate_json((directory / "state.json").read_bytes())
+    except (FileNotFoundError, ValueError):
         # The broker keeps the password of its first boot with its data: a new one would not be accepted.
         file = directory / "rabbitmq" / "rabbitmq.conf"
         found = re.search(r"^default_pass = (\w+)$", file.read_text() if file.is_file() else "", re.MULTILINE)

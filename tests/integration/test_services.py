@@ -234,6 +234,15 @@ def test_a_lost_state_file_loses_neither_data_nor_sight_of_what_runs(checkout: S
     assert [each.state for each in status(checkout)] == ["up", "up"]
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"urls": 5}', '{"node": "n", "password": "p", "ports": [1]}'])
+def test_a_damaged_state_file_is_as_a_lost_one(tmp_path: Path, text: str) -> None:
+    settings = Settings(data_dir=tmp_path)
+    settings.services_file.parent.mkdir()
+    settings.services_file.write_text(text)
+    assert [each.state for each in status(settings)] == ["down", "down"]
+    assert settings.broker == "amqp://127.0.0.1:1//"
+
+
 def test_a_process_that_is_not_ours_is_not_ended(tmp_path: Path) -> None:
     ours = tmp_path / "services" / "redis"
     ours.mkdir(parents=True)
