@@ -16,6 +16,7 @@ from app.errors import ServicesError
 from app.private_services import process_states
 from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
 from app.private_services.service import locked, wait_until
+from app.private_services.state import make_directory
 from app.private_services.supervisor import KILL_WAIT, POLL, ProcessSupervisor
 from config.settings import PROCFILE, Settings, get_settings
 
@@ -71,9 +72,11 @@ def supervise(commands: Mapping[str, str], *, env: Mapping[str, str]) -> int:
 def only_one(data_dir: Path) -> Iterator[list[ProcessState]]:
     """Hold the lock of `perennial up` for the block; raises ServicesError while another process holds it.
 
+    Also where the data folder cannot be made or written.
+
     Yields the processes that a killed `perennial up` had left, which are stopped before.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_directory(data_dir)
     with _lock_file(data_dir).open("w") as file:
         if not locked(file):
             holder = process_states.load(data_dir).supervisor

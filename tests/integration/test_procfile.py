@@ -74,6 +74,11 @@ def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:
     assert out.count("stopped (rc=-15)") == 5
 
 
+def test_a_data_folder_that_cannot_be_made_is_an_error_that_says_so() -> None:
+    with pytest.raises(ServicesError, match="cannot be made"), procfile.only_one(Path("/proc/nowhere")):
+        pass
+
+
 def test_a_process_that_crashed_once_is_restarted_and_the_others_go_on(tmp_path: Path) -> None:
     out, flag = tmp_path / "out", tmp_path / "crashed"
     crashes_once = f"sh -c 'test -e {flag} && exec sleep 300; touch {flag}; echo my last words; exit 3'"
