@@ -130,7 +130,7 @@ class ProcessSupervisor:
         self._signals: list[int] = []
 
     def run(self) -> int:
-        """Run all commands until SIGINT or SIGTERM comes, or until every process stays down.
+        """Run all commands until SIGINT, SIGTERM or SIGHUP comes, or until every process stays down.
 
         A process that ends is restarted, `RESTARTS` times in a row; then it stays down and the others go on. Returns
         the exit code of the first process that stayed down, else 128 and the signal's number.
@@ -138,8 +138,10 @@ class ProcessSupervisor:
         SIGTERM goes to the leader of each process group alone: it would kill a worker's pool processes in the middle of
         a page. What has not ended after `KILL_WAIT` seconds is killed with its group.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: self._signals.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # nohup(1) ignores the signal of a terminal that is closed, and so it stays.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _: self._signals.append(number))
         for child in self._children.values():
             self._start(child)
         while not self._signals and not all(child.state().state == "down" for child in self._children.values()):

@@ -74,6 +74,24 @@ def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:
     assert out.count("stopped (rc=-15)") == 5
 
 
+def test_a_terminal_that_is_closed_ends_all_processes_unless_nohup_keeps_them(tmp_path: Path) -> None:
+    with run(tmp_path / "out", sleeper="sleep 300") as process:
+        [sleeper] = eventually(lambda: psutil.Process(process.pid).children(), "the process starts")
+        eventually(lambda: "started" in (tmp_path / "out").read_text(), "it is said")
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20) == 128 + signal.SIGHUP
+    assert not sleeper.is_running()
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with run(tmp_path / "out", sleeper="sleep 300") as process:
+            eventually(lambda: "started" in (tmp_path / "out").read_text(), "the process starts")
+            process.send_signal(signal.SIGHUP)
+            process.terminate()
+            assert process.wait(20) == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
 def test_a_data_folder_that_cannot_be_made_is_an_error_that_says_so() -> None:
     with pytest.raises(ServicesError, match="cannot be made"), procfile.only_one(Path("/proc/nowhere")):
         pass
