@@ -24,9 +24,10 @@ from app.web.labels import label_of
 from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key, search_cost
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
+from app.web.ops import filters
 from app.web.ops.callers import calling
 from app.web.ops.visits import acting, reading
-from app.web.pages import View, read_form, render
+from app.web.pages import View, read_form, render, templates
 from app.web.presenter import LAST_PAGE, PER_PAGE, SORTS, SearchForm, pack_view, results_view
 from app.web.problems import detail_of
 from tests.packs import BUILT_AT
@@ -192,6 +193,12 @@ def test_a_proxy_is_trusted_also_where_a_socket_for_both_families_maps_its_addre
 def test_a_time_that_no_time_zone_can_hold_is_shown_as_it_is() -> None:
     pack = replace(ROUTE, built_at="0001-01-01T00:00:00+10:00")
     assert pack_view(pack, {}).built == pack.built_at
+
+
+@pytest.mark.parametrize("value", ["yesterday", "0001-01-01T00:00:00+10:00", 1e300, float("nan"), -1e18])
+def test_a_time_that_is_none_makes_no_page_of_operations_fail(value: str | float) -> None:
+    assert templates.globals["macros"].when(value) == str(value)  # type: ignore[attr-defined]
+    assert filters.built(str(value)) == str(value)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -47,12 +47,18 @@ def visible(value: object) -> str:
     )
 
 
+def is_time(value: float | str | datetime) -> bool:
+    """Return whether a value is a time that can be shown: a stored object may be damaged."""
+    try:
+        moment(value)
+    except (ValueError, OverflowError, OSError):
+        return False
+    return True
+
+
 def built(value: str) -> str:
     """Return the time of a pack as `2026-11-25 10:00`, or a text that is no time as it is."""
-    try:
-        return f"{moment(value):%Y-%m-%d %H:%M}"
-    except ValueError:
-        return value
+    return f"{moment(value):%Y-%m-%d %H:%M}" if is_time(value) else value
 
 
 TEMPLATE_FILTERS = {

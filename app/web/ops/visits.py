@@ -23,12 +23,13 @@ from app.operations.operators import Operator, Origin, Role
 from app.operations.overview import Overview
 from app.web.middleware import OPS_PAGES, client_key
 from app.web.ops.access import Access
-from app.web.ops.filters import TEMPLATE_FILTERS
+from app.web.ops.filters import TEMPLATE_FILTERS, is_time
 from app.web.pages import templates
 from app.web.problems import detail_of
 from config.settings import Settings
 
 templates.filters.update(TEMPLATE_FILTERS)
+templates.tests["time"] = is_time
 templates.globals["macros"] = templates.get_template("ops/macros.html").module
 
 Body = TypeVar("Body", bound=BaseModel)
