@@ -328,6 +328,13 @@ def test_the_live_stream_ends_with_the_session(client: httpx.Client, monkeypatch
     assert client.get("/ops/live").status_code == 303
 
 
+def test_a_page_that_does_not_list_all_queues_says_so(operable: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = [QueueFigures(name=f"site.searcher.{number}", kind="other", ready=0) for number in range(201)]
+    monkeypatch.setattr("app.operations.overview.read_queues", lambda _: QueueReport(queues=queues))
+    with operated(operable) as client:
+        assert "200 of 201 are listed" in client.get("/ops/queues").text
+
+
 def test_a_timer_fires_now_for_those_who_may_act(operable: Settings, client: httpx.Client, redis: Redis) -> None:
     timers = Timers(redis)
     timers.start("site.example", timeout=600, callback=incremental_pack("site.example"))
