@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import BinaryIO
 
 import typer
 from argon2 import PasswordHasher
@@ -19,7 +20,15 @@ def password() -> None:
     if sys.stdin.isatty():
         given = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     else:
-        given = sys.stdin.readline().removesuffix("\n")
+        given = _line_of(sys.stdin.buffer)
     if len(given) < _LEAST:
         raise typer.BadParameter(f"expected {_LEAST} characters or more, and not {len(given)}")
     typer.echo(PasswordHasher().hash(given))
+
+
+def _line_of(file: BinaryIO) -> str:
+    """Return the first line without its end, which some systems write with a carriage return."""
+    try:
+        return file.readline().decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter("the password is not UTF-8") from error

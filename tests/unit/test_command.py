@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, RedisError
 from typer.testing import CliRunner
 
@@ -111,3 +112,14 @@ def test_an_export_that_fails_leaves_no_file_that_could_pass_for_one(tmp_path: P
     done = perennial("dead", "export", "--output", str(file), BROKER_URL="amqp://127.0.0.1:1//")
     assert (done.returncode, done.stderr) == (1, f"perennial: {file}: File exists\n")
     assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_the_password_of_a_line_is_hashed_without_the_end_of_the_line(end: bytes) -> None:
+    result = CliRunner().invoke(cli, ["password"], input=b"correct horse" + end)
+    assert PasswordHasher().verify(result.stdout.strip(), "correct horse")
+
+
+def test_a_password_that_is_not_utf_8_is_a_usage_error() -> None:
+    result = CliRunner().invoke(cli, ["password"], input=b"correct horse\xff\n")
+    assert (result.exit_code, "not UTF-8" in result.stderr) == (2, True)
