@@ -96,6 +96,7 @@ def form_of(client: httpx.Client, domain: str) -> dict[str, str]:
     form = page[page.index('class="stacked settings"') :].partition("</form>")[0]
     fields = dict(re.findall(r'<input (?:id="[^"]*" )?(?:type="hidden" )?name="(\w+)" value="([^"]*)"', form))
     fields |= dict(re.findall(r'<textarea [^>]*name="(\w+)"[^>]*>\n([^<]*)</textarea>', form))
+    fields |= dict(re.findall(r'<select [^>]*name="(\w+)"[^>]*>.*?value="([^"]*)" selected', form))
     fields |= dict.fromkeys(re.findall(r'type="checkbox" name="(\w+)" value="on" checked', form), "on")
     return {name: html.unescape(value) for name, value in fields.items() if name != "form_token"}
 
@@ -212,6 +213,9 @@ def test_invalid_fields_are_said_beside_them_and_the_input_is_kept_but_no_secret
     late = send(client, "/ops/sites/b.gov", **fields | {"name": "Second"})
     assert (late.status_code, "changed after this form was opened" in late.text) == (400, True)
     assert 'value="Second"' in late.text
+    # What another operator has set meanwhile is beside what differs from it, and is not lost unseen.
+    assert "It is now: First." in late.text.partition('id="d-name"')[2].partition("</p>")[0]
+    assert late.text.count("It is now: ") == 1
     for domain, reason in (("no host", "URL"), ("b.gov", "a site already"), ("", "expected the domain")):
         refused = send(client, "/ops/sites", domain=domain)
         assert (refused.status_code, reason in text_of(refused)) == (400, True)

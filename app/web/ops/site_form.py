@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from app.errors import InvalidSite
 from app.sites.search_fields import SiteBestBet
 from app.sites.site import Site
+from app.text.phrases import listed
 
 #: Fields that have acts of their own, or never change.
 _APART: Final = frozenset({"domain", "state", "blocked", "created"})
@@ -81,12 +82,8 @@ def text_of(value: Any) -> str:
 
 def values_of(texts: Mapping[str, str], former: Site) -> dict[str, Any]:
     """Return the values of the fields whose texts differ from those of the former site; raises InvalidSite."""
-    present = texts_of(former)
     values, faults = {}, {}
-    for name in FIELDS:
-        text = texts.get(name, "").replace("\r\n", "\n").strip()
-        if text == present[name].strip():
-            continue
+    for name, text in _differing(texts, former):
         try:
             values[name] = _value(name, text)
         except ValueError as error:
@@ -95,6 +92,30 @@ def values_of(texts: Mapping[str, str], former: Site) -> dict[str, Any]:
         listed = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
         raise InvalidSite(f"{former.domain}: {listed}", faults)
     return values
+
+
+def changed_meanwhile(texts: dict[str, str], present: Site) -> InvalidSite:
+    """Return the refusal of a form that was opened before another change; it says what each other field is now.
+
+    Fields near secrets get the texts that they have now: what was entered there is not shown again.
+    """
+    now = texts_of(present)
+    texts.update({name: now[name] for name in _NEAR_SECRETS})
+    faults = {
+        name: f"It is now: {now[name] or ('off' if _kind(name) == 'flag' else 'empty')}."
+        for name, _ in _differing(texts, present)
+    }
+    as_now = listed(sorted(_NEAR_SECRETS))
+    reason = f"was changed after this form was opened: compare, and send it again; {as_now} are shown as they are now"
+    return InvalidSite(f"{present.domain} {reason}", faults)
+
+
+def _differing(texts: Mapping[str, str], site: Site) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each field that differs from the site's."""
+    for name, own in texts_of(site).items():
+        text = texts.get(name, "").replace("\r\n", "\n").strip()
+        if text != own.strip():
+            yield name, text
 
 
 def _kind(name: str) -> str:

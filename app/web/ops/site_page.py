@@ -20,7 +20,7 @@ from app.sites.site import Site
 from app.web.middleware import OPS_PAGES
 from app.web.models import MAX_DOMAIN
 from app.web.ops.callers import ActBody, Calling, answer
-from app.web.ops.site_form import FIELDS, form_fields, texts_of, values_of
+from app.web.ops.site_form import FIELDS, changed_meanwhile, form_fields, texts_of, values_of
 from app.web.ops.subjects import Done, Subject
 from app.web.ops.visits import Acting, Reading, Visit
 
@@ -119,7 +119,7 @@ def change(visit: Acting, domain: str) -> Response:
 
     def fields_of(site: Site) -> Mapping[str, Any]:
         if edition(site) != visit.value("edition"):
-            raise InvalidSite(f"{site.domain} was changed after this form was opened: compare, and send it again")
+            raise changed_meanwhile(texts, site)
         return values_of(texts, site)
 
     try:
