@@ -35,6 +35,7 @@ from app.web.middleware import OPS_PAGES
 from app.web.ops.acts import as_json
 from app.web.ops.callers import ActBody, Calling, StrictBody, answer
 from app.web.ops.letter_forms import Redirection, ReplayFields, order_by, parse_ref
+from app.web.ops.site_page import site_path
 from app.web.ops.subjects import Done, Subject
 from app.web.ops.visits import Acting, Reading
 from config.settings import Settings
@@ -171,7 +172,7 @@ def _marks(attempts: list[Attempt]) -> list[AttemptMark]:
 def _subject(letter: DeadLetter, settings: Settings) -> tuple[str, str]:
     """Return what a letter is about: the address of a page and a name; both empty where it is unknown."""
     if domain := row_of(letter).domain:
-        return f"{OPS_PAGES}/sites/{domain}", domain
+        return site_path(domain), domain
     exchange, _, kind = letter.queue.rpartition(".")
     if exchange in settings.art_exchanges:
         with suppress(ApplicationError):
