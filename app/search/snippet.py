@@ -133,8 +133,12 @@ def _lines_with(body: str, name: str) -> Iterator[tuple[bool, re.Match[str]]]:
     A pattern of each name would take longer to compile than the text to search.
     """
     at = 0
-    while (at := body.find(name, at)) >= 0 and (end := END.search(body, after := at + len(name))):
-        if end[0] == SENTENCE:
+    end = END.search(body) if name else None
+    while end and (at := body.find(name, at)) >= 0:
+        after = at + len(name)
+        if end.start() < after:  # A line may have the name many times, and its end is searched once.
+            end = END.search(body, after)
+        elif end[0] == SENTENCE:
             at = end.end()
         elif end.start() - after > _MAX_SIGNATURE:
             at = end.start() - _MAX_SIGNATURE - len(name)

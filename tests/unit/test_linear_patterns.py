@@ -10,7 +10,10 @@ import pytest
 from app.crawl.read.encoding import _LATE_CHARSET
 from app.crawl.read.extract.contract import _ATTRIBUTE
 from app.crawl.traps import charges
+from app.search.matcher import Matcher
 from app.search.ranking import _TITLE_SEPARATOR
+from app.search.snippet import first_paragraph
+from app.text.lines import OTHER
 from app.text.titles import _SEPARATOR
 from app.web.languages import _RANGE
 
@@ -28,6 +31,9 @@ READERS: dict[str, Callable[[int], object]] = {
     "identifiers without digits": lambda size: charges(f"https://x.gov/{'-a' * size}/x"),
     "identifiers with a late digit": lambda size: charges(f"https://x.gov/{('-a' * 30 + '1g') * (size // 60)}/x"),
     "white space in a title": lambda size: (_SEPARATOR.split(" " * size), _TITLE_SEPARATOR.split(" " * size)),
+    "a heading of one letter that is in every word": lambda size: first_paragraph(
+        f"{'x' * (size // 8)}{OTHER}" * 100, "x", Matcher(())
+    ),
     "white space in a list of languages": lambda size: _RANGE.fullmatch(f"en{' ' * size}x"),
 }
 

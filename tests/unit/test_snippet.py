@@ -19,7 +19,7 @@ from app.search.contract import Filters, Hit, Subsection
 from app.search.matcher import Matcher
 from app.search.pack_searcher import PackSearcher
 from app.search.query import Phrase, fold, parse, words
-from app.search.snippet import WIDTH, Snippet, _Passage, best_snippet, matching_lines
+from app.search.snippet import WIDTH, Snippet, _Passage, best_snippet, first_paragraph, matching_lines
 from app.search.subsections import best_pdf_page
 from app.storage.layout import CONTENT_VERSION, Page, from_json, to_json
 from app.storage.page_parts import Block, body_of
@@ -109,6 +109,11 @@ def test_a_hit_that_opens_at_a_section_shows_its_first_sentences(tmp_path: Path)
     trees = page("/trees", "Trees", body_of(blocks), headings="Trees\nAmber trees\nPines", blocks=blocks)
     (hit,) = hits(tmp_path, [trees], "amber trees")
     assert (hit.link, hit.snippet.text) == ("https://site.example/trees#amber", "They are all very old.")
+
+
+def test_nothing_follows_a_heading_without_a_name() -> None:
+    body = f"Code: x{OTHER}It has a sentence with many plain words.{SENTENCE}"
+    assert first_paragraph(body, "", Matcher(())) is first_paragraph(body, "()", Matcher(())) is None
 
 
 def test_the_rarer_of_two_distant_words_is_shown() -> None:
