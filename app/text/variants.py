@@ -16,8 +16,11 @@ from Stemmer import Stemmer
 
 from app.text.languages import STOP_WORDS_BY_ALGORITHM
 
-#: Scripts whose words are not separated: kana, Han and Hangul.
-_UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af]+")
+#: Scripts whose words are not separated: kana, Han and Hangul. 々, 〆 and 〇 are written like Han characters.
+_UNSPACED: Final = re.compile(
+    "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff]+"
+)
 #: Pairs of characters that are grammar in Japanese. They begin with hiragana, of which endings consist, or end with a
 #: particle. After katakana any hiragana is one.
 _GRAMMAR: Final = re.compile("[\u3040-\u309f].|[\u30a0-\u30ff][\u3040-\u309f]|.[をのはへにとでもが]")

@@ -54,6 +54,16 @@ def test_a_question_finds_the_pages_that_have_most_of_its_words_whatever_their_g
         assert hit.snippet.text.startswith("この章では特に何も述べません。")
 
 
+@pytest.mark.parametrize("word", ["佐々木", "二〇二六年", "𠮷野家", "ﾃﾞｰﾀ", "ウタㇻ達"])
+def test_repetition_marks_zero_rare_characters_and_small_or_narrow_kana_are_parts_of_words(
+    tmp_path: Path, word: str
+) -> None:
+    pages = [page("/word", "", f"本日は{word}の話です。", lang="ja"), page("/other", "", "様々な人々の〇。", lang="ja")]
+    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
+        [hit] = searcher.search(parse(word)).hits
+        assert [text for text, is_marked in hit.snippet.pieces if is_marked] == [word]
+
+
 def test_a_quoted_and_an_excluded_word_are_found_within_longer_ones(tmp_path: Path) -> None:
     bodies = {"/city": "東京都庁の案内所は新宿にあります。", "/train": "東京からは新幹線で二時間です。"}
     pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
