@@ -291,7 +291,7 @@ class Refusal:
 
         So does a 200 with a web page: a gateway sent it, and not S3.
         """
-        is_page = "text/html" in self._response.headers.get("content-type", "") or _PAGE.match(self._text)
+        is_page = "text/html" in self._response.headers.get("content-type", "").lower() or _PAGE.match(self._text)
         return not self._response.ok or bool(self._code and "<Error>" in self._text) or bool(is_page)
 
     @property

@@ -43,7 +43,7 @@ class WebService(RemoteReader):
                 retry_after = response.retry_after(cap=MAX_RETRY_AFTER)
                 raise kind(f"GET {url}: {response.status}: {response.text[:200]!r}", retry_after)
             content_type = response.headers.get("content-type", "")
-            if "xml" not in content_type or not response.body:
+            if "xml" not in content_type.lower() or not response.body:
                 raise WebServiceError(f"GET {url}: expected XML, got {len(response.body)} bytes of {content_type!r}")
             if problem := _problem(response.body):
                 raise WebServiceError(f"GET {url}: expected complete XML, got {problem}: {response.text[:200]!r}")

@@ -271,6 +271,7 @@ FAULTS: list[tuple[Callable[[], Answer], type[ApplicationError], str]] = [
         ArchiveError,
         "307: redirected to http://127.0.0.1:1/other",
     ),
+    (lambda: reply("Log in", content_type="Text/HTML"), ArchiveError, "200: Log in"),
     (lambda: redirect("http://[", status=307), ArchiveError, r"307: redirected to http://\["),
 ]
 
@@ -384,6 +385,11 @@ def test_metadata_that_cannot_be_had_is_not_written_and_may_be_tried_again(
         run_index(both)
     assert (caught.value.permanent, caught.value.retry_after) == (False, retry_after)
     assert server.paths() == [f"/mbid-{A}/index.json"]
+
+
+def test_the_type_of_metadata_may_be_written_in_capitals(server: ArchiveServer, musicbrainz: MusicBrainz) -> None:
+    musicbrainz.faults.add(reply("<metadata/>", content_type="Application/XML"))
+    assert run_index(ends(server.path_url, musicbrainz.ws_url)) == "done"
 
 
 def test_an_archive_url_without_its_places_is_refused() -> None:
