@@ -101,7 +101,7 @@ def same_listing(stored: bytes, expected: bytes) -> bool:
     """
     try:
         return _normalised(read_json(stored)) == _normalised(read_json(expected))
-    except (ValueError, TypeError, AttributeError, KeyError):
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError):
         return False
 
 

@@ -104,7 +104,9 @@ def test_a_listing_that_says_something_else_is_stale_but_not_one_in_another_form
     old["images"][0]["types"].reverse()
     server.upload(BUCKET, "index.json", json.dumps(old, indent=1).encode())
     assert found(server, ONE) == []
-    for other in (listing(COVER_ART, Entity(A, ())), listing(COVER_ART, Entity(B, ONE.images)), b"not JSON", b"[]"):
+    endless = listing(COVER_ART, ONE).replace(b'"id": 1,', b'"id": 1e999,')
+    others = listing(COVER_ART, Entity(A, ())), listing(COVER_ART, Entity(B, ONE.images))
+    for other in (*others, endless, b"not JSON", b"[]"):
         server.upload(BUCKET, "index.json", other)
         assert found(server, ONE) == [("listing-stale", "index.json", Index(A))]
     assert server.paths()[-2:] == [f"/download/{BUCKET}/index.json", f"/serve/{BUCKET}/index.json"]
