@@ -13,7 +13,7 @@ Title: TypeAlias = tuple[str, str]
 #: Between the parts of a title: "os - Interfaces | The Site", "The Site: os".
 _SEPARATOR: Final = re.compile(r"(?<!\s)(?:\s+[|–—·:»-]|:)\s+")
 #: A last part in parentheses: "BidiMap (Collections 4.2 API)".
-_IN_PARENTHESES: Final = re.compile(r"\s+\(([^()]+)\)$")
+_IN_PARENTHESES: Final = re.compile(r"(?<!\s)\s+\(([^()]+)\)$")
 #: Numbers of sections and chapters, which people do not type.
 NUMBERING: Final = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 #: Titles below which these do not show reliably what they have in common.

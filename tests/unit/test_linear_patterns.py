@@ -14,7 +14,7 @@ from app.search.matcher import Matcher
 from app.search.ranking import _TITLE_SEPARATOR
 from app.search.snippet import first_paragraph
 from app.text.lines import OTHER
-from app.text.titles import _SEPARATOR
+from app.text.titles import _SEPARATOR, parts_of_title
 from app.web.languages import _RANGE
 
 pytestmark = pytest.mark.unit
@@ -34,6 +34,7 @@ READERS: dict[str, Callable[[int], object]] = {
     "a heading of one letter that is in every word": lambda size: first_paragraph(
         f"{'x' * (size // 8)}{OTHER}" * 100, "x", Matcher(())
     ),
+    "white space in the parts of a title": lambda size: parts_of_title(" " * size),
     "white space in a list of languages": lambda size: _RANGE.fullmatch(f"en{' ' * size}x"),
 }
 
