@@ -129,10 +129,11 @@ class Variants:
         # Snowball leaves nothing of some words, such as the Greek "εις".
         stems = unspaced or (stem or folded,)
         self._have_several = self._have_several or len(stems) > 1
-        forms = (*(parts_of(written) if folded != written else ()), *unspaced, stem)
-        others = [*_spelled_out(written), *(form for form in forms if form != folded)]
-        long_enough = " ".join([form for form in others if len(form) >= _SHORTEST])
-        return Word(written.lower(), long_enough, " ".join(stems), folded in self._stop_words)
+        # The parts of a word without spaces count, however short they are: `c` of `C言語`.
+        parts = (*_spelled_out(written), *unspaced)
+        others = (*(parts_of(written) if folded != written else ()), stem)
+        forms = (*parts, *(form for form in others if form != folded and len(form) >= _SHORTEST))
+        return Word(written.lower(), " ".join(forms), " ".join(stems), folded in self._stop_words)
 
 
 def forms_of_all(words: Iterable[Word], symbols: Iterable[str] = ()) -> str:

@@ -64,6 +64,14 @@ def test_repetition_marks_zero_rare_characters_and_small_or_narrow_kana_are_part
         assert [text for text, is_marked in hit.snippet.pieces if is_marked] == [word]
 
 
+@pytest.mark.parametrize("word", ["C言語", "Tシャツ", "第1章", "3月"])
+def test_a_letter_or_digit_within_a_word_is_a_part_of_it(tmp_path: Path, word: str) -> None:
+    pages = [page("/word", "", f"これは{word}の話です。", lang="ja"), page("/other", "", "別の話です。", lang="ja")]
+    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
+        found = searcher.search(parse(word))
+        assert [(hit.path, found.relaxed) for hit in found.hits] == [("/word", False)]
+
+
 def test_a_quoted_and_an_excluded_word_are_found_within_longer_ones(tmp_path: Path) -> None:
     bodies = {"/city": "東京都庁の案内所は新宿にあります。", "/train": "東京からは新幹線で二時間です。"}
     pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
