@@ -10,9 +10,9 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from app.errors import ObjectNotFound, StoreError
 from app.operations.operations import Operations
-from app.storage.damage import read_readable
-from app.storage.reading import EpochTime, parsing
+from app.storage.reading import EpochTime, decoded, parsing
 
 #: Keys of results begin with this; the exchange of the archive follows.
 PREFIX: Final = "art-audits/"
@@ -65,10 +65,19 @@ def keep_audit(ops: Operations, audit: ArtAudit) -> None:
     ops.store.put(f"{PREFIX}{audit.archive}.json", json.dumps(asdict(audit)).encode())
 
 
-def read_audits(ops: Operations, archives: Sequence[str]) -> dict[str, ArtAudit]:
-    """Return the last audit of each archive that has one, without damaged ones; raises StoreError."""
-    keys = {f"{PREFIX}{archive}.json": archive for archive in archives}
-    return {keys[key]: audit for key, audit in read_readable(ops.store, keys, _parsed)}
+def read_audits(ops: Operations, archives: Sequence[str]) -> tuple[dict[str, ArtAudit], str]:
+    """Return the last audit of each archive that has one, and why others are unknown, or an empty text."""
+    audits: dict[str, ArtAudit] = {}
+    troubles: list[str] = []
+    for archive in archives:
+        key = f"{PREFIX}{archive}.json"
+        try:
+            audits[archive] = decoded(key, ops.store.get(key), _parsed)
+        except ObjectNotFound:
+            continue
+        except StoreError as error:
+            troubles.append(str(error))
+    return audits, "; ".join(dict.fromkeys(troubles))
 
 
 def _parsed(key: str, data: bytes) -> ArtAudit:

@@ -339,7 +339,9 @@ def kept_audits(caa: Command) -> dict[str, ArtAudit]:
         for name, value in caa.art.environment.items():
             patch.setenv(name, value)
         ops = Operations(Settings(), command_operator())
-    return read_audits(ops, ["cover-art-archive", "event-art-archive"])
+    audits, trouble = read_audits(ops, ["cover-art-archive", "event-art-archive"])
+    assert not trouble
+    return audits
 
 
 def test_how_the_last_audit_of_all_ended_is_kept_also_where_it_was_stopped(caa: Command) -> None:

@@ -174,7 +174,9 @@ def test_a_damaged_act_audit_or_note_is_left_out_of_what_operators_read(process:
     for archive in ("art", "other"):
         keep_audit(ops, ArtAudit(archive=archive, command="", operator="", fixes=False))
     process.store.put("art-audits/art.json", b"?")
-    assert list(read_audits(ops, ["art", "other"])) == ["other"]
+    audits, trouble = read_audits(ops, ["art", "other"])
+    assert list(audits) == ["other"]
+    assert trouble.startswith("art-audits/art.json: not an audit of cover art")
     process.store.put(f"{NOTES_PREFIX}letter.json", b"?")
     assert notes_of(ops, "letter") == []
     assert add_note(ops, "letter", "seen") == notes_of(ops, "letter")

@@ -169,7 +169,12 @@ def test_the_state_of_the_events_and_the_last_audit_are_shown_by_page_and_api(
     assert found["audits"] == [asdict(audit)]
     assert found["events"]["entities"][0]["failed"] == {"ArchiveRefused": 1}
     store_of(operable).put("art-audits/cover-art-archive.json", b"{")
-    assert "The audits are unknown" in client.get("/ops/art").text
+    page = client.get("/ops/art").text
+    assert "The audits are unknown" in page
+    # One that is damaged hides no other one, and is no archive without an audit.
+    assert page.count("No audit of all items has been kept.") == 0
+    found = client.get("/api/v1/ops/art", headers=api_headers()).json()
+    assert (found["audits"], "not an audit of cover art" in found["audit_trouble"]) == ([], True)
 
 
 def test_a_database_that_is_away_is_said_on_the_page(settings: Settings, connection: Connection) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from fastapi import Response
@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field
 
 from app.coverart.event_state import EventQueueState
 from app.coverart.event_table import EventRow
-from app.errors import StoreError
 from app.operations import art
 from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.overview import PATIENCE
@@ -45,13 +44,17 @@ class ReindexBody(ActBody):
 
 
 class ArtAnswer(BaseModel):
-    """Cover art: the archives, the event queue and the last audits. `trouble` is why the events are unknown."""
+    """Cover art: the archives, the event queue and the last audits.
+
+    `trouble` is why the events are unknown, and `audit_trouble` why audits are.
+    """
 
     archives: Sequence[str]
     events: EventQueueState | None
     failed: Sequence[EventRow]
     trouble: str
     audits: Sequence[ArtAudit]
+    audit_trouble: str
 
 
 @subject.pages.get("/art", response_class=HTMLResponse)
@@ -64,12 +67,7 @@ def show(visit: Reading) -> HTMLResponse:
     queues = overview.queues.read(until)
     found = queues.value.queues if queues.value else ()
     by_archive = {name: [queue for queue in found if queue.name.startswith(f"{name}.")] for name in exchanges}
-    audits: Mapping[str, ArtAudit] = {}
-    audit_trouble = ""
-    try:
-        audits = read_audits(visit.ops, exchanges)
-    except StoreError as error:
-        audit_trouble = str(error)
+    audits, audit_trouble = read_audits(visit.ops, exchanges)
     return visit.page(
         "art.html",
         audits=audits,
@@ -87,9 +85,9 @@ def show_art(ops: Calling) -> Response:
     """Report the event queue of cover art, its events that failed last, and the last audit of each archive."""
     archives = ops.settings.art_exchanges
     events = (art.read_events(ops) if archives else None) or art.EventReport()
-    audits = list(read_audits(ops, archives).values())
+    audits, audit_trouble = read_audits(ops, archives)
     shown = {"events": events.state, "failed": events.failed, "trouble": events.trouble}
-    return answer({"archives": archives, "audits": audits, **shown})
+    return answer({"archives": archives, "audits": list(audits.values()), "audit_trouble": audit_trouble, **shown})
 
 
 @subject.act("/art/requeue", response_model=DoneAnswer, operation_id="requeue_events")
