@@ -106,6 +106,7 @@ def test_a_waiting_message_is_shown_with_its_reason_and_a_look_changes_nothing(
     assert "No message of this look matches" in client.get("/ops/waiting", params={"queue": QUEUE, "task": "x"}).text
     assert broker.depth(QUEUE) == 3
     assert [each.delivery_info["redelivered"] for each in broker.peek(QUEUE)] == [True] * 3
+    eventually(lambda: broker.depth(QUEUE) == 3, "the broker has them back")
     bodies = [each.delivery.body for each in peek(operable.broker, QUEUE)]
     assert [b"/0" in bodies[0], b"/1" in bodies[1], b"/2" in bodies[2]] == [True] * 3
 

@@ -75,14 +75,15 @@ def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_is_closed_ends_all_processes_unless_nohup_keeps_them(tmp_path: Path) -> None:
-    with run(tmp_path / "out", sleeper="sleep 300") as process:
-        [sleeper] = eventually(lambda: psutil.Process(process.pid).children(), "the process starts")
-        eventually(lambda: "started" in (tmp_path / "out").read_text(), "it is said")
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(20) == 128 + signal.SIGHUP
-    assert not sleeper.is_running()
-    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # The tests may run below nohup themselves.
     try:
+        with run(tmp_path / "out", sleeper="sleep 300") as process:
+            [sleeper] = eventually(lambda: psutil.Process(process.pid).children(), "the process starts")
+            eventually(lambda: "started" in (tmp_path / "out").read_text(), "it is said")
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(20) == 128 + signal.SIGHUP
+        assert not sleeper.is_running()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with run(tmp_path / "out", sleeper="sleep 300") as process:
             eventually(lambda: "started" in (tmp_path / "out").read_text(), "the process starts")
             process.send_signal(signal.SIGHUP)
