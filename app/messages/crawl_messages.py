@@ -78,10 +78,10 @@ def complete_dead_message(
     Raises InvalidMessage and InvalidUrl, Postpone while Redis does not answer, and the errors of the event's database.
     """
     if kind := _KINDS.get(task):
-        for each in pages_of(message):
-            page = as_found(parsed_target(each), each)
-            if page.crawl_id:
-                with _quick_frontier(settings) as frontier:
+        with _quick_frontier(settings) as frontier:
+            for each in pages_of(message):
+                page = as_found(parsed_target(each), each)
+                if page.crawl_id:
                     complete_dead(frontier, page, kind)
     elif task == ROUTE_BY_TYPE["end_crawl"].task:
         with _quick_frontier(settings) as frontier:
