@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 
 from app.errors import ObjectNotFound, StoreError
 from app.operations.operations import Operations
-from app.storage.reading import EpochTime, decoded, parsing
+from app.operations.stored_times import EpochTime
+from app.storage.reading import decoded, parsing
 
 #: Keys of results begin with this; the exchange of the archive follows.
 PREFIX: Final = "art-audits/"

@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 
 from app.errors import StoreError
 from app.operations.operators import Operator
-from app.storage.reading import IsoTime, parsing
+from app.operations.stored_times import IsoTime
+from app.storage.reading import parsing
 from app.storage.store import ObjectStore
 from app.text.phrases import cut
 

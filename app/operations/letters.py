@@ -21,8 +21,9 @@ from app.broker.policies.base import Address
 from app.errors import ResourceNotFound
 from app.messages.dead_sets import dead_directory, new_export
 from app.operations.operations import Operations
+from app.operations.stored_times import IsoTime
 from app.storage.damage import read_one, readable
-from app.storage.reading import IsoTime, parsing
+from app.storage.reading import parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
 from app.topology.declare import all_queues

@@ -24,8 +24,9 @@ from app.errors import ObjectNotFound, ResourceNotFound, StoreError
 from app.messages.dead_sets import dead_directory, new_export
 from app.operations.letters import IdsBySet, LetterOrder, carry_out, summary
 from app.operations.operations import Operations
+from app.operations.stored_times import EpochTime
 from app.storage.damage import read_readable
-from app.storage.reading import EpochTime, parsing
+from app.storage.reading import parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
 

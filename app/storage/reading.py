@@ -6,30 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
 from itertools import islice
-from typing import Annotated, Any, Final, TypeVar
-
-from pydantic import AfterValidator, Field
+from typing import Any, TypeVar
 
 from app.errors import ObjectDamaged, ObjectNotFound
 from app.storage.store import ObjectStore, StoredObject
 
 A = TypeVar("A")
 T = TypeVar("T")
-#: The end of the year 9999, in seconds since the epoch: no later time can be shown.
-_LAST_TIME: Final = 253_402_300_799
-
-
-def _checked_iso(text: str) -> str:
-    datetime.fromisoformat(text).astimezone()
-    return text
-
-
-#: Times in stored objects, which pydantic checks: in seconds since the epoch, and as ISO 8601.
-EpochTime = Annotated[float, Field(ge=0, le=_LAST_TIME)]
-IsoTime = Annotated[str, AfterValidator(_checked_iso)]
-
 #: Makes a value of an object's key and bytes; raises ObjectDamaged.
 Decoder = Callable[[str, bytes], T]
 

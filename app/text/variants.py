@@ -133,7 +133,14 @@ class Variants:
         parts = (*_spelled_out(written), *unspaced)
         others = (*(parts_of(written) if folded != written else ()), stem)
         forms = (*parts, *(form for form in others if form != folded and len(form) >= _SHORTEST))
-        return Word(written.lower(), " ".join(forms), " ".join(stems), folded in self._stop_words)
+        lower = _one_of(written.lower(), written)
+        joined = _one_of(" ".join(stems), lower)
+        return Word(lower, _one_of(" ".join(forms), joined), joined, folded in self._stop_words)
+
+
+def _one_of(text: str, other: str) -> str:
+    """Return an equal one that is there already: most words have one form, and most forms are equal to a word."""
+    return other if text == other else text
 
 
 def forms_of_all(words: Iterable[Word], symbols: Iterable[str] = ()) -> str:
