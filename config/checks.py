@@ -261,6 +261,16 @@ def parsed_secrets(text: str) -> dict[str, str]:
     return found
 
 
+def passwords(value: SecretStr) -> SecretStr:
+    """Check a list `account=password`, separated by commas, which passwords therefore do not contain."""
+    entries = value.get_secret_value().split(",") if value.get_secret_value() else []
+    for number, entry in enumerate(entries, 1):
+        name, _, password = entry.strip().partition("=")
+        if not name or not password:  # Without its text, which may be the rest of a password.
+            raise ValueError(f"entry {number}: expected account=password")
+    return value
+
+
 def exchange(name: str) -> str:
     """Check the name of an exchange whose queues have longer names."""
     if not name.isprintable() or len(name.encode(errors="replace")) > _MAX_EXCHANGE:

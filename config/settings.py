@@ -101,7 +101,7 @@ class Settings(BaseSettings):
         True,
         description="Whether processes declare exchanges and queues. `false` for accounts that may not.",
     )
-    account_passwords: SecretStr = Field(
+    account_passwords: Annotated[SecretStr, AfterValidator(checks.passwords)] = Field(
         SecretStr(""),
         description="For `perennial services accounts`: `worker=secret,web=secret`. Others are random.",
     )

@@ -40,6 +40,9 @@ def make_accounts(settings: Settings, directory: Path, *, prefix: str = "perenni
     # Of a cluster each node makes accounts for all.
     broker, api = (urlsplit(url.partition(";")[0]) for url in (settings.broker, settings.broker_api))
     given = settings.passwords_of_accounts
+    if unknown := given.keys() - {account.name for account in accounts(settings)}:
+        names = ", ".join(account.name for account in accounts(settings))
+        raise ServicesError(f"ACCOUNT_PASSWORDS: {', '.join(sorted(unknown))}: expected {names}")
     files = []
     for account in accounts(settings):
         file = directory / f"{account.name}.env"

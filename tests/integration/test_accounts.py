@@ -25,6 +25,7 @@ from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler
+from app.errors import ServicesError
 from app.messages.dead_sets import dead_directory, dead_sets
 from app.messages.envelopes import event_message, site_message
 from app.operations.audit import AuditLog
@@ -187,6 +188,9 @@ def test_passwords_are_kept_from_run_to_run_and_only_their_owner_can_read_them(
     changed = {file.name for file in folder.iterdir() if file.read_text() != before[file.name]}
     assert changed == {"web.env", "beat.env"}
     assert f"amqp://{prefix}-web:p%2Fw@" in (folder / "web.env").read_text()
+    unknown = given.model_copy(update={"account_passwords": type(settings.account_passwords)("wep=p/w")})
+    with pytest.raises(ServicesError, match=r"^ACCOUNT_PASSWORDS: wep: expected worker, "):
+        make_accounts(unknown, folder, prefix=prefix)
 
 
 def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
