@@ -29,7 +29,7 @@ User=perennial
 StateDirectory=perennial
 StateDirectoryMode=0700
 WorkingDirectory=%S/perennial
-Environment=PERENNIAL_DATA_DIR=%S/perennial PYTHONUNBUFFERED=1 PATH={programs}:/usr/bin:/bin
+Environment=PERENNIAL_DATA_DIR=%S/perennial PYTHONUNBUFFERED=1 "PATH={programs}:/usr/bin:/bin"
 EnvironmentFile=/etc/perennial/perennial.env
 EnvironmentFile=-/etc/perennial/{name}.env
 ExecStart={command}
@@ -75,7 +75,8 @@ WantedBy=multi-user.target
 
 def units(settings: Settings) -> dict[str, str]:
     """Return the texts of the units by file name. A searcher is an instance of a template, `REPLICAS` by default."""
-    programs = Path(sys.executable).parent
+    # `%` begins a specifier of systemd. It refuses paths with quotes or backslashes.
+    programs = str(Path(sys.executable).parent).replace("%", "%%")
     texts, wanted = {}, []
     for name, command in procfile().items():
         if name in left_out(settings):
@@ -88,8 +89,7 @@ def units(settings: Settings) -> dict[str, str]:
             name=name,
             target=TARGET,
             programs=programs,
-            # `%` begins a specifier of systemd.
-            command=f"{programs / program} {options}".replace("%", "%%"),
+            command=f'"{programs}/{program}" {options.replace("%", "%%")}',
         )
     return {TARGET: _TARGET.format(wanted=" ".join(wanted)), **texts}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,18 @@ from tests.support.programs import program
 
 pytestmark = pytest.mark.unit
 
+PROGRAMS = "my 100 % programs"
+
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Write the units into a folder."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the units of programs in a folder with an unusual name into a folder."""
+    (tmp_path / PROGRAMS).mkdir()
+    for command in procfile().values():
+        link = tmp_path / PROGRAMS / command.partition(" ")[0]
+        if not link.exists():
+            link.symlink_to(Path(sys.executable).parent / link.name)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / PROGRAMS / "python"))
     done = CliRunner().invoke(cli, ["systemd", "--directory", str(tmp_path / "units")])
     assert done.exit_code == 0, done.output
     assert set(done.output.split()) == {str(file) for file in (tmp_path / "units").iterdir()}
@@ -30,10 +40,10 @@ def test_each_process_that_the_settings_need_has_a_unit_with_its_command(folder:
     commands = {}
     for file in folder.glob("*.service"):
         [line] = re.findall("^ExecStart=(.*)$", file.read_text(), re.MULTILINE)
-        program, _, options = line.replace("%%", "%").partition(" ")
-        assert Path(program).is_file()
-        commands[file.stem.removeprefix("perennial-").removesuffix("@")] = f"{Path(program).name} {options}"
-    needed = {name: command for name, command in procfile().items() if name not in left_out(Settings())}
+        path, *options = shlex.split(line.replace("%%", "%"))
+        assert Path(path).is_file()
+        commands[file.stem.removeprefix("perennial-").removesuffix("@")] = [Path(path).name, *options]
+    needed = {name: shlex.split(command) for name, command in procfile().items() if name not in left_out(Settings())}
     assert commands == needed
 
 
