@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 from app.broker.dead_letters import DeadLetter
+from app.broker.dead_letters.causes import epoch_seconds
 from app.broker.headers import deaths, whole_number
 from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import MAX, TIMEOUT, DelayQueues
@@ -70,7 +69,7 @@ def broker_deaths(letter: DeadLetter) -> list[BrokerDeath]:
             reason=str(entry.get("reason", "")),
             count=whole_number(entry, "count", default=1),
             exchange=str(entry.get("exchange", "")),
-            at=_epoch(entry),
+            at=epoch_seconds(entry.get("time")),
         )
         for entry in deaths(letter.delivery)[:MAX_SHOWN]
     ]
@@ -88,13 +87,3 @@ def _wait_after(policy: Policy, letter: DeadLetter, run: int) -> float:
         case FixedTtl():
             return policy.ttl_ms / 1_000
     return 0.0
-
-
-def _epoch(entry: Mapping[str, Any]) -> float | None:
-    time = entry.get("time")
-    if not isinstance(time, datetime):
-        return None
-    try:
-        return time.replace(tzinfo=time.tzinfo or UTC).timestamp()
-    except (OverflowError, ValueError):
-        return None

@@ -119,8 +119,8 @@ def _from_headers(delivery: Delivery) -> Death:
             ),
             error_message=_text(headers.get(MESSAGE)),
             traceback=_text(headers.get(TRACEBACK), MAX_TRACEBACK),
-            first_failed_at=_epoch_seconds(headers.get(FIRST_FAILED)),
-            failed_at=_epoch_seconds(headers.get(FAILED)),
+            first_failed_at=epoch_seconds(headers.get(FIRST_FAILED)),
+            failed_at=epoch_seconds(headers.get(FAILED)),
         )
     if "retry_info" in headers:
         return _from_sneakers(delivery)
@@ -147,7 +147,7 @@ def _from_iterations(delivery: Delivery) -> Death:
         task=_text(headers.get("task")),
         attempts=whole_number(headers, ITERATION, default=0) + 1,
     )
-    first = _epoch_seconds(headers.get(FIRST_FAILED))
+    first = epoch_seconds(headers.get(FIRST_FAILED))
     return Death(cause=cause, error_message=_text(headers.get(LAST_ERROR)), first_failed_at=first)
 
 
@@ -165,7 +165,7 @@ def _from_sneakers(delivery: Delivery) -> Death:
     latest = parsed[0] if isinstance(parsed, list) and parsed else parsed
     info: Mapping[str, Any] = latest if isinstance(latest, Mapping) else {}
     try:
-        failed_at = _epoch_seconds(datetime.fromisoformat(info["failed_at"]))
+        failed_at = epoch_seconds(datetime.fromisoformat(info["failed_at"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         failed_at = None
     backtrace = info.get("backtrace")
@@ -179,16 +179,16 @@ def _from_sneakers(delivery: Delivery) -> Death:
         ),
         error_message=_text(info.get("error_message")),
         traceback="\n".join(_text(line) for line in backtrace) if isinstance(backtrace, list) else "",
-        first_failed_at=_epoch_seconds(death.get("time")),
+        first_failed_at=epoch_seconds(death.get("time")),
         failed_at=failed_at,
     )
 
 
 def _from_broker(delivery: Delivery) -> Death:
     death, task = _latest_death(delivery), _text(delivery.headers.get("task"))
-    reason, died_at = _text(death.get("reason")).replace("_", "-"), _epoch_seconds(death.get("time"))
+    reason, died_at = _text(death.get("reason")).replace("_", "-"), epoch_seconds(death.get("time"))
     if not reason:
-        failed_at = _epoch_seconds(delivery.properties.get("timestamp"))
+        failed_at = epoch_seconds(delivery.properties.get("timestamp"))
         if delivery.exchange in ("", delivery.queue):
             return Death(cause=Cause(reason=BY_HAND, task=task), failed_at=failed_at)
         text = f"no queue was bound for key {delivery.routing_key!r} of exchange {delivery.exchange!r}"
@@ -197,7 +197,7 @@ def _from_broker(delivery: Delivery) -> Death:
     return Death(
         cause=Cause(reason=reason, queue=_text(death.get("queue")), task=task, attempts=attempts),
         error_message=_text(delivery.headers.get(LAST_ERROR)),
-        first_failed_at=_epoch_seconds(delivery.headers.get(FIRST_FAILED)) or died_at,
+        first_failed_at=epoch_seconds(delivery.headers.get(FIRST_FAILED)) or died_at,
         failed_at=died_at,
     )
 
@@ -215,7 +215,7 @@ def _text(value: Any, limit: int = MAX_MESSAGE) -> str:
     return text[-limit:] if limit == MAX_TRACEBACK else text[:limit]
 
 
-def _epoch_seconds(value: Any) -> float | None:
+def epoch_seconds(value: Any) -> float | None:
     """Return a header's time in seconds since the epoch. A datetime without a zone, as RabbitMQ writes, is UTC."""
     if isinstance(value, datetime):
         value = value.replace(tzinfo=value.tzinfo or UTC).timestamp()
