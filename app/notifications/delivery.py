@@ -106,7 +106,8 @@ class EventDelivery:
     def _handle(self, delivery: Delivery, failed: ApplicationError | None) -> ApplicationError | None:
         """Send an event, or dead-letter it. Return the error of a receiver that failed before or now.
 
-        After a failure, only events that are too old to wait any longer are handled; raises Postpone for others.
+        After a failure, only events that are too old to wait any longer, or of a time far ahead, are handled; raises
+        Postpone for others.
         """
         try:
             event = QueuedEvent.of(delivery)
@@ -116,7 +117,7 @@ class EventDelivery:
         error = failed or self._attempt(event)
         if error is None:
             return None
-        if not error.permanent and time.time() < event.at + EVENT_EXPIRES:
+        if not error.permanent and abs(time.time() - event.at) < EVENT_EXPIRES:
             self._pause(error)
         self._dead_letter(delivery, error)
         return None if error.permanent else error
