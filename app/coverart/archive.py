@@ -53,7 +53,7 @@ _NOT_FOUND = frozenset({"NoSuchKey", "NoSuchBucket"})
 _WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"})
 
 #: Returns the context in which a request about an item's bucket runs.
-Watch = Callable[[str], AbstractContextManager[None]]
+Reporting = Callable[[str], AbstractContextManager[None]]
 
 
 def api_client(settings: Settings, *, follow_redirects: bool = False, auth: AuthBase | None = None) -> ApiClient:
@@ -73,20 +73,20 @@ class Archive:
     """Puts, copies and deletes objects. It has no state: threads and forks may share it.
 
     `template` is a URL with `{bucket}` in its host or path, and `{file}`. `secrets` never appear in an error's text.
-    Every request runs in the context that `watch` returns for its bucket.
+    Every request runs in the context that `reporting` returns for its bucket.
     """
 
     template: str
     http: ApiClient
     secrets: tuple[SecretStr, ...]
-    watch: Watch
+    reporting: Reporting
 
     @classmethod
-    def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
+    def of(cls, settings: Settings, *, reporting: Reporting = lambda _: nullcontext()) -> Self:
         """Return the archive of the settings."""
         keys = settings.archive_keys
         secrets = tuple(map(SecretStr, keys.get_secret_value().split(":")))
-        return cls(settings.archive_url, api_client(settings, auth=LowAuth(keys)), secrets, watch)
+        return cls(settings.archive_url, api_client(settings, auth=LowAuth(keys)), secrets, reporting)
 
     def put(
         self, project: Project, bucket: str, file: str, body: bytes, *, content_type: str, keep_old: bool = False
@@ -122,7 +122,7 @@ class Archive:
     def _request(self, method: str, bucket: str, file: str, headers: Mapping[str, str], *, body: bytes = b"") -> bool:
         """Return whether the archive did it; False for a missing object that is not written. Raises its refusal."""
         first = url = self.url(bucket, file)
-        with self.watch(bucket):
+        with self.reporting(bucket):
             for _ in range(_MAX_REDIRECTS):
                 response = _send(self.http, method, url, headers=headers, body=body)
                 target = self.redirect_target(url, response.headers.get("location", ""))
@@ -194,26 +194,26 @@ class ArchiveItem:
 class RemoteReader:
     """Reads from a service at `url`, which has no slash at its end.
 
-    Every read about an item runs in the context that `watch` returns for its bucket.
+    Every read about an item runs in the context that `reporting` returns for its bucket.
     """
 
     url: str
     http: ApiClient
-    watch: Watch
+    reporting: Reporting
 
 
 class PublicArchive(RemoteReader):
     """Reads the public part of the archive."""
 
     @classmethod
-    def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
+    def of(cls, settings: Settings, *, reporting: Reporting = lambda _: nullcontext()) -> Self:
         """Return the public archive of the settings. It redirects reads to the file's server."""
-        return cls(settings.archive_public_url.rstrip("/"), api_client(settings, follow_redirects=True), watch)
+        return cls(settings.archive_public_url.rstrip("/"), api_client(settings, follow_redirects=True), reporting)
 
     def item(self, bucket: str) -> ArchiveItem | None:
         """Return an item, or None if it does not exist; raises ArchiveUnavailable or ArchiveError."""
         url = f"{self.url}/metadata/{bucket}"
-        with self.watch(bucket):
+        with self.reporting(bucket):
             response = _send(self.http, "GET", url)
             if not response.ok:
                 raise Refusal(response).error(f"GET {url}")

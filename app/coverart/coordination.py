@@ -22,7 +22,7 @@ from app.redis_state.client import PREFIX
 from app.redis_state.lease import lease
 
 #: The header of a message that has waited out its coalescing window: its number among arrivals and beginnings of runs.
-ARRIVED = "perennial-settled"
+ARRIVED = "perennial-arrived"
 
 #: Milliseconds beyond the window for which Redis has the beginning of a run. An equal message that comes back later
 #: from its delay queue runs once more.
@@ -51,9 +51,9 @@ end
 return is_covered
 """
 
-#: Notes that a job is about to read what it writes, for itself and for the equal ones that are given. Returns whether
-#: it needs no run.
-Begin = Callable[..., bool]
+#: Notes that a job is about to read what it writes, for itself and for the equal ones that are given. Returns false
+#: where another job has read it since the message arrived: then the job needs no run.
+Claim = Callable[..., bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +77,13 @@ class MessageOrder:
     window: float
     patience: float
 
-    def admit(self, message_id: str, headers: Mapping[str, Any]) -> Begin:
+    def admit(self, message_id: str, headers: Mapping[str, Any]) -> Claim:
         """Return the function that notes that the job of a message begins; raises Postpone for a new message.
 
         A retry has not arrived in a window, and runs: hours have passed.
         """
         if not self.window or RETRIES in headers:
-            return never_covered
+            return always_claimed
         arrived = whole_number(headers, ARRIVED, default=0)
         if not arrived:
             number = {ARRIVED: self.redis.incr(self._sequence)}
@@ -91,12 +91,12 @@ class MessageOrder:
                 self.window, "the coalescing window is open", code="coalescing", exactly=True, headers=number
             )
 
-        def begin(*jobs: Job) -> bool:
+        def claim(*jobs: Job) -> bool:
             held_ms = round(self.window * 1_000) + _HELD_MS
             keys = [self._sequence, *map(self._key, jobs)]
-            return bool(self.redis.eval(_BEGIN, len(keys), *keys, message_id, arrived, held_ms))
+            return not self.redis.eval(_BEGIN, len(keys), *keys, message_id, arrived, held_ms)
 
-        return begin
+        return claim
 
     def require_moved(self, entity: Entity, merges: Iterable[Merge], *, or_copied: bool = False) -> None:
         """Raise Postpone while an image of `entity` is in the item of one of its `merges`.
@@ -127,9 +127,9 @@ class MessageOrder:
         return f"{PREFIX}art:begun:{self.project.prefix}:{kind_of(job)}:{digest}"
 
 
-def never_covered(*_: Job) -> bool:
+def always_claimed(*_: Job) -> bool:
     """Return that a job needs its run, whatever others did."""
-    return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from app.broker.policies.delays import rounded_up
 from app.counters import ART_JOBS
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.coordination import Begin, ItemLocks, MessageOrder, never_covered
+from app.coverart.coordination import Claim, ItemLocks, MessageOrder, always_claimed
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
-from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_watch, watch
+from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_report, reporting_to
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ImageInUse, RemoteError, WebServiceBehind
@@ -57,6 +57,11 @@ class Indexer:
     #: had to be first has run. A move keeps its source then, which another event deletes, maybe hours later.
     parents: Sequence[int] | None = None
 
+    @property
+    def is_of_event(self) -> bool:
+        """Whether the event queue orders the jobs, and not their messages."""
+        return self.parents is not None
+
     @classmethod
     def of(cls, exchange: str, settings: Settings, redis: Redis) -> Self:
         """Return the indexer of an exchange; raises InvalidJob for one that is not served."""
@@ -64,18 +69,18 @@ class Indexer:
 
         def from_database(read: Callable[[Connection, Project, Any], Any], key: object) -> Any:
             with (
-                watch(services.database, str(key)),
+                reporting_to(services.database, str(key)),
                 musicbrainz.kept_connection(settings.musicbrainz_url.get_secret_value()) as connection,
             ):
                 return read(connection, project, key)
 
-        public = PublicArchive.of(settings, watch=partial(admit_and_watch, services.public))
+        public = PublicArchive.of(settings, reporting=partial(admit_and_report, services.public))
         patience = settings.art_retry_ms / 1_000 * (settings.art_retry_max + 1) + _MARGIN
         return cls(
             project=project,
-            archive=Archive.of(settings_of(project, settings), watch=partial(watch, services.archive)),
+            archive=Archive.of(settings_of(project, settings), reporting=partial(reporting_to, services.archive)),
             public=public,
-            web_service=WebService.of(settings, watch=partial(watch, services.web_service)),
+            web_service=WebService.of(settings, reporting=partial(reporting_to, services.web_service)),
             read_entity=partial(from_database, musicbrainz.entity),
             read_home=lambda image: from_database(musicbrainz.homes, [image]).get(image),
             locks=ItemLocks(redis, project),
@@ -93,7 +98,7 @@ class Indexer:
         """
         try:
             # The table of events has merged equal ones.
-            self.run(job, self.order.admit(message_id, headers) if self.parents is None else never_covered)
+            self.run(job, always_claimed if self.is_of_event else self.order.admit(message_id, headers))
         except RemoteError as error:
             free_runs = whole_number(headers, FREE_RUNS, default=0)
             if error.free_after is None or free_runs >= (FIRST_FREE_RUNS if error.may_be_own else MAX_FREE_RUNS):
@@ -109,34 +114,34 @@ class Indexer:
                 raise
             raise without_redis(error) from error
 
-    def run(self, job: Job, begin: Begin = never_covered) -> Outcome:
-        """Run a job, unless `begin` returns before its reads that an equal job has read for it.
+    def run(self, job: Job, claim: Claim = always_claimed) -> Outcome:
+        """Run a job. It is skipped where `claim`, called before its reads, returns false.
 
         Raises Postpone where another job works on the item or a circuit breaker is open, and the errors of archive, web
         service and database.
         """
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
-        breakers = self.services.needed_by(kind_of(job), in_turn=self.parents is not None)
+        breakers = self.services.needed_by(kind_of(job), of_event=self.is_of_event)
         try:
             with admit_to_all(breakers, *gids, *map(self.project.bucket, gids)):
                 match job:
                     case Index():
-                        outcome = self._index(job, begin)
+                        outcome = self._index(job, claim)
                     case Move():
-                        outcome = self._move(job, begin)
+                        outcome = self._move(job, claim)
                     case Delete():
-                        outcome = self._delete(job, begin)
+                        outcome = self._delete(job, claim)
         except Exception as error:
             ART_JOBS.add(kind_of(job), error.reason if isinstance(error, ApplicationError) else "exception")
             raise
         ART_JOBS.add(kind_of(job), outcome)
         return outcome
 
-    def _index(self, job: Index, begin: Begin) -> Outcome:
+    def _index(self, job: Index, claim: Claim) -> Outcome:
         with self.locks.hold(job.gid) as held:
             # A merged gid leads to another one. That is locked, too, and read under both locks.
             while True:
-                if begin(*map(Index, held.gids)):
+                if not claim(*map(Index, held.gids)):
                     return "skipped"
                 entity = self.read_entity(job.gid)
                 if entity is None:
@@ -145,7 +150,7 @@ class Indexer:
                 if entity.gid in held.gids:
                     break
                 held.add(entity.gid)
-            if self.parents is None:
+            if not self.is_of_event:
                 self.order.require_moved(entity, entity.merged, or_copied=True)
                 # The listing of an entity that lost its last image is empty; one that never had any needs no item.
                 if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
@@ -169,11 +174,11 @@ class Indexer:
         error.free_after = _BEHIND
         raise error
 
-    def _move(self, job: Move, begin: Begin) -> Outcome:
-        if self.parents is not None:
+    def _move(self, job: Move, claim: Claim) -> Outcome:
+        if self.is_of_event:
             with self.locks.hold(job.old_gid, job.new_gid):
                 return copy(self.project, job, archive=self.archive)
-        if begin(job):
+        if not claim(job):
             return "skipped"
         home = self.read_home(job.id)
         if home in (None, job.old_gid):
@@ -186,12 +191,12 @@ class Indexer:
         with self.locks.hold(job.old_gid, present.new_gid) as held:
             return move(self.project, present, archive=self.archive, require_held=held.require)
 
-    def _delete(self, job: Delete, begin: Begin) -> Outcome:
+    def _delete(self, job: Delete, claim: Claim) -> Outcome:
         with self.locks.hold(job.gid):
-            if begin(job):
+            if not claim(job):
                 return "skipped"
             entity = self.read_entity(job.gid) if job.id is None else None
-            if self.parents is not None:
+            if self.is_of_event:
                 # A retry may come hours after the event. An image may have been moved back, and an entity may have
                 # images again, so that it needs its listing.
                 if job.id is not None and self.read_home(job.id) == job.gid:

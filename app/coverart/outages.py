@@ -68,18 +68,18 @@ class Services:
         """All of them."""
         return self.archive, self.database, self.web_service, self.public
 
-    def needed_by(self, kind: str, *, in_turn: bool = False) -> tuple[CircuitBreaker, ...]:
+    def needed_by(self, kind: str, *, of_event: bool = False) -> tuple[CircuitBreaker, ...]:
         """Return the circuit breakers of the services that each `index`, `move` or `delete` needs.
 
-        `in_turn` is a job of the event queue, whose `delete` reads the database, too.
+        `of_event` is for a job of the event queue, whose `delete` reads the database, too.
         """
         if kind == "index":
             return self.archive, self.database, self.web_service
-        return (self.archive, self.database) if kind == "move" or in_turn else (self.archive,)
+        return (self.archive, self.database) if kind == "move" or of_event else (self.archive,)
 
 
 @contextmanager
-def watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
+def reporting_to(breaker: CircuitBreaker, item: str) -> Iterator[None]:
     """Tell the circuit breaker how a request about an item ends.
 
     Sets `free_after` of its error where the job may run again without spending a retry. Then the service is away or
@@ -92,7 +92,7 @@ def watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
             breaker.succeed()
             raise
         seconds_open, opened = breaker.fail(item, reason=str(error), retry_after=error.retry_after)
-        # Of an outage the first items do not know yet. They wait until others have met it, or have been served.
+        # Before the breaker opens, a failure may be the item's own: it waits until other items failed, or were served.
         error.may_be_own = not (seconds_open or error.evidence == "away" or error.retry_after is not None)
         error.free_after = seconds_open or error.retry_after or breaker.first_pause
         if opened:
@@ -106,10 +106,10 @@ def watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
 
 
 @contextmanager
-def admit_and_watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
-    """Watch a request to a service that few jobs need: admission is in the middle of a job, not at its beginning.
+def admit_and_report(breaker: CircuitBreaker, item: str) -> Iterator[None]:
+    """Report a request to a service that few jobs need: admission is in the middle of a job, not at its beginning.
 
     Raises Postpone while the circuit breaker is open.
     """
-    with breaker.admit(item), watch(breaker, item):
+    with breaker.admit(item), reporting_to(breaker, item):
         yield

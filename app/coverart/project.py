@@ -15,7 +15,10 @@ _THUMBNAILS = {"250": 250, "500": 500, "1200": 1200, "small": 250, "large": 500}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """One archive. `dataclasses.replace` with another `prefix` serves it from another exchange."""
+    """One archive, which MusicBrainz's indexer calls a project.
+
+    `dataclasses.replace` with another `prefix` serves it from another exchange.
+    """
 
     #: Its exchange, and the beginning of its queues' names.
     prefix: str

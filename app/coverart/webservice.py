@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Self
 from xml.parsers import expat
 
-from app.coverart.archive import MAX_RETRY_AFTER, RemoteReader, Watch, api_client
+from app.coverart.archive import MAX_RETRY_AFTER, RemoteReader, Reporting, api_client
 from app.coverart.project import Project
 from app.errors import FetchError, WebServiceError, WebServiceUnavailable
 from config.settings import Settings
@@ -19,9 +19,9 @@ class WebService(RemoteReader):
     """Reads from the web service."""
 
     @classmethod
-    def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
+    def of(cls, settings: Settings, *, reporting: Reporting = lambda _: nullcontext()) -> Self:
         """Return the web service of the settings."""
-        return cls(settings.musicbrainz_ws_url.rstrip("/"), api_client(settings), watch)
+        return cls(settings.musicbrainz_ws_url.rstrip("/"), api_client(settings), reporting)
 
     def metadata(self, project: Project, gid: str) -> bytes | None:
         """Return the XML of an entity, unchanged, or None if the entity does not exist.
@@ -31,7 +31,7 @@ class WebService(RemoteReader):
         to the archive.
         """
         url = f"{self.url}/{project.entity}/{gid}?inc={project.inc}"
-        with self.watch(project.bucket(gid)):
+        with self.reporting(project.bucket(gid)):
             try:
                 response = self.http.send("GET", url, headers={"accept": "application/xml"})
             except FetchError as error:

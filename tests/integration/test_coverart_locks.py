@@ -283,7 +283,7 @@ def test_a_release_without_art_gets_no_item_and_one_that_lost_its_art_an_empty_l
 
 def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(merged: Merged, locks: ItemLocks) -> None:
     locked: list[list[str]] = []
-    begun: list[tuple[Job, ...]] = []
+    claimed: list[tuple[Job, ...]] = []
 
     def read(gid: str) -> Entity | None:
         found = merged.indexer.read_entity(gid)
@@ -293,18 +293,18 @@ def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(merged
             changes.merge(merged.db, COVER_ART, NEW, LAST)
         return found
 
-    def begin(*jobs: Job) -> bool:
-        begun.append(jobs)
-        return False
+    def claim(*jobs: Job) -> bool:
+        claimed.append(jobs)
+        return True
 
     assert (
         replace(merged.indexer, read_entity=read, order=replace(merged.indexer.order, patience=0)).run(
-            Index(OLD), begin
+            Index(OLD), claim
         )
         == "done"
     )
     assert locked == [[OLD], [OLD, NEW], [OLD, NEW, LAST]]
-    assert begun == [tuple(map(Index, gids)) for gids in locked]
+    assert claimed == [tuple(map(Index, gids)) for gids in locked]
     assert merged.files(LAST) == ["index.json"]
     assert is_free(locks, OLD, NEW, LAST)
 

@@ -20,7 +20,7 @@ from app.broker.worker.failures import failure_of
 from app.counters import ARCHIVE_ANSWERS, ART_JOBS, CountTable, read_counts
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Job, Move
-from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS, watch
+from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS, reporting_to
 from app.coverart.project import Entity, Image
 from app.errors import (
     ArchiveError,
@@ -184,7 +184,7 @@ def test_an_answer_that_refuses_one_item_ends_the_count_of_failures(indexer: Ind
     breaker = indexer.services.archive
     for number in range(2 * OUTAGE_ITEMS - 1):
         if number == OUTAGE_ITEMS - 1:
-            with pytest.raises(ArchiveRefused), watch(breaker, "refused"):
+            with pytest.raises(ArchiveRefused), reporting_to(breaker, "refused"):
                 raise ArchiveRefused("spam")
         else:
             breaker.fail(f"item {number}")
