@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Outcome, PackVersion, SearcherReport, read, to_json, to_payload
+from app.cluster.protocol import OrderOutcome, PackVersion, SearcherReport, read, to_json, to_payload
 from benchmarks.figures import Aim, FigureTable, at_most, bullets
 
 #: Searchers. Each pack has one copy.
@@ -61,7 +61,7 @@ class _Searcher:
         pack = packs[addressed.order.domain]
         held = PackVersion(domain=pack.domain, sha256=pack.sha256, generation=pack.generation, size_mb=pack.size_mb)
         self.held[pack.domain] = held
-        outcome = Outcome(report=self.report(), domain=pack.domain, sha256=pack.sha256, held=held)
+        outcome = OrderOutcome(report=self.report(), domain=pack.domain, sha256=pack.sha256, held=held)
         return json.dumps({"type": "loaded", **to_payload(outcome)}).encode()
 
 
@@ -94,7 +94,7 @@ def measured(size: int) -> PlacementRun:
         for addressed in orders:
             body = searchers[addressed.searcher_id].execute(addressed, packs)
             sent += len(body)
-            state.receive_outcome(read(Outcome, body), now=now)
+            state.receive_outcome(read(OrderOutcome, body), now=now)
     cpu = time.process_time() - began
     routes = state.routes(now=now)
     state.pack_updated(replace(packs[domains[size // 2]], sha256="1" * 64, generation=2))

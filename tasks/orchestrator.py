@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.worker.task import Task
 from app.celery import app
-from app.cluster.protocol import Outcome, SearcherReport, read
+from app.cluster.protocol import OrderOutcome, SearcherReport, read
 from app.crawl.urls import parse_message_domain
 from config.routes import ROUTE_BY_TASK
 
@@ -46,17 +46,17 @@ def register(**message: Any) -> None:
 @_task("orchestrator.loaded")
 def loaded(**message: Any) -> None:
     """Receive that a searcher loaded a version of a pack."""
-    _service().receive_outcome(read(Outcome, message))
+    _service().receive_outcome(read(OrderOutcome, message))
 
 
 @_task("orchestrator.unloaded")
 def unloaded(**message: Any) -> None:
     """Receive that a searcher unloaded a version of a pack."""
-    _service().receive_outcome(read(Outcome, message))
+    _service().receive_outcome(read(OrderOutcome, message))
 
 
 @_task("orchestrator.failed")
 def failed(**message: Any) -> None:
     """Receive that a searcher failed to execute an order."""
-    outcome = read(Outcome, message)
+    outcome = read(OrderOutcome, message)
     _service().receive_outcome(replace(outcome, reason=outcome.reason or "no reason is given"))

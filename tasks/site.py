@@ -14,10 +14,9 @@ from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage
 from app.broker.headers import DELIVERIES, LAST_ERROR
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import Dead
-from app.broker.policies.base import message_of as replacement_of
+from app.broker.policies.base import Dead, replacement_of
 from app.broker.worker.carry_out import carry_out
-from app.broker.worker.failures import OUTCOMES, failure_of
+from app.broker.worker.failures import RUN_OUTCOMES, failure_of
 from app.celery import app
 from app.counters import CRAWLED_URLS, TASK_RUNS
 from app.crawl.frontier.values import (
@@ -184,7 +183,7 @@ def _retry_alone(page: Target, error: Exception, *, worker: str) -> None:
     [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=process.publisher)
     if isinstance(outcome, Exception):
         raise outcome
-    TASK_RUNS.add(name, PAGE, OUTCOMES[type(decision)], failure.reason)
+    TASK_RUNS.add(name, PAGE, RUN_OUTCOMES[type(decision)], failure.reason)
     if isinstance(decision, Dead):
         complete_dead(process.frontier, page, "page")
 

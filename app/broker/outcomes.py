@@ -13,7 +13,7 @@ from .outgoing import Outgoing
 
 #: Outcomes by the name of the queue that a replay named. With an exchange of its own, the account of a worker needs no
 #: permission for the default exchange. A message can make a worker publish to no other queue.
-OUTCOMES = Exchange("perennial.outcomes", type="direct", durable=True)
+outcomes_exchange = Exchange("perennial.outcomes", type="direct", durable=True)
 
 
 def outcome_message(delivery: Delivery, outcome: str, text: str = "") -> Outgoing | None:
@@ -25,4 +25,4 @@ def outcome_message(delivery: Delivery, outcome: str, text: str = "") -> Outgoin
     if not isinstance(queue, str) or REPLAY not in delivery.headers or not history:
         return None
     body = json.dumps({"outcome": outcome, "text": text[:MAX_MESSAGE], "of": history[0]}).encode()
-    return Outgoing(exchange=OUTCOMES.name, routing_key=queue, body=body, mandatory=False)
+    return Outgoing(exchange=outcomes_exchange.name, routing_key=queue, body=body, mandatory=False)

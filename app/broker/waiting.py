@@ -16,7 +16,7 @@ from .delivery import Delivery
 from .failure import Failure
 from .headers import unacknowledged
 from .outgoing import Outgoing
-from .policies.base import Policy, Postponed, message_of
+from .policies.base import Policy, Postponed, replacement_of
 from .policies.delays import DEAD_LETTER, MAX_TTL_MS
 from .policies.registry import RetryPolicies
 from .publishing import Publisher
@@ -72,7 +72,7 @@ class DelayQueue:
     def dead_lettered(self, delivery: Delivery, failure: Failure) -> Outgoing:
         """Return the dead letter of a waiting message."""
         found = replace(delivery, queue=self.work_queue(delivery))
-        end = message_of(self.policy.end(found, failure, attempts=self.policy.attempts(found)), delivery)
+        end = replacement_of(self.policy.end(found, failure, attempts=self.policy.attempts(found)), delivery)
         if end is None:
             raise TypeError(f"{self.policy.name} dead-letters nothing")
         return end

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import click
 import typer
 
-from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, LetterSummary, read_export, to_record
+from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, IdsBySet, LetterSummary, read_export, to_record
 from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.broker.headers import ReplayBudget
@@ -28,7 +28,6 @@ from app.messages.dead_sets import dead_sets, new_export
 from app.operations.letter_queries import LetterQuery
 from app.operations.letters import (
     DONE,
-    IdsBySet,
     LetterOrder,
     act_on_letters,
     add_note,
@@ -294,7 +293,7 @@ def _sets(filters: LetterQuery | None = None) -> DeadSets:
 
     What an operator should know of them is printed on standard error.
     """
-    sets = dead_sets(on_note=lambda text: typer.echo(printable(text), err=True))
+    sets = dead_sets(on_warning=lambda text: typer.echo(printable(text), err=True))
     return sets.only(filters.set) if filters and filters.set else sets
 
 

@@ -80,7 +80,7 @@ class SearcherReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Outcome:
+class OrderOutcome:
     """The outcome of an order (`loaded`, `unloaded` or `failed`) with a report after it; only failures have a `reason`.
 
     `held` is the version of the domain's pack that the searcher serves after it, or None.

@@ -36,7 +36,7 @@ _MARGIN = 3_600.0
 _BEHIND = 60.0
 
 #: `done`: the archive was changed; `skipped`: it was as it should be.
-Outcome = Literal["done", "skipped"]
+JobResult = Literal["done", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Indexer:
                 raise
             raise without_redis(error) from error
 
-    def run(self, job: Job, claim: Claim = always_claimed) -> Outcome:
+    def run(self, job: Job, claim: Claim = always_claimed) -> JobResult:
         """Run a job. It is skipped where `claim`, called before its reads, returns false.
 
         Raises Postpone where another job works on the item or a circuit breaker is open, and the errors of archive, web
@@ -137,7 +137,7 @@ class Indexer:
         ART_JOBS.add(kind_of(job), outcome)
         return outcome
 
-    def _index(self, job: Index, claim: Claim) -> Outcome:
+    def _index(self, job: Index, claim: Claim) -> JobResult:
         with self.locks.hold(job.gid) as held:
             # A merged gid leads to another one. That is locked, too, and read under both locks.
             while True:
@@ -174,7 +174,7 @@ class Indexer:
         error.free_after = _BEHIND
         raise error
 
-    def _move(self, job: Move, claim: Claim) -> Outcome:
+    def _move(self, job: Move, claim: Claim) -> JobResult:
         if self.is_of_event:
             with self.locks.hold(job.old_gid, job.new_gid):
                 return copy(self.project, job, archive=self.archive)
@@ -191,7 +191,7 @@ class Indexer:
         with self.locks.hold(job.old_gid, present.new_gid) as held:
             return move(self.project, present, archive=self.archive, require_held=held.require)
 
-    def _delete(self, job: Delete, claim: Claim) -> Outcome:
+    def _delete(self, job: Delete, claim: Claim) -> JobResult:
         with self.locks.hold(job.gid):
             if not claim(job):
                 return "skipped"
@@ -234,7 +234,9 @@ def index(
     return "done"
 
 
-def move(project: Project, job: Move, *, archive: Archive, require_held: Callable[[], None] = lambda: None) -> Outcome:
+def move(
+    project: Project, job: Move, *, archive: Archive, require_held: Callable[[], None] = lambda: None
+) -> JobResult:
     """Copy an image to its new item, then delete the old one; skip it if only the new one exists.
 
     A former run that stopped after its delete leaves only the new one. `require_held` raises an error if the job lost
@@ -249,7 +251,7 @@ def move(project: Project, job: Move, *, archive: Archive, require_held: Callabl
     return "done"
 
 
-def copy(project: Project, job: Move, *, archive: Archive) -> Outcome:
+def copy(project: Project, job: Move, *, archive: Archive) -> JobResult:
     """Copy an image to its new item; skip it if only the new one exists. Raises as `move` does."""
     if job.old_gid == job.new_gid:  # Copied onto itself and then deleted, the image would be lost.
         _log.warning("Move of image %d from %s to the same item: skipped", job.id, job.old_gid)
@@ -269,7 +271,7 @@ def copy(project: Project, job: Move, *, archive: Archive) -> Outcome:
     return "done"
 
 
-def delete(project: Project, job: Delete, *, archive: Archive) -> Outcome:
+def delete(project: Project, job: Delete, *, archive: Archive) -> JobResult:
     """Delete an image with its thumbnails, or a listing; skip a file that does not exist."""
     file = LISTING_FILE if job.id is None else project.image_file(job.gid, job.id, job.suffix)
     existed = archive.delete(project.bucket(job.gid), file)

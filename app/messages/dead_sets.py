@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnNote
-from app.broker.dead_letters.sets import log_note
+from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnWarning
+from app.broker.dead_letters.sets import log_warning
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import parse_domain
@@ -29,10 +29,10 @@ SENT_PREFIX: Final = "dead-sent/"
 _TASK, _DOMAIN = "task", "domain"
 
 
-def dead_sets(settings: Settings | None = None, *, on_note: OnNote = log_note) -> DeadSets:
+def dead_sets(settings: Settings | None = None, *, on_warning: OnWarning = log_warning) -> DeadSets:
     """Return the dead sets of this process's broker. Every operation on them is audited.
 
-    `on_note` gets what an operator should know, such as letters that were not read. By default it is logged.
+    `on_warning` gets what an operator should know, such as letters that were not read. By default it is logged.
 
     In `celery -A app shell` or any Python:
 
@@ -51,7 +51,7 @@ def dead_sets(settings: Settings | None = None, *, on_note: OnNote = log_note) -
         audit=audit,
         labels=labels_of,
         sent=StoredSentNotes(store_of(settings)),
-        on_note=on_note,
+        on_warning=on_warning,
     )
 
 

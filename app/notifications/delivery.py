@@ -15,7 +15,7 @@ from redis import Redis
 from app.broker.connection import CONNECTION_ERRORS, connection_to
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Postpone, PublishFailed, Undecodable
-from app.broker.policies.base import message_of
+from app.broker.policies.base import replacement_of
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out
 from app.broker.worker.failures import failure_of
@@ -160,7 +160,7 @@ class EventDelivery:
         """Publish an event to the dead set, confirmed; raises the error of a failed attempt."""
         decision = self.policy.end(delivery, failure_of(error, task="site.notify"), attempts=1)
         logger.error("Dead-lettered an event of %s: %s", self.receiver.name, error)
-        [outcome] = carry_out([(decision, message_of(decision, delivery))], publisher=self.publisher)
+        [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=self.publisher)
         if isinstance(outcome, Exception):
             raise outcome
 

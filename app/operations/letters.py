@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
-from app.broker.dead_letters import DeadLetter, DeadSets, OperationResult, ReplayChanges
+from app.broker.dead_letters import DeadLetter, DeadSets, IdsBySet, OperationResult, ReplayChanges
 from app.broker.dead_letters.operations import OperationStopped
 from app.broker.errors import InvalidMessage
 from app.broker.headers import ReplayBudget
@@ -42,9 +42,6 @@ DONE: Final[Mapping[Verb, str]] = {
     "redirect": "redirected",
     "drop": "dropped",
 }
-
-#: Ids of letters by the name of their dead set.
-IdsBySet = Mapping[str, Sequence[str]]
 
 #: The name of an export file.
 _EXPORT: Final = re.compile(r"dropped-\d{8}T\d{6}\.\d{6}Z\.jsonl")

@@ -18,11 +18,11 @@ from typing import Final, Literal
 
 from pydantic import TypeAdapter
 
-from app.broker.dead_letters import OperationResult
+from app.broker.dead_letters import IdsBySet, OperationResult
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.errors import ObjectNotFound, ResourceNotFound, StoreError
 from app.messages.dead_sets import dead_directory, new_export
-from app.operations.letters import IdsBySet, LetterOrder, carry_out, summary
+from app.operations.letters import LetterOrder, carry_out, summary
 from app.operations.operations import Operations
 from app.operations.stored_times import EpochTime
 from app.storage.damage import read_readable

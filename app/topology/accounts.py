@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.broker.outcomes import OUTCOMES
+from app.broker.outcomes import outcomes_exchange
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
 from config.routes import (
     ART_JOBS,
@@ -83,7 +83,7 @@ def _worker(
     return Account(
         name=name,
         configure=(*own, *delays, mailbox, _CONTROL, _REPLIES, _EVENTS),
-        write=(*write, *delays, re.escape(OUTCOMES.name), mailbox, _REPLIES, _EVENTS),
+        write=(*write, *delays, re.escape(outcomes_exchange.name), mailbox, _REPLIES, _EVENTS),
         read=(*(re.escape(queue) for queue in queues), *own, *delays, mailbox, _CONTROL),
         events_written=events_written,
     )
@@ -172,7 +172,7 @@ def _web(settings: Settings, art: Patterns) -> Account:
     )
     if not settings.has_operators:
         return searches
-    outcomes = re.escape(OUTCOMES.name)
+    outcomes = re.escape(outcomes_exchange.name)
     dead = _dead_sets(art)
     parts = _parts_of(dead)
     retries = (rf"{ORCHESTRATOR}\.retry", *(rf"{exchange}\.retry" for exchange in art))

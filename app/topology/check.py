@@ -12,7 +12,7 @@ from kombu import Queue
 from app.broker.connection import connected
 from app.broker.declaring import node_down
 from app.broker.errors import ManagementFailed
-from app.broker.outcomes import OUTCOMES
+from app.broker.outcomes import outcomes_exchange
 from app.topology.compare import TopologyFinding, compare, former_delay_queues
 from app.topology.declare import all_queues
 from app.topology.management_api import QUICK, REMEDY, UNHURRIED, ManagementApi
@@ -37,7 +37,7 @@ class TopologyReport:
 
 def check_topology(settings: Settings) -> TopologyReport:
     """Compare the code with the broker; nothing is created or changed. Raises BrokerUnreachable, ManagementFailed."""
-    ours = declared_topology(all_queues(settings), [events_exchange, queries_exchange, OUTCOMES])
+    ours = declared_topology(all_queues(settings), [events_exchange, queries_exchange, outcomes_exchange])
     with connected(settings.broker) as connection:
         found = management_api(settings, connection).topology()
         findings = compare(ours, found)

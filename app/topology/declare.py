@@ -10,7 +10,7 @@ from kombu import Queue
 
 from app.broker.connection import connected
 from app.broker.declaring import RefusedDeclaration, declare_queues
-from app.broker.outcomes import OUTCOMES
+from app.broker.outcomes import outcomes_exchange
 from app.broker.policies.delays import delay_queue
 from app.topology.queues import events_exchange, notification_queues, queries_exchange, requests_exchange, task_queues
 from app.topology.retry_policies import retry_policies
@@ -82,5 +82,5 @@ def _declare(connection: Any, queues: Iterable[Queue]) -> list[RefusedDeclaratio
         events_exchange(channel).declare()
         requests_exchange(channel).declare()
         queries_exchange(channel).declare()
-        OUTCOMES(channel).declare()
+        outcomes_exchange(channel).declare()
     return declare_queues(connection, queues, disposable=DISPOSABLE)

@@ -31,7 +31,7 @@ from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.broker.headers import REPLAY, REPLAY_HISTORY
-from app.broker.outcomes import OUTCOMES
+from app.broker.outcomes import outcomes_exchange
 from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
@@ -403,9 +403,9 @@ def test_a_letter_that_left_meanwhile_is_missing_and_the_others_are_replayed(
 @pytest.mark.parametrize(
     ("outcomes", "left", "stopped"),
     [
-        (["lived"] * 30, 0, ""),
-        (["died"], 29, "died again: KeyError: boom"),
-        (["failed"], 29, "failed again, and waits in the broker"),
+        (["succeeded"] * 30, 0, ""),
+        (["dead-lettered"], 29, "died again: KeyError: boom"),
+        (["retried"], 29, "failed again, and waits in the broker"),
         ([], 29, "no outcome within 0.5 s"),
     ],
 )
@@ -425,7 +425,7 @@ def test_the_first_failure_stops_a_replay_with_few_letters_in_flight(
     dead: DeadSets, publisher: Publisher, broker_url: str
 ) -> None:
     ids = dead_letter(publisher, [failed_delivery(number) for number in range(60)])
-    with reporting_worker(broker_url, [*["lived"] * 20, "died", *["lived"] * 40]):
+    with reporting_worker(broker_url, [*["succeeded"] * 20, "dead-lettered", *["succeeded"] * 40]):
         result = dead.replay(canary=30.0)
     assert ids[20] in result.stopped
     assert 21 <= len(result.done) <= 31
@@ -448,7 +448,9 @@ def reporting_worker(broker_url: str, outcomes: list[str]) -> Iterator[list[str]
                 letter_ids.append(headers[REPLAY_HISTORY][0])
                 report = json.dumps({"outcome": outcome, "text": "KeyError: boom", "of": letter_ids[-1]}).encode()
                 to = headers["perennial-outcome-to"]
-                publisher.publish([Outgoing(exchange=OUTCOMES.name, routing_key=to, body=report, mandatory=False)])
+                publisher.publish(
+                    [Outgoing(exchange=outcomes_exchange.name, routing_key=to, body=report, mandatory=False)]
+                )
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -56,7 +56,7 @@ def dead(
         monkeypatch.setattr(shards, name, getattr(shards, name))
     small_shards()
     options: dict[str, Any] = {
-        "on_note": notes.append,
+        "on_warning": notes.append,
         "labels": lambda letter: {"body": str(letter.arguments())},
     }
     return dead_sets(broker_url, publisher, tmp_path / "audit.jsonl", **options).only("post.dead")
@@ -220,7 +220,7 @@ def test_a_letter_that_cannot_be_moved_or_routed_stays_and_the_others_leave_once
     with Connection(broker_url) as connection, connection.channel() as channel:
         channel.exchange_declare("office", "direct", durable=True, arguments={"alternate-exchange": "post.dead"})
         channel.queue_bind("mail", "office", "mail")
-    office = DeadSets(DelayQueues("post", exchange="office"), broker_url, publisher, on_note=notes.append)
+    office = DeadSets(DelayQueues("post", exchange="office"), broker_url, publisher, on_warning=notes.append)
     # The header of a move does not fit into the frame any more.
     broker.post(b"large", exchange="post.dead", key="mail", headers={"large": "x" * 130_990})
     # An alternate exchange hides this from the publisher: the copy that comes back is recognised and removed.
@@ -256,7 +256,7 @@ def test_an_unsharded_dead_set_is_read_up_to_a_limit_and_tidied_as_a_whole(
     monkeypatch.setattr(reading, "MAX_READ", 5)
     monkeypatch.setattr(shards, "MAX_READ", 5)
     notes: list[str] = []
-    art = dead_sets(broker_url, publisher, on_note=notes.append).only("art.failed")
+    art = dead_sets(broker_url, publisher, on_warning=notes.append).only("art.failed")
     ids = dead_letter(publisher, [failed_delivery(number, "art.index") for number in range(12)])
     assert [letter.id for letter in art.letters()] == ids[:5]
     assert notes == ["art.failed: only the oldest 5 of 12 letters were read"]

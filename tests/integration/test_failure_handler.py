@@ -13,7 +13,7 @@ from kombu import Connection
 from app.broker.delivery import Delivery
 from app.broker.errors import Postpone
 from app.broker.headers import DELIVERIES, OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY, TASK, WORKER
-from app.broker.outcomes import OUTCOMES
+from app.broker.outcomes import outcomes_exchange
 from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.registry import RetryPolicies
@@ -37,9 +37,9 @@ def broker(broker_url: str) -> Broker:
     with Connection(broker_url) as connection, connection.channel() as channel:
         for queue in (*POLICY.queues(), POLICY.work_queue("mail")):
             queue(channel).declare()
-        OUTCOMES(channel).declare()
+        outcomes_exchange(channel).declare()
         channel.queue_declare("outcomes", auto_delete=False)
-        channel.queue_bind("outcomes", OUTCOMES.name, "outcomes")
+        channel.queue_bind("outcomes", outcomes_exchange.name, "outcomes")
     return Broker(broker_url)
 
 
@@ -72,7 +72,7 @@ def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_be
     clock.pass_time()
     assert (done, broker.depth("shop.dead")) == (["done"], 1)
     eventually(lambda: broker.depth("outcomes") == 1, "the outcome is there")
-    assert json.loads(broker.take("outcomes")[0].body)["outcome"] == "died"
+    assert json.loads(broker.take("outcomes")[0].body)["outcome"] == "dead-lettered"
 
 
 def test_the_letter_of_a_message_that_crashed_its_workers_names_its_task_and_the_worker_that_refused_it(

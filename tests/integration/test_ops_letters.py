@@ -344,7 +344,7 @@ def test_without_a_broker_pages_and_api_say_so(tmp_path: Path) -> None:
 
 
 class Workers:
-    """Takes messages of `site.index` in a thread, and reports each as a worker does: it lived, or it died again.
+    """Takes messages of `site.index` in a thread, and reports each as a worker does: it succeeded, or it died again.
 
     `dies` says which bodies die, `urls` has all that were taken.
     """
@@ -376,7 +376,7 @@ class Workers:
         if self._dies(body):
             decision = site_policy(self._settings).decide(delivery, failed("it failed again"))
             carry_out_one(decision, delivery, publisher=publisher)
-        report = outcome_message(delivery, "died" if self._dies(body) else "lived", "it failed again")
+        report = outcome_message(delivery, "dead-lettered" if self._dies(body) else "succeeded", "it failed again")
         publisher.publish([report] if report else [])
 
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from app.broker.delivery import Delivery
 from app.broker.failure import Failure
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import Retry, message_of
+from app.broker.policies.base import Retry, replacement_of
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
 from app.broker.waiting import DelayQueue, move, peek
@@ -77,7 +77,7 @@ def let_wait(settings: Settings, publisher: Publisher, number: int, **options: s
     for each in range(number):
         _, decision, delivery = failed(settings, each, **options)
         publisher.declare([decision.queue])
-        message = message_of(decision, delivery)
+        message = replacement_of(decision, delivery)
         assert message is not None
         publisher.publish([message])
 

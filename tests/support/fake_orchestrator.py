@@ -16,7 +16,7 @@ from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import (
     Load,
-    Outcome,
+    OrderOutcome,
     ProblemReply,
     SearcherReport,
     Unload,
@@ -30,12 +30,12 @@ from config.routes import REGISTER_AGAIN
 from tests.support.waiting import eventually
 
 #: The types of searchers' events, and the payload of each.
-_EVENTS: dict[str, type[SearcherReport | Outcome]] = {
+_EVENTS: dict[str, type[SearcherReport | OrderOutcome]] = {
     "register": SearcherReport,
     "heartbeat": SearcherReport,
-    "loaded": Outcome,
-    "unloaded": Outcome,
-    "failed": Outcome,
+    "loaded": OrderOutcome,
+    "unloaded": OrderOutcome,
+    "failed": OrderOutcome,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from app.cluster.protocol import Load, Outcome, PackVersion, SearcherReport, Unload
+from app.cluster.protocol import Load, OrderOutcome, PackVersion, SearcherReport, Unload
 
 
 @dataclass
@@ -41,9 +41,9 @@ class FakeSearcher:
     def registration(self) -> SearcherReport:
         return replace(self.heartbeat(), holdings=tuple(self.held.values()))
 
-    def outcome(self, job: Load | Unload, reason: str) -> Outcome:
+    def outcome(self, job: Load | Unload, reason: str) -> OrderOutcome:
         report, held = replace(self.heartbeat(), loading=None), self.held.get(job.domain)
-        return Outcome(report=report, domain=job.domain, sha256=job.sha256, reason=reason, held=held)
+        return OrderOutcome(report=report, domain=job.domain, sha256=job.sha256, reason=reason, held=held)
 
     def hold(self, domain: str, version: PackVersion | None) -> None:
         self.changes += 1

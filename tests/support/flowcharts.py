@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kombu import Exchange, Queue
 
-from app.broker.outcomes import OUTCOMES
+from app.broker.outcomes import outcomes_exchange
 from app.broker.policies.base import Policy
 from app.coverart.project import COVER_ART
 from app.operations.doctor.consumer_timeout import worker_prefetches
@@ -45,6 +45,7 @@ def site_flowchart(settings: Settings) -> str:
     delays = [queue for queue in queues if queue not in work and _ttl_ms(queue)]
     [dead_set] = [queue for queue in queues if queue not in work and queue not in delays]
     site, dead, delay = _exchange(site_exchange), _exchange(dead_set.exchange), _one_of(delays)
+    outcomes = _exchange(outcomes_exchange)
     processes = sorted({consumers[queue.name] for queue in work}, reverse=True)
     all_processes = " & ".join(processes)
     lines = [f'    producers(["clients, beat, tasks"]) --> {site}']
@@ -60,7 +61,7 @@ def site_flowchart(settings: Settings) -> str:
         *(f'    {_queue(queue)} -.->|"delivery limit"| {dead}' for queue in work if _dead_letter_exchange(queue)),
         f'    {site} -.->|"unknown key"| {dead}',
         f'    packer -->|"update"| {_exchange(events_exchange)} --> subscribers([subscribers])',
-        f'    {all_processes} -->|"outcome of a replay"| {_exchange(OUTCOMES)} --> canary(["replay --canary"])',
+        f'    {all_processes} -->|"outcome of a replay"| {outcomes} --> canary(["replay --canary"])',
     ]
     coloured = _coloured([delay], "waiting") + _coloured([dead_set], "failed")
     return "\n".join(["flowchart LR", *lines, *_STYLES, *coloured])

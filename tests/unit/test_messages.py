@@ -23,7 +23,7 @@ from app.broker.delivery import Delivery, raw_body
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.broker.headers import DELIVERIES, is_suspect, is_uncounted, unacknowledged
 from app.broker.outgoing import wire_message
-from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, message_of
+from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, replacement_of
 from app.broker.worker.failures import message_id
 from app.broker.worker.request import Request
 from app.crawl.urls import Target, parse_message_domain, parse_target
@@ -325,7 +325,7 @@ def test_a_policy_decides_about_any_message_and_its_replacement_can_be_sent_and_
         if decision is None:
             continue
         assert isinstance(decision, Retry | Reject | Postponed | Dead | Drop)
-        message = message_of(decision, delivery)
+        message = replacement_of(decision, delivery)
         if message is None:
             continue
         assert message.body == delivery.body

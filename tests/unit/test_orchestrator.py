@@ -9,7 +9,7 @@ import pytest
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Load, Outcome, SearcherReport, Unload
+from app.cluster.protocol import Load, OrderOutcome, SearcherReport, Unload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from tests.packs import version_of
 
@@ -38,9 +38,9 @@ def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), lea
     )
 
 
-def outcome(after: SearcherReport, one: Pack, reason: str = "") -> Outcome:
+def outcome(after: SearcherReport, one: Pack, reason: str = "") -> OrderOutcome:
     held = next((version for version in after.holdings or () if version.domain == one.domain), None)
-    return Outcome(report=after, domain=one.domain, sha256=one.sha256, reason=reason, held=held)
+    return OrderOutcome(report=after, domain=one.domain, sha256=one.sha256, reason=reason, held=held)
 
 
 def heartbeat(name: str, seq: int, *, changes: int) -> SearcherReport:

@@ -22,7 +22,7 @@ from app.cluster.orchestrator.service import REGISTRATION_TIME, OrchestratorServ
 from app.cluster.orchestrator.store_scan import SCAN_INTERVAL
 from app.cluster.orchestrator.worker import OrchestratorConsumer
 from app.cluster.placement.model import AddressedOrder
-from app.cluster.protocol import MB, Outcome, PackVersion, SearcherReport, to_payload
+from app.cluster.protocol import MB, OrderOutcome, PackVersion, SearcherReport, to_payload
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.marker import create_marker
@@ -190,7 +190,7 @@ def test_an_announced_version_is_loaded_and_a_deleted_pack_is_unloaded_and_forgo
     eventually(lambda: wire.orders() == [(queue, "load", "0.example")], "the new version is ordered")
     held = [newer, *map(version_of, DOMAINS[1:])]
     assert len(held) == len(DOMAINS)
-    loaded = Outcome(report=wire.report("a", 3), domain="0.example", sha256=newer.sha256, held=newer)
+    loaded = OrderOutcome(report=wire.report("a", 3), domain="0.example", sha256=newer.sha256, held=newer)
     wire.service.receive_outcome(loaded)
     store.delete(manifest_key("0.example"))
     wire.service.pack_updated("0.example")

@@ -16,7 +16,7 @@ from app.cluster.client.cluster import MAX_AGE, RouteCache
 from app.cluster.protocol import (
     REPLY_ERRORS,
     Load,
-    Outcome,
+    OrderOutcome,
     PackVersion,
     ProblemReply,
     RoutesRequest,
@@ -38,7 +38,7 @@ _NUMBERS = st.integers(0, 2**53 - 1)
 _VERSION = {"generation": _NUMBERS, "size_mb": _NUMBERS}
 _HOLDINGS = st.lists(st.builds(PackVersion, **_VERSION)).map(tuple)
 _STATE = {"seq": _NUMBERS, "changes": _NUMBERS, "free_space": _NUMBERS, "capacity": _NUMBERS}
-_OUTCOMES = st.builds(Outcome, report=st.builds(SearcherReport, **_STATE))
+_OUTCOMES = st.builds(OrderOutcome, report=st.builds(SearcherReport, **_STATE))
 _REGISTRATIONS = st.builds(SearcherReport, **_STATE, holdings=_HOLDINGS)
 
 _SEARCHES = st.builds(SearchRequest, domains=st.tuples(st.text()))

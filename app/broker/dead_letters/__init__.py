@@ -12,4 +12,5 @@ from .operations import OperationResult as OperationResult
 from .replay import ReplayChanges as ReplayChanges
 from .sets import Chosen as Chosen
 from .sets import DeadSets as DeadSets
-from .shards import OnNote as OnNote
+from .sets import IdsBySet as IdsBySet
+from .shards import OnWarning as OnWarning

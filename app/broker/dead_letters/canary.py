@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..nesting import read_json
-from ..outcomes import OUTCOMES
+from ..outcomes import outcomes_exchange
 from .operations import OperationStopped
 
 #: Letters whose outcome is awaited at the same time, once the first one succeeded.
@@ -19,8 +19,9 @@ WINDOW = 10
 _NO_WAIT = 0.001
 
 _FAILURES = {
-    "died": "died again",
-    "failed": "failed again, and waits in the broker for the next retry of its fresh budget",
+    "dead-lettered": "died again",
+    "dropped": "failed again, and was dropped",
+    "retried": "failed again, and waits in the broker for the next retry of its fresh budget",
 }
 
 
@@ -37,10 +38,10 @@ class Canary:
         self._deadlines: dict[str, float] = {}
         self._succeeded = False
         channel = connection.channel()
-        OUTCOMES(channel).declare()
+        outcomes_exchange(channel).declare()
         #: The queue that receives the outcomes; the broker deletes it with the connection.
         self.queue = channel.queue_declare("", exclusive=True).queue
-        channel.queue_bind(self.queue, OUTCOMES.name, routing_key=self.queue)
+        channel.queue_bind(self.queue, outcomes_exchange.name, routing_key=self.queue)
         channel.basic_consume(self.queue, no_ack=True, callback=lambda message: self._reports.append(message.body))
 
     def expect(self, ids: Sequence[str]) -> None:
@@ -87,7 +88,7 @@ class Canary:
         if self._deadlines.pop(letter_id, None) is None:
             return
         outcome = report.get("outcome")
-        if outcome != "lived":
+        if outcome != "succeeded":
             failure = _FAILURES.get(str(outcome), f"ended as {outcome!r}")
             raise OperationStopped(f"{letter_id} {failure}: {report.get('text')}{self._others()}")
         self._succeeded = True

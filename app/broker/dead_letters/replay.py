@@ -21,7 +21,7 @@ from .canary import Canary
 from .letters import DeadLetter
 from .operations import Operation, OperationStopped
 from .reading import DeadSetLease
-from .sent import IN_DOUBT, SentNotes
+from .sent import IN_DOUBT, ReplayJournal
 
 #: Publishes that fail in a row before the replay stops: then the broker is the cause, not a message.
 _MAX_FAILURES = 3
@@ -102,7 +102,7 @@ class Replay(Operation):
         options: ReplayOptions,
         *,
         returned: ReturnedCopies,
-        sent: SentNotes,
+        sent: ReplayJournal,
         in_doubt: frozenset[str],
         audit: Audit,
         canary: Canary | None = None,

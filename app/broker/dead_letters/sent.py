@@ -11,7 +11,7 @@ IN_DOUBT: Final = (
 )
 
 
-class SentNotes(Protocol):
+class ReplayJournal(Protocol):
     """Durable notes by dead set. All methods raise ApplicationError if the notes cannot be read or written."""
 
     def note(self, set_name: str, ids: Sequence[str]) -> str:
@@ -24,7 +24,7 @@ class SentNotes(Protocol):
         """Delete notes."""
 
 
-class NoNotes:
+class NoJournal:
     """Keeps nothing: after a kill, a letter that was sent is sent again."""
 
     def note(self, set_name: str, ids: Sequence[str]) -> str:

@@ -26,8 +26,8 @@ from .moved import restored_copy
 from .operations import Operation, OperationResult, carry_out_operation
 from .reading import leased
 from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReplayOptions, ReturnedCopies, never_halt
-from .sent import NoNotes, SentNotes
-from .shards import OnNote, ShardedSet
+from .sent import NoJournal, ReplayJournal
+from .shards import OnWarning, ShardedSet
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def ignore_progress(_count: int) -> None:
     """Do nothing."""
 
 
-def log_note(text: str) -> None:
+def log_warning(text: str) -> None:
     """Log what the operator should know of a dead set."""
     logger.warning("%s", text)
 
@@ -76,13 +76,13 @@ class DeadSets:
         *,
         audit: Audit = _NO_FILE,
         labels: Labels | None = None,
-        sent: SentNotes | None = None,
-        on_note: OnNote = log_note,
+        sent: ReplayJournal | None = None,
+        on_warning: OnWarning = log_warning,
     ) -> None:
         """Prepare the dead sets of one or more policies on the broker at a URL.
 
-        `on_note` gets what an operator should know: a wrong index, an interrupted move, or letters that were not read.
-        `sent` keeps what replays are about to send.
+        `on_warning` gets what an operator should know: a wrong index, an interrupted move, or letters that were not
+        read. `sent` keeps what replays are about to send.
         """
         policies = policies if isinstance(policies, RetryPolicies) else RetryPolicies({}, policies)
         self._policies: Mapping[str, Policy] = policies.dead_sets()
@@ -90,8 +90,8 @@ class DeadSets:
         self._publisher = publisher
         self._audit = audit
         self._labels = labels
-        self._sent: SentNotes = sent or NoNotes()
-        self._on_note = on_note
+        self._sent: ReplayJournal = sent or NoJournal()
+        self._on_warning = on_warning
 
     @property
     def names(self) -> list[str]:
@@ -349,7 +349,7 @@ class DeadSets:
         `thorough` also looks for shards that the index does not name. Raises as `leased` does.
         """
         with leased(self._broker, name) as lease:
-            dead_set = ShardedSet(lease, self._publisher, self._labels, self._on_note)
+            dead_set = ShardedSet(lease, self._publisher, self._labels, self._on_warning)
             dead_set.check(thorough=thorough)
             if self._policies[name].shards_dead_set:
                 dead_set.fill()

@@ -31,7 +31,7 @@ _FEW_IDS = 20
 _MISSING_IN_ROW = 16
 
 #: Gets a text for the operator, about what is not as the index says or was not done.
-OnNote = Callable[[str], None]
+OnWarning = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class ShardedSet:
     before it gets letters. So after a kill a letter is in one of the two or in both, and the next reader finds it.
     """
 
-    def __init__(self, lease: DeadSetLease, publisher: Publisher, labels: Labels | None, on_note: OnNote) -> None:
+    def __init__(self, lease: DeadSetLease, publisher: Publisher, labels: Labels | None, on_warning: OnWarning) -> None:
         self.lease = lease
         self._publisher = publisher
         self._labels = labels
-        self._on_note = on_note
+        self._on_warning = on_warning
         self._index = index_queue(lease.name)
         self._entries: dict[int, ShardEntry] = {}
 
@@ -111,7 +111,7 @@ class ShardedSet:
         try:
             return entry.letters(self.lease.name)
         except InvalidMessage as error:
-            self._on_note(f"{error}; the shard is read again")
+            self._on_warning(f"{error}; the shard is read again")
             return self._read_again(entry).letters(self.lease.name)
 
     def summaries(
@@ -145,7 +145,7 @@ class ShardedSet:
         with self.lease.reading(ids=ids, first=min(first or MAX_READ, MAX_READ)) as reader:
             yield from reader
             if reader.total > MAX_READ and first is None:
-                self._on_note(
+                self._on_warning(
                     f"{self.lease.name}: only the oldest {reader.depth:,} of {reader.total:,} letters were read"
                 )
 
@@ -173,7 +173,7 @@ class ShardedSet:
             for delivery, tag in reader.deliveries():
                 entry = ShardEntry.of(delivery)
                 if entry is None:
-                    self._on_note(f"{self._index.name}: removed an invalid message")
+                    self._on_warning(f"{self._index.name}: removed an invalid message")
                     reader.remove(tag)
                     continue
                 latest = self._entries.get(entry.number)
@@ -213,7 +213,7 @@ class ShardedSet:
             why = "the index does not name it"
         else:
             why = f"the index names {entry.count:,} letters, and it has {found:,}"
-        self._on_note(f"{name}: {why}; it is read again")
+        self._on_warning(f"{name}: {why}; it is read again")
         self._read_again(entry)
 
     def _read_again(self, entry: ShardEntry) -> ShardEntry:
@@ -227,7 +227,7 @@ class ShardedSet:
                 if entry.is_open:
                     fingerprints.add(fingerprint(letter.delivery))
             if reader.total > reader.depth:
-                self._on_note(f"{name}: only the oldest {reader.depth:,} of {reader.total:,} letters were read")
+                self._on_warning(f"{name}: only the oldest {reader.depth:,} of {reader.total:,} letters were read")
         self._remove_copies(fingerprints - {None})
         times = [letter.failed_at for letter in letters if letter.failed_at is not None]
         filled_at = entry.filled_at or min(times, default=0.0)
@@ -236,7 +236,7 @@ class ShardedSet:
             self._write(entry)
         except PublishFailed as error:
             # The next reader reads the shard again.
-            self._on_note(f"{self._index.name}: the entry of {name} could not be written: {error}")
+            self._on_warning(f"{self._index.name}: the entry of {name} could not be written: {error}")
         if not letters:
             self.lease.delete_if_empty(name)
         return entry
@@ -252,7 +252,7 @@ class ShardedSet:
                     reader.remove(tag)
                     removed += 1
         if removed:
-            self._on_note(f"{self.lease.name}: removed {removed:,} copies of letters that are in a shard")
+            self._on_warning(f"{self.lease.name}: removed {removed:,} copies of letters that are in a shard")
 
     # Moving
 
@@ -272,7 +272,7 @@ class ShardedSet:
                     moved += new
                     kept += len(taken) - new
         except (ChannelError, PublishFailed) as error:
-            self._on_note(f"{self.lease.name}: letters could not be moved to shards: {error}")
+            self._on_warning(f"{self.lease.name}: letters could not be moved to shards: {error}")
         return moved
 
     def _fill_one(self, reader: DeadSetReader, letters: Sequence[tuple[DeadLetter, int]]) -> int:
@@ -323,7 +323,7 @@ class ShardedSet:
         """Read a shard again that lacks letters of its entry."""
         entry = self._entry_of(part)
         if entry is not None:
-            self._on_note(f"{part.queue}: letters that the index names are not there; it is read again")
+            self._on_warning(f"{part.queue}: letters that the index names are not there; it is read again")
             self._read_again(entry)
 
     def _entry_of(self, part: SetPart) -> ShardEntry | None:

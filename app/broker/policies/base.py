@@ -74,7 +74,7 @@ class Drop:
 Decision = Retry | Reject | Postponed | Dead | Drop
 
 
-def message_of(decision: Decision, delivery: Delivery) -> Outgoing | None:
+def replacement_of(decision: Decision, delivery: Delivery) -> Outgoing | None:
     """Return the message that a decision publishes in place of the delivered one, or None if it publishes nothing."""
     match decision:
         case Retry(queue, key, _, headers) | Postponed(queue, key, _, headers) | Dead(queue, key, headers):

@@ -123,8 +123,8 @@ class FixedTtl(Policy):
 
     def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Return the headers without the countdown if the budget is fresh; `mb-exceptions` stays."""
-        lived = headers_for_replay(headers, budget)
-        return {name: value for name, value in lived.items() if name != RETRIES or budget == "keep"}
+        replayed = headers_for_replay(headers, budget)
+        return {name: value for name, value in replayed.items() if name != RETRIES or budget == "keep"}
 
     def _left(self, delivery: Delivery) -> int:
         """Return the retries left; a dead-lettered message carries -1, which counts as 0."""

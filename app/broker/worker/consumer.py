@@ -32,7 +32,7 @@ from ..errors import (
 )
 from ..headers import is_uncounted, unacknowledged
 from ..nesting import may_be_deep, require_shallow
-from ..outcomes import OUTCOMES
+from ..outcomes import outcomes_exchange
 from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
 from ..policies.registry import RetryPolicies
@@ -143,7 +143,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         Dead sets are first: the broker loses what it dead-letters to a missing queue.
         """
         with suppress(AccessRefused), connection.channel() as channel:
-            OUTCOMES(channel).declare()
+            outcomes_exchange(channel).declare()
         return declare_queues(
             connection, [*self._failures.policies.queues(), *self.app.amqp.queues.consume_from.values()]
         )

@@ -17,7 +17,7 @@ from ..failure import MAX_MESSAGE, MAX_TRACEBACK, Failure
 from ..headers import DELIVERIES, DETOURS, dead_letter_headers, whole_number
 from ..outcomes import outcome_message
 from ..outgoing import Outgoing
-from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, message_of
+from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, replacement_of
 from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
 from .carry_out import Disposition, carry_out
@@ -43,7 +43,7 @@ _VERBS = {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "dead-l
 _SET_ASIDE = 0.5
 
 #: What becomes of a run by each decision, for `OnOutcome`. A run may also have `succeeded`, or was `revoked`.
-OUTCOMES = {Retry: "retried", Reject: "retried", Postponed: "postponed", Dead: "dead-lettered", Drop: "dropped"}
+RUN_OUTCOMES = {Retry: "retried", Reject: "retried", Postponed: "postponed", Dead: "dead-lettered", Drop: "dropped"}
 
 #: Called when a decision has been carried out, to acknowledge or reject the original.
 Done = Callable[[Decision, Disposition], None]
@@ -140,7 +140,7 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             noted.done(carried_out, disposition)
-            self.report_outcome(delivery, "died" if isinstance(carried_out, Dead | Drop) else "failed", str(failure))
+            self.report_outcome(delivery, RUN_OUTCOMES[type(carried_out)], str(failure))
 
         self._act(decision, replace(noted, done=done))
 
@@ -210,12 +210,12 @@ class FailureHandler:
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             original.done(carried_out, disposition)
-            self.note_outcome(task, original.delivery.queue, OUTCOMES[type(carried_out)], reason)
+            self.note_outcome(task, original.delivery.queue, RUN_OUTCOMES[type(carried_out)], reason)
 
         return replace(original, done=done)
 
     def _act(self, decision: Decision, original: Original) -> None:
-        act = _Act(decision, message_of(decision, original.delivery), original)
+        act = _Act(decision, replacement_of(decision, original.delivery), original)
         if self.loop_thread == threading.get_ident():
             self._gathered.append(act)
         else:
@@ -277,7 +277,7 @@ class FailureHandler:
         cause = InvalidMessage(f"headers that cannot be sent again: {error!r}: {dict(delivery.headers)!r}")
         added = dead_letter_headers(bare, replace(failure_of(cause), worker=self._worker), attempts=1)
         decision = Dead(dead, delivery.routing_key, added)
-        return _Act(decision, message_of(decision, bare), act.original)
+        return _Act(decision, replacement_of(decision, bare), act.original)
 
     def _detour(self, decision: Decision, delivery: Delivery) -> Postponed | None:
         """Return the decision that lets a message wait elsewhere while the node of its dead set or retry queue is down.

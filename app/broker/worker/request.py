@@ -95,7 +95,7 @@ class Request(RevocableRequest):
         if not self._ended:
             self._ended = True
             self._failures.note_outcome(self.type, self._delivery.queue, "succeeded")
-            self._failures.report_outcome(self._delivery, "lived")
+            self._failures.report_outcome(self._delivery, "succeeded")
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Handle a time limit. Celery reports a hard one after it called on_failure for the killed child."""

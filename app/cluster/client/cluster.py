@@ -14,7 +14,7 @@ from typing import TypeVar
 from app.broker.errors import ApplicationError, RequestTimedOut, Unroutable
 from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.client.contract import SearchClient
-from app.cluster.client.hedging import Count, Deadline, HedgedRequest, SearcherPool, arun, run
+from app.cluster.client.hedging import Count, Deadline, HedgedRequest, SearcherBalancer, arun, run
 from app.cluster.client.scatter_gather import (
     gather_replies,
     interleave,
@@ -57,7 +57,7 @@ class ClusterSearchClient(SearchClient):
         exchanges = [requests_exchange, queries_exchange] if declare else []
         self._requestor = Requestor(url, timeout=deadline, exchanges=exchanges)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="search-client")
-        self._searchers = SearcherPool(self._requestor)
+        self._searchers = SearcherBalancer(self._requestor)
         self._routes = RouteCache(
             lambda request, seconds: self._requestor.send(
                 broker_request("get_routes", to_payload(request)), deadline=seconds

@@ -89,7 +89,7 @@ class Deadline:
         return cls(now, now + seconds, hedge_after)
 
 
-class SearcherPool:
+class SearcherBalancer:
     """Orders the searchers of a route and sends requests to them, from any thread.
 
     It counts the requests in flight to each searcher and remembers which ones are silent.
@@ -157,7 +157,7 @@ class HedgedRequest(Generic[T]):
         *,
         no_replica: ApplicationError,
         deadline: Deadline,
-        searchers: SearcherPool,
+        searchers: SearcherBalancer,
     ) -> None:
         """`kind` is the type of the reply; `no_replica` is the outcome if `replicas` is empty."""
         self._kind = kind

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from app.cluster.orchestrator.searcher_record import SearcherRecord
-from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, PackVersion, SearcherReport
+from app.cluster.protocol import MISSED_HEARTBEATS, OrderOutcome, PackVersion, SearcherReport
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class SearcherRegistry:
         changed |= self._receive_later(record, report, now=now)
         return record.end_orders(now=now, patience=self.patience) or changed
 
-    def receive_outcome(self, outcome: Outcome, *, now: float) -> bool:
+    def receive_outcome(self, outcome: OrderOutcome, *, now: float) -> bool:
         """Receive the outcome of an order; return whether it changes anything. Takes constant time."""
         record = self.records.get(outcome.report.searcher_id)
         if record is None:

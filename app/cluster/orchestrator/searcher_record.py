@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from app.cluster.placement.model import LoadFailure, Order, Pack, SearcherState
 from app.cluster.protocol import (
     Load,
-    Outcome,
+    OrderOutcome,
     PackVersion,
     SearcherReport,
     SearcherStatus,
@@ -59,7 +59,7 @@ class _Holdings:
     def __post_init__(self) -> None:
         self.used_mb = sum(version.size_mb for version in self.packs.values())
 
-    def change(self, outcome: Outcome, *, now: float) -> None:
+    def change(self, outcome: OrderOutcome, *, now: float) -> None:
         """Apply an outcome that is later than the last one."""
         report, before = outcome.report, self.packs.pop(outcome.domain, None)
         if outcome.held is not None:
@@ -120,7 +120,7 @@ class SearcherRecord:
         self._changed |= changed
         return bool(changed)
 
-    def change_pack(self, outcome: Outcome, *, now: float) -> bool:
+    def change_pack(self, outcome: OrderOutcome, *, now: float) -> bool:
         """Apply an outcome to one pack, unless a later one was applied; return whether that changes anything."""
         if outcome.report.seq <= self._holdings.seq:
             return False
@@ -181,7 +181,7 @@ class SearcherRecord:
         self._pending[order.domain] = _PendingOrder(order, held.sha256 if held else "", now)
         self._changed.add(order.domain)
 
-    def end_order(self, outcome: Outcome, *, now: float, patience: float) -> bool:
+    def end_order(self, outcome: OrderOutcome, *, now: float, patience: float) -> bool:
         """Remove a pending order that has an outcome; return whether there was one."""
         pending = self._pending.get(outcome.domain)
         if pending is None or not (pending.order.sha256 == outcome.sha256 or self._has_ended(pending, now, patience)):
@@ -193,7 +193,7 @@ class SearcherRecord:
         del self._pending[domain]
         self._changed.add(domain)
 
-    def back_off(self, failed: Outcome, *, now: float) -> None:
+    def back_off(self, failed: OrderOutcome, *, now: float) -> None:
         """Back off from the version of a failed order: twice as long after each further failure."""
         sha256 = failed.sha256
         count = self._failed[sha256].failure.count + 1 if sha256 in self._failed else 1

@@ -19,7 +19,7 @@ from app.cluster.orchestrator.store_scan import ScanSchedule
 from app.cluster.protocol import (
     MISSED_HEARTBEATS,
     Load,
-    Outcome,
+    OrderOutcome,
     RoutesRequest,
     SearcherReport,
     problem_reply,
@@ -151,7 +151,7 @@ class OrchestratorService:
             raise InvalidMessage(f"a heartbeat came from {delivery.exchange}, to which clients publish")
         self.receive_report(read(SearcherReport, payload))
 
-    def receive_outcome(self, outcome: Outcome) -> None:
+    def receive_outcome(self, outcome: OrderOutcome) -> None:
         """Receive `loaded`, `unloaded` or `failed`."""
         self.state.receive_outcome(outcome, now=self._clock())
 

@@ -11,7 +11,7 @@ from app.cluster.orchestrator.routing_table import RoutingTable
 from app.cluster.placement.copies import Copies
 from app.cluster.placement.model import AddressedOrder, ClusterState, Pack, Placement
 from app.cluster.placement.place import place
-from app.cluster.protocol import Outcome, Routes, RoutesRequest, SearcherReport
+from app.cluster.protocol import OrderOutcome, Routes, RoutesRequest, SearcherReport
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class OrchestratorState:
         """Receive a `register` or `heartbeat`; what a later message has changed stays."""
         self._note_change(self._registry.receive(report, now=now))
 
-    def receive_outcome(self, outcome: Outcome, *, now: float) -> None:
+    def receive_outcome(self, outcome: OrderOutcome, *, now: float) -> None:
         """Receive `loaded`, `unloaded` or `failed`. After a failure, the searcher backs off from this version."""
         searcher_id = outcome.report.searcher_id
         order = f"an order for {outcome.domain} ({outcome.sha256:.12})"

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from app.broker.errors import PublishFailed
 from app.broker.publishing import Publisher
-from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, SearcherReport, to_payload
+from app.cluster.protocol import MISSED_HEARTBEATS, OrderOutcome, SearcherReport, to_payload
 from app.cluster.searcher.pack_jobs import JobOutcome
 from app.messages.envelopes import event_message
 from config.routes import HEARTBEAT
@@ -79,7 +79,7 @@ class Reporter:
             if attempt:
                 time.sleep(_ATTEMPT_INTERVAL)
             # Each attempt reports the state of its own time, and packs change only after this outcome is reported.
-            message = Outcome(
+            message = OrderOutcome(
                 report=replace(self._numbered(self._report), loading=None),
                 domain=outcome.domain,
                 sha256=outcome.sha256,

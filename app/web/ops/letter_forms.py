@@ -9,11 +9,11 @@ from urllib.parse import parse_qsl
 
 from pydantic import Field, model_validator
 
-from app.broker.dead_letters import DeadSets, LetterSummary
+from app.broker.dead_letters import DeadSets, IdsBySet, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.operations.letter_queries import LetterQuery
-from app.operations.letters import IdsBySet, LetterOrder, Verb
+from app.operations.letters import LetterOrder, Verb
 from app.operations.long_acts import LongActs
 from app.operations.operations import Operations
 from app.web.ops.callers import ActBody, StrictBody
