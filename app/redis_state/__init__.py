@@ -1,1 +1,1 @@
-"""Redis: clients, Lua scripts and leases."""
+"""Redis: clients, Lua scripts, leases, circuit breakers, and whether Redis has lost its data."""

@@ -1,1 +1,1 @@
-"""Debounce timers of domains, kept in Redis."""
+"""Debounce timers of domains, kept in Redis; those with a client's own callback also in the store."""

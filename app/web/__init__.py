@@ -1,1 +1,1 @@
-"""The search page that people open."""
+"""The web process: the search page, the API, the metrics, and the pages of operations."""

@@ -17,6 +17,7 @@ from app.broker.policies.x_death import XDeath
 from app.counters import COUNTERS
 from app.crawl.urls import parse_message_domain, parse_target
 from app.messages.envelopes import decode_envelope, route_of
+from app.private_services.procfile import procfile
 from app.timers.timers import callback_of, timeout_of
 from app.topology.queues import orchestrator_queues, searcher_queue
 from app.topology.retry_policies import site_policy, subscriber_policy
@@ -67,6 +68,8 @@ def test_the_generated_parts_have_every_command_setting_folder_and_picture() -> 
     assert len(listed) == len(Settings.model_fields)
     packages = {f"`{path.parent.relative_to(ROOT)}/`" for path in generated.modules() if path.stem == "__init__"}
     assert packages == {row[0] for row in table(read("ARCHITECTURE.md"), "## Where things are")}
+    processes = [row[0] for row in table(read("ARCHITECTURE.md"), "## Processes")]
+    assert re.findall("`(.*?)`", " ".join(processes)) == list(procfile())
     pictures = blocks(read("docs/reference/topology.md"), "mermaid")
     assert len(pictures) == len(generated.topology_pictures())
     page = read("docs/reference/http-api.md")
