@@ -48,7 +48,7 @@ OUTCOME_TO = "perennial-outcome-to"
 #: How often a message waited elsewhere because the node of its dead set or retry queue was down.
 DETOURS = "perennial-detours"
 
-#: Marks a message whose task rejected it with `requeue`: to its runs it is one that was delivered before.
+#: Marks a message whose task rejected it with `requeue`: its next run sees it as redelivered.
 REQUEUED = "perennial-requeued"
 
 #: Where a dead letter was before it was moved to a shard, or restored: exchange, routing key and properties.

@@ -21,7 +21,7 @@ class Epoch:
         self._redis = redis
 
     def change(self) -> Literal["", "emptied", "restarted"]:
-        """Return how a new epoch has begun, unless `note` was called since. A repeated call takes it for a restart.
+        """Return how a new epoch has begun; until `note` is called, later calls return `restarted`.
 
         A Redis that was empty has lost no part of what is written since. One that was started again, or replaced by its
         replica, may lack its last writes. Workers see the new epoch before anything is published again: they forget

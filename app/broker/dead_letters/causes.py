@@ -90,7 +90,7 @@ _NAMES = tuple(each.name for each in fields(Death))
 
 
 def values_of(death: Death) -> dict[str, Any]:
-    """Return the values of a death by name, for one that is more."""
+    """Return the values of a death by name, to make a value of a subclass."""
     return {name: getattr(death, name) for name in _NAMES}
 
 

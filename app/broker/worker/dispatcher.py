@@ -26,8 +26,8 @@ class Dispatcher:
     Each message stays a request of its own, with its events, its acknowledgement and its budget. A message that lost
     its process together with others runs again, alone in a process: its death is then its own.
 
-    A message that has waited for MAX_HELD seconds is set aside instead of a run. The first of those that lost a process
-    runs nevertheless: so one that hangs spends its budget.
+    A message that has waited for MAX_HELD seconds is set aside and not run. Only the first of those that lost a process
+    is run then: so a message that hangs spends its budget.
     """
 
     def __init__(self, pool: TaskPool, controller: Any, cannot_start: Callable[[Exception], None]) -> None:
