@@ -407,6 +407,17 @@ def test_no_page_is_admitted_before_the_probe_of_its_crawl_is_completed(frontier
     assert frontier.progress("a.gov").seen == 4
 
 
+def test_each_key_of_a_crawl_expires_whichever_of_its_completions_made_the_key(
+    frontier: Frontier, redis_url: str
+) -> None:
+    redis = get_redis(redis_url)
+    frontier.note_published("c", [link("start")])
+    complete(frontier, "index", "start")
+    complete(frontier, "crawl", "start", *(f"https://a.gov/list?page={number}" for number in range(4)))
+    assert redis.exists("perennial:crawl:c:budgets", "perennial:crawl:c:handover") == 2
+    assert [key for key in redis.keys("perennial:crawl:c*") if redis.ttl(key) < 0] == []
+
+
 def test_a_crawl_that_is_cancelled_while_a_page_is_in_work_ends(frontier: Frontier) -> None:
     enter(frontier, "start")
     frontier.set_state("c", "cancelled")

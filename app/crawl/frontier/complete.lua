@@ -11,9 +11,9 @@
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its
 -- hold, active crawls, the epoch.
 -- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have
--- admitted, ttl (s) or 0 to leave it, pages that the crawl may have, the crawl's id, names of messages whose handover
--- is published with commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in
--- a row, pages that a message may have or '', ttl of failures (s), what tells the crawl that has seen the links left
+-- admitted, ttl (s), pages that the crawl may have, the crawl's id, names of messages whose handover is published with
+-- commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in a row, pages that a
+-- message may have or '', 1 to renew the ttl of keys that have one, what tells the crawl that has seen the links left
 -- out from others, or ''.
 -- Then for each page: its message's name, 'd' (done), 'x' (dead) or 'f' (failed),
 -- 1 if it belongs in the crawl's pack, line of the record or '', or the error of a failed one, hash of its text or '',
@@ -40,7 +40,7 @@ while at < #ARGV do
     at = each.excluded + 3 * tonumber(ARGV[at + 7])
     each.last = at - 1
     if each.state == 'f' then
-        note_failed(admitted, retrying, failures, each.name, each.line, ARGV[12])
+        note_failed(admitted, retrying, failures, each.name, each.line, ARGV[4])
         each = {name = each.name}
     else
         append(names, each.name)
@@ -194,14 +194,10 @@ elseif caller and redis.call('PTTL', KEYS[10]) <= 0 then
         redis.call('HSET', KEYS[6], caller, table.concat(handed_over))
     end
 end
-if tonumber(ARGV[4]) > 0 then
-    for index = 1, 7 do
-        redis.call('EXPIRE', KEYS[index], ARGV[4])
-    end
-    redis.call('EXPIRE', crawl .. ':former', ARGV[4])
-    redis.call('EXPIRE', budgets.key, ARGV[4])
-    redis.call('EXPIRE', texts.key, ARGV[4])
-    redis.call('EXPIRE', crawl .. ':closed', ARGV[4])
+-- A key that this call has made gets its TTL at once: this may be the last one.
+local renewed = ARGV[12] == '1' and {} or {'NX'}
+for _, key in ipairs({budgets.key, texts.key, crawl .. ':former', crawl .. ':closed', unpack(KEYS, 1, 7)}) do
+    redis.call('EXPIRE', key, ARGV[4], unpack(renewed))
 end
 local left = redis.call('HLEN', admitted) + redis.call('HLEN', retrying) + redis.call('LLEN', KEYS[5])
 -- Also a crawl that has nothing left, until its end is recorded.

@@ -200,10 +200,11 @@ class Frontier(CrawlView):
         keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record")
         keys += [*host_keys(host.name), ACTIVE_CRAWLS, EPOCH]
         confirmed = ",".join(self._cache.take_handed_over(crawl_id))
-        ttl = self._ttl if self._cache.must_renew(crawl_id) else 0
+        renews = int(self._cache.must_renew(crawl_id))
         settings = [
-            *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission, ttl),
-            *(max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, batch or "", self._ttl),
+            *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission),
+            *(self._ttl, max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments),
+            *(batch or "", renews),
         ]
         reply = list[Any]()
         while not reply:
