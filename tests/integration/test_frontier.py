@@ -428,6 +428,13 @@ def test_a_crawl_that_is_cancelled_while_a_page_is_in_work_ends(frontier: Fronti
     assert refill.ended
 
 
+def test_a_crawl_that_is_cancelled_before_its_start_page_is_noted_ends(frontier: Frontier) -> None:
+    frontier.set_state("c", "cancelled")
+    frontier.note_published("c", [link("start")])
+    [refill] = frontier.refill(stalled=60)
+    assert refill.ended
+
+
 def test_a_backlog_that_was_added_after_the_cancellation_is_forgotten(frontier: Frontier, redis_url: str) -> None:
     enter(frontier, "start")
     complete(frontier, "page", "start", "1", "2", "3")
