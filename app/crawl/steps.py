@@ -115,9 +115,15 @@ class Steps:
 
         An earlier run of it is no longer at work. With `due`, pages are requested whatever the former crawl found.
         Nothing is left to do for a message of a removed site. Raises what `begin` and `Frontier.enter` raise, such as
-        Postpone while the host is busy.
+        Postpone while the host is busy. A FetchError is noted as a failure of each URL.
         """
-        first = self.begin(targets[0])
+        try:
+            first = self.begin(targets[0])
+        except FetchError as error:  # Of the robots.txt, without which no page is requested.
+            for each in targets:
+                host, reason = host_of(each.url), text_of(error)
+                self.frontier.release(each.crawl_id, "page", each.key, host, failed=True, error=reason)
+            raise
         target, policy = first.target, first.policy
         runs = [replace(first, target=each) for each in targets]
         enter = partial(

@@ -16,7 +16,7 @@ from app.broker.errors import InvalidMessage, Postpone
 from app.broker.headers import ITERATION, TRACEBACK, WORKER
 from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, crawl_key
 from app.crawl.page import MOST_PAGES
-from app.errors import ServerError
+from app.errors import RobotsUnavailable, ServerError
 from app.messages.envelopes import site_message
 from app.storage import disk
 from app.timers.timers import full_pack
@@ -170,6 +170,18 @@ def test_all_pages_of_a_dead_message_count_as_dead(process: Context, site: Site,
     page_task.on_dead_letter((), message)
     progress = process.frontier.progress(site.domain)
     assert (progress.dead, progress.open) == (3, 0)
+
+
+def test_pages_whose_robots_txt_is_unavailable_leave_the_window_and_their_failures_are_noted(
+    process: Context, site: Site, message: dict[str, Any]
+) -> None:
+    site.set("/robots.txt", failure(500))
+    with pytest.raises(RobotsUnavailable):
+        page_task(**message)
+    noted = [process.frontier.failures("c", "page", site.at(path)) for path in ("/a", "/bad", "/b")]
+    assert [(each.number, each.error[:18]) for each in noted if each] == [(1, "RobotsUnavailable:")] * 3
+    assert process.redis.hlen(f"{crawl_key('c')}:admitted") == 0
+    assert process.frontier.progress(site.domain).open == 3
 
 
 def test_pages_of_a_host_that_needs_a_delay_by_now_are_left_after_the_first(
