@@ -77,7 +77,7 @@ class ServerError(RetryAfterError, FetchError, reason="server-error"):
     """Raised for a 5xx or 429 answer."""
 
 
-class RobotsUnavailable(FetchError, reason="robots-unavailable"):
+class RobotsUnavailable(RetryAfterError, FetchError, reason="robots-unavailable"):
     """Raised when robots.txt answers 5xx or not at all: RFC 9309 section 2.3.1.4 forbids crawling until it does."""
 
 

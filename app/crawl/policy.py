@@ -12,6 +12,9 @@ from app.crawl.traps import TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
 from app.storage.page_parts import hash_of
 
+#: Seconds that a host is left alone at most, whatever its Retry-After demands.
+MAX_RETRY_AFTER = 3_600.0
+
 _TOKEN = re.compile(r"[A-Za-z_-]+")
 
 #: Changes when a release finds other links in the same page.

@@ -15,9 +15,10 @@ from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import Host
 from app.crawl.record.crawls import CrawlSettings
+from app.errors import RobotsUnavailable
 from app.http.fetcher import Fetcher
 from app.redis_state.client import get_redis
-from tests.servers.site import Request, Site, robots
+from tests.servers.site import Request, Site, failure, robots
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +58,18 @@ def test_a_robots_txt_waits_for_its_host_and_a_page_waits_for_it(redis_url: str,
     get_redis(redis_url).flushdb()
     assert not cache.of(site.url).allows(site.at("/x"))
     assert limiter.reserve(host, requester="after") > 4
+
+
+def test_a_robots_txt_with_retry_after_pauses_its_host(redis_url: str, site: Site, fetcher: Fetcher) -> None:
+    site.set("/robots.txt", failure(503, retry_after="600"))
+    cache, limiter = Cache(redis_url, fetcher, delay=0), HostRateLimiter(get_redis(redis_url))
+    with pytest.raises(RobotsUnavailable, match="503"):
+        cache.of(site.url)
+    assert limiter.reserve(Host(site.domain, 0, 8), requester="page") > 500
+    get_redis(redis_url).delete(f"perennial:robots:{site.url.rstrip('/')}:down")
+    with pytest.raises(Postpone):
+        cache.of(site.url)
+    assert site.paths() == ["/robots.txt"]
 
 
 def test_a_crawl_delay_that_is_cut_is_logged_with_both_numbers(

@@ -11,7 +11,7 @@ from protego import Protego
 
 from app.counters import ROBOTS_REQUESTS, status_label
 from app.crawl.fetch.robots_lines import OWN_AGENT, denying_line, own_lines
-from app.crawl.policy import product_token
+from app.crawl.policy import MAX_RETRY_AFTER, product_token
 from app.crawl.urls import allows_port, host_of, resolve, robots_url
 from app.errors import FetchError, ForbiddenAddress, RobotsUnavailable
 from app.http.response import Response
@@ -43,8 +43,8 @@ def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> s
 
     Any 4xx but 429 and more than five redirects count as no robots.txt (RFC 9309 section 2.3.1). So does a redirect to
     an invalid URL, a private address or another port than 80, 443, that of `url`, and `ports`.
-    Raises RobotsUnavailable for 5xx, 429 and a failed request, and ForbiddenAddress when the host itself has a private
-    address.
+    Raises RobotsUnavailable for 5xx, 429 and a failed request, with the seconds of a Retry-After header. Raises
+    ForbiddenAddress when the host itself has a private address.
     """
     target: str | None = robots_url(url)
     for hop in range(MAX_REDIRECTS + 1):
@@ -61,7 +61,8 @@ def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> s
             return ""
         ROBOTS_REQUESTS.add(status_label(response.status))
         if response.status == 429 or response.status >= 500:
-            raise RobotsUnavailable(f"{response.url}: {response.status}")
+            wait = response.retry_after(cap=MAX_RETRY_AFTER)
+            raise RobotsUnavailable(f"{response.url}: {response.status}", wait)
         if response.ok:
             # Each invalid byte becomes three: the bytes that are kept are counted.
             body = response.body.decode("utf-8-sig", "replace").encode()

@@ -10,7 +10,7 @@ from redis import Redis
 from app.broker.errors import Postpone
 from app.counters import HOST_WAIT_SECONDS
 from app.crawl.frontier.values import LEASE, Host, host_keys
-from app.errors import FetchError, ServerError
+from app.errors import FetchError, RetryAfterError, ServerError
 from app.redis_state.client import load_script
 
 
@@ -43,9 +43,9 @@ class HostRateLimiter:
             seconds, micros = self._redis.time()
             self._redis.hset(key, "last", f"{seconds}.{micros:06}")
 
-    def heed(self, host: Host, error: FetchError) -> None:
+    def heed(self, host: Host, error: Exception) -> None:
         """Pause the requests to a host if its response demands that by Retry-After."""
-        if isinstance(error, ServerError):
+        if isinstance(error, RetryAfterError):
             self.pause(host.name, error.retry_after or 0)
 
     def pause(self, host: str, seconds: float) -> None:

@@ -112,6 +112,9 @@ class RobotsCache:
             raise host_is_busy(host, wait, ", and its robots.txt is due")
         try:
             text = fetch_robots(robots_txt, getter, ports=self._ports)
+        except RobotsUnavailable as error:
+            self._rate_limiter.heed(host, error)
+            raise
         finally:
             self._rate_limiter.release(host, requester="robots.txt")
         rules = self._parse(text)

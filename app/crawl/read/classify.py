@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal
 
+from app.crawl.policy import MAX_RETRY_AFTER
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
 from app.crawl.read.extract.contract import Extract, Extractor
@@ -84,14 +85,13 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one response. `retry_after` is in seconds; `robot` is the crawler's product token.
+    """Bounds of one response. `robot` is the crawler's product token.
 
     `ports` are those that a redirect may lead to, besides 80, 443 and the domain's own.
     """
 
     links: int = 5_000
     ports: tuple[int, ...] = ()
-    retry_after: float = 3_600.0
     robot: str = "Perennial"
 
 
@@ -147,7 +147,7 @@ def without_content(response: Response, *, scope: Scope, limits: Limits) -> Fetc
     """
     status = response.status
     if status >= 500 or status in _TRANSIENT:
-        raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=limits.retry_after))
+        raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=MAX_RETRY_AFTER))
     if status in _REDIRECTS:
         # http.client decodes headers as Latin-1; a byte beyond ASCII is most likely part of UTF-8.
         location = response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
