@@ -352,6 +352,13 @@ def test_a_page_is_indexed_under_its_media_type(body: bytes | str, label: str, k
     assert (found.content_type, found.title) == (kind, "Title")
 
 
+@pytest.mark.parametrize("declaration", ['<meta charset="iso-8859-1">', '<?xml version="1.0" encoding="koi8-r"?>'])
+def test_a_text_that_shows_how_html_declares_an_encoding_has_none_itself(declaration: str) -> None:
+    found = indexed(f"{declaration}\nZürich", content_type="text/markdown")
+    assert found.body == f"{declaration} Zürich"
+    assert indexed("Zürich".encode("latin-1"), content_type="text/plain; charset=latin1").body == "Zürich"
+
+
 @pytest.mark.parametrize("label", ["text/plain", "text/markdown"])
 def test_plain_text_is_a_page_without_links(label: str) -> None:
     found = indexed("See <a href='/b'>\nhere", content_type=label, url="https://x.gov/notes/read%20me.txt?x")

@@ -47,8 +47,9 @@ def extract_document(response: Response, media_type: str, extractor: Extractor) 
     name = path_of(response.url).partition("?")[0].rstrip("/").rpartition("/")[2]
     if media_type == _PDF:
         return extract_pdf(response.body, name=name)
-    document = encoding.decode(response.body, response.headers.get("content-type", ""))
-    if media_type not in HTML:
+    is_html = media_type in HTML
+    document = encoding.decode(response.body, response.headers.get("content-type", ""), is_markup=is_html)
+    if not is_html:
         lines = paragraphs(document)
         return Extract(title=name, body=collapsed(document), blocks=(Block(lines),) if lines else ())
     if excess := excess_complexity(document):

@@ -35,18 +35,18 @@ _TAG = re.compile(rb"</?([a-z][^\s/>]*)", re.I)
 _ATTRIBUTE = re.compile(rb"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"'][^\s>]*)))?""")
 
 
-def decode(body: bytes, content_type: str = "") -> str:
+def decode(body: bytes, content_type: str = "", *, is_markup: bool = True) -> str:
     """Return the text of a page; invalid bytes become U+FFFD. Never raises.
 
     The first of these decides: byte order mark, charset of the Content-Type header, `<meta>` in the first 1024 bytes,
     XML declaration (WHATWG HTML section 13.2.3). A `<meta>` after those is the last to be read. Without any, it is
     UTF-8 if the bytes are valid, else the detector's guess, else windows-1252. Labels are those of the WHATWG Encoding
-    standard: "latin-1" means windows-1252.
+    standard: "latin1" means windows-1252. A page that is no markup declares nothing itself: it may show how HTML does.
     """
     for mark, name in _BOMS:
         if body.startswith(mark):
             return body[len(mark) :].decode(name, "replace")
-    encoding = declared(body, content_type)
+    encoding = declared(body if is_markup else b"", content_type)
     if encoding is not None:
         return encoding.codec_info.decode(body, "replace")[0]
     try:
