@@ -352,6 +352,14 @@ def test_a_page_is_indexed_under_its_media_type(body: bytes | str, label: str, k
     assert (found.content_type, found.title) == (kind, "Title")
 
 
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("J%C3%A4hrlicher%20Bericht.txt", "Jährlicher Bericht.txt"), ("a%0A%00b%FF", "a b\ufffd"), ("", "")],
+)
+def test_a_text_has_its_file_name_as_people_read_it_for_a_title(name: str, title: str) -> None:
+    assert indexed("Text", content_type="text/plain", url=f"https://x.gov/{name}").title == title
+
+
 @pytest.mark.parametrize("declaration", ['<meta charset="iso-8859-1">', '<?xml version="1.0" encoding="koi8-r"?>'])
 def test_a_text_that_shows_how_html_declares_an_encoding_has_none_itself(declaration: str) -> None:
     found = indexed(f"{declaration}\nZürich", content_type="text/markdown")
@@ -362,7 +370,7 @@ def test_a_text_that_shows_how_html_declares_an_encoding_has_none_itself(declara
 @pytest.mark.parametrize("label", ["text/plain", "text/markdown"])
 def test_plain_text_is_a_page_without_links(label: str) -> None:
     found = indexed("See <a href='/b'>\nhere", content_type=label, url="https://x.gov/notes/read%20me.txt?x")
-    assert (found.title, found.body, found.links) == ("read%20me.txt", "See <a href='/b'> here", ())
+    assert (found.title, found.body, found.links) == ("read me.txt", "See <a href='/b'> here", ())
     assert found.blocks == (Block(("See <a href='/b'> here",)),)
     assert classified("hidden", content_type=label, x_robots_tag="noindex") == FetchResult(
         "gone", "noindex", "X-Robots-Tag"

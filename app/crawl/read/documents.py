@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from app.crawl.read import encoding
 from app.crawl.read.extract.contract import Extract, Extractor, collapsed, excess_complexity, paragraphs
@@ -44,7 +45,7 @@ class TooComplex(Exception):
 
 def extract_document(response: Response, media_type: str, extractor: Extractor) -> Extract:
     """Return the content of a body; raises TooComplex and UnreadablePdf."""
-    name = path_of(response.url).partition("?")[0].rstrip("/").rpartition("/")[2]
+    name = _file_name(response.url)
     if media_type == _PDF:
         return extract_pdf(response.body, name=name)
     is_html = media_type in HTML
@@ -55,6 +56,12 @@ def extract_document(response: Response, media_type: str, extractor: Extractor) 
     if excess := excess_complexity(document):
         raise TooComplex(excess)
     return extractor.extract(document)
+
+
+def _file_name(url: str) -> str:
+    """Return the last part of a URL's path as people read it, without escapes and what cannot be shown."""
+    name = unquote(path_of(url).partition("?")[0].rstrip("/").rpartition("/")[2])
+    return "".join(filter(str.isprintable, collapsed(name)))
 
 
 def needs_script(response: Response, media_type: str) -> bool:
