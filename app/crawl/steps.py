@@ -27,7 +27,7 @@ from app.crawl.frontier.values import (
     found_page,
 )
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
-from app.crawl.read.classify import FetchResult, Limits, classify
+from app.crawl.read.classify import FetchResult, Limits, classify, other_url_of_page
 from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.entries import UrlEntry, content_hash, first_links
@@ -41,6 +41,9 @@ from config.settings import Settings
 
 #: Seconds that a message waits whose crawl Redis lost while it was restored.
 _LOST_AGAIN = 1.0
+
+#: Redirects from one URL of a page to another that one run follows.
+_MAX_OTHER_URLS: Final = 5
 
 #: The result of a URL whose response took its last run more CPU time than a page may. It is not requested again.
 TOO_COMPLEX: Final = FetchResult("skipped", Reason.TOO_COMPLEX, f"it took over {MAX_CPU_SECONDS:g} s of CPU")
@@ -143,9 +146,19 @@ class Steps:
         return [replace(run, entered=each) for run, each in zip(runs, entered, strict=True)]
 
     def fetch(self, run: UrlRun, *, headers: Mapping[str, str] | None = None) -> FetchResult:
-        """Request a page or a probe, and return what its response means; a ServerError may pause the host."""
+        """Request a page or a probe, and return what its response means; a ServerError may pause the host.
+
+        A redirect to another URL of the same page is followed at once: as a page of its own, it would be done already.
+        """
         response = request(run, headers=headers)
+        for _ in range(_MAX_OTHER_URLS):
+            url = other_url_of_page(response)
+            if url is None or not run.rules.allows(url) or not run.policy.scope.contains(url):
+                break
+            response = request(replace(run, target=replace(run.target, url=url)), headers=headers)
         try:
+            # A page has the URL by which it was found: other visitors have another session.
+            response = replace(response, url=run.target.url)
             return classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self.limits)
         except ServerError as error:
             self.host_limits.heed(run.host, error)

@@ -29,7 +29,16 @@ from app.sites.status import status
 from app.sites.stored import add_site, site_key
 from app.sites.sweep import Sweep
 from app.storage.folder import FolderStore
-from app.storage.layout import CONTENT_VERSION, content_key, frames_prefix, manifest_key, page_id
+from app.storage.layout import (
+    CONTENT_VERSION,
+    Page,
+    content_key,
+    content_prefix,
+    frames_prefix,
+    manifest_key,
+    page_id,
+    read_content,
+)
 from app.storage.store import Stat
 from app.timers.timers import full_pack
 from tasks.base import Context
@@ -325,6 +334,31 @@ def test_a_crawl_ends_within_the_budgets_of_its_site(process: Context) -> None:
     assert (found.reasons["too-many-redirects"], found.reasons["repeated-segments"]) == (1, 1)
     assert found.budgets == {name: value for name, value in BUDGETS.items() if name != "max_depth"}
     assert "stopped by max_query_variants 3, max_pattern_pages 4, max_identical_texts 2" in str(found)
+
+
+def test_a_redirect_to_another_url_of_the_same_page_is_followed_and_the_page_keeps_its_own_url(
+    process: Context,
+) -> None:
+    with Site({"/": page("Home", links=["/a", "/b?utm_source=news", "/c", "/d"])}) as site:
+        site.set("/a", redirect("/a;jsessionid=1"))
+        site.set("/a;jsessionid=1", page("With a session"))
+        site.set("/b?utm_source=news", redirect("/b"))
+        site.set("/b", page("Without a campaign"))
+        site.set("/c", redirect("/c"))
+        site.set("/d", redirect("/d?sessionid=0"))
+        for number in range(9):
+            site.set(f"/d?sessionid={number}", redirect(f"/d?sessionid={number + 1}"))
+        crawl(process, site, "one")
+        found = status(site.domain, settings=process.settings).reasons
+        stored = (read_content(process.store, stat.key) for stat in process.store.list(content_prefix(site.domain)))
+        pages = {each.title: each.url for each in stored if isinstance(each, Page)}
+    assert pages == {
+        "Home": site.at("/"),
+        "With a session": site.at("/a"),
+        "Without a campaign": site.at("/b?utm_source=news"),
+    }
+    assert (site.hits("/c"), found["invalid-redirect"]) == (1, 2)
+    assert [path for path in site.paths() if path.startswith("/d")] == ["/d", *(f"/d?sessionid={n}" for n in range(5))]
 
 
 @pytest.mark.parametrize(("of_site", "of_robots_txt", "delay"), [(2, 5, 5), (5, 2, 5), (5, "", 5), (0, 0, 0)])

@@ -149,14 +149,28 @@ def without_content(response: Response, *, scope: Scope, limits: Limits) -> Fetc
     if status >= 500 or status in _TRANSIENT:
         raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=MAX_RETRY_AFTER))
     if status in _REDIRECTS:
-        # http.client decodes headers as Latin-1; a byte beyond ASCII is most likely part of UTF-8.
-        location = response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
-        return _redirect(response.url, location, base=response.url, scope=scope, limits=limits)
+        return _redirect(response.url, _location(response), base=response.url, scope=scope, limits=limits)
     if status in (404, 410):
         return FetchResult("gone", str(status))
     if status not in (200, 203):
         return FetchResult("unchanged", Reason.NOT_MODIFIED) if status == 304 else FetchResult("skipped", str(status))
     return None
+
+
+def other_url_of_page(response: Response) -> str | None:
+    """Return the URL that a response redirects to if it is another one of the same page; None for any other response.
+
+    Some sites add a session to each URL of a visitor without cookies, or take a campaign away.
+    """
+    target = resolve(response.url, _location(response)) if response.status in _REDIRECTS else None
+    if target is None or target == response.url or canonical_key(target) != canonical_key(response.url):
+        return None
+    return target
+
+
+def _location(response: Response) -> str:
+    # http.client decodes headers as Latin-1; a byte beyond ASCII is most likely part of UTF-8.
+    return response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limits) -> FetchResult:
