@@ -248,6 +248,8 @@ class PageWork:
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
         redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0
         links, excluded, found = result.links, result.excluded, list[FoundPage]()
+        if len(links) >= self._steps.limits.links:  # It may have more, whose pages have not vanished.
+            self._steps.frontier.note_cut(target.crawl_id)
         if target.depth == 0 and not is_move(result):
             run = replace(run, beside=(self.sitemaps.of_robots_txt(run),))
             found += [FoundPage(url, canonical_key(url), below, own_id, role=PROBE) for url in self.probes.urls(target)]

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -334,6 +335,18 @@ def test_a_crawl_ends_within_the_budgets_of_its_site(process: Context) -> None:
     assert (found.reasons["too-many-redirects"], found.reasons["repeated-segments"]) == (1, 1)
     assert found.budgets == {name: value for name, value in BUDGETS.items() if name != "max_depth"}
     assert "stopped by max_query_variants 3, max_pattern_pages 4, max_identical_texts 2" in str(found)
+
+
+def test_no_page_has_vanished_from_a_crawl_that_follows_a_part_of_the_links_of_a_page(
+    process: Context, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawl(process, site, "one")
+    assert packed(process, site, "one") == 4
+    monkeypatch.setattr(process.steps, "limits", replace(process.steps.limits, links=2))
+    site.set("/", page("Home", "More links", links=["/new", "/amber", "/cedar"]))
+    site.set("/new", page("New"))
+    crawl(process, site, "two")
+    assert packed(process, site, "two") == 5
 
 
 def test_a_redirect_to_another_url_of_the_same_page_is_followed_and_the_page_keeps_its_own_url(
