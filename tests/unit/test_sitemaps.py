@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.crawl.read import sitemaps
 from app.crawl.read.encoding import decode, prescan
 from app.crawl.read.sitemaps import MAX_URLS, Sitemap, read_sitemap
+from app.crawl.urls import Scope
+from app.http.response import Response
 
 pytestmark = pytest.mark.unit
 
@@ -120,6 +123,13 @@ def test_a_sitemap_is_read_up_to_its_limit() -> None:
     assert len(found.pages) == MAX_URLS
     assert found.partial
     assert time.process_time() - began < 5
+
+
+def test_all_urls_of_a_sitemap_are_read_however_long_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sitemaps, "MAX_URLS", 10)
+    urls = "\n".join(f"https://x.gov/{'%D7%90' * 100}/{n}" for n in range(10))
+    read = sitemaps.sitemap_of(Response("https://x.gov/urls.txt", 200, {}, urls.encode()), scope=Scope("x.gov"))
+    assert (len(read.pages), read.partial) == (10, False)
 
 
 def test_a_gzip_bomb_ends_at_the_limit() -> None:

@@ -96,7 +96,8 @@ def sitemap_of(response: Response, *, scope: Scope) -> ReadSitemap:
     """Return the content of a sitemap's response: of its pages those in the scope."""
     found = read_sitemap(response.body)
     anchors = ((url, "") for url in found.pages)
-    pages, _ = links_in_scope(response.url, anchors, scope=scope, limit=MAX_URLS)
+    # Bounded already: as links of a page, URLs with many escapes would be left out.
+    pages, _ = links_in_scope(response.url, anchors, scope=scope, limit=MAX_BYTES)
     sitemaps = tuple(url for each in found.sitemaps if (url := resolve(response.url, each)))
     detail = f"{len(pages)} of {len(found.pages)} URLs, {len(sitemaps)} sitemaps"
     partial = found.partial or response.truncated
