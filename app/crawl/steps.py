@@ -92,7 +92,7 @@ class Steps:
         self.policies = policies
         self.host_limits = HostRateLimiter(redis)
         self.limits = Limits(ports=settings.allow_ports, robot=product_token(settings.user_agent))
-        self._extractor = LexborExtractor()
+        self._extractor = LexborExtractor(self.limits.robot)
         self._clients = SiteClients(settings)
         self._robots = RobotsCache(
             redis,

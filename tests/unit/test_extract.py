@@ -405,3 +405,9 @@ def test_a_link_that_names_a_fragment_keeps_it(parser: Extractor) -> None:
         '<a href="#s%C3%BC%C3%9F">süß()</a></body>'
     )
     assert [link.text for link in found.links] == ["size\tpragma_size\nhere", "süß()\tsüß"]
+
+
+@pytest.mark.parametrize("parser", [LexborExtractor("Acme-Bot"), BeautifulSoupExtractor(robot="Acme-Bot")])
+def test_directives_for_one_robot_are_for_the_one_of_the_user_agent(parser: Extractor) -> None:
+    metas = "".join(f'<meta name="{name}" content="{name}-says">' for name in ("acme-bot", "Perennial", "robots"))
+    assert parser.extract(metas).robots == {"acme-bot-says", "robots-says"}

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from app.crawl.policy import MAX_RETRY_AFTER
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
-from app.crawl.read.extract.contract import Extract, Extractor
+from app.crawl.read.extract.contract import OWN_NAME, Extract, Extractor
 from app.crawl.read.extract.pdf import UnreadablePdf
 from app.crawl.record.entries import MAX_VALIDATOR, Former
 from app.crawl.record.reasons import Reason
@@ -92,7 +92,7 @@ class Limits:
 
     links: int = 5_000
     ports: tuple[int, ...] = ()
-    robot: str = "Perennial"
+    robot: str = OWN_NAME
 
 
 def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: Limits | None = None) -> FetchResult:

@@ -16,7 +16,8 @@ from app.crawl.read.extract.contract import Extract
 class BeautifulSoupExtractor:
     """Extracts with BeautifulSoup on top of the parser named `features`."""
 
-    def __init__(self, features: str = "lxml") -> None:
+    def __init__(self, features: str = "lxml", *, robot: str = contract.OWN_NAME) -> None:
+        self.robot = robot
         self._features = features
 
     def extract(self, document: str) -> Extract:

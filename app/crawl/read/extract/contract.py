@@ -17,8 +17,8 @@ from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, MAX_ID, TABLE, Block,
 from app.text.anchor_texts import joined_texts
 from app.text.names import is_named_after
 
-#: `<meta name="...">` that addresses this crawler only, beside `robots`.
-OWN_NAME = "perennial"
+#: The product token of a crawler without another one: `<meta name="...">` addresses it alone by this.
+OWN_NAME = "Perennial"
 
 #: Elements whose content is never text: removed before anything but links is read.
 NOT_TEXT = ("script", "style", "noscript", "template", "svg", "noframes", "select", "datalist")
@@ -144,7 +144,7 @@ class Extract:
     alternates: tuple[str, ...] = ()
     #: The URL of a `<meta http-equiv=refresh>` of at most `MAX_REFRESH` seconds, outside of `<noscript>`.
     refresh: str = ""
-    #: Directives of `<meta name="robots">` and `<meta name="perennial">`, lower case: noindex, nofollow, none...
+    #: Directives of `<meta>` for all robots and for this one, lower case: noindex, nofollow, none...
     robots: frozenset[str] = frozenset()
     #: The document's own dates as written: of the last change before those of publication.
     dates: tuple[str, ...] = ()
@@ -155,7 +155,9 @@ class Extract:
 
 
 class Extractor(Protocol):
-    """Finds in an HTML document what is indexed and which links are followed."""
+    """Finds in an HTML document what is indexed, and which links a crawler with the product token `robot` follows."""
+
+    robot: str
 
     def extract(self, document: str) -> Extract:
         """Return the content of the document; never raises for bad markup."""
@@ -210,8 +212,8 @@ def texts_of(links: Iterable[Anchor]) -> frozenset[str]:
     return frozenset(text.partition("\t")[0] for link in links for text in link.text.split("\n"))
 
 
-def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
-    """Return the description of `<meta>` elements, and their directives for all robots and for this one.
+def description_and_directives(metas: Iterable[Attributes], robot: str) -> tuple[str, frozenset[str]]:
+    """Return the description of `<meta>` elements, and their directives for all robots and for the one of this name.
 
     A description for links on other sites, `og:description`, stands in for one that is missing.
     """
@@ -222,7 +224,7 @@ def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozen
         content = attributes.get("content") or ""
         if name == "description":
             description = description or collapsed(content)
-        elif name in ("robots", OWN_NAME):
+        elif name in ("robots", robot.lower()):
             directives.update(part.strip().lower() for part in content.split(","))
         elif attributes.get("property") == "og:description":
             shared = shared or collapsed(content)

@@ -67,7 +67,7 @@ def extract(tree: Tree[Node], extractor: Extractor) -> Extract:
     links, nofollow = contract.links_to_follow(linking, tree.anchor)
     link_texts = contract.texts_of(links)
     by_anchor = marks.anchored(tree, ((each, node) for name, each, node in linking if name == "a"))
-    description, robots = contract.description_and_directives(metas)
+    description, robots = contract.description_and_directives(metas, extractor.robot)
     base = next((each for each in bases if "href" in each), {})
     refreshes = (
         meta

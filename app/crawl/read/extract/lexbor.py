@@ -36,6 +36,9 @@ _FIRST = {
 class LexborExtractor:
     """Extracts with lexbor, and with BeautifulSoup what lexbor rejects."""
 
+    def __init__(self, robot: str = contract.OWN_NAME) -> None:
+        self.robot = robot
+
     def extract(self, document: str) -> Extract:
         """Return the content of the document."""
         try:
@@ -47,7 +50,7 @@ class LexborExtractor:
             # Imported on demand: lexbor rejects few documents, and the other parser costs time and memory.
             from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 
-            return BeautifulSoupExtractor().extract(document)
+            return BeautifulSoupExtractor(robot=self.robot).extract(document)
         return extraction.extract(_LexborTree(tree, root), self)
 
 
