@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import DiskFull, ObjectNotFound, PackCorrupt, PackError, PackNotFound
-from app.pack.frames import FRAME_SIZE, MAX_UNCOMPRESSED, Frame, FrameTable, decompressed, hashes_of, sha256
+from app.pack.frames import (
+    FRAME_SIZE,
+    MAX_OBJECT,
+    MAX_UNCOMPRESSED,
+    Frame,
+    FrameTable,
+    decompressed,
+    hashes_of,
+    most_bytes_of_table,
+    sha256,
+)
 from app.pack.manifest import Manifest, read_manifest
 from app.storage.layout import frames_key
 from app.storage.store import ObjectStore
@@ -67,6 +77,12 @@ def fetch_pack_to(
 def read_table(store: ObjectStore, manifest: Manifest) -> FrameTable:
     """Return the table of a pack's frames; raises ObjectNotFound, PackCorrupt and StoreError."""
     key = frames_key(manifest.domain, manifest.own_object)
+    # A store allocates as many bytes as are read, whether or not it has them.
+    if manifest.table_start > MAX_OBJECT or manifest.table_size > most_bytes_of_table(manifest.uncompressed_size):
+        raise PackCorrupt(
+            f"{manifest.domain}: the manifest declares a table of {manifest.table_size} bytes from "
+            f"{manifest.table_start} on in {key}, which no packer writes"
+        )
     data = store.get_part(key, manifest.table_start, manifest.table_size)
     if sha256(data) != manifest.sha256:
         raise PackCorrupt(f"{manifest.domain}: the stored table of frames in {key} does not match its manifest")

@@ -22,8 +22,11 @@ from app.errors import PackCorrupt
 FRAME_SIZE: Final = 128 * 2**10
 #: Level 2 takes two thirds of the time of level 3, for 5 % more bytes.
 ZSTD_LEVEL: Final = 2
-#: Bytes of an uncompressed pack: a limit against crafted files, far above any real site.
+#: Bytes of an uncompressed pack, of an object and of a compressed frame: limits against crafted files, far above what
+#: any packer writes.
 MAX_UNCOMPRESSED: Final = 32 * 2**30
+MAX_OBJECT: Final = 2**30
+_MAX_FRAME: Final = 2 * FRAME_SIZE
 #: Bytes of a frame's entry in a table, at most, and of all else in it.
 _ENTRY_SIZE, _REST_SIZE = 128, 2**14
 #: Name of an object: its generation, and a random number.
@@ -66,10 +69,8 @@ class FrameTable:
     @classmethod
     def from_bytes(cls, data: bytes, *, size: int) -> FrameTable:
         """Read the output of `to_bytes` for a database of `size` bytes; raises PackCorrupt for anything else."""
-        count = -(-size // FRAME_SIZE)
-        if size > MAX_UNCOMPRESSED:
-            raise PackCorrupt(f"the pack declares {size} uncompressed bytes, more than the limit of {MAX_UNCOMPRESSED}")
-        fields = decompressed(data, limit=count * _ENTRY_SIZE + _REST_SIZE)
+        count = _number_of_frames(size)
+        fields = decompressed(data, limit=most_bytes_of_table(size))
         try:
             loaded: dict[str, Any] = json.loads(fields)
             objects = tuple((str(name), int(length)) for name, length in loaded["objects"])
@@ -80,9 +81,23 @@ class FrameTable:
             raise PackCorrupt(f"the table lists {len(frames)} frames, and {size} bytes have {count}")
         if not all(_OBJECT_NAME.fullmatch(name) for name, _ in objects):
             raise PackCorrupt("the table names an object that no packer writes")
-        if not all(0 <= each.number < len(objects) and each.start >= 0 and each.size > 0 for each in frames):
+        if not all(0 <= each.number < len(objects) and each.start >= 0 for each in frames):
             raise PackCorrupt("the table lists a frame outside of its objects")
+        sizes = [length for _, length in objects]
+        if not all(0 < each.size <= _MAX_FRAME and each.end <= sizes[each.number] <= MAX_OBJECT for each in frames):
+            raise PackCorrupt("the table lists a frame or an object of a size that no packer writes")
         return cls(objects, frames)
+
+
+def most_bytes_of_table(size: int) -> int:
+    """Return the bytes of the longest table for a database of `size` bytes; raises PackCorrupt for no such database."""
+    if size > MAX_UNCOMPRESSED:
+        raise PackCorrupt(f"the pack declares {size} uncompressed bytes, more than the limit of {MAX_UNCOMPRESSED}")
+    return _number_of_frames(size) * _ENTRY_SIZE + _REST_SIZE
+
+
+def _number_of_frames(size: int) -> int:
+    return -(-size // FRAME_SIZE)
 
 
 def hashes_of(path: Path, *, size: int | None = None) -> Iterator[str]:

@@ -163,6 +163,11 @@ def with_table(store: FolderStore, change: Callable[[dict[str, Any]], object]) -
     store.put(manifest_key(DOMAIN), replace(manifest, sha256=sha256(data), table_size=len(data)).to_json())
 
 
+def make_long(fields: dict[str, Any], size: int) -> None:
+    """Give the first frame and its object this size."""
+    fields["objects"][0][1] = fields["frames"][0][3] = size
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -172,6 +177,9 @@ def with_table(store: FolderStore, change: Callable[[dict[str, Any]], object]) -
         (lambda fields: fields["frames"][0].__setitem__(3, math.inf), "not a table of frames"),
         (lambda fields: fields["frames"][0].__setitem__(1, 1), "outside of its objects"),
         (lambda fields: fields["frames"][0].__setitem__(2, -1), "outside of its objects"),
+        (lambda fields: fields["frames"][0].__setitem__(2, 2**70), "a size that no packer writes"),
+        (lambda fields: fields["frames"][0].__setitem__(3, 2**50), "a size that no packer writes"),
+        (lambda fields: make_long(fields, 2**50), "a size that no packer writes"),
         (lambda fields: fields["objects"][0].__setitem__(0, "../x"), "an object that no packer writes"),
         (lambda fields: fields.update(more="x" * 2**16), "declares"),
     ],
@@ -217,6 +225,8 @@ def test_a_manifest_with_fields_of_a_later_release_is_read(store: FolderStore) -
     ("fields", "reason"),
     [
         ({"table_start": 2**64}, "table_start is 18446744073709551616, which is too large"),
+        ({"table_start": 2**52}, "declares a table of [0-9]+ bytes from 4503599627370496 on"),
+        ({"table_size": 2**52}, "declares a table of 4503599627370496 bytes"),
         ({"built_at": "yesterday"}, "Invalid isoformat string: 'yesterday'"),
         ({"built_at": "2026-11-21T10:04:00"}, "built_at is '2026-11-21T10:04:00', without a time zone"),
     ],
