@@ -142,7 +142,13 @@ def _ranked_any(
     # FTS5 reads the frequent ones only where a rare one is.
     match = f"{either} OR (({either}) AND ({others}))" if others else either
     found = ranked_matches(connection, query.excluding(match), scope, weights)
-    return replace(found, total=number_of_matches(connection, every, scope), estimated=True)
+    if scope.choice is not None:
+        # It may return none of the pages with a rare phrase.
+        chosen = ranked_matches(connection, every, scope, weights)
+        return replace(chosen, scores=best_first(chosen.scores | found.scores))
+    total = number_of_matches(connection, every, scope)
+    read = pack_tables.first_matches(connection, every, hidden=scope.hidden, limit=MAX_HITS)
+    return replace(found, total=total, estimated=True, read=read, factor=max(1.0, total / max(1, len(read))))
 
 
 def bm25(factors: Mapping[str, float] = _NO_FACTORS, weights: Sequence[tuple[str, float]] = _WEIGHTS) -> str:

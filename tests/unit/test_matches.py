@@ -166,6 +166,27 @@ def test_a_search_with_many_matches_says_about_how_many_and_its_facets_are_estim
     assert question.hits
 
 
+@pytest.mark.parametrize("rare", [0, 2])
+def test_pages_with_some_of_the_words_are_filtered_counted_and_have_facets_of_all_of_them(
+    tmp_path: Path, rare: int
+) -> None:
+    """No page has all words. Those in the section have only a frequent one."""
+    texts = [("a", "gamma"), ("b", "alpha")] * 30 + [("b", "rare")] * rare
+    made = [page(f"/{section}/{'x' * at}", f"Page {at}", text) for at, (section, text) in enumerate(texts)]
+    pack = write_pack(tmp_path / "pack.sqlite", made)
+    query = parse("alpha gamma rare ")
+    with bounds(), closing(PackSearcher(pack, time_limit=10)) as searcher:
+        found = searcher.search(query)
+        filtered = searcher.search(query, filters=Filters(section="a"), limit=60)
+        newest = searcher.search(query, sort="date", limit=60)
+    assert (found.total, found.relaxed) == (60 + rare, True)
+    assert found.facets[0].counts in {(("a", 30), ("b", 30)), (("a", 31), ("b", 31))}
+    assert (filtered.total, filtered.relaxed, filtered.reachable) == (30 + rare // 2, True, 20)
+    assert {hit.section for hit in filtered.hits} == {"a"}
+    assert newest.total == found.total
+    assert newest.facets == found.facets
+
+
 def test_an_unfinished_word_that_many_pages_have_stands_for_itself(many: Path) -> None:
     with bounds(ranked=5), closing(PackSearcher(many, time_limit=10)) as searcher:
         for text in ("alpha", "alph"):
