@@ -78,7 +78,7 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, title: str = "") -> 
     """Return the sentences with the most different phrases, closest together; the first of equal passages.
 
     Lines of a text end as in app/text/lines.py. Without a match in a sentence, return the other lines that match best,
-    except parts of the title, with a sentence. Without any match, return the first sentences.
+    except parts of the title, with a sentence. Without any match, return the first sentences, or else lines.
     """
     passages: list[tuple[_Passage, str]] = []
     outside: list[list[Match]] = []
@@ -99,7 +99,8 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, title: str = "") -> 
         unshown = (match for match in matches if _line_at(text, match[0]) not in shown)
         if passage := _densest(_until_adjacent(unshown, matcher)):
             return _snippet(_cut_lines(text, passage, opening), matcher)
-    return _snippet(_sentences(opening) or _cut(texts[-1], _Passage(0, 0)), matcher)
+    beginning = _sentences(opening) or (_cut_lines(opening, _Passage(0, 0), "") if opening else "")
+    return _snippet(beginning, matcher)
 
 
 def snippet_of_section(texts: Sequence[str], heading: str, matcher: Matcher, *, title: str) -> Snippet:

@@ -150,6 +150,7 @@ def test_a_snippet_without_a_match_is_the_beginning_of_the_page() -> None:
     assert snippet.marks == ()
     assert cut("", "absent ", description="What it is about").text == "What it is about"
     assert cut("", "absent ").text == ""
+    assert cut(f"Amber{HEADING}Pines{OTHER}¶{OTHER}Oaks{OTHER}", "absent ").text == "Amber Pines Oaks"
 
 
 def test_a_description_with_all_words_is_preferred_to_the_body() -> None:
