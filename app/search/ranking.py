@@ -142,8 +142,8 @@ def _ranked_any(
     # FTS5 reads the frequent ones only where a rare one is.
     match = f"{either} OR (({either}) AND ({others}))" if others else either
     found = ranked_matches(connection, query.excluding(match), scope, weights)
-    if scope.choice is not None:
-        # It may return none of the pages with a rare phrase.
+    if scope.choice is not None or not found.scores:
+        # The choice may return none of the pages with a rare phrase, or all of them are hidden.
         chosen = ranked_matches(connection, every, scope, weights)
         return replace(chosen, scores=best_first(chosen.scores | found.scores))
     total = number_of_matches(connection, every, scope)

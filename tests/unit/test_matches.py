@@ -187,6 +187,15 @@ def test_pages_with_some_of_the_words_are_filtered_counted_and_have_facets_of_al
     assert newest.facets == found.facets
 
 
+def test_pages_with_a_frequent_word_are_found_where_only_a_hidden_page_has_the_rare_one(tmp_path: Path) -> None:
+    shown = [page(f"/{'x' * at}", f"Page {at}", "alpha") for at in range(30)]
+    hidden = page("/copy", "Copy", "rare", canonical="https://site.example/")
+    pack = write_pack(tmp_path / "pack.sqlite", [*shown, hidden])
+    with bounds(), closing(PackSearcher(pack, time_limit=10)) as searcher:
+        found = searcher.search(parse("alpha rare "), limit=60)
+    assert (found.total, len(found.hits), found.relaxed) == (30, 20, True)
+
+
 def test_an_unfinished_word_that_many_pages_have_stands_for_itself(many: Path) -> None:
     with bounds(ranked=5), closing(PackSearcher(many, time_limit=10)) as searcher:
         for text in ("alpha", "alph"):
