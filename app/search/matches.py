@@ -171,10 +171,12 @@ def _chosen(connection: sqlite3.Connection, match: str, scope: RankingScope, row
     found = [page for (page,) in connection.execute(_IDS, (match, rows.start, rows[-1], MAX_COUNTED))]
     read = [page for page in found if page not in scope.hidden]
     chosen = choice(read)
-    # Where not all matches were read, the rest of the rows has as many for each row.
-    share = len(rows) / (found[-1] - rows.start + 1) if len(found) == MAX_COUNTED else 1.0
+    are_all = len(found) < MAX_COUNTED
+    # Else the rest of the rows has as many for each row. Of the ordered rows, hidden ones come last: few were read.
+    visible = (scope.visible if rows.start == 1 else 1.0) * len(rows)
+    share = 1.0 if are_all else max(1.0, visible / (found[-1] - rows.start + 1))
     ids = chosen[:MAX_HITS]
-    estimated = share > 1 or len(ids) < len(chosen)
+    estimated = not are_all or len(ids) < len(chosen)
     return _Part(rows, round(share * len(read)), round(share * len(chosen)), rows.start, ids, read, estimated)
 
 

@@ -196,6 +196,18 @@ def test_pages_with_a_frequent_word_are_found_where_only_a_hidden_page_has_the_r
     assert (found.total, len(found.hits), found.relaxed) == (30, 20, True)
 
 
+def test_a_filtered_number_is_an_estimate_of_the_pages_that_are_shown(tmp_path: Path) -> None:
+    """Hidden pages come last, after all matches that are read."""
+    made = [page(f"/{'ab'[at % 2]}/{'x' * at}", f"Page {at}", "alpha") for at in range(60)]
+    copies = [page(f"/copy/{at}", "Copy", "alpha", canonical=made[0].canonical_key) for at in range(60)]
+    pack = write_pack(tmp_path / "pack.sqlite", [*made, *copies])
+    with bounds(), closing(PackSearcher(pack, time_limit=10)) as searcher:
+        found = searcher.search(parse("alpha "))
+        filtered = searcher.search(parse("alpha "), filters=Filters(section="a"))
+        newest = searcher.search(parse("alpha "), sort="date")
+    assert (found.total, filtered.total, newest.total) == (60, 30, 60)
+
+
 def test_an_unfinished_word_that_many_pages_have_stands_for_itself(many: Path) -> None:
     with bounds(ranked=5), closing(PackSearcher(many, time_limit=10)) as searcher:
         for text in ("alpha", "alph"):
