@@ -110,6 +110,8 @@ MAX_CHARACTERS = 255
 #: Words of a query, excluded ones counted.
 MAX_WORDS = 32
 
+#: Before a phrase that only the words of a page match: not the forms that its pack adds, such as stems.
+_AS_WRITTEN = "- {name_forms body_forms} : "
 #: Words that must remain without the stop words.
 _LEAST_WORDS = 2
 #: Phrases from which a query with stop words reads like a sentence.
@@ -137,6 +139,7 @@ _CHUNK = re.compile(r'(?P<minus>(?<!\S)-(?=[^\s-]\S|[^\x00-\x7f]))?(?:"(?P<phras
 class Phrase:
     """Words that must be adjacent, as typed. With `prefix` the last one may be the beginning of a word.
 
+    `quoted` words stand for themselves only, and are not found in other forms of a page's words. So are excluded ones.
     `forms` stand for a single word: each is one or more folded words, all of them required. Words that begin with one
     of `stems` are marked in texts, too. With `symbol`, pages must have this form of the word, which stands for a name
     with signs such as `C++`. Each of `synonyms` stands for the phrase, too.
@@ -153,11 +156,12 @@ class Phrase:
     @property
     def match(self) -> str:
         """FTS5 expression of the phrase. With `prefix`, a complete last word counts twice, so it ranks higher."""
-        phrase = f'"{self.symbol}"' if self.symbol else " + ".join(f'"{word}"' for word in self.words)
+        words = " + ".join(f'"{word}"' for word in self.words)
+        phrase = f'"{self.symbol}"' if self.symbol else f"{_AS_WRITTEN}{words}" if self.quoted else words
         choices = [phrase, *([f"{phrase} *"] if self.prefix and not self.symbol else [])]
         for form in () if self.symbol else self.forms:
-            words = " AND ".join(f'"{word}"' for word in form)
-            choices.append(f"({words})" if len(form) > 1 else words)
+            every = " AND ".join(f'"{word}"' for word in form)
+            choices.append(f"({every})" if len(form) > 1 else every)
         choices += [synonym.match for synonym in self.synonyms]
         return f"({' OR '.join(choices)})" if len(choices) > 1 else phrase
 
@@ -306,7 +310,7 @@ def parse(text: str, *, keep_stop_words: bool = False) -> Query:
             tuple(text[start:end] for start, end in in_chunk), quoted=kind == "phrase", symbol="".join(symbols[:1])
         )
         if in_chunk and chunk["minus"]:
-            excluded.append(phrase)
+            excluded.append(replace(phrase, quoted=True))
         elif in_chunk:
             ends_text = in_chunk[-1][1] == len(text)
             # One Latin letter begins half of all words, so it is not worth a prefix search.

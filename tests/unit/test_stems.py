@@ -212,6 +212,25 @@ def test_a_name_with_signs_that_no_page_has_finds_the_name_without_them(tmp_path
     assert found(tmp_path, "sockets++") == ["/network"]
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ('"sort" ', {"/sort"}),
+        ('"sort', {"/sort", "/sorting"}),
+        ('"dict" ', set()),
+        ("list -sort ", {"/sorting", "/ordered"}),
+        ("list -sorting ", {"/sort", "/ordered"}),
+        ("list -dict ", {"/sort", "/sorting", "/ordered"}),
+        ("list -C# ", {"/sort", "/sorting"}),
+    ],
+)
+def test_a_quoted_or_excluded_word_is_no_other_form_of_a_word(tmp_path: Path, query: str, found: set[str]) -> None:
+    texts = {"/sort": "list and sort", "/sorting": "list by sorting", "/ordered": "list of OrderedDict in C#"}
+    made = [page(path, path.strip("/").upper(), text, lang="en") for path, text in texts.items()]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", made))) as searcher:
+        assert {hit.path for hit in searcher.search(parse(query)).hits} == found
+
+
 def test_quoted_words_find_no_page_that_only_defines_the_last_of_them(tmp_path: Path) -> None:
     pages = [
         page("/git", "git", "The tool.", headings="git\ngit log"),
