@@ -141,15 +141,15 @@ class PackSearcher:
         if by_meaning:
             meaning.load()  # Before the time limit of the first question begins.
         properties = self._properties
+        if filters.lang:
+            languages = (filters.lang,)
         # Filters and dates apply to every match, not to the best ones only.
         choice = None
         if sort == "date" or filters != _NO_FILTERS:
-            choice = _choice(properties, shown, filters, sort)
+            choice = _choice(properties, shown, filters, sort, languages)
         scope = replace(self._scope, hidden=shown.hidden, choice=choice)
         with self._connections.connection(self._time_limit) as connection:
             began = time.perf_counter()
-            if filters.lang:
-                languages = (filters.lang,)
             query = without_frequent_prefix(connection, query, scope)
             defined = definitions_of(connection, query, hidden=shown.hidden)
             defined = self._versions.definitions(defined, languages)[:_MAX_DEFINITIONS]
@@ -162,8 +162,9 @@ class PackSearcher:
                 scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
             filtered = properties.filtered(list(scores), filters, shown.copies)
             scores = self._versions.scores(scores, filtered, languages)
-            filtered = list(scores)
-            order = properties.newest_first(filtered) if sort == "date" else filtered
+            order: Sequence[int] = list(scores)
+            if sort == "date":
+                order = properties.newest_first(order, filters, shown.copies, languages)
             places = _places(order, defined)
             on_page = places[:MAX_HITS][offset : offset + limit]
             represented = properties.representatives([page for page, _ in on_page], filters, shown.copies, languages)
@@ -286,14 +287,17 @@ class PackSearcher:
         return tuple(found)
 
 
-def _choice(properties: Properties, shown: VisiblePages, filters: Filters, sort: Sort) -> Choice:
+def _choice(
+    properties: Properties, shown: VisiblePages, filters: Filters, sort: Sort, languages: Sequence[str]
+) -> Choice:
     """Return the choice of the pages that pass the filters, or of which a copy does; by date the newest first."""
 
     def choose(pages: Sequence[int]) -> Sequence[int]:
         by_shown = dict(zip(shown.shown(pages), pages, strict=True))
         passing = properties.filtered(list(by_shown), filters, shown.copies)
-        ordered = properties.newest_first(passing) if sort == "date" else passing
-        return [by_shown[page] for page in ordered]
+        if sort == "date":
+            passing = properties.newest_first(passing, filters, shown.copies, languages)
+        return [by_shown[page] for page in passing]
 
     return choose
 

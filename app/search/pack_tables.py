@@ -281,9 +281,15 @@ class Properties:
         )
         return tuple(Facet(name=each.name, counts=each.counts[:_VALUES]) for each in counted if len(each.counts) > 1)
 
-    def newest_first(self, pages: Iterable[int]) -> list[int]:
-        """Return the pages by date, undated pages last. Pages of one date keep their order."""
-        return sorted(pages, key=self._days.__getitem__, reverse=True)
+    def newest_first(
+        self, pages: Sequence[int], filters: Filters, copies: Copies, languages: Sequence[str]
+    ) -> list[int]:
+        """Return the pages by the date of the page that is shown for each, undated ones last.
+
+        Pages of one date keep their order.
+        """
+        shown = self.representatives(pages, filters, copies, languages)
+        return sorted(pages, key=lambda page: self._days[shown[page]], reverse=True)
 
     def of(self, name: str, page: int) -> str:
         """Return the value of a property, `section`, `lang` or `type`, of a page."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -348,6 +349,20 @@ def test_a_group_is_found_if_one_page_of_it_passes_the_filters_and_that_page_is_
         group = {each.url for each in GUIDES[:3]} if hit.path.endswith("guide") else {hit.url}
         assert {hit.url, *hit.copy_urls} == group
         assert hit.copies == len(group) - 1
+
+
+def test_hits_by_date_are_in_order_of_the_pages_that_are_shown_of_their_groups(tmp_path: Path) -> None:
+    dated = [
+        replace(each, modified=date)
+        for each, date in zip(GUIDES, ("2026-01-03", "2026-01-01", "", "2026-01-02"), strict=True)
+    ]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", dated))) as searcher:
+        found = searcher.search(parse("amber"), sort="date")
+        german = searcher.search(parse("amber"), sort="date", filters=Filters(lang="de"))
+        visitors = searcher.search(parse("amber"), sort="date", languages=("de",))
+    assert [hit.modified for hit in found.hits] == ["2026-01-03", "2026-01-02"]
+    assert [hit.modified for hit in german.hits] == ["2026-01-02", "2026-01-01"]
+    assert visitors.hits == german.hits
 
 
 def test_facets_count_a_group_once_for_each_value_of_its_pages(tmp_path: Path) -> None:
