@@ -55,23 +55,25 @@ def copy_store(source: ObjectStore, target: ObjectStore, *, create: bool = False
             return False
         return True
 
-    copied = Counter(in_parallel(copy, _objects(source), threads=_THREADS))
+    frames = set[str]()
+    copied = Counter(in_parallel(copy, _objects(source, frames), threads=_THREADS))
+    # Listed when every manifest has been read: a packer may have replaced it meanwhile, and used new frames.
+    newer = (stat for stat in source.list(FRAMES_PREFIX) if stat.key not in frames)
+    copied.update(in_parallel(copy, newer, threads=_THREADS))
     return CopyResult(copied=copied[True], unchanged=copied[False])
 
 
-def _objects(source: ObjectStore) -> Iterator[Stat]:
+def _objects(source: ObjectStore, frames: set[str]) -> Iterator[Stat]:
     """Yield crawl records and whatever else there is, then pages, frames and manifests. Objects of probes are left out.
 
     A crawl record names pages that were stored before, so it is listed before them; a manifest follows its frames. A
-    copy has what they name, although crawls and packers go on: frames that were new meanwhile follow their manifests.
+    copy has what they name, although crawls and packers go on. The keys of the frames are added to `frames`.
     """
     for folder in source.list_folders(""):
         if f"{folder}/" not in (CONTENT_PREFIX, FRAMES_PREFIX, MANIFEST_PREFIX, PROBE_PREFIX):
             yield from source.list(f"{folder}/")
     yield from source.list(CONTENT_PREFIX)
-    frames = set()
     for stat in source.list(FRAMES_PREFIX):
         frames.add(stat.key)
         yield stat
     yield from source.list(MANIFEST_PREFIX)
-    yield from (stat for stat in source.list(FRAMES_PREFIX) if stat.key not in frames)

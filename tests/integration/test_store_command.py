@@ -16,7 +16,7 @@ from app.errors import PreconditionFailed, StoreError
 from app.storage.copying import CopyResult, copy_store
 from app.storage.folder import FolderStore
 from app.storage.open import WRITERS, check_conditional_writes, create_store, open_store
-from app.storage.store import ObjectStore, Stat
+from app.storage.store import ObjectStore, Stat, StoredObject
 from tests.servers.s3 import s3_server
 from tests.support.command import perennial
 
@@ -149,6 +149,40 @@ def test_a_copy_has_each_page_that_a_copied_crawl_record_names_and_no_probe(tmp_
     assert "1" in named <= pages
     assert not any(key.startswith("probe/") for key in copied)
     assert "timers/a.example.json" in copied
+
+
+class Packed(FolderStore):
+    """A store in which a pack is written while its manifest is about to be copied."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.listings = 0
+        self.listed = threading.Event()
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        yield from super().list(prefix)
+        self.listings += prefix == "frames/"
+        if self.listings == 2:
+            self.listed.set()
+
+    def get(self, key: str) -> StoredObject:
+        if key == "packs/a.example.json":
+            # Until the frames are listed again, unless that waits for the manifests.
+            self.listed.wait(1)
+            self.put("frames/a.example/2-b", b"")
+            self.put(key, b"2-b")
+        return super().get(key)
+
+
+def test_a_copy_has_the_frames_of_a_manifest_that_is_replaced_while_it_is_copied(tmp_path: Path) -> None:
+    create_store((tmp_path / "store").as_uri())
+    store, copy = Packed(tmp_path / "store"), FolderStore(tmp_path / "copy")
+    store.put("frames/a.example/1-a", b"")
+    store.put("packs/a.example.json", b"1-a")
+    copy_store(store, copy, create=True)
+    named = copy.get("packs/a.example.json").data.decode()
+    assert named == "2-b"
+    assert {stat.key for stat in copy.list("frames/")} == {"frames/a.example/1-a", f"frames/a.example/{named}"}
 
 
 def test_no_store_is_copied_into_another_one_or_from_a_place_without_a_marker(tmp_path: Path) -> None:
