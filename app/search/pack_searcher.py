@@ -51,8 +51,8 @@ from app.text.titles import without_site_name
 OPENING_SECONDS = 60.0
 #: Bytes of a value, and of a row, that are read while a pack is opened: four for each of 16 million pages.
 _MAX_OPENING_ROW = 2**26
-#: Characters of a pack's own metadata, by which it describes itself.
-_MAX_META = 300
+#: Characters of an entry of a pack's own metadata. The name of a site may be another one in each of many languages.
+_MAX_META = 20_000
 #: Digits of a number.
 _MAX_DIGITS = 15
 

@@ -381,6 +381,18 @@ def test_titles_of_hits_are_without_the_name_that_all_titles_of_the_site_share(t
     assert sorted(hit.title for hit in found) == ["About a", "About b", "About c", "About d", "The Site"]
 
 
+def test_titles_of_hits_are_without_the_name_of_the_site_in_any_of_many_languages(tmp_path: Path) -> None:
+    languages = ("bg", "cs", "da", "de", "el", "en", "es", "et", "fi", "fr", "ga", "hr", "hu", "it")
+    pages = [
+        page(f"/{lang}-{at}", f"About {lang} {at} | The handbook of the whole site in {lang}", f"amber {at}", lang=lang)
+        for lang in languages
+        for at in range(5)
+    ]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages))) as searcher:
+        found = searcher.search(parse("amber"), limit=100)
+    assert {hit.title for hit in found.hits} == {f"About {lang} {at}" for lang in languages for at in range(5)}
+
+
 PDF_PAGES = ("amber maple", "juniper and cedar, see Page 4 of this", "", "cedar", "juniper cedar larch")
 
 
