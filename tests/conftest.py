@@ -27,6 +27,7 @@ from config.settings import Settings
 from tests.servers.musicbrainz import database
 from tests.servers.postgres import postgres
 from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.kill import discard
 from tests.support.killable import Killable
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _shared_broker(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
             yield settings
         finally:
             if locked(users):
-                private.down(settings)
+                discard(settings)
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +117,7 @@ def session_services(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
             redis_url=_GIVEN.redis_url,
             broker_api_url=broker_api_url,
         )
-        running.callback(private.down, settings)
+        running.callback(discard, settings)
         private.up(settings)
         yield settings
 
@@ -134,7 +135,7 @@ def private_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setti
     """Yield settings of a RabbitMQ and a Redis that no other process uses, and that tests may kill."""
     settings = Settings(data_dir=tmp_path_factory.mktemp("killable"))
     yield settings
-    private.down(settings)
+    discard(settings)
 
 
 @pytest.fixture

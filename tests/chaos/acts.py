@@ -9,12 +9,14 @@ import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from app.broker.errors import ApplicationError
+from config.settings import Settings
 from tests.chaos.system import System
 from tests.support.programs import program
 from tests.support.waiting import eventually
@@ -94,9 +96,9 @@ def set_redis_back(system: System, chance: random.Random) -> None:
     snapshot.rename(data)
 
 
-def raise_alarm(system: System, *arguments: str) -> None:
-    """Run `rabbitmqctl` with a limit of memory or disk that the node exceeds; return when it accepts no messages."""
-    system.rabbitmqctl(*arguments)
+def raise_alarm(system: System, set_limit: Callable[[Settings, str], None], limit: str) -> None:
+    """Set a limit of memory or disk that the node exceeds; return when it accepts no messages."""
+    set_limit(system.settings, limit)
     eventually(system.has_alarm, "RabbitMQ raises the alarm", every=0.2)
 
 

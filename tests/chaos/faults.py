@@ -11,6 +11,7 @@ from typing import Any, Literal
 from tests.chaos import acts
 from tests.chaos.ledger import Effect
 from tests.chaos.system import StoreKind, System
+from tests.support.erlang import set_disk_limit, set_memory_limit
 
 #: What a fault does: the report summarises kills and hangs.
 FaultKind = Literal["none", "kill", "hang", "stop", "network", "resource", "data", "clock"]
@@ -185,16 +186,16 @@ _ALL = (
         name="alarm-memory",
         kind="resource",
         target="rabbitmq",
-        inject=lambda system, _: acts.raise_alarm(system, "set_vm_memory_high_watermark", "absolute", "1MB"),
-        heal=lambda system, _: system.rabbitmqctl("set_vm_memory_high_watermark", "absolute", "512MB"),
+        inject=lambda system, _: acts.raise_alarm(system, set_memory_limit, "1MB"),
+        heal=lambda system, _: set_memory_limit(system.settings, "512MB"),
         seconds=(2, 8),
     ),
     Fault(
         name="alarm-disk",
         kind="resource",
         target="rabbitmq",
-        inject=lambda system, _: acts.raise_alarm(system, "set_disk_free_limit", "100000GB"),
-        heal=lambda system, _: system.rabbitmqctl("set_disk_free_limit", "200MB"),
+        inject=lambda system, _: acts.raise_alarm(system, set_disk_limit, "100000GB"),
+        heal=lambda system, _: set_disk_limit(system.settings, "200MB"),
         seconds=(2, 8),
     ),
     Fault(

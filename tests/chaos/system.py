@@ -34,7 +34,6 @@ from tests.support.clients import SystemClients
 from tests.support.kill import service_processes
 from tests.support.proxy import Proxy
 from tests.support.rabbit_cluster import RabbitCluster, rabbit_cluster
-from tests.support.rabbitmqctl import rabbitmqctl
 from tests.support.redis_proxy import RedisProxy, Trouble
 from tests.support.waiting import eventually
 
@@ -120,10 +119,6 @@ class System(SystemClients):
     def flush_redis(self) -> None:
         """Remove every key of Redis at once."""
         self.redis.flushall()
-
-    def rabbitmqctl(self, *arguments: str) -> None:
-        """Run `rabbitmqctl` on the private node."""
-        rabbitmqctl(self.settings, *arguments)
 
     def has_alarm(self) -> bool:
         """Return whether RabbitMQ accepts no messages, because it is low on memory or disk."""

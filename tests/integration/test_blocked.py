@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.command import as_process_with, invoked
 from tests.support.corner import own_vhost
-from tests.support.rabbitmqctl import rabbitmqctl
+from tests.support.erlang import set_memory_limit
 from tests.support.sender import TIMEOUT, application
 from tests.support.waiting import eventually
 
@@ -49,7 +49,7 @@ class AlarmedBroker:
         self._set_limit("512MB")
 
     def _set_limit(self, limit: str) -> None:
-        rabbitmqctl(self._settings, "set_vm_memory_high_watermark", "absolute", limit)
+        set_memory_limit(self._settings, limit)
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +140,12 @@ def test_threads_that_send_in_an_alarm_do_not_wait_for_each_other(exhausted: str
 
 def test_the_command_index_in_an_alarm_is_an_error_that_gives_the_reason(exhausted: str, tmp_path: Path) -> None:
     given = {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": exhausted}
-    with as_process_with(given), pytest.raises(PublishFailed, match="low on memory or disk"):
+    with (
+        closing(get_publisher(exhausted, timeout=2)),
+        as_process_with(given),
+        pytest.raises(PublishFailed, match="low on memory or disk"),
+    ):
         invoked("index", "https://site.example/")
-    get_publisher(exhausted).close()
 
 
 def published(publisher: Publisher, messages: Sequence[Outgoing]) -> bool:

@@ -21,7 +21,8 @@ from app.errors import ServicesError
 from app.private_services import ServiceStatus, down, service, status, up
 from config.settings import Settings
 from tests.support.command import perennial
-from tests.support.rabbitmqctl import rabbitmqctl
+from tests.support.erlang import evaluate
+from tests.support.kill import discard
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +38,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         up(settings)
         yield settings
     finally:
-        down(settings)
+        discard(settings)
 
 
 @pytest.fixture
@@ -130,7 +131,10 @@ def test_passwords_are_readable_by_their_owner_only_and_stand_in_no_arguments(ch
     assert not any(password.encode() in line for line in arguments)
 
 
-def test_confirmed_messages_and_keys_survive_sigkill(checkout: Settings) -> None:
+@pytest.mark.slow
+def test_confirmed_messages_and_keys_survive_sigkill_and_a_lost_state_file_and_what_runs_is_found(
+    checkout: Settings,
+) -> None:
     queue = Queue("kept", queue_arguments={"x-queue-type": "quorum"})
     with Connection(checkout.broker, transport_options={"confirm_publish": True}) as connection:
         bound = queue(connection.default_channel)
@@ -143,13 +147,16 @@ def test_confirmed_messages_and_keys_survive_sigkill(checkout: Settings) -> None
             published += 1
     with redis.Redis.from_url(checkout.redis) as client:
         client.set("kept", "yes")
-        # `appendfsync everysec` writes at once and syncs later: a kill of the process loses nothing.
     kill(checkout, "rabbitmq")
-    kill(checkout, "redis")
-    assert [each.state for each in status(checkout)] == ["down", "down"]
-    before = checkout.broker, checkout.redis
+    assert [each.state for each in status(checkout)] == ["down", "up"]
+    still_run = processes_below(checkout.data_dir)
+    assert pid(checkout, "redis") in still_run
+    kept = json.loads(checkout.services_file.read_text())
+    checkout.services_file.unlink()
     up(checkout)
-    assert (checkout.broker, checkout.redis) == before
+    assert json.loads(checkout.services_file.read_text())["password"] == kept["password"]
+    assert not set(still_run).intersection(processes_below(checkout.data_dir))
+    assert [each.state for each in status(checkout)] == ["up", "up"]
     with Connection(checkout.broker) as connection:
         bound = queue(connection.default_channel)
         messages = iter(lambda: bound.get(no_ack=True), None)
@@ -201,10 +208,13 @@ def test_two_ups_at_once_start_one_server(small: Settings) -> None:
     assert processes_below(small.data_dir) == [pid(small, "redis")]
 
 
-def test_a_port_that_is_taken_at_a_restart_is_replaced_and_the_data_stay(small: Settings) -> None:
+def test_a_port_is_kept_after_sigkill_and_one_that_is_taken_is_replaced_and_the_data_stay(small: Settings) -> None:
     before = up(small).redis_url
     with redis.Redis.from_url(before) as client:
         client.set("kept", "yes")
+        # `appendfsync everysec` writes at once and syncs later: a kill of the process loses nothing.
+    kill(small, "redis")
+    assert up(small).redis_url == before
     down(small)
     with socket.create_server(("127.0.0.1", urlsplit(before).port or 0)):
         after = up(small).redis_url
@@ -221,17 +231,6 @@ def test_a_stranger_on_our_port_is_not_taken_for_our_server(small: Settings, red
     small.services_file.write_text(json.dumps(state))
     assert status(small)[1].state == "down"
     assert urlsplit(up(small).redis_url).port != urlsplit(redis_url).port
-
-
-@pytest.mark.slow
-def test_a_lost_state_file_loses_neither_data_nor_sight_of_what_runs(checkout: Settings) -> None:
-    before = pid(checkout, "rabbitmq")
-    kept = json.loads(checkout.services_file.read_text())
-    checkout.services_file.unlink()
-    up(checkout)
-    assert json.loads(checkout.services_file.read_text())["password"] == kept["password"]
-    assert before not in processes_below(checkout.data_dir)
-    assert [each.state for each in status(checkout)] == ["up", "up"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"urls": 5}', '{"node": "n", "password": "p", "ports": [1]}'])
@@ -292,4 +291,4 @@ def test_the_command_says_what_is_down_by_its_exit_code(small: Settings) -> None
 
 def test_the_log_of_quorum_queues_is_far_below_the_memory_alarm(checkout: Settings) -> None:
     size, limit = "application:get_env(ra, wal_max_size_bytes)", "vm_memory_monitor:get_memory_limit()"
-    rabbitmqctl(checkout, "eval", f"{{ok, Size}} = {size}, true = 4 * Size =< {limit}.")
+    evaluate(checkout, f"{{ok, Size}} = {size}, true = 4 * Size =< {limit}")

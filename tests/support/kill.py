@@ -1,10 +1,13 @@
-"""SIGKILL for a private service."""
+"""SIGKILL for private services."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import psutil
+
+from app.private_services.service import reap
+from config.settings import Settings
 
 
 def service_processes(program: str, folder: Path) -> list[psutil.Process]:
@@ -23,3 +26,13 @@ def kill(program: str, folder: Path) -> None:
     for process in found:
         process.kill()
         process.wait(10)
+
+
+def discard(settings: Settings) -> None:
+    """SIGKILL the private services of a test after its last use: a RabbitMQ takes seven seconds to stop."""
+    folder = settings.services_file.parent
+    for program in ("beam.smp", "epmd", "redis-server"):
+        for process in service_processes(program, folder):
+            process.kill()
+            process.wait(10)
+    reap()

@@ -15,6 +15,7 @@ from app import private_services
 from app.private_services import Urls, ports
 from app.private_services.service import Service, environment
 from config.settings import Settings
+from tests.support.kill import discard
 
 PASSWORD = "hush4711"
 MASTER = "perennial-master"
@@ -88,7 +89,7 @@ def rabbitmq(folder: Path, files: Certificates) -> Iterator[RabbitVariants]:
     try:
         yield RabbitVariants(private_services.up(settings), chosen["tls"], chosen["api"], chosen["ipv6"])
     finally:
-        private_services.down(settings)
+        discard(settings)
 
 
 def server(folder: Path, url: str, conf: str, *, program: str = "redis-server") -> Service:
