@@ -86,6 +86,10 @@ def test_nothing_is_left_of_a_removed_site_and_all_of_another(process: Context, 
     for domain in (DOMAIN, OTHER):
         fill(process, broker, domain)
     before = leftovers(process, broker, OTHER)
+    own = leftovers(process, broker, DOMAIN)
+    # Without --yes and a terminal nothing is removed.
+    invoked("site", "remove", DOMAIN, exit_code=2)
+    assert leftovers(process, broker, DOMAIN) == own
     printed = invoked("site", "remove", DOMAIN, "--yes")
     assert printed.splitlines() == [
         f"{DOMAIN}: its settings, its pack, 1 stored pages, 1 crawl records, 2 open messages",
@@ -107,13 +111,6 @@ def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker:
     assert process.pages.fetch(Target(url, DOMAIN, url, crawl_id), "index") is None
     [mark] = list(process.redis.scan_iter("perennial:crawl:*"))
     assert process.redis.ttl(mark) > 0
-
-
-def test_without_yes_and_a_terminal_nothing_is_removed(process: Context, broker: Broker) -> None:
-    fill(process, broker, DOMAIN)
-    before = leftovers(process, broker, DOMAIN)
-    invoked("site", "remove", DOMAIN, exit_code=2)
-    assert leftovers(process, broker, DOMAIN) == before
 
 
 def test_removal_waits_for_a_request_that_has_not_ended(
