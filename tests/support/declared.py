@@ -52,20 +52,21 @@ class DeclaredVhost:
     def _is_restored(self) -> bool:
         """Return whether the vhost is again as it was declared."""
         with Connection(self._url) as connection, connection.channel() as channel:
-            for queue in self._definitions()["queues"]:
-                if queue not in self._declared["queues"]:
-                    channel.queue_delete(queue["name"])
-            for exchange in self._definitions()["exchanges"]:
-                if exchange not in self._declared["exchanges"]:
-                    channel.exchange_delete(exchange["name"])
-            return self._definitions() == self._declared and all(
+            if (found := self._definitions()) != self._declared:
+                for kind, delete in (("queues", channel.queue_delete), ("exchanges", channel.exchange_delete)):
+                    for each in found[kind]:
+                        if each not in self._declared[kind]:
+                            delete(each["name"])
+                found = self._definitions()
+            return found == self._declared and all(
                 self._is_purged(channel, queue) for queue in self._declared["queues"]
             )
 
     def _is_purged(self, channel: Any, queue: dict[str, Any]) -> bool:
-        purged = channel.queue_purge(queue["name"])
-        is_unused = channel.queue_declare(queue["name"], passive=True).consumer_count == 0
-        return is_unused and not (purged and "x-message-ttl" in queue["arguments"])
+        found = channel.queue_declare(queue["name"], passive=True)
+        if found.message_count:
+            channel.queue_purge(queue["name"])
+        return found.consumer_count == 0 and not (found.message_count and "x-message-ttl" in queue["arguments"])
 
     def _definitions(self) -> dict[str, Any]:
         """Return what is declared in the vhost, in one order."""
