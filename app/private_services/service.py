@@ -22,9 +22,17 @@ MARK = "PERENNIAL_SERVICES"
 _children: list[subprocess.Popen[bytes]] = []
 
 
+def _nothing(pid: int) -> None:
+    """Do nothing before a stop."""
+    del pid
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How to run one service. `answers` returns whether it accepts our credentials; times are in seconds."""
+    """How to run one service. `answers` returns whether it accepts our credentials; times are in seconds.
+
+    `before_stop` is called with the id of each process that is about to be stopped.
+    """
 
     name: str
     directory: Path
@@ -36,6 +44,7 @@ class Service:
     answers: Callable[[], bool]
     start_timeout: float
     stop_timeout: float
+    before_stop: Callable[[int], None] = _nothing
 
     def pids(self) -> list[int]:
         """Return the ids of its running processes: at most one."""
@@ -68,6 +77,8 @@ class Service:
 
     def stop(self) -> None:
         """Stop its processes and wait for their end: SIGTERM, and SIGKILL after `stop_timeout` seconds."""
+        for pid in self.pids():
+            self.before_stop(pid)
         for signal_, patience in ((signal.SIGTERM, self.stop_timeout), (signal.SIGKILL, 5.0)):
             for pid in self.pids():
                 with suppress(ProcessLookupError):
