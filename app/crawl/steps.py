@@ -149,12 +149,14 @@ class Steps:
         """Request a page or a probe, and return what its response means; a ServerError may pause the host.
 
         A redirect to another URL of the same page is followed at once: as a page of its own, it would be done already.
+        Then the next page waits for the delays of all these requests.
         """
         response = request(run, headers=headers)
-        for _ in range(_MAX_OTHER_URLS):
+        for number in range(1, _MAX_OTHER_URLS + 1):
             url = other_url_of_page(response)
             if url is None or not run.rules.allows(url) or not run.policy.scope.contains(url):
                 break
+            self.host_limits.pause(run.host.name, (number + 1) * run.host.delay)
             response = request(replace(run, target=replace(run.target, url=url)), headers=headers)
         try:
             # A page has the URL by which it was found: other visitors have another session.
