@@ -99,8 +99,7 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, title: str = "") -> 
         unshown = (match for match in matches if _line_at(text, match[0]) not in shown)
         if passage := _densest(_until_adjacent(unshown, matcher)):
             return _snippet(_cut_lines(text, passage, opening), matcher)
-    beginning = _sentences(opening) or (_cut_lines(opening, _Passage(0, 0), "") if opening else "")
-    return _snippet(beginning, matcher)
+    return _snippet(_sentences(opening) or (opening and _cut_lines(opening, _Passage(0, 0), "")), matcher)
 
 
 def snippet_of_section(texts: Sequence[str], heading: str, matcher: Matcher, *, title: str) -> Snippet:
@@ -312,7 +311,9 @@ class _Line(NamedTuple):
 
 def _lines(text: str, at: int) -> Iterator[_Line]:
     """Yield the lines of a text, the one at an offset first. The last one may have no end: then it is a sentence."""
-    start = 1 + max(text.rfind(SENTENCE, 0, at), text.rfind(HEADING, 0, at), text.rfind(OTHER, 0, at))
+    start = at
+    if not END.match(text, max(0, at - 1), at):  # Else the nearest end of another kind may be far away.
+        start = 1 + max(text.rfind(end, 0, at) for end in (SENTENCE, HEADING, OTHER))
     while start < len(text):
         found = END.search(text, max(start, at))
         line = _Line(start, found.start(), found[0]) if found else _Line(start, len(text), SENTENCE)

@@ -34,6 +34,9 @@ READERS: dict[str, Callable[[int], object]] = {
     "a heading of one letter that is in every word": lambda size: first_paragraph(
         f"{'x' * (size // 8)}{OTHER}" * 100, "x", Matcher(())
     ),
+    "lines that all have a heading": lambda size: first_paragraph(
+        f"x{'.' * 500}{OTHER}" * (4 * size), "x", Matcher(())
+    ),
     "white space in the parts of a title": lambda size: parts_of_title(" " * size),
     "white space in a list of languages": lambda size: _RANGE.fullmatch(f"en{' ' * size}x"),
 }
