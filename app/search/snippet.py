@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
@@ -189,18 +189,6 @@ def matching_lines(text: str, matcher: Matcher) -> tuple[str, ...]:
         for at in sorted(set(chain.from_iterable(spans)))
         if matcher.matches(folded[starts[at] : starts[at] + len(lines[at])])
     )
-
-
-def matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int]]:
-    """Return the numbers of the phrases that match each line, by the line's index; without lines that none matches."""
-    matched: dict[int, set[int]] = defaultdict(set)
-    matches = matcher.matches(fold("\n".join(lines)))
-    ends = list(accumulate(len(line) + 1 for line in lines)) if matches else []
-    for start, end, number in matches:
-        at = bisect_right(ends, start)
-        if end < ends[at]:  # Else the match goes on in the next line.
-            matched[at].add(number)
-    return matched
 
 
 def _best_passage(text: str, matcher: Matcher, *, first_will_do: bool, outside: list[Match]) -> _Passage | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from itertools import pairwise
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from app.search.contract import Subsection
 from app.search.matcher import Matcher
-from app.search.query import words
-from app.search.snippet import matched_phrases, phrases_in
+from app.search.query import fold, words
+from app.search.snippet import phrases_in
 from app.text.lines import HEADING
 from app.text.titles import names_in
 
@@ -30,7 +32,7 @@ def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | Non
     if not text:
         return None, ()
     lines = [line.partition("\t") for line in text.split("\n")]
-    matched = matched_phrases([heading for _, _, heading in lines], matcher)
+    matched = _matched_phrases([heading for _, _, heading in lines], matcher)
     names = names_in(title) if matched else ()
     matched = {at: found for at, found in matched.items() if lines[at][2] not in names}
     most = max(map(len, matched.values()), default=0)
@@ -82,8 +84,20 @@ def best_pdf_page(text: str, body: str, matcher: Matcher) -> Subsection | None:
             break
         starts.append(start)
         numbers.append(number)
-    matched = matched_phrases([body[start:end] for start, end in pairwise((*starts, len(body)))], matcher)
+    matched = _matched_phrases([body[start:end] for start, end in pairwise((*starts, len(body)))], matcher)
     if not matched:
         return None
     number = numbers[max(matched, key=lambda at: (len(matched[at]), -at))]
     return Subsection(fragment=f"page={number}", heading=f"Page {number}")
+
+
+def _matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int]]:
+    """Return the numbers of the phrases that match each line, by the line's index; without lines that none matches."""
+    matched: dict[int, set[int]] = defaultdict(set)
+    matches = matcher.matches(fold("\n".join(lines)))
+    ends = list(accumulate(len(line) + 1 for line in lines)) if matches else []
+    for start, end, number in matches:
+        at = bisect_right(ends, start)
+        if end < ends[at]:  # Else the match goes on in the next line.
+            matched[at].add(number)
+    return matched
