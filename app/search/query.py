@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 
 from app.errors import InvalidQuery
 from app.text.languages import stop_words_in
-from app.text.variants import all_parts_of, forms_of, parts_of, stems_of, symbols_in, unspaced_parts_of
+from app.text.variants import (
+    all_parts_of,
+    forms_of,
+    is_unspaced,
+    parts_of,
+    stems_of,
+    symbols_in,
+    unspaced_parts_of,
+)
 
 # Words
 
@@ -342,9 +350,12 @@ def _without_stop_words(
 
 
 def _within_words(phrase: Phrase) -> Phrase:
-    """Return a phrase that all parts of its word match, too, if that is one word of an unspaced script."""
+    """Return a phrase that all parts of its word match, too, if that is one word of an unspaced script with pairs.
+
+    Without a pair, such as `第1章`, the letter or digit within it is on too many other pages.
+    """
     parts = all_parts_of(phrase.words[0]) if len(phrase.words) == 1 and not phrase.symbol else ()
-    return replace(phrase, forms=_folded([parts])) if parts else phrase
+    return replace(phrase, forms=_folded([parts])) if any(map(is_unspaced, parts)) else phrase
 
 
 def _folded(forms: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

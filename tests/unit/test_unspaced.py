@@ -86,6 +86,20 @@ def test_a_quoted_and_an_excluded_word_are_found_within_longer_ones(tmp_path: Pa
         assert paths('"東京は"') == []
 
 
+def test_a_quoted_or_excluded_word_without_pairs_is_not_each_page_with_its_letter_or_digit(tmp_path: Path) -> None:
+    bodies = {"/chapter": "第1章 東京", "/other": "東京 1 C", "/language": "東京でC言語を学ぶ。"}
+    pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
+    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
+
+        def paths(q: str) -> set[str]:
+            return {hit.path for hit in searcher.search(parse(q)).hits}
+
+        assert paths('"第1章"') == {"/chapter"}
+        assert paths("東京 -第1章") == {"/other", "/language"}
+        assert paths('"C言語"') == {"/language"}
+        assert paths("東京 -C言語") == {"/chapter", "/other"}
+
+
 @pytest.mark.parametrize(
     ("text", "query", "expected"),
     [
