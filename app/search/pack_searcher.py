@@ -225,6 +225,8 @@ class PackSearcher:
         defining = list(dict.fromkeys(each.page for each in defined))
         if defining and not ranked.complete:
             ranked = replace(ranked, complete=defining, counted=defining, factor=1.0, relaxed=False)
+        elif defining and ranked.factor == 1:  # They are hits, whether or not they have all words.
+            ranked = replace(ranked, counted={*ranked.counted, *defining})
         if ranked.complete:
             promoted = ranking.promoted_pages(connection, query, ranked, scope, defining=defining)
             scores = ranking.promote(promoted, scores, bound=bound)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.pack.packer import pack_full, pack_incremental
+from app.search.contract import Filters
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.stemmed import stems_in
@@ -229,6 +230,17 @@ def test_a_quoted_or_excluded_word_is_no_other_form_of_a_word(tmp_path: Path, qu
     made = [page(path, path.strip("/").upper(), text, lang="en") for path, text in texts.items()]
     with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", made))) as searcher:
         assert {hit.path for hit in searcher.search(parse(query)).hits} == found
+
+
+def test_facets_count_the_page_that_defines_a_name_without_all_words_of_the_query(tmp_path: Path) -> None:
+    others = [page(f"/a/{at}", f"Page {at}", "The class is a subclass of tuple.") for at in range(12)]
+    pages = [*others, page("/b/tuple", "tuple", "A sequence.", headings="tuple")]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages))) as searcher:
+        found = searcher.search(parse("class tuple "), limit=20)
+        filtered = searcher.search(parse("class tuple "), filters=Filters(section="b"))
+    assert found.hits[0].path == "/b/tuple"
+    assert found.facets[0].counts == (("a", 12), ("b", 1))
+    assert (found.total, filtered.total) == (13, 1)
 
 
 def test_quoted_words_find_no_page_that_only_defines_the_last_of_them(tmp_path: Path) -> None:
