@@ -115,7 +115,7 @@ def rank(
         found = _ranked_any(connection, query, alone, scope, weights)
         raised = {page: _COMPLETE_FACTOR * found.scores.get(page, score) for page, score in scores.items()}
         scores = best_first(found.scores | raised)
-    relaxed = bool(scores) and not complete
+    relaxed = bool(counted.read) and not complete
     name_weights = bm25(factors, _NAME_WEIGHTS)
     scores = _add_name_scores(connection, stems, scores, name_weights, scope)
     phrases = query.relaxed_terms if relaxed else query.phrases

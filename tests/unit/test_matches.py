@@ -179,6 +179,8 @@ def test_pages_with_some_of_the_words_are_filtered_counted_and_have_facets_of_al
         found = searcher.search(query)
         filtered = searcher.search(query, filters=Filters(section="a"), limit=60)
         newest = searcher.search(query, sort="date", limit=60)
+        nothing = searcher.search(query, filters=Filters(section="c"))
+    assert (nothing.total, nothing.relaxed, nothing.facets) == (0, True, found.facets)
     assert (found.total, found.relaxed) == (60 + rare, True)
     assert found.facets[0].counts in {(("a", 30), ("b", 30)), (("a", 31), ("b", 31))}
     assert (filtered.total, filtered.relaxed, filtered.reachable) == (30 + rare // 2, True, 20)

@@ -151,6 +151,13 @@ def test_a_hit_that_its_pack_puts_first_counts_as_its_best() -> None:
     assert urls(ask([other, named], limit=1)) == ["named"]
 
 
+def test_facets_show_what_other_filters_would_find_of_pages_with_some_of_the_words() -> None:
+    sections = facet("section", (("a", 2), ("b", 1)))
+    filtered = pack("some.example", [], relaxed=True, facets=(sections,))
+    assert ask([filtered, pack("none.example", [])]).facets == (sections,)
+    assert ask([filtered, pack("all.example", [hit("h")])]).facets == ()
+
+
 def test_hits_sorted_by_date_are_newest_first_and_undated_last() -> None:
     one = pack("one.example", [hit("a1", modified="2026-03-01"), hit("a2", modified="2025-01-01"), hit("a3")])
     two = pack("two.example", [hit("b1", 0.9, "2026-03-01"), hit("b2", 0.2, "2025-12-31"), hit("b3", 0.1)])

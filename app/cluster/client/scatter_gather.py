@@ -117,6 +117,9 @@ def merge(
     with_hits = [reply for reply in replies if reply.results.total]
     merged = [reply for reply in with_hits if not reply.results.relaxed] or with_hits
     relaxed = any(reply.results.relaxed for reply in merged)
+    # Where filters leave no hit, all that they left out may be relaxed.
+    counted = merged or [reply for reply in replies if reply.results.facets]
+    are_relaxed = all(reply.results.relaxed for reply in counted)
     total = sum(reply.results.total for reply in merged)
     if len(request.domains) == 1:  # The searcher returned exactly this page.
         hits = tuple(hit for reply in merged for hit in _hits_with_domain(reply))
@@ -136,7 +139,7 @@ def merge(
         sources=tuple(reply.info for reply in replies),
         silent=silent,
         # A pack whose pages were all filtered away counts too: its facets show what other filters would find.
-        facets=_facets([reply for reply in replies if reply.results.relaxed == relaxed], merged),
+        facets=_facets([reply for reply in replies if reply.results.relaxed == are_relaxed], merged),
         did_you_mean=_did_you_mean(replies),
         best_bets=() if request.offset or request.filters != Filters() else _best_bets(replies),
     )
