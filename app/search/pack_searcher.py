@@ -173,7 +173,7 @@ class PackSearcher:
                 estimated=ranked.estimated,
                 reachable=min(len(places), MAX_HITS),
                 relaxed=ranked.relaxed,
-                hits=self._hits(connection, on_page, represented, scores, ranked.phrases, shown.copies),
+                hits=self._hits(connection, on_page, represented, scores, ranked.phrases, shown),
                 facets=multiplied(properties.facets(counted, filters, shown.copies), ranked.factor),
                 did_you_mean=spelling.did_you_mean(
                     connection, query, ranked, pages=properties.pages, hidden=shown.hidden
@@ -239,7 +239,7 @@ class PackSearcher:
         pages: Mapping[int, int],
         scores: dict[int, float],
         phrases: tuple[Phrase, ...],
-        copies: pack_tables.Copies,
+        shown: VisiblePages,
     ) -> tuple[Hit, ...]:
         """Return the hits at these places, given the page that represents the group of each ranked page."""
         hits, matcher = {}, Matcher(phrases)
@@ -250,7 +250,7 @@ class PackSearcher:
             utf8 = utf8 or b""
             # Without the last character, if _BODY has cut it.
             body = utf_8_decode(utf8, "strict", len(utf8) < _BODY_BYTES)[0][:MAX_SCANNED]
-            others = [each for each in (ranked[page], *copies.get(ranked[page], ())) if each != page]
+            others = [each for each in (ranked[page], *shown.copies.get(ranked[page], ())) if each != page]
             opens_at, listed = choose(named, title=title, matcher=matcher)
             snippet = _snippet(description, body, title, opens_at, matcher)
             opens_at = opens_at or best_pdf_page(named, body, matcher)
@@ -271,7 +271,7 @@ class PackSearcher:
                 subsections=listed,
                 copies=len(others),
                 copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
-                versions=self._versions.others(connection, ranked[page]),
+                versions=self._versions.others(connection, ranked[page], shown),
                 coverage=_coverage(snippet, title, opens_at, matcher),
             )
             outlines[page] = named, headings.partition("\n")[0], body

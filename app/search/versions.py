@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from app.search.contract import Version
 from app.search.definitions import Definition
 from app.search.pack_tables import Properties, urls
+from app.search.visible import VisiblePages
 
 #: Versions of a page that are read, since a hostile pack may have millions, and those that are shown.
 _MAX_VERSIONS = 200
@@ -57,10 +58,11 @@ class Versions:
             merged.setdefault(shown.get(page, page), scores[page])
         return merged
 
-    def others(self, connection: sqlite3.Connection, page: int) -> tuple[Version, ...]:
+    def others(self, connection: sqlite3.Connection, page: int, visible: VisiblePages) -> tuple[Version, ...]:
         """Return the other versions of a page that are shown, by language."""
         group = self.properties.versions[page]
         rows = connection.execute(_VERSIONS, (group, page, _MAX_VERSIONS)) if group else ()
-        found = sorted((self.properties.of("lang", other), other) for (other,) in rows)[:_MAX_SHOWN]
+        shown = visible.shown(other for (other,) in rows if other not in visible.hidden)
+        found = sorted((self.properties.of("lang", other), other) for other in shown)[:_MAX_SHOWN]
         addresses = urls(connection, [other for _, other in found])
         return tuple(Version(lang=lang, url=url) for (lang, _), url in zip(found, addresses, strict=True))

@@ -235,6 +235,20 @@ def test_of_a_group_whose_shown_page_is_hidden_a_copy_is_shown(tmp_path: Path) -
         assert (hit.path, hit.copy_urls) == ("/copy/g", ("https://site.example/copy/of/g",))
 
 
+def test_a_hidden_page_is_no_version_of_another_one(tmp_path: Path) -> None:
+    made = [
+        *(page(f"/{lang}/a", f"Amber {lang}", f"amber {lang}", lang=lang) for lang in ("en", "de", "fr")),
+        page("/other/a", "Amber de", "amber de", lang="de"),
+    ]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", made))) as searcher:
+        found = {}
+        for paths in ((), ("/fr/",), ("/fr/", "/de/")):
+            apply(searcher, hidden_paths=list(paths))
+            (hit,) = [each for each in searcher.search(parse("amber"), languages=("en",)).hits if each.path == "/en/a"]
+            found[paths] = [version.url.removeprefix("https://site.example") for version in hit.versions]
+    assert found == {(): ["/de/a", "/fr/a"], ("/fr/",): ["/de/a"], ("/fr/", "/de/"): ["/other/a"]}
+
+
 def test_a_copy_is_ranked_as_the_hidden_page_that_it_is_shown_for(tmp_path: Path) -> None:
     guides = [page(path, "Printer guide", "How to set it up.") for path in ("/v1/x", "/v2/new/x")]
     news = page("/news/1", "News", "A printer guide: this printer guide is new. " * 5)
