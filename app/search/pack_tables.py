@@ -229,8 +229,9 @@ class Properties:
 
         Of several, one in the first of the languages is shown, and else the page itself.
         """
-        groups = {page: (page, *copies[page]) for page in pages if page in copies}
-        if not groups or (filters == _NO_FILTERS and not languages):
+        is_own = filters == _NO_FILTERS and not languages
+        groups = {} if is_own else {page: (page, *copies[page]) for page in pages if page in copies}
+        if not groups:
             return {page: page for page in pages}
         passing = set(self._passing([each for group in groups.values() for each in group], filters))
         rank = self.language_rank(languages)
@@ -288,8 +289,13 @@ class Properties:
 
         Pages of one date keep their order.
         """
-        shown = self.representatives(pages, filters, copies, languages)
-        return sorted(pages, key=lambda page: self._days[shown[page]], reverse=True)
+        # Most pages have no copies, and to look each up takes longer than to sort them.
+        shown = self.representatives([*set(copies).intersection(pages)], filters, copies, languages)
+
+        def day(page: int) -> int:
+            return self._days[shown.get(page, page)]
+
+        return sorted(pages, key=day, reverse=True)
 
     def of(self, name: str, page: int) -> str:
         """Return the value of a property, `section`, `lang` or `type`, of a page."""
