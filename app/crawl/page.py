@@ -19,7 +19,7 @@ from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun, text_of
 from app.crawl.traps import error_hash, text_hash
-from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key
+from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key, links_in_scope
 from app.errors import FetchError, ObjectNotFound
 from app.redis_state.client import get_raw_redis
 from app.storage.damage import readable
@@ -124,7 +124,11 @@ class PageWork:
             if run.target.role:
                 work = self.sitemaps.work if run.target.role == SITEMAP else self.probes.work
                 return work(run, too_complex=too_complex)
-            run = _read(run, TOO_COMPLEX if too_complex else self.get(run, former=run.entered.former))
+            if too_complex:
+                received = self._with_stored_links(run, TOO_COMPLEX)
+            else:
+                received = self.get(run, former=run.entered.former)
+            run = _read(run, received)
             return self._followed(replace(run, member=bool(self.store(run.target, run.result))))
         except FetchError as error:
             if alone:
@@ -153,11 +157,11 @@ class PageWork:
         """
 
         def get() -> FetchResult:
-            if too_complex:
-                return TOO_COMPLEX
             if target.canonical_key in self._steps.policies(target.domain).blocked:
                 return FetchResult("gone", Reason.BLOCKED)
             run, limits = self._steps.begin(target), self._steps.host_limits
+            if too_complex:
+                return self._with_stored_links(run, TOO_COMPLEX)
             wait = limits.reserve(run.host, requester=target.canonical_key)
             if wait > 0:
                 raise host_is_busy(run.host, wait)
@@ -188,7 +192,22 @@ class PageWork:
             return not_modified(result, stored, former)
         if stored and result.page and to_json(result.page) == data:
             return replace(result, state="unchanged", why=Reason.SAME_CONTENT)
-        return result
+        # The links of a page without text are known.
+        is_unread = result.state == "skipped" and result.why != Reason.EMPTY
+        return self._with_stored_links(run, result) if is_unread else result
+
+    def _with_stored_links(self, run: UrlRun, result: FetchResult) -> FetchResult:
+        """Return the result of a skipped page with the links of what is stored of it, which stays as well."""
+        target, key = run.target, content_key(run.target.domain, page_id(run.target.canonical_key))
+        try:
+            stored = readable(self._store, key, self._store.get(key), content_of)
+        except ObjectNotFound:
+            return result
+        if not isinstance(stored, Page):
+            return result
+        anchors = [(link.url, link.text) for link in result.links] + [(link.url, "") for link in stored.links]
+        links, _ = links_in_scope(target.url, anchors, scope=run.policy.scope, limit=self._steps.limits.links)
+        return replace(result, links=links)
 
     def _stored(self, target: Target, former: Former) -> tuple[Page | None, bytes]:
         """Return the stored page and its bytes, None if it is damaged, or not the one that the former crawl found."""

@@ -349,6 +349,17 @@ def test_no_page_has_vanished_from_a_crawl_that_follows_a_part_of_the_links_of_a
     assert packed(process, site, "two") == 5
 
 
+@pytest.mark.parametrize("refused", ["/", "/amber"])
+def test_a_page_that_the_site_refuses_stays_with_the_pages_that_it_leads_to(
+    process: Context, site: Site, refused: str
+) -> None:
+    crawl(process, site, "one")
+    site.set(refused, failure(403))
+    for crawl_id in ("two", "three"):
+        crawl(process, site, crawl_id)
+        assert packed(process, site, crawl_id) == 4
+
+
 def test_a_redirect_to_another_url_of_the_same_page_is_followed_and_the_page_keeps_its_own_url(
     process: Context,
 ) -> None:
