@@ -198,28 +198,29 @@ class PageWork:
 
     def _with_stored_links(self, run: UrlRun, result: FetchResult) -> FetchResult:
         """Return the result of a skipped page with the links of what is stored of it, which stays as well."""
-        target, key = run.target, content_key(run.target.domain, page_id(run.target.canonical_key))
-        try:
-            stored = readable(self._store, key, self._store.get(key), content_of)
-        except ObjectNotFound:
-            return result
-        if not isinstance(stored, Page):
+        stored, _ = self._page(run.target)
+        if stored is None:
             return result
         anchors = [(link.url, link.text) for link in result.links] + [(link.url, "") for link in stored.links]
-        links, _ = links_in_scope(target.url, anchors, scope=run.policy.scope, limit=self._steps.limits.links)
+        links, _ = links_in_scope(run.target.url, anchors, scope=run.policy.scope, limit=self._steps.limits.links)
         return replace(result, links=links)
 
     def _stored(self, target: Target, former: Former) -> tuple[Page | None, bytes]:
-        """Return the stored page and its bytes, None if it is damaged, or not the one that the former crawl found."""
+        """Return what `_page` returns, if the page is the one that the former crawl found."""
+        page, data = self._page(target)
+        if page is None or page.version != CONTENT_VERSION or page.url != target.url:
+            return None, b""
+        return (page, data) if content_hash(page) == former.hash else (None, b"")
+
+    def _page(self, target: Target) -> tuple[Page | None, bytes]:
+        """Return the stored page of a URL and its bytes; None without one, and for a damaged one."""
         key = content_key(target.domain, page_id(target.canonical_key))
         try:
             stored = self._store.get(key)
         except ObjectNotFound:
             return None, b""
         content = readable(self._store, key, stored, content_of)
-        if not isinstance(content, Page) or content.version != CONTENT_VERSION or content.url != target.url:
-            return None, b""
-        return (content, stored.data) if content_hash(content) == former.hash else (None, b"")
+        return (content, stored.data) if isinstance(content, Page) else (None, b"")
 
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
