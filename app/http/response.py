@@ -86,11 +86,14 @@ def read_body(raw: urllib3.BaseHTTPResponse, *, max_bytes: int) -> tuple[bytes, 
     The limit holds for the bytes received and for the bytes decompressed; a gzip body is also cut after MAX_MEMBERS. No
     read waits for more than has arrived, so that a slow drip meets the pool's deadline. Raises HTTPError for a content
     coding other than gzip and deflate, zlib.error for a compressed body that is damaged or incomplete.
+
+    A name that is no coding, such as `utf-8`, is ignored (https://fetch.spec.whatwg.org/#handle-content-codings).
     """
-    coding = raw.headers.get("content-encoding", "").strip().lower()
-    if coding not in _DECODERS:
+    named = raw.headers.get("content-encoding", "").lower()
+    coding = ", ".join(each for each in map(str.strip, named.split(",")) if each in _DECODERS or each in _UNREQUESTED)
+    if coding and coding not in _DECODERS:
         raise HTTPError(f"content coding {coding[:40]!r} was not requested")
-    decoder = _DECODERS[coding]()
+    decoder = _DECODERS[coding]() if coding else _Identity()
     # Its value shares its memory: a body of 50 MB is not copied.
     body = io.BytesIO()
     received = 0
@@ -157,12 +160,13 @@ class _Inflate:
 
 #: Content codings that `read_body` undoes (RFC 9110 section 8.4.1).
 _DECODERS: dict[str, type[_Decoder]] = {
-    "": _Identity,
     "identity": _Identity,
     "gzip": _Inflate,
     "x-gzip": _Inflate,
     "deflate": _Inflate,
 }
+#: The other ones of https://www.iana.org/assignments/http-parameters.
+_UNREQUESTED = frozenset({"aes128gcm", "br", "compress", "dcb", "dcz", "exi", "pack200-gzip", "x-compress", "zstd"})
 
 
 def fetch_error(request: str, error: Exception, *, broken: type[FetchError] = ConnectionFailed) -> FetchError:

@@ -161,6 +161,12 @@ def test_compressed_bodies_are_read(site: Site, fetcher: Fetcher, coding: str, w
     assert fetcher.get(site.at("/members")).body == text
 
 
+@pytest.mark.parametrize("named", ["UTF-8", "none", "identity, iso-8859-1", ""])
+def test_a_body_is_read_whose_coding_is_none(site: Site, fetcher: Fetcher, named: str) -> None:
+    site.set("/", reply("text", headers={"Content-Encoding": named}))
+    assert fetcher.get(site.url).text == "text"
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
