@@ -137,16 +137,17 @@ class _Inflate:
         self._inflate: Any = None
         self.eof = False
         self.members = 0
-        #: The first bytes after the coded data: one byte may begin another member.
+        #: The first bytes of coded data that has not begun, or after it: one byte does not show what it is.
         self._rest = b""
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         part, data = b"", self._rest + data
         while data and len(part) < max_length and self.members <= MAX_MEMBERS:
-            if self.eof and (len(data) == 1 or not data.startswith(_GZIP)):
+            is_between = self._inflate is None or self.eof
+            if is_between and (len(data) == 1 or (self.eof and not data.startswith(_GZIP))):
                 self._rest = data[:2]
                 return part
-            if self._inflate is None or self.eof:
+            if is_between:
                 self.members += 1
                 zlib_header = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0
                 # 47 reads a gzip or zlib header, -15 raw deflate.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import resource
 import socket
 import threading
@@ -10,9 +11,11 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
+import urllib3
 
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, ResponseTimeout
 from app.http.fetcher import Fetcher
+from app.http.response import read_body
 from tests.servers import hazards
 from tests.servers.site import Answer, Request, Site, Wire, document, failure, page, redirect, reply
 
@@ -159,6 +162,20 @@ def test_compressed_bodies_are_read(site: Site, fetcher: Fetcher, coding: str, w
     )
     assert fetcher.get(site.url).body == text
     assert fetcher.get(site.at("/members")).body == text
+
+
+class _Drops(io.BytesIO):
+    """A body of which each read returns one byte."""
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return self.read(1 if size else 0)
+
+
+@pytest.mark.parametrize(("coding", "wbits"), [("gzip", 31), ("deflate", 15), ("deflate", -15)])
+def test_compressed_bodies_are_read_byte_by_byte(coding: str, wbits: int) -> None:
+    received = _Drops(_deflated(b"text" * 99, wbits))
+    raw = urllib3.HTTPResponse(received, headers={"Content-Encoding": coding}, preload_content=False)
+    assert read_body(raw, max_bytes=1_000) == (b"text" * 99, False)
 
 
 @pytest.mark.parametrize("named", ["UTF-8", "none", "identity, iso-8859-1", ""])
