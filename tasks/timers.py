@@ -177,6 +177,9 @@ def _refill(refill: Refill) -> None:
 def _readmit(refill: Refill) -> None:
     """Publish the open messages of a crawl again: nothing was completed for long, and no message waits in a queue."""
     process = context()
+    retried = process.frontier.last_attempt(refill.crawl_id, retry_ms=process.settings.retry_timeout_ms)
+    if time.time() < retried + STALLED:
+        return
     with connection_to(process.settings.broker) as connection:
         channel = connection.channel()
         # With a message in a queue of pages, no worker is free, or other messages are first.

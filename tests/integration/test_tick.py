@@ -160,6 +160,23 @@ def test_messages_that_vanished_are_published_again_and_after_three_times_the_cr
     assert ([entry.state for entry in recorded.entries.values()], recorded.cut) == (["lost"], True)
 
 
+def test_messages_are_not_published_again_before_the_next_attempt_of_one_that_failed(
+    process: Context, broker: Broker
+) -> None:
+    url = "https://a.gov/k"
+    start = Crawl("c", "a.gov", url, datetime.now(UTC), recorded=True)
+    process.recorder.begin(start, timer_timeout=1, callback={})
+    process.frontier.note_published("c", [FoundPage(url, url, 0)])
+    process.redis.hset("perennial:crawl:c", "last", 0)
+    process.frontier.release("c", "index", url, "a.gov", failed=True, error="ServerError: 500")
+    tick()
+    assert broker.depths(("site.index", "site.crawl")) == [0, 0]
+    [name] = process.redis.hkeys("perennial:crawl:c:failures")
+    process.redis.hset("perennial:crawl:c:failures", name, "9 0 ServerError: 500")
+    tick()
+    assert broker.depths(("site.index", "site.crawl")) == [1, 1]
+
+
 def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_record(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

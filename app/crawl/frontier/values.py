@@ -221,6 +221,10 @@ class Failures:
     at: float
     error: str
 
+    def next_attempt(self, retry_ms: int) -> float:
+        """Return when the next attempt may begin, in seconds since the epoch; `retry_ms` is the first retry delay."""
+        return self.at + retry_ms / 1_000 * 2.0 ** (self.number - 1)
+
     def __str__(self) -> str:
         return f"{self.number} {'attempt' if self.number == 1 else 'attempts'} failed, the last with: {self.error}"
 

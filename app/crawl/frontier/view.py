@@ -136,6 +136,11 @@ class CrawlView:
         found = self._redis.hget(f"{crawl_key(crawl_id)}:failures", message_name(kind, canonical_key))
         return _failures_of(found) if found else None
 
+    def last_attempt(self, crawl_id: str, *, retry_ms: int) -> float:
+        """Return when the last next attempt of a crawl's failed messages may begin; see `Failures`; 0 without any."""
+        noted = self._redis.hvals(f"{crawl_key(crawl_id)}:failures")
+        return max((_failures_of(each).next_attempt(retry_ms) for each in noted), default=0.0)
+
     def unreachable(self) -> list[FailingCrawl]:
         """Return the running crawls whose site does not answer.
 

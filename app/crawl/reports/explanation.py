@@ -74,7 +74,7 @@ def explain_url(frontier: Frontier, store: ObjectStore, page: Target, *, retry_m
             break
     noted = [frontier.failures(crawl.id, kind, key) for kind in states] if crawl else []
     failures = max(filter(None, noted), key=lambda each: (each.at, each.number), default=None)
-    next_attempt = failures.at + retry_ms / 1_000 * 2 ** (failures.number - 1) if failures else None
+    next_attempt = failures.next_attempt(retry_ms) if failures else None
     source = report.entries.get(entry.referrer) if report and entry else None
     crawl_id = crawl.id if crawl else (report.record.id if report else None)
     return Explanation(
