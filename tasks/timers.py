@@ -74,10 +74,12 @@ def start_timer(**message: Any) -> None:
 @task("reset_timer", DomainTask)
 def reset_timer(**message: Any) -> None:
     """Set a domain's timer back to its stored timeout; without one, start it with the message's callback."""
-    domain = parse_message_domain(message)
-    timeout = timeout_of(message, default=context().settings.timer_timeout)
-    callback = callback_of(message, domain) or incremental_pack(domain)
-    context().timers.reset(domain, timeout=timeout, callback=callback)
+    domain, process = parse_message_domain(message), context()
+    timeout = timeout_of(message, default=process.settings.timer_timeout)
+    given = callback_of(message, domain)
+    if given is not None and process.timers.running(domain) is None:
+        store_timer(process.store, StoredTimer(domain, timeout, given))
+    process.timers.reset(domain, timeout=timeout, callback=given or incremental_pack(domain))
 
 
 @task("tick", Task)

@@ -22,7 +22,7 @@ from app.storage.page_parts import PageLink
 from app.timers.timers import full_pack, incremental_pack
 from tasks.base import Context
 from tasks.pack import pack_full as pack_full_task
-from tasks.timers import start_timer, tick
+from tasks.timers import reset_timer, start_timer, tick
 from tests.support.broker import Broker
 from tests.support.command import invoked
 from tests.support.completing import complete_page
@@ -141,10 +141,11 @@ def test_a_page_that_no_pack_contains_yet_is_packed(process: Context, sweep: Cal
     assert timer.callback == incremental_pack(DOMAIN)
 
 
+@pytest.mark.parametrize("begin_timer", [start_timer, reset_timer])
 def test_a_clients_timer_with_its_own_callback_survives_the_loss_of_redis(
-    process: Context, broker: Broker, sweep: Callable[..., list[str]]
+    process: Context, broker: Broker, sweep: Callable[..., list[str]], begin_timer: Callable[..., None]
 ) -> None:
-    start_timer(domain=DOMAIN, timeout=0.05, callback_queue="TIMER", callback_msg={"type": "reset_timer", "timeout": 9})
+    begin_timer(domain=DOMAIN, timeout=0.05, callback_queue="TIMER", callback_msg={"type": "reset_timer", "timeout": 9})
     process.redis.flushdb()
     assert sweep() == [f"{DOMAIN}: timer started: reset_timer in 0.05 s"]
     process.epoch.note()
