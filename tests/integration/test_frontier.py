@@ -418,6 +418,18 @@ def test_each_key_of_a_crawl_expires_whichever_of_its_completions_made_the_key(
     assert [key for key in redis.keys("perennial:crawl:c*") if redis.ttl(key) < 0] == []
 
 
+def test_a_long_crawl_keeps_the_excluded_urls_that_it_noted_at_its_beginning(
+    frontier: Frontier, redis_url: str
+) -> None:
+    redis = get_redis(redis_url)
+    complete_one(frontier, "c", "page", "start", host=HOST, excluded=[("nofollow", link("1")), ("blocked", link("2"))])
+    keys = redis.keys("perennial:crawl:c:excluded*")
+    for key in keys:
+        redis.expire(key, 5)
+    complete(Frontier(redis, ttl=60), "page", "next")  # As in another process, or after a minute.
+    assert [redis.ttl(key) > 5 for key in keys] == [True] * 3
+
+
 def test_a_crawl_that_is_cancelled_while_a_page_is_in_work_ends(frontier: Frontier) -> None:
     enter(frontier, "start")
     frontier.set_state("c", "cancelled")

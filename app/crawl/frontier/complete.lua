@@ -195,9 +195,12 @@ elseif caller and redis.call('PTTL', KEYS[10]) <= 0 then
     end
 end
 -- A key that this call has made gets its TTL at once: this may be the last one.
-local renewed = ARGV[12] == '1' and {} or {'NX'}
+local renews = ARGV[12] == '1'
 for _, key in ipairs({budgets.key, texts.key, crawl .. ':former', crawl .. ':closed', unpack(KEYS, 1, 7)}) do
-    redis.call('EXPIRE', key, ARGV[4], unpack(renewed))
+    redis.call('EXPIRE', key, ARGV[4], unpack(renews and {} or {'NX'}))
+end
+if renews then
+    renew_excluded(crawl, ARGV[4])
 end
 local left = redis.call('HLEN', admitted) + redis.call('HLEN', retrying) + redis.call('LLEN', KEYS[5])
 -- Also a crawl that has nothing left, until its end is recorded.

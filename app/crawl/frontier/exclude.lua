@@ -21,3 +21,14 @@ local function exclude(crawl, pages, reason, name, entry)
     redis.call('EXPIRE', key, left > 0 and left or 86400)
     return true
 end
+
+-- Renew the TTL of what is noted of a crawl's excluded URLs: most of a site's menu is noted once, at the beginning.
+local function renew_excluded(crawl, ttl)
+    redis.call('EXPIRE', crawl .. ':excluded', ttl)
+    for _, field in ipairs(redis.call('HKEYS', crawl)) do
+        local reason = string.match(field, '^listed:(.*)$')
+        if reason then
+            redis.call('EXPIRE', crawl .. ':excluded:' .. reason, ttl)
+        end
+    end
+end
