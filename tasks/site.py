@@ -33,7 +33,7 @@ from app.crawl.read.cpu_limit import limit_was_exceeded
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import complete_dead, entry_of, text_of
+from app.crawl.steps import complete_dead, entry_of
 from app.crawl.urls import Link, Target, canonical_key, host_of, parse_message_domain, robots_url
 from app.errors import FetchError
 from app.messages.crawl_messages import crawl_id_of
@@ -211,8 +211,7 @@ def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> Fetch
         result = process.pages.fetch(page, kind, too_complex=limit_was_exceeded(headers), former=former)
     except FetchError as error:
         if page.crawl_id:
-            named = (page.crawl_id, kind, page.canonical_key, host_of(page.url))
-            process.frontier.release(*named, failed=True, error=text_of(error))
+            process.steps.release(page, kind, error)
         raise
     target = redirect_of_start_page(page, result) if result and page.crawl_id else None
     if target and not _may_move(page.domain, host_of(target.detail)):

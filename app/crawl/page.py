@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from app.broker.errors import Postpone
 from app.crawl.frontier.host_limits import host_is_busy, is_pause
 from app.crawl.frontier.single_flight import SingleFlight
 from app.crawl.frontier.values import Admitted, Completed, FoundPage, MessageKind, found_page, message_name
@@ -17,7 +16,7 @@ from app.crawl.read.classify import FetchResult, not_due, not_modified
 from app.crawl.record.entries import Former, content_hash
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
-from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun, text_of
+from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key, links_in_scope
 from app.errors import FetchError, ObjectNotFound
@@ -103,16 +102,12 @@ class PageWork:
 
     @contextmanager
     def _released_on_error(self, runs: Sequence[UrlRun]) -> Iterator[None]:
-        """End runs in whose block an error is raised. Unless it is Postpone, they leave the admission window."""
+        """End runs in whose block an error is raised."""
         try:
             yield
         except BaseException as error:
-            failed = not isinstance(error, Postpone)
             for run in runs:
-                url, reason = run.target, text_of(error)
-                self._steps.frontier.release(
-                    url.crawl_id, run.kind, url.key, run.host.name, failed=failed, error=reason
-                )
+                self._steps.release(run.target, run.kind, error)
             raise
 
     def _work(self, run: UrlRun, *, too_complex: bool, alone: bool) -> UrlRun:

@@ -124,8 +124,7 @@ class Steps:
             first = self.begin(targets[0])
         except FetchError as error:  # Of the robots.txt, without which no page is requested.
             for each in targets:
-                host, reason = host_of(each.url), text_of(error)
-                self.frontier.release(each.crawl_id, "page", each.key, host, failed=True, error=reason)
+                self.release(each, "page", error)
             raise
         target, policy = first.target, first.policy
         runs = [replace(first, target=each) for each in targets]
@@ -165,6 +164,11 @@ class Steps:
         except ServerError as error:
             self.host_limits.heed(run.host, error)
             raise
+
+    def release(self, target: Target, kind: MessageKind, error: BaseException) -> None:
+        """End a run that did not complete its message. Unless the error is Postpone, it leaves the admission window."""
+        named, failed = (target.key, host_of(target.url)), not isinstance(error, Postpone)
+        self.frontier.release(target.crawl_id, kind, *named, failed=failed, error=text_of(error))
 
     def complete(self, runs: Sequence[UrlRun], *, batch: int = 0) -> Completed:
         """Complete a message of URLs, and return the pages that are admitted now, up to `batch` in a message."""
