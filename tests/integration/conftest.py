@@ -17,6 +17,7 @@ from app.redis_state.client import get_redis
 from app.topology.declare import declare_all
 from config.settings import Settings
 from tasks.base import Context
+from tests.support import dead
 from tests.support.answering import ByHand, consumed
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost
@@ -28,6 +29,14 @@ from tests.support.task_context import task_context
 def declared_vhost(services: Urls) -> Iterator[DeclaredVhost]:
     """Yield the vhost that tests of this process have after each other."""
     vhost = DeclaredVhost(services)
+    yield vhost
+    vhost.close()
+
+
+@pytest.fixture(scope="session")
+def vhost_of_dead_sets(services: Urls) -> Iterator[DeclaredVhost]:
+    """Yield a vhost with a dead set of each policy, for the tests of this process that have no other topology."""
+    vhost = DeclaredVhost(services, dead.declare)
     yield vhost
     vhost.close()
 

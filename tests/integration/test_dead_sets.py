@@ -42,20 +42,25 @@ from tests.support.dead import (
     OF_QUEUE,
     dead_letter,
     dead_sets,
-    declare,
     failed_delivery,
     failure,
     notes_in,
     small_shards,
 )
+from tests.support.declared import DeclaredVhost
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
+def broker_url(vhost_of_dead_sets: DeclaredVhost) -> Iterator[str]:
+    with vhost_of_dead_sets.lent() as url:
+        yield url
+
+
+@pytest.fixture
 def broker(broker_url: str) -> Broker:
-    declare(broker_url)
     return Broker(broker_url)
 
 
@@ -591,7 +596,6 @@ def test_without_a_writable_audit_nothing_is_replayed_or_restored(
 def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is_audited(
     broker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, step: int
 ) -> None:
-    declare(broker_url)
     in_shards = act.endswith("in shards")
     if in_shards:
         for name in ("SHARD_LETTERS", "MOVE_ABOVE", "_BATCH"):

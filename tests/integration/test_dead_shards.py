@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,24 @@ from tests.support.broker import Broker
 from tests.support.dead import (
     dead_letter,
     dead_sets,
-    declare,
     failed_delivery,
     failure,
     small_shards,
 )
+from tests.support.declared import DeclaredVhost
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
+def broker_url(vhost_of_dead_sets: DeclaredVhost) -> Iterator[str]:
+    with vhost_of_dead_sets.lent() as url:
+        yield url
+
+
+@pytest.fixture
 def broker(broker_url: str) -> Broker:
-    declare(broker_url)
     return Broker(broker_url)
 
 

@@ -1,9 +1,9 @@
-"""A vhost with the whole topology, which the tests of one process have one after the other: declaring it takes long."""
+"""A vhost with a topology, which the tests of one process have one after the other: declaring it takes long."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,15 +17,22 @@ from config.settings import Settings
 from tests.support.corner import own_vhost
 
 
+def declare_settings(broker_url: str) -> None:
+    """Declare all queues of the default settings."""
+    with Connection(broker_url) as connection:
+        assert not declare_all(connection, Settings())
+
+
 class DeclaredVhost:
-    """Lends a vhost that has all queues of the default settings, and no message.
+    """Lends a vhost in which `declare` has declared queues, by default all of the default settings, and no message.
 
     What a test adds is deleted when it ends. If anything else differs, the vhost is deleted. A message in a delay queue
     is such a difference, because it may move by itself.
     """
 
-    def __init__(self, services: Urls) -> None:
+    def __init__(self, services: Urls, declare: Callable[[str], None] = declare_settings) -> None:
         self._services = services
+        self._declare = declare
         self._made = ExitStack()
         self._url = ""
         self._declared: dict[str, Any] = {}
@@ -35,8 +42,7 @@ class DeclaredVhost:
         """Lend the vhost for the block, and yield its AMQP URL."""
         if not self._url:
             self._url = self._made.enter_context(own_vhost(self._services))
-            with Connection(self._url) as connection:
-                assert not declare_all(connection, Settings())
+            self._declare(self._url)
             self._declared = self._definitions()
         try:
             yield self._url
