@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Request
 from pydantic import SecretStr
@@ -12,17 +15,29 @@ from redis import Redis
 
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
+from app.crawl.policy import CrawlPolicy
+from app.crawl.read.classify import FetchResult
+from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl
 from app.messages.envelopes import site_message
 from app.operations.waiting import looks
+from app.sites.search_reports import SearchReport, add_to_report, today
+from app.sites.site import Site
+from app.sites.stored import add_site, read_site
 from app.timers.timers import Timers, full_pack
 from config.settings import Settings
+from tasks.base import Context
+from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, url
+from tests.integration.test_ops_sites import client, operable, search_client
 from tests.integration.test_ops_waiting import QUEUE, let_wait
+from tests.packs import page, publish, write_pack
 from tests.support.broker import Broker
 from tests.support.browser import DESKTOP, PHONE, Tab, tab
 from tests.support.operators import PASSWORD, operated, with_operators
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+__all__ = ["client", "operable", "policy", "search_client"]
 
 PAGES = {
     "/ops": "Is everything well?",
@@ -195,3 +210,81 @@ def test_the_page_of_an_act_follows_it_with_and_without_scripts_until_it_ends(
         opened.page.evaluate("document.activeElement.blur()")
         opened.page.wait_for_selector("#live-act-steps input[name=why]", state="detached")
         assert opened.faults == plain.faults == []
+
+
+# Sites
+
+SITE_PATHS = [
+    "/ops/sites",
+    f"/ops/sites/{DOMAIN}",
+    f"/ops/sites/{DOMAIN}/urls",
+    f"/ops/sites/{DOMAIN}/broken-links",
+    f"/ops/sites/{DOMAIN}/searches",
+    f"/ops/sites/{DOMAIN}/remove",
+    f"/ops/url?url={url('none')}",
+]
+
+
+@pytest.fixture
+def sites_base(process: Context, policy: CrawlPolicy, client: httpx.Client) -> str:
+    """Return the address of pages with a site, its crawls, its pack, and sites in trouble."""
+    add_site(
+        process.store, Site.of(DOMAIN, {"name": "Agency A", "schedule": "6h"}).with_blocked(url("x"), blocked=True)
+    )
+    settings = CrawlSettings(scope="exact", max_pages=9, max_depth=9, host_delay=0, host_concurrency=1)
+    for number in range(3):
+        counts = {"indexed": 12_007 - number, "new": 12, "changed": 130, "gone": 5, "seconds": 4_000, "cut": number % 2}
+        record = CrawlRecord(
+            id=f"c{number}", domain=DOMAIN, start_url=url(""), started=datetime(2026, 11, 20 - number, tzinfo=UTC),
+            settings=settings, timer_timeout=30, state="done", counts=counts if number < 2 else {},
+            reasons={"indexed": 12_007, "dead-lettered": 4, "500": 2, "404": 3},
+        )  # fmt: skip
+        add_crawl(process.store, record)
+    complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "none", "x" * 150))
+    complete(process, policy, "a", "<title>A</title>All about amber" + links("none"))
+    complete(process, policy, "none", FetchResult("gone", "404", status=404))
+    pack = write_pack(process.settings.data_dir / "p.sqlite", [page("/one")], domain=DOMAIN)
+    publish(process.store, pack, domain=DOMAIN)
+    add_to_report(process.store, DOMAIN, today(), SearchReport(9, 2, 1))
+    for number in range(30):
+        add_site(process.store, Site.of(f"site-{number:02}.example.org", {"schedule": "0 3 * * *"}))
+    process.store.put("sites/damaged.example.org.json", b"{damaged")
+    process.frontier.set_state("c", "paused")
+    return str(client.base_url)
+
+
+def test_axe_finds_nothing_on_pages_of_sites_and_nothing_is_wider_than_a_phone(
+    browser: Browser, sites_base: str
+) -> None:
+    windows: list[dict[str, Any]] = [{}, {"color_scheme": "dark", "viewport": PHONE}]
+    for options in windows:
+        with tab(browser, sites_base, **options) as opened:
+            log_in(opened)
+            for path in SITE_PATHS:
+                opened.open(path)
+                for details in opened.page.query_selector_all("details:not([open]) > summary"):
+                    details.click()
+                assert opened.violations() == [], (path, options)
+                assert opened.overflow() <= 0, (path, options)
+            assert opened.faults == []
+
+
+def test_a_site_is_changed_without_scripts_and_an_invalid_field_is_shown(
+    process: Context, browser: Browser, sites_base: str
+) -> None:
+    with tab(browser, sites_base, java_script_enabled=False) as opened:
+        log_in(opened)
+        opened.open(f"/ops/sites/{DOMAIN}")
+        opened.page.get_by_label("schedule").fill("sometimes")
+        opened.page.get_by_label("exclude").fill("/private/*\n/tmp/*")
+        opened.page.get_by_role("button", name="Change", exact=True).click()
+        assert opened.page.get_by_label("schedule").get_attribute("aria-invalid") == "true"
+        assert opened.page.get_by_label("exclude").input_value() == "/private/*\n/tmp/*"
+        opened.page.get_by_label("schedule").fill("12h")
+        opened.page.get_by_role("button", name="Change", exact=True).click()
+        assert "Changed: exclude, schedule." in str(opened.page.get_by_role("status").text_content())
+        opened.page.get_by_role("button", name=f"Unblock {url('x')}").click()
+        assert "is no longer blocked" in str(opened.page.get_by_role("status").text_content())
+    site = read_site(process.store, DOMAIN)
+    assert site is not None
+    assert (site.schedule, site.exclude, site.blocked) == ("12h", ("/private/*", "/tmp/*"), ())
