@@ -18,6 +18,7 @@ from bs4 import BeautifulSoup
 from kombu import Connection
 from pydantic import SecretStr
 
+from app.broker.dead_letters import reading
 from app.broker.dead_letters.letters import EVERYTHING
 from app.broker.delivery import Delivery
 from app.broker.failure import Failure
@@ -403,12 +404,14 @@ def test_a_canary_and_a_rate_while_new_letters_die_and_deaths_after_the_replay_a
 
 
 def test_an_act_is_paused_continued_and_cancelled_after_its_present_letter(
-    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker
+    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mortuary.add(pages(50))
     act = operator.begin(verb="replay", scope="all", query="", rate="1")
     eventually(lambda: broker.depth("site.index") >= 2, "some are replayed")
-    busy = operator.open("/ops/dead", status=503)
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "LEASE_TIMEOUT", 0.5)
+        busy = operator.open("/ops/dead", status=503)
     assert busy.select(f"a[href='{act}']")
     assert operator.send(f"{act}/pause", why="wait for the site").is_redirect
     paused = operator.ended(act)
