@@ -17,6 +17,7 @@ from app.redis_state.client import get_redis
 from app.topology.declare import declare_all
 from config.settings import Settings
 from tasks.base import Context
+from tests.servers.s3 import S3Server, s3_server
 from tests.support import dead
 from tests.support.answering import ByHand, consumed
 from tests.support.broker import Broker
@@ -39,6 +40,13 @@ def vhost_of_dead_sets(services: Urls) -> Iterator[DeclaredVhost]:
     vhost = DeclaredVhost(services, dead.declare)
     yield vhost
     vhost.close()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """Yield a server that the tests of this process share: each has names of its own in it."""
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.text.lines import without_ends
 from tests.packs import fetch_pack, put
-from tests.servers.s3 import s3_server
+from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.integration
 
@@ -29,11 +29,11 @@ PAGES = 40
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
+def store(s3: S3Server) -> Iterator[ObjectStore]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
             patch.setenv(name, value)
-        yield open_store(server.store_url("some/prefix"))
+        yield open_store(s3.store_url("some/prefix"))
 
 
 def page(number: int, body: str = "text") -> Page:

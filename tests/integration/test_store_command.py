@@ -17,7 +17,7 @@ from app.storage.copying import CopyResult, copy_store
 from app.storage.folder import FolderStore
 from app.storage.open import WRITERS, check_conditional_writes, create_store, open_store
 from app.storage.store import ObjectStore, Stat, StoredObject
-from tests.servers.s3 import s3_server
+from tests.servers.s3 import S3Server
 from tests.support.command import perennial
 
 pytestmark = pytest.mark.integration
@@ -73,26 +73,25 @@ def test_a_store_without_correct_conditional_writes_is_reported(
     assert list(store.list("")) == []
 
 
-def test_store_create_makes_the_bucket_once_and_checks_its_conditional_writes() -> None:
-    with s3_server() as server:
-        settings = {"STORE_URL": f"s3://made-{uuid.uuid4()}/deep?endpoint={server.endpoint_url}"}
-        environment = {**os.environ, **server.environment, **settings}
+def test_store_create_makes_the_bucket_once_and_checks_its_conditional_writes(s3: S3Server) -> None:
+    settings = {"STORE_URL": f"s3://made-{uuid.uuid4()}/deep?endpoint={s3.endpoint_url}"}
+    environment = {**os.environ, **s3.environment, **settings}
 
-        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return perennial(environment, "store", *arguments)
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return perennial(environment, "store", *arguments)
 
-        missing = run("check")
-        assert missing.returncode == 1
-        assert "bucket does not exist" in missing.stderr
-        for created in (True, False):
-            done = run("create", "--json")
-            assert done.returncode == 0, done.stderr
-            assert json.loads(done.stdout) == {
-                "store": settings["STORE_URL"],
-                "created": created,
-                "conditional_writes": True,
-            }
-        assert run("check").stdout == f"{settings['STORE_URL']}: conditional writes hold\n"
+    missing = run("check")
+    assert missing.returncode == 1
+    assert "bucket does not exist" in missing.stderr
+    for created in (True, False):
+        done = run("create", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {
+            "store": settings["STORE_URL"],
+            "created": created,
+            "conditional_writes": True,
+        }
+    assert run("check").stdout == f"{settings['STORE_URL']}: conditional writes hold\n"
 
 
 def pages_and_packs(store: ObjectStore) -> dict[str, bytes]:
@@ -100,30 +99,29 @@ def pages_and_packs(store: ObjectStore) -> dict[str, bytes]:
 
 
 def test_a_copy_of_a_store_has_its_marker_and_objects_and_a_repeated_one_adds_what_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with s3_server() as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        store, _ = create_store((tmp_path / "store").as_uri())
-        for key in (
-            "content/a.example/1.json", "crawls/a.example/c/crawl.json", "packs/a.example.json",
-            "frames/a.example/1-a",
-        ):  # fmt: skip
-            store.put(key, key.encode())
-        # The backup is a folder, a bucket, and a folder again; a copy between the two kinds writes all objects.
-        bucket = f"s3://copied-{uuid.uuid4()}/deep?endpoint={server.endpoint_url}"
-        targets = [open_store(url) for url in ((tmp_path / "copy").as_uri(), bucket, (tmp_path / "back").as_uri())]
-        for source, target, repeated in zip((store, *targets), targets, (1, 3, 3), strict=False):
-            with pytest.raises(StoreError, match=r"no store in this folder|bucket does not exist"):
-                copy_store(source, target)
-            assert copy_store(source, target, create=True) == CopyResult(copied=4, unchanged=0)
-            assert pages_and_packs(target) == pages_and_packs(source)
-            source.put("content/a.example/1.json", b"changed")
-            source.delete("packs/a.example.json")
-            expected = pages_and_packs(target) | {"content/a.example/1.json": b"changed"}
-            assert copy_store(source, target) == CopyResult(copied=repeated, unchanged=3 - repeated)
-            assert pages_and_packs(target) == expected
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    store, _ = create_store((tmp_path / "store").as_uri())
+    for key in (
+        "content/a.example/1.json", "crawls/a.example/c/crawl.json", "packs/a.example.json",
+        "frames/a.example/1-a",
+    ):  # fmt: skip
+        store.put(key, key.encode())
+    # The backup is a folder, a bucket, and a folder again; a copy between the two kinds writes all objects.
+    bucket = f"s3://copied-{uuid.uuid4()}/deep?endpoint={s3.endpoint_url}"
+    targets = [open_store(url) for url in ((tmp_path / "copy").as_uri(), bucket, (tmp_path / "back").as_uri())]
+    for source, target, repeated in zip((store, *targets), targets, (1, 3, 3), strict=False):
+        with pytest.raises(StoreError, match=r"no store in this folder|bucket does not exist"):
+            copy_store(source, target)
+        assert copy_store(source, target, create=True) == CopyResult(copied=4, unchanged=0)
+        assert pages_and_packs(target) == pages_and_packs(source)
+        source.put("content/a.example/1.json", b"changed")
+        source.delete("packs/a.example.json")
+        expected = pages_and_packs(target) | {"content/a.example/1.json": b"changed"}
+        assert copy_store(source, target) == CopyResult(copied=repeated, unchanged=3 - repeated)
+        assert pages_and_packs(target) == expected
 
 
 class Crawled(FolderStore):

@@ -16,7 +16,7 @@ from app.storage.open import open_store
 from app.storage.s3 import S3Store
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
-from tests.servers.s3 import S3Server, s3_server
+from tests.servers.s3 import S3Server
 from tests.support.stores import without_attributes
 
 pytestmark = pytest.mark.integration
@@ -25,11 +25,11 @@ WRITERS = 16
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
+def server(s3: S3Server) -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
             patch.setenv(name, value)
-        yield running
+        yield s3
 
 
 def open_folder(request: pytest.FixtureRequest) -> ObjectStore:
