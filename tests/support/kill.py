@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from app.private_services.service import reap
 from config.settings import Settings
+from tests.support.waiting import eventually
 
 
 def service_processes(program: str, folder: Path) -> list[psutil.Process]:
@@ -31,8 +33,13 @@ def kill(program: str, folder: Path) -> None:
 def discard(settings: Settings) -> None:
     """SIGKILL the private services of a test after its last use: a RabbitMQ takes seven seconds to stop."""
     folder = settings.services_file.parent
-    for program in ("beam.smp", "epmd", "redis-server"):
-        for process in service_processes(program, folder):
+
+    def found() -> list[psutil.Process]:
+        return [each for program in ("beam.smp", "epmd", "redis-server") for each in service_processes(program, folder)]
+
+    for process in found():
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-            process.wait(10)
+    # Another process of the test run may be the parent of one, and collect it later.
+    eventually(lambda: not found(), f"the services in {folder} have ended")
     reap()
