@@ -152,7 +152,7 @@ def as_message(args: Any, kwargs: Any, positional: str) -> dict[str, Any]:
     return {**dict(kwargs or {}), **({positional: args[0]} if args else {})}
 
 
-class SiteTask(Task):
+class StoreTask(Task):
     """A task that may use the store."""
 
     abstract = True
@@ -168,7 +168,7 @@ class SiteTask(Task):
         return Postpone(pause, "the time limit is over, and the store is unavailable", code="store") if pause else None
 
 
-class PageTask(SiteTask):
+class PageTask(StoreTask):
     """A task about one page: `delay("https://Site.GOV/")`, or `domain`, `path` and `scheme` by name."""
 
     abstract = True
@@ -189,7 +189,7 @@ class PageTask(SiteTask):
         complete_dead_message(self.name, as_message(args, kwargs, "url"), get_settings())
 
 
-class DomainTask(SiteTask):
+class DomainTask(StoreTask):
     """A task about a whole domain: `delay("site.gov")`, or by name."""
 
     abstract = True
@@ -200,7 +200,7 @@ class DomainTask(SiteTask):
         return super().apply_async((), {**message, "domain": parse_message_domain(message)}, **options)
 
 
-class CrawlTask(DomainTask):
+class EndCrawlTask(DomainTask):
     """A task about a whole crawl: `domain` and `crawl_id`."""
 
     abstract = True
@@ -218,7 +218,7 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
 
     def decorate(run: Callable[..., None]) -> Any:
         @functools.wraps(run)
-        def postponing(*args: Any, **kwargs: Any) -> None:
+        def run_or_postpone(*args: Any, **kwargs: Any) -> None:
             try:
                 try:
                     _watch_store()
@@ -241,7 +241,7 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
                 _log_redis_outage(error)
                 raise without_redis(error) from error
 
-        return app.task(postponing, name=route.task, base=base, bind=bind, **options)
+        return app.task(run_or_postpone, name=route.task, base=base, bind=bind, **options)
 
     return decorate
 

@@ -44,7 +44,7 @@ from app.sites.status import status
 from app.storage.layout import page_id as page_id_of
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from config.routes import PAGE
-from tasks.base import CrawlTask, PageTask, context, page_targets_of, target_of, task
+from tasks.base import EndCrawlTask, PageTask, context, page_targets_of, target_of, task
 from tasks.notify import publish_events
 from tasks.traces import note_trace
 
@@ -96,14 +96,14 @@ def index(self: Any, **message: Any) -> None:
         reset_timer_of(page.domain)
     result = _fetch(page, "index", self.request.headers or {})
     if result is None:
-        publish_admitted(page, process.frontier.handover(page.crawl_id, "index", page.canonical_key))
+        publish_admitted(page, process.frontier.unconfirmed(page.crawl_id, "index", page.canonical_key))
         return
     page_id = process.pages.store(page, result)
     # Again after the fetch: a timer that became due during it packed without this page.
     reset_timer_of(page.domain)
     if page.crawl_id:
         recorded = process.recorder.is_recorded(page)
-        completed = process.pages.complete_message(page, "index", result, recorded=recorded, member=bool(page_id))
+        completed = process.pages.complete_message(page, "index", result, recorded=recorded, in_pack=bool(page_id))
         publish_admitted(page, completed)
         return
     entry = entry_of(page, result)
@@ -132,7 +132,7 @@ def crawl(self: Any, **message: Any) -> None:
     page = replace(page, crawl_id=page.crawl_id or str(self.request.id))
     result = _fetch(page, "crawl", self.request.headers or {})
     if result is None:
-        publish_admitted(page, process.frontier.handover(page.crawl_id, "crawl", page.canonical_key))
+        publish_admitted(page, process.frontier.unconfirmed(page.crawl_id, "crawl", page.canonical_key))
         return
     recorded = process.recorder.is_recorded(page)
     if target := redirect_of_start_page(page, result):
@@ -188,7 +188,7 @@ def _retry_alone(page: Target, error: Exception, *, worker: str) -> None:
         complete_dead(process.frontier, page, "page")
 
 
-@task("end_crawl", CrawlTask)
+@task("end_crawl", EndCrawlTask)
 def end_crawl(**message: Any) -> None:
     """Complete the record of a crawl that has nothing left, close the crawl, and set its domain's timer back.
 
@@ -208,14 +208,14 @@ def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> Fetch
     process = context()
     former = process.frontier.former(page.crawl_id, page.canonical_key) if page.crawl_id else None
     try:
-        result = process.pages.fetch(page, kind, too_complex=limit_was_exceeded(headers), former=former)
+        result = process.pages.fetch_shared(page, kind, too_complex=limit_was_exceeded(headers), former=former)
     except FetchError as error:
         if page.crawl_id:
             process.steps.release(page, kind, error)
         raise
     target = redirect_of_start_page(page, result) if result and page.crawl_id else None
     if target and not _may_move(page.domain, host_of(target.detail)):
-        return replace(target, why=Reason.MOVED_TO_KNOWN_SITE)
+        return replace(target, reason=Reason.MOVED_TO_KNOWN_SITE)
     return result
 
 
@@ -230,7 +230,7 @@ def publish_admitted(page: Target, completed: Completed) -> None:
     process = context()
     if completed.admitted.messages:
         process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted))
-        process.frontier.note_handed_over(page.crawl_id, completed.name)
+        process.frontier.note_confirmed(page.crawl_id, completed.name)
     if completed.write:
         process.recorder.write_segment(CrawlRef(page.domain, page.crawl_id))
     if completed.ended:
@@ -313,7 +313,7 @@ def _move(page: Target, redirect: FetchResult) -> None:
     process.timers.stop(page.domain, callback=full_pack(page.domain, page.crawl_id))
     crawl, there = process.frontier.crawl(page.crawl_id), host_of(url)
     moves = (crawl.moves if crawl else 0) + 1
-    if redirect.why == Reason.MOVED_TO_KNOWN_SITE:
+    if redirect.reason == Reason.MOVED_TO_KNOWN_SITE:
         logger.warning(
             "%s redirects to %s, a site of its own: the crawl of %s ends here; next: perennial index --crawl %s",
             *(page.url, url, page.domain, url),

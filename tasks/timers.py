@@ -54,7 +54,7 @@ _SHOWN = 5
 _CANNOT_GO_ON = "%s: crawl %s cannot go on; next attempt at the next tick"
 
 #: Times that the open messages of a crawl without progress are published again; then they count as lost.
-_MAX_READMISSIONS = 3
+_MAX_ROUNDS = 3
 
 
 @task("start_timer", DomainTask)
@@ -94,7 +94,7 @@ def tick() -> None:
     for refill in process.frontier.refill(stalled=STALLED):
         with isolated(process.store, _CANNOT_GO_ON, refill.domain, refill.crawl_id), trace_of(refill.crawl_id):
             _refill(refill)
-    _sweep_what_was_lost()
+    _republish_after_restart()
     process.ticks.note()
     publish_due_notifications()
     publish_due_tidy()
@@ -173,10 +173,10 @@ def _refill(refill: Refill) -> None:
     elif refill.ended:
         publish_end(refill.domain, refill.crawl_id)
     else:
-        _readmit(refill)
+        _republish_stalled(refill)
 
 
-def _readmit(refill: Refill) -> None:
+def _republish_stalled(refill: Refill) -> None:
     """Publish the open messages of a crawl again: nothing was completed for long, and no message waits in a queue."""
     process = context()
     retried = process.frontier.last_attempt(refill.crawl_id, retry_ms=process.settings.retry_timeout_ms)
@@ -187,8 +187,8 @@ def _readmit(refill: Refill) -> None:
         # With a message in a queue of pages, no worker is free, or other messages are first.
         if any(channel.queue_declare(name, passive=True).message_count for name in (PAGE, INDEX, CRAWL)):
             return
-    messages, rounds = process.frontier.open_pages(refill.crawl_id)
-    if rounds > _MAX_READMISSIONS:
+    messages, rounds = process.frontier.begin_republishing(refill.crawl_id)
+    if rounds > _MAX_ROUNDS:
         logger.error("%s: %d open messages of crawl %s are lost", refill.domain, len(messages), refill.crawl_id)
         complete_lost(process.frontier, refill.domain, refill.crawl_id, messages)
         return
@@ -233,7 +233,7 @@ def _start_unless_running(crawl: DueCrawl, now: datetime) -> None:
     process.scheduler.note_started(crawl, at=now)
 
 
-def _sweep_what_was_lost() -> None:
+def _republish_after_restart() -> None:
     """Publish what a Redis that was started again or emptied may lack, and sweeps of crawls that were restored.
 
     A Redis that was started again may lack its last writes: a page that was completed in them is open again, without a
@@ -243,7 +243,7 @@ def _sweep_what_was_lost() -> None:
     if change := process.epoch.change():
         logger.warning("Redis is new or was started again: crawls, packs and timers are compared with the store")
         for each in process.frontier.active() if change == "restarted" else ():
-            messages = process.frontier.readmit(each.id)
+            messages = process.frontier.forget_lost_requests(each.id)
             with trace_of(each.id):
                 process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages)))
         process.publisher.publish([site_message("sweep", process.budgets)])

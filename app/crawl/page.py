@@ -53,26 +53,26 @@ class PageWork:
     def run(self, targets: Sequence[Target], *, message_id: str, too_complex: bool = False) -> Completed:
         """Do the work on the URLs of a message unless nothing is left to do, and return the pages to publish next.
 
-        Raises what `Steps.enter` and the store raise, and, for a single page, what `get` raises.
+        Raises what `Steps.enter` and the store raise, and, for a single page, what `fetch` raises.
         """
         runs = self._steps.enter(targets, message_id=message_id)
         has_turn = any(run.entered.fetch for run in runs)
-        runs = [self._kept(run) if run.entered.not_due else run for run in runs]
+        runs = [self._without_request(run) if run.entered.not_due else run for run in runs]
         is_missing = any(run.entered.fetch and run.entered.not_due for run in runs)
         # With a delay, the message has the only turn at its host, and a second one would be a delay later, each time.
         if is_missing and not (has_turn and runs[0].host.delay):
-            again = [run.target for run in runs if not run.member]
-            runs = self._steps.enter(again, message_id=message_id, due=True) + [run for run in runs if run.member]
-        return self._finish(runs, too_complex=too_complex)
+            again = [run.target for run in runs if not run.in_pack]
+            runs = self._steps.enter(again, message_id=message_id, due=True) + [run for run in runs if run.in_pack]
+        return self._work_and_complete(runs, too_complex=too_complex)
 
-    def _finish(self, runs: Sequence[UrlRun], *, too_complex: bool) -> Completed:
+    def _work_and_complete(self, runs: Sequence[UrlRun], *, too_complex: bool) -> Completed:
         """Do the work on the URLs of a message one after the other, and complete them together.
 
-        Return the pages to publish next: those admitted now, those handed over before, and those that are left. Pages
-        are left after BATCH_SECONDS, and after a response that pauses the host or may be that of a trap. Where the host
-        needs a delay, all but the first are left: the host of the page that led to them may have needed none. The
-        FetchError of one among several URLs is returned with it. Any other error is raised, as is that of a message of
-        one URL.
+        Return the pages to publish next: those admitted now, those that an earlier run admitted, and those that are
+        left. Pages are left after BATCH_SECONDS, and after a response that pauses the host or may be that of a trap.
+        Where the host needs a delay, all but the first are left: the host of the page that led to them may have needed
+        none. The FetchError of one among several URLs is returned with it. Any other error is raised, as is that of a
+        message of one URL.
         """
         began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
         with self._released_on_error(runs), self._store.put_together():
@@ -87,7 +87,7 @@ class PageWork:
                     fetched += 1
                     ended.append(self._work(run, too_complex=too_complex, alone=len(runs) == 1))
         again = [found_page(run.target) for run in left]
-        again += [message for run in runs for message in run.entered.handover.messages]
+        again += [message for run in runs for message in run.entered.unconfirmed.messages]
         most = 1 if runs[0].host.delay else MOST_PAGES
         if not ended:
             return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].target.key))
@@ -122,15 +122,15 @@ class PageWork:
             if too_complex:
                 received = self._with_stored_links(run, TOO_COMPLEX)
             else:
-                received = self.get(run, former=run.entered.former)
+                received = self.fetch(run, former=run.entered.former)
             run = _read(run, received)
-            return self._followed(replace(run, member=bool(self.store(run.target, run.result))))
+            return self._with_links(replace(run, in_pack=bool(self.store(run.target, run.result))))
         except FetchError as error:
             if alone:
                 raise
             return replace(run, error=error)
 
-    def _kept(self, run: UrlRun) -> UrlRun:
+    def _without_request(self, run: UrlRun) -> UrlRun:
         """Return the run of a page that is not due with its result, or to be fetched if the page must be requested.
 
         It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
@@ -139,16 +139,16 @@ class PageWork:
         is_allowed = target.canonical_key not in run.policy.blocked and run.rules.allows(target.url)
         stored, _ = self._stored(target, former) if former and is_allowed else (None, b"")
         if former and stored:
-            return self._followed(replace(run, result=not_due(stored, former), member=True))
+            return self._with_links(replace(run, result=not_due(stored, former), in_pack=True))
         return replace(run, entered=replace(run.entered, fetch=True))
 
-    def fetch(
+    def fetch_shared(
         self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
     ) -> FetchResult | None:
         """Return the result for a page of a client's own message; None where it is already completed in its crawl.
 
         Within a crawl, one GET serves the messages `index` and `crawl` of a page. Raises Postpone while the host or
-        another worker is busy, and what `get` raises; InvalidMessage for a crawl of another domain.
+        another worker is busy, and what `fetch` raises; InvalidMessage for a crawl of another domain.
         """
 
         def get() -> FetchResult:
@@ -161,7 +161,7 @@ class PageWork:
             if wait > 0:
                 raise host_is_busy(run.host, wait)
             try:
-                return self.get(run, former=former)
+                return self.fetch(run, former=former)
             finally:
                 limits.release(run.host, requester=target.canonical_key)
 
@@ -169,7 +169,7 @@ class PageWork:
             return get()
         return self._single_flight.fetch(target.crawl_id, kind, target.canonical_key, get, domain=target.domain)
 
-    def get(self, run: UrlRun, *, former: Former | None = None) -> FetchResult:
+    def fetch(self, run: UrlRun, *, former: Former | None = None) -> FetchResult:
         """Request a page now and classify the response. The caller has waited for the host.
 
         With `former`, the request is conditional if the stored page is the one that the former crawl found.
@@ -182,13 +182,13 @@ class PageWork:
         if not run.rules.allows(target.url):
             return FetchResult("gone", Reason.ROBOTS, run.rules.denial(target.url))
         stored, data = self._stored(target, former) if former else (None, b"")
-        result = self._steps.fetch(run, headers=former.headers if former and stored else None)
+        result = self._steps.request_and_classify(run, headers=former.headers if former and stored else None)
         if former and stored and result.status == NOT_MODIFIED:
             return not_modified(result, stored, former)
         if stored and result.page and to_json(result.page) == data:
-            return replace(result, state="unchanged", why=Reason.SAME_CONTENT)
+            return replace(result, state="unchanged", reason=Reason.SAME_CONTENT)
         # The links of a page without text are known.
-        is_unread = result.state == "skipped" and result.why != Reason.EMPTY
+        is_unread = result.state == "skipped" and result.reason != Reason.EMPTY
         return self._with_stored_links(run, result) if is_unread else result
 
     def _with_stored_links(self, run: UrlRun, result: FetchResult) -> FetchResult:
@@ -227,10 +227,10 @@ class PageWork:
         if result.state == "indexed" and result.page:
             self._store.put(object_key, to_json(result.page))
         elif result.state in ("gone", "redirected"):
-            self._put_tombstone(object_key, target, result.why if result.state == "gone" else "redirect")
+            self._put_tombstone(object_key, target, result.reason if result.state == "gone" else "redirect")
             return ""
         elif result.state == "skipped":
-            log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.why, result.detail)
+            log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.reason, result.detail)
         return own_id
 
     def _put_tombstone(self, object_key: str, target: Target, why: str) -> None:
@@ -242,23 +242,23 @@ class PageWork:
         self._store.put(object_key, to_json(tombstone))
 
     def complete_message(
-        self, target: Target, kind: MessageKind, result: FetchResult, *, recorded: bool, member: bool = False
+        self, target: Target, kind: MessageKind, result: FetchResult, *, recorded: bool, in_pack: bool = False
     ) -> Completed:
         """Complete an `index` or a `crawl` of a start page, whose crawl is `recorded`, or of a client's crawl."""
-        run = replace(self._steps.begin(target), kind=kind, recorded=recorded, result=result, member=member)
+        run = replace(self._steps.begin(target), kind=kind, recorded=recorded, result=result, in_pack=in_pack)
         return self.complete(run)
 
     def complete(self, run: UrlRun) -> Completed:
         """Complete a page's message with what the page leads to."""
-        return self._steps.complete([self._followed(run)])
+        return self._steps.complete([self._with_links(run)])
 
-    def _followed(self, run: UrlRun) -> UrlRun:
+    def _with_links(self, run: UrlRun) -> UrlRun:
         """Return a run with the hash of its page's text, and what the page leads to, which is nothing of an `index`."""
         if run.recorded and run.kind != "index":
-            run = self._with_found(run)
+            run = self._with_found_pages(run)
         return run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result))
 
-    def _with_found(self, run: UrlRun) -> UrlRun:
+    def _with_found_pages(self, run: UrlRun) -> UrlRun:
         """Return a run with the links of its page; of a start page, also with its probe and beside its robots.txt."""
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
         redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0

@@ -38,7 +38,7 @@ class ProbeWork:
         if not run.rules.allows(url):
             return FetchResult("skipped", Reason.PROBE, run.rules.denial(url))
         try:
-            result = self._steps.fetch(run)
+            result = self._steps.request_and_classify(run)
         except FetchError as error:
             return FetchResult("skipped", Reason.PROBE, str(error))
         page = result.page

@@ -58,7 +58,7 @@ class UrlRun:
     """One run of a URL's message, with what is known of the URL: each step returns it with more.
 
     A client's crawl has no record: `recorded` is false.
-    `member` says whether the page belongs in the pack, `text` is its `text_hash`. `found` are the URLs that it leads
+    `in_pack` says whether the page belongs in the pack, `text` is its `text_hash`. `found` are the URLs that it leads
     to, `excluded` those that are not followed, with their reasons. `error` is why it failed beside other URLs.
     `is_last`: no further URL of its message is to be requested now. `beside` are runs that are completed with it.
     """
@@ -72,7 +72,7 @@ class UrlRun:
     recorded: bool = True
     entered: Entered = _NOT_ENTERED
     result: FetchResult = NO_RESULT
-    member: bool = False
+    in_pack: bool = False
     text: str = ""
     found: Sequence[FoundPage] = ()
     excluded: Sequence[tuple[str, FoundPage]] = ()
@@ -116,9 +116,9 @@ class Steps:
     def enter(self, targets: Sequence[Target], *, message_id: str, due: bool = False) -> list[UrlRun]:
         """Begin the run of a message of URLs of one host, in a crawl that Redis may have lost.
 
-        An earlier run of it is no longer at work. With `due`, pages are requested whatever the former crawl found.
-        Nothing is left to do for a message of a removed site. Raises what `begin` and `Frontier.enter` raise, such as
-        Postpone while the host is busy. A FetchError is noted as a failure of each URL.
+        What an interrupted run of the same message still holds is released. With `due`, pages are requested whatever
+        the former crawl found. Nothing is left to do for a message of a removed site. Raises what `begin` and
+        `Frontier.enter` raise, such as Postpone while the host is busy. A FetchError is noted as a failure of each URL.
         """
         try:
             first = self.begin(targets[0])
@@ -144,7 +144,7 @@ class Steps:
             raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again", code="crawl-lost")
         return [replace(run, entered=each) for run, each in zip(runs, entered, strict=True)]
 
-    def fetch(self, run: UrlRun, *, headers: Mapping[str, str] | None = None) -> FetchResult:
+    def request_and_classify(self, run: UrlRun, *, headers: Mapping[str, str] | None = None) -> FetchResult:
         """Request a page or a probe, and return what its response means; a ServerError may pause the host.
 
         A redirect to another URL of the same page is followed at once: as a page of its own, it would be done already.
@@ -203,7 +203,7 @@ def _completion_of(run: UrlRun) -> Completion:
         kind=run.kind,
         canonical_key=run.target.key,
         line=line,
-        indexed=run.member,
+        indexed=run.in_pack,
         links=run.found,
         text=run.text,
         excluded=run.excluded,
@@ -228,15 +228,15 @@ def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes:
 
 def entry_of(target: Target, result: FetchResult) -> UrlEntry:
     """Return the entry of the crawl record for the result of a page, or of a sitemap."""
-    page, why, detail = result.page, result.why, result.detail
+    page, reason, detail = result.page, result.reason, result.detail
     if page and page.canonical:
-        why, detail = Reason.CANONICAL, page.canonical
+        reason, detail = Reason.CANONICAL, page.canonical
     return UrlEntry(
         url=target.url,
         page_id=page_id(target.key),
         state=result.state,
         at=time.time(),
-        reason=why,
+        reason=reason,
         detail=detail,
         status=result.status,
         depth=target.depth,

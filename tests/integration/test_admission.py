@@ -70,7 +70,7 @@ class World:
             self.messages.append((message, own_id, again))
             return
         for each in entered:
-            self.publish(each.handover)
+            self.publish(each.unconfirmed)
         if fault == "dies after enter":
             self.die(message, own_id, worker)
         elif fault == "fails" and any(each.fetch for each in entered):
@@ -108,7 +108,7 @@ class World:
         if fault == "dies after publish":
             self.die(whole[0], whole[1], worker)
             return
-        frontier.note_handed_over("c", completed.name)
+        frontier.note_confirmed("c", completed.name)
 
     def die(self, message: Sequence[FoundPage], own_id: int, worker: int) -> None:
         """Let the broker deliver the message again, to a new process. It repeats its pages at most."""

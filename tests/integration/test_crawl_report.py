@@ -64,7 +64,7 @@ def complete(
         result = given
     page = replace(target(name, depth), crawl_id=crawl_id)
     member = process.pages.store(page, result)
-    complete_page(process, page, result, member=bool(member), policy=policy)
+    complete_page(process, page, result, in_pack=bool(member), policy=policy)
 
 
 def links(*names: str, rel: str = "") -> str:

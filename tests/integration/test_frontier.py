@@ -159,14 +159,14 @@ def test_what_a_page_admitted_is_handed_over_again_until_its_publication_is_note
     enter(frontier, "start")
     completed = complete(frontier, "page", "start", "1", "2", "3")
     again = enter(frontier, "start")
-    assert (again.fetch, urls(again.handover)) == (False, ["1", "2"])
+    assert (again.fetch, urls(again.unconfirmed)) == (False, ["1", "2"])
     enter(frontier, "1")
     complete(frontier, "page", "1")
-    assert urls(enter(frontier, "start").handover) == ["2"]
-    frontier.note_handed_over("c", completed.name)
+    assert urls(enter(frontier, "start").unconfirmed) == ["2"]
+    frontier.note_confirmed("c", completed.name)
     enter(frontier, "2")
     complete(frontier, "page", "2")
-    assert enter(frontier, "start").handover == Admitted()
+    assert enter(frontier, "start").unconfirmed == Admitted()
 
 
 def test_a_failed_page_leaves_the_window_and_the_next_refill_admits_another(frontier: Frontier) -> None:
@@ -296,11 +296,11 @@ def test_open_messages_of_a_crawl_without_progress_are_returned_to_be_published_
     frontier.release("c", "page", "1", HOST.name, failed=True)
     [stalled] = frontier.refill(stalled=-1)
     assert (stalled.ended, stalled.admitted.messages) == (False, ())
-    messages, rounds = frontier.open_pages("c")
+    messages, rounds = frontier.begin_republishing("c")
     assert (sorted(each.kind for each in messages), rounds) == (["crawl", "index", "page", "page"], 1)
-    assert frontier.open_pages("c")[1] == 2
+    assert frontier.begin_republishing("c")[1] == 2
     complete(frontier, "index", "pair")
-    assert frontier.open_pages("c")[1] == 1
+    assert frontier.begin_republishing("c")[1] == 1
 
 
 def test_lines_of_the_record_are_removed_once_by_two_processes_that_stored_them(frontier: Frontier) -> None:
@@ -414,7 +414,7 @@ def test_each_key_of_a_crawl_expires_whichever_of_its_completions_made_the_key(
     frontier.note_published("c", [link("start")])
     complete(frontier, "index", "start")
     complete(frontier, "crawl", "start", *(f"https://a.gov/list?page={number}" for number in range(4)))
-    assert redis.exists("perennial:crawl:c:budgets", "perennial:crawl:c:handover") == 2
+    assert redis.exists("perennial:crawl:c:budgets", "perennial:crawl:c:unconfirmed") == 2
     assert [key for key in redis.keys("perennial:crawl:c*") if redis.ttl(key) < 0] == []
 
 

@@ -101,7 +101,7 @@ class PoliteCrawl:
                 self._hop(each, int(delay_ms))
             else:
                 self._at(2 * TRANSFER, "deliver", each)
-        self._frontier.note_handed_over("c", completed.name)
+        self._frontier.note_confirmed("c", completed.name)
 
     def _children(self, page: str) -> Iterator[str]:
         first = number(page) * FAN_OUT + 1

@@ -273,7 +273,7 @@ def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: C
     target = Target(site.at("/amber"), site.domain, site.at("/amber"))
     site.set("/amber", versioned("/amber", "Later text", '"2"'))
     process.pages.store(
-        target, process.pages.get(process.steps.begin(target))
+        target, process.pages.fetch(process.steps.begin(target))
     )  # As by another message, without a new entry.
     site.set("/amber", versioned("/amber"))
     requests = crawl(process, site, "two")
@@ -390,7 +390,7 @@ def test_the_next_request_waits_for_the_delays_of_a_redirect_and_of_the_request_
 ) -> None:
     with Site({"/": redirect("/;jsessionid=1"), "/;jsessionid=1": page("Home")}) as site:
         add_site(process.store, Declared.of(site.domain, {"delay": 9}))
-        process.steps.fetch(process.steps.begin(Target(site.url, site.domain, site.url)))
+        process.steps.request_and_classify(process.steps.begin(Target(site.url, site.domain, site.url)))
         assert "/;jsessionid=1" in site.paths()
         assert 9_000 < process.redis.pttl(host_keys(site.domain)[2]) <= 18_000
 

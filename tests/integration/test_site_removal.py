@@ -108,7 +108,7 @@ def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker:
     url, crawl_id = f"https://{DOMAIN}/x", f"crawl of {DOMAIN}"
     entered = enter_one(process.frontier, crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), message_id="m")
     assert not entered.fetch
-    assert process.pages.fetch(Target(url, DOMAIN, url, crawl_id), "index") is None
+    assert process.pages.fetch_shared(Target(url, DOMAIN, url, crawl_id), "index") is None
     [mark] = list(process.redis.scan_iter("perennial:crawl:*"))
     assert process.redis.ttl(mark) > 0
 
@@ -213,7 +213,7 @@ def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
     assert getattr(content, "why", "") == "blocked"
     [posted] = [json.loads(message.body) for message in broker.take("site.pack")]
     assert (posted["type"], posted["page_ids"]) == ("pack_incremental", [page_id(url)])
-    result = process.pages.fetch(Target(url, DOMAIN, url), "index")
+    result = process.pages.fetch_shared(Target(url, DOMAIN, url), "index")
     assert getattr(result, "why", "") == "blocked"
     invoked("site", "unblock", url)
     site = read_site(process.store, DOMAIN)

@@ -25,13 +25,13 @@ def test_seen_pages_are_cached_up_to_a_number_and_those_of_the_crawl_used_last_s
 def test_little_is_kept_of_crawls_that_ended_long_ago() -> None:
     cache = CrawlCache(crawls=3)
     for number in range(100):
-        cache.add_handed_over(str(number), "a page")
+        cache.add_confirmed(str(number), "a page")
         cache.add_seen(str(number), ["page"], born="now")
         assert cache.must_renew(str(number))
     assert len(cache) == 3
     assert not cache.must_renew("99")
-    assert (cache.take_handed_over("99"), cache.take_handed_over("99")) == (["a page"], [])
-    assert cache.take_handed_over("0") == []
+    assert (cache.take_confirmed("99"), cache.take_confirmed("99")) == (["a page"], [])
+    assert cache.take_confirmed("0") == []
 
 
 def test_the_pages_of_a_crawl_that_redis_lost_are_forgotten() -> None:

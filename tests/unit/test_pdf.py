@@ -48,13 +48,13 @@ def test_a_pdf_without_a_title_has_its_file_name() -> None:
 def test_a_pdf_that_cannot_be_indexed_has_a_reason() -> None:
     damaged = classified(b"%PDF-1.4 nothing")
     assert damaged.state == "skipped"
-    assert damaged.why == "unreadable"
+    assert damaged.reason == "unreadable"
     assert "Failed to load document" in damaged.detail
     assert classified(pdf([])) == FetchResult("skipped", "empty")
     assert classified(pdf("Amber"), truncated=True) == FetchResult(
         "skipped", "too-large", f"over {len(pdf('Amber'))} bytes"
     )
-    assert getattr(classified(pdf("Amber"), x_robots_tag="noindex"), "why", "") == "noindex"
+    assert classified(pdf("Amber"), x_robots_tag="noindex").reason == "noindex"
     assert classified(pdf("Amber"), "text/html") == FetchResult("skipped", "content-type", "text/html")
 
 

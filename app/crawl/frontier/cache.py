@@ -28,7 +28,7 @@ class _Cached:
 
     born: str = ""
     seen: set[str] = field(default_factory=set)
-    handed_over: list[str] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)
     renewed: float = -_RENEW_EVERY
 
 
@@ -77,7 +77,8 @@ class CrawlCache:
     """Caches of the crawls that were used last; threads of a process may share it.
 
     A seen page stays seen, unless Redis lost its last writes: with each new connection to it, the pages are forgotten.
-    Whatever is forgotten costs a look at Redis, or a handover that stays there until the crawl's keys expire.
+    Whatever is forgotten costs a look at Redis, or a note of unconfirmed pages that stays there until the crawl's keys
+    expire.
     """
 
     def __init__(self, connections: Callable[[], int] = int, *, crawls: int = CRAWLS, pages: int = PAGES) -> None:
@@ -124,16 +125,16 @@ class CrawlCache:
                     break
                 self._forget_pages(oldest)
 
-    def add_handed_over(self, crawl_id: str, name: str) -> None:
+    def add_confirmed(self, crawl_id: str, name: str) -> None:
         """Note that what the message of this name admitted is published."""
         with self._lock:
-            self._of(crawl_id).handed_over.append(name)
+            self._of(crawl_id).confirmed.append(name)
 
-    def take_handed_over(self, crawl_id: str) -> list[str]:
-        """Return the names given to `add_handed_over` since the last call."""
+    def take_confirmed(self, crawl_id: str) -> list[str]:
+        """Return the names given to `add_confirmed` since the last call."""
         with self._lock:
             cached = self._of(crawl_id)
-            names, cached.handed_over = cached.handed_over, []
+            names, cached.confirmed = cached.confirmed, []
             return names
 
     def must_renew(self, crawl_id: str) -> bool:

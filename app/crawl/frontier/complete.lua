@@ -8,10 +8,10 @@
 -- 1 if the crawl has a record and nothing left, 1 if the caller is to write a segment of the record, seconds until the
 -- next request to the host, pages that share a message, for each page its links up to the first one that the limit
 -- leaves out, and the items of the pages admitted now.
--- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its
+-- KEYS: the crawl, its pages, admitted, retrying, backlog, unconfirmed, record, the host, its requests in flight, its
 -- hold, active crawls, the epoch.
 -- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have
--- admitted, ttl (s), pages that the crawl may have, the crawl's id, names of messages whose handover is published with
+-- admitted, ttl (s), pages that the crawl may have, the crawl's id, names of messages whose unconfirmed is published with
 -- commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in a row, pages that a
 -- message may have or '', 1 to renew the ttl of keys that have one, what tells the crawl that has seen the links left
 -- out from others, or ''.
@@ -186,12 +186,12 @@ if is_again then
     items = open_items(admitted, redis.call('HGET', KEYS[6], caller) or '')
 elseif caller and redis.call('PTTL', KEYS[10]) <= 0 then
     items, batch = admit(crawl, pages, admitted, KEYS[5], KEYS[11], tonumber(ARGV[3]))
-    local handed_over = {}
+    local unconfirmed = {}
     for index, item in ipairs(items) do
-        handed_over[index] = string.sub(item, 1, NAME)
+        unconfirmed[index] = string.sub(item, 1, NAME)
     end
     if #items > 0 then
-        redis.call('HSET', KEYS[6], caller, table.concat(handed_over))
+        redis.call('HSET', KEYS[6], caller, table.concat(unconfirmed))
     end
 end
 -- A key that this call has made gets its TTL at once: this may be the last one.

@@ -2,12 +2,12 @@
 -- 'pages', the hash of the text of its site's error page, 1 if Redis has what the former crawl knew, and a row for each
 -- page; 'unknown' for a crawl that Redis does not have, of which no trace is left here; 'wait' and seconds; 'busy' and
 -- the number of a page while another message of it is worked on; 'foreign' and the domain of the crawl.
--- The row of a page: 'fetch' and what the former crawl knew of it; 'done' and the items that it handed over, to be
+-- The row of a page: 'fetch' and what the former crawl knew of it; 'done' and the items that it admitted, to be
 -- published again; 'held' and 'cancelled': nothing is to do; 'not-due' and what the former crawl knew of it; 'spent'
 -- and a reason code where pages like this one became a trap meanwhile.
 -- A call that is repeated returns the same again: its request is in flight. An earlier run of the same message has
 -- ended.
--- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, the host, its requests in flight, its hold.
+-- KEYS: the crawl, its pages, admitted, retrying, backlog, unconfirmed, the host, its requests in flight, its hold.
 -- ARGV: domain, run (8 characters) and id of the message with a space between, lease (s), requests that the host may
 -- have in flight, delay (s), 1 if the host is the crawl's own, identical texts in a row, 1 if pages are to be requested
 -- though they are not due, then a name and an entry for each page.

@@ -149,7 +149,7 @@ class Frontier(CrawlView):
         due: bool = False,
         traps: TrapLimits | None = None,
     ) -> list[Entered]:
-        """Begin the run of a message of pages. An earlier run of the message with this id is no longer at work.
+        """Begin the run of a message of pages. What an interrupted run of it holds is released.
 
         With `due`, they are requested whatever the former crawl found. `traps` are budgets in place of the usual.
 
@@ -158,7 +158,7 @@ class Frontier(CrawlView):
         """
         action, *values = self._enter(
             keys=[
-                *parts_of(crawl_key(crawl_id), "", "pages", "admitted", "retrying", "backlog", "handover"),
+                *parts_of(crawl_key(crawl_id), "", "pages", "admitted", "retrying", "backlog", "unconfirmed"),
                 *host_keys(host.name),
             ],
             args=[
@@ -197,9 +197,9 @@ class Frontier(CrawlView):
         is the number of pages that a message may have from now on.
         """
         key, connections, first = crawl_key(crawl_id), self._connections(), completions[0]
-        keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record")
+        keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "unconfirmed", "record")
         keys += [*host_keys(host.name), ACTIVE_CRAWLS, EPOCH]
-        confirmed = ",".join(self._cache.take_handed_over(crawl_id))
+        confirmed = ",".join(self._cache.take_confirmed(crawl_id))
         renews = int(self._cache.must_renew(crawl_id))
         settings = [
             *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission),
@@ -220,9 +220,9 @@ class Frontier(CrawlView):
         name = next((each.name for each in completions if each.state != "f"), "")
         return Completed(admitted_of(items, float(wait), int(size)), name, bool(write), bool(ended))
 
-    def note_handed_over(self, crawl_id: str, name: str) -> None:
+    def note_confirmed(self, crawl_id: str, name: str) -> None:
         """Note that what this message admitted is published; the crawl's next completion here removes it."""
-        self._cache.add_handed_over(crawl_id, name)
+        self._cache.add_confirmed(crawl_id, name)
 
     def add_line(self, crawl_id: str, line: str) -> bool:
         """Add a line to a crawl's record: of a page that was indexed by a message outside of the crawl.
@@ -253,7 +253,7 @@ class Frontier(CrawlView):
         """Note that the pages of a refill are published. Those that another tick has admitted since stay noted."""
         self._redis.srem(f"{crawl_key(refill.crawl_id)}:refilled", *refill.names)
 
-    def open_pages(self, crawl_id: str) -> tuple[tuple[FoundPage, ...], int]:
+    def begin_republishing(self, crawl_id: str) -> tuple[tuple[FoundPage, ...], int]:
         """Return the open messages of a crawl, to be published again, and how often that was since its last progress.
 
         The crawl's idle time begins again.
@@ -264,7 +264,7 @@ class Frontier(CrawlView):
         self._redis.hset(key, mapping={"last": seconds, "rounds": rounds})
         return self.open_page_messages(crawl_id), rounds
 
-    def readmit(self, crawl_id: str) -> tuple[FoundPage, ...]:
+    def forget_lost_requests(self, crawl_id: str) -> tuple[FoundPage, ...]:
         """Return the open messages of a crawl, to be published again since Redis may have lost its last writes.
 
         Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host. The note
@@ -360,16 +360,16 @@ class Frontier(CrawlView):
         """
         key, added = crawl_key(crawl_id), 0
         rows = chain(
-            (("d", FoundPage("", each.canonical_key, 0), int(each.member), each.text) for each in done),
+            (("d", FoundPage("", each.canonical_key, 0), int(each.in_pack), each.text) for each in done),
             (("x", FoundPage("", page, 0), 1, "") for page in dead),
             (("w", link, 0, "") for link in waiting),
         )
         while batch := list(islice(rows, 500)):
             arguments = [
                 field
-                for state, link, member, text in batch
+                for state, link, in_pack, text in batch
                 for field in (
-                    *(state, link.name, member, to_entry(link)),
+                    *(state, link.name, in_pack, to_entry(link)),
                     *(text, len(link.canonical_key)),
                 )
             ]

@@ -117,7 +117,7 @@ class FetchedPage:
     """A page that a crawl has fetched: whether it belongs in the pack, and its `text_hash` or an empty string."""
 
     canonical_key: str
-    member: bool
+    in_pack: bool
     text: str = ""
 
 
@@ -145,7 +145,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """The begin of a page's run. `fetch` false: nothing is left to do but to publish `handover` again."""
+    """The beginning of a page's run. `fetch` false: nothing is left to do but to publish `unconfirmed` again."""
 
     fetch: bool
     #: Whether Redis has the crawl. If not, nothing has begun.
@@ -155,7 +155,7 @@ class Entered:
     #: Whether Redis has what the former crawl knew of all its pages.
     former_known: bool = False
     #: What the page admitted when it was completed, to be published again.
-    handover: Admitted = Admitted()
+    unconfirmed: Admitted = Admitted()
     #: The reason code of the budget that was spent while the page waited: it is completed without a request.
     spent: str = ""
     #: Whether the page is not due, as the former crawl found it: it is completed without a request if it is stored.
@@ -333,7 +333,7 @@ def entered_of(row: Sequence[object], *, soft_404: str, former_known: bool) -> E
         case "fetch":
             former = Former.from_text(values[0]) if values[0] else None
             return Entered(fetch=True, former=former, soft_404=soft_404, former_known=former_known)
-    return Entered(fetch=False, handover=admitted_of(values, 0.0))
+    return Entered(fetch=False, unconfirmed=admitted_of(values, 0.0))
 
 
 def parts_of(key: str, *names: str) -> list[str]:

@@ -122,10 +122,10 @@ class CrawlView:
         crawls = self._crawls_of(domain)
         return bool(crawls) and any(self._redis.smismember(ACTIVE_CRAWLS, [plain_id(each) for each in crawls]))
 
-    def handover(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Completed:
-        """Return the open messages that a completed message admitted, unless their publication is noted."""
+    def unconfirmed(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Completed:
+        """Return the pages that a completed message admitted, and that may not be published yet."""
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
-        names = str(self._redis.hget(f"{key}:handover", name) or "")
+        names = str(self._redis.hget(f"{key}:unconfirmed", name) or "")
         pages = [names[at : at + NAME_LENGTH] for at in range(0, len(names), NAME_LENGTH)]
         entries = self._redis.hmget(f"{key}:admitted", pages) if pages else []
         items = [f"{page}{entry!s}" for page, entry in zip(pages, entries, strict=True) if entry]

@@ -59,15 +59,15 @@ _GENERATED_NOW = timedelta(minutes=1)
 class FetchResult:
     """What a response means for its URL.
 
-    `why` is a reason code, empty of a page that is indexed, and `detail` says more of it. `page` is that of a URL that
-    is indexed, or unchanged: as it is stored. A 304 to a request without validators is unchanged, and has none. One
-    that is gone or redirected leaves the pack, and what is stored of one that is skipped stays. `detail` of a redirect
-    is its target, an absolute URL. `links` are those in scope to follow, distinct by canonical key, in document order:
-    also of a page that is not indexed. A redirect out of the scope has none. `hash` is of a sitemap.
+    `reason` is a reason code, empty for a page that is indexed, and `detail` says more of it. `page` is that of a URL
+    that is indexed, or unchanged: as it is stored. A 304 to a request without validators is unchanged, and has none.
+    One that is gone or redirected leaves the pack, and what is stored of one that is skipped stays. `detail` of a
+    redirect is its target, an absolute URL. `links` are those in scope to follow, distinct by canonical key, in
+    document order: also of a page that is not indexed. A redirect out of the scope has none. `hash` is of a sitemap.
     """
 
     state: Literal["indexed", "unchanged", "gone", "redirected", "skipped"]
-    why: str = ""
+    reason: str = ""
     detail: str = ""
     _: KW_ONLY
     page: Page | None = None
@@ -113,7 +113,7 @@ def not_modified(result: FetchResult, stored: Page, former: Former) -> FetchResu
     """Return the result of a 304 to a conditional request, with the stored page and its links."""
     return replace(
         not_due(stored, former),
-        why=Reason.NOT_MODIFIED,
+        reason=Reason.NOT_MODIFIED,
         status=result.status,
         etag=result.etag or former.etag,
         last_modified=result.last_modified or former.last_modified,
