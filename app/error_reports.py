@@ -12,8 +12,8 @@ from config.settings import Settings
 log = logging.getLogger(__name__)
 
 #: An event as Sentry's SDK has it, and what it was made of.
-Event = dict[str, Any]
-Filter = Callable[[Event, dict[str, Any]], Event | None]
+SentryEvent = dict[str, Any]
+Filter = Callable[[SentryEvent, dict[str, Any]], SentryEvent | None]
 
 
 def begin(process: str, settings: Settings) -> None:
@@ -56,7 +56,7 @@ def before_send(settings: Settings) -> Filter:
             return {name: scrubbed(each) for name, each in value.items()}
         return [scrubbed(each) for each in value] if isinstance(value, list | tuple) else value
 
-    def prepared(event: Event, hint: dict[str, Any]) -> Event | None:
+    def prepared(event: SentryEvent, hint: dict[str, Any]) -> SentryEvent | None:
         record = hint.get("log_record")
         # The process of the run has sent the exception itself; this is the line of the worker's main process.
         if getattr(record, "is_announced", False):

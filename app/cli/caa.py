@@ -29,7 +29,7 @@ _UNCONFIRMED = 10_000
 
 Gids = Annotated[list[str] | None, typer.Argument(metavar="[GID]...", help="Releases, or events of event art.")]
 Every = Annotated[bool, typer.Option("--all", help="All that have images, in the order of their gids.")]
-Archive = Annotated[str, typer.Option(metavar="EXCHANGE", help="Which archive, where more than one is served.")]
+ArchiveOption = Annotated[str, typer.Option(metavar="EXCHANGE", help="Which archive, where more than one is served.")]
 After = Annotated[str, typer.Option(metavar="GID", help="With --all: only those after this gid.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="With --all: the most that are processed.")]
 Rate = Annotated[float | None, typer.Option(min=0.001, help="The most that are processed in a second.")]
@@ -39,7 +39,7 @@ Rate = Annotated[float | None, typer.Option(min=0.001, help="The most that are p
 def reindex(
     gids: Gids = None,
     every: Every = False,
-    archive: Archive = "",
+    archive: ArchiveOption = "",
     after: After = "",
     limit: Limit = None,
     rate: Rate = None,
@@ -76,7 +76,7 @@ def audit(
         typer.Option("--metadata", help="Compare all metadata, at one request to the web service for each item."),
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, max=64, help="Items that are compared at the same time.")] = 4,
-    archive: Archive = "",
+    archive: ArchiveOption = "",
     after: After = "",
     limit: Limit = None,
     rate: Rate = None,

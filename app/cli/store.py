@@ -10,7 +10,7 @@ import typer
 from app.cli.arguments import AsJson, DryRun, Why
 from app.cli.context import operations
 from app.cli.printing import print_json, print_lines, print_result
-from app.operations.collection import collect as collect_unused
+from app.operations.garbage_collection import collect as collect_unused
 from app.storage.copying import copy_store
 from app.storage.open import check_conditional_writes, create_store, open_store, store_of
 from app.storage.store import ObjectStore

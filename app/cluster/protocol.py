@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from app.broker.errors import UNAVAILABLE, ApplicationError, InvalidMessage, Overloaded
 from app.errors import NOT_PLACED, InvalidQuery, NotHere, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
-from app.search.contract import Text
+from app.search.contract import MessageText
 
 #: Unknown fields are ignored: a later release may send them.
 _STRICT = ConfigDict(extra="ignore", strict=True)
@@ -50,8 +50,8 @@ class PackVersion:
     `sha256` is of the compressed file and identifies the version; `size_mb` is of the database, rounded up.
     """
 
-    domain: Text
-    sha256: Text
+    domain: MessageText
+    sha256: MessageText
     generation: Annotated[int, Field(le=_MAX_INTEGER)]
     size_mb: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
 
@@ -69,13 +69,13 @@ class SearcherReport:
     `holdings`, all packs of the searcher: the size of other reports does not depend on their number.
     """
 
-    searcher_id: Text
+    searcher_id: MessageText
     seq: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
     changes: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
     free_space: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
     capacity: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
     leaving: bool = False
-    loading: tuple[Text, ...] | None = None
+    loading: tuple[MessageText, ...] | None = None
     holdings: tuple[PackVersion, ...] | None = None
 
 
@@ -87,9 +87,9 @@ class OrderOutcome:
     """
 
     report: SearcherReport
-    domain: Text
-    sha256: Text
-    reason: Text = ""
+    domain: MessageText
+    sha256: MessageText
+    reason: MessageText = ""
     held: PackVersion | None = None
 
 
@@ -105,8 +105,8 @@ class Load(PackVersion):
 class Unload:
     """`unload`: remove a domain's pack if it is this version."""
 
-    domain: Text
-    sha256: Text
+    domain: MessageText
+    sha256: MessageText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -146,7 +146,7 @@ class SearcherStatus:
 class RoutesRequest:
     """`get_routes`: the routes, or what has changed in them since `version` of the run `orchestrator`."""
 
-    orchestrator: Text = ""
+    orchestrator: MessageText = ""
     version: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
 
 

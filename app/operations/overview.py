@@ -15,10 +15,10 @@ from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
 from app.errors import PackError
 from app.messages.dead_sets import dead_sets
+from app.operations.cached_readings import Part, PartReading
 from app.operations.doctor.breaker_states import BreakerState, breaker_states
 from app.operations.doctor.check import CheckResult
 from app.operations.doctor.checks import run_checks
-from app.operations.parts import Part, Reading
 from app.operations.queues import Growth, QueueReport, read_queues
 from app.operations.workers import WorkersReport, read_workers
 from app.pack.manifest import read_manifest
@@ -90,15 +90,15 @@ class DeadHistory:
 class Snapshot:
     """The readings of all parts at one time."""
 
-    queues: Reading[QueueReport]
-    redis: Reading[RedisReport]
-    routes: Reading[Routes]
-    store: Reading[str]
-    packs: Reading[Sequence[str]]
-    dead: Reading[DeadHistory]
-    processes: Reading[Processes]
-    breakers: Reading[Sequence[BreakerState]]
-    checks: Reading[Sequence[CheckResult]]
+    queues: PartReading[QueueReport]
+    redis: PartReading[RedisReport]
+    routes: PartReading[Routes]
+    store: PartReading[str]
+    packs: PartReading[Sequence[str]]
+    dead: PartReading[DeadHistory]
+    processes: PartReading[Processes]
+    breakers: PartReading[Sequence[BreakerState]]
+    checks: PartReading[Sequence[CheckResult]]
 
     @property
     def dead_letters(self) -> int | None:

@@ -66,13 +66,13 @@ _OBJECTS: Final = "SELECT object FROM addresses WHERE address = ? ORDER BY is_ot
 #: Page id, former URL and key, present URL and key of a row; None if the row is new or removed.
 _Moved: TypeAlias = tuple[str, str | None, str | None, str | None, str | None]
 #: What identifies a URL: 64 bits of its hash.
-Address: TypeAlias = int
+LinkAddress: TypeAlias = int
 #: Text and fragment of the links to a page, with the number of other pages that have each.
 Names: TypeAlias = "Counter[tuple[str, str]]"
 
 
 #: The last four columns of `link_texts`, by its first three: target, text and fragment.
-_Counts: TypeAlias = dict[tuple[Address, str, str], list[int]]
+_Counts: TypeAlias = dict[tuple[LinkAddress, str, str], list[int]]
 #: How many pages have an entry of `packed_links`, those of other pages and those of the pages that they lead to.
 _Counted: TypeAlias = "tuple[Counter[str], Counter[str]]"
 
@@ -85,7 +85,7 @@ class LinkChanges(NamedTuple):
 
 
 @lru_cache(maxsize=20_000)
-def address_of(url: str) -> Address:
+def address_of(url: str) -> LinkAddress:
     """Return what identifies a URL."""
     digest = hashlib.blake2b(url.encode(errors="replace"), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
@@ -230,14 +230,14 @@ def _move(database: sqlite3.Connection, moved: Iterable[_Moved]) -> None:
             database.executemany(_NOTE_ADDRESS, _addresses(page_id, url, key))
 
 
-def _addresses(page_id: str, url: str, key: str) -> list[tuple[Address, bool, str]]:
+def _addresses(page_id: str, url: str, key: str) -> list[tuple[LinkAddress, bool, str]]:
     own = [(address_of(key), False, page_id)]
     return own if url == key else [*own, (address_of(url), True, page_id)]
 
 
-def _objects(database: sqlite3.Connection, address: Address) -> list[str]:
+def _objects(database: sqlite3.Connection, address: LinkAddress) -> list[str]:
     return [page_id for (page_id,) in database.execute(_OBJECTS, (address,))]
 
 
-def _texts(database: sqlite3.Connection, target: Address) -> Collection[str]:
+def _texts(database: sqlite3.Connection, target: LinkAddress) -> Collection[str]:
     return [text for (text,) in database.execute(_TEXTS, (target,))]

@@ -30,7 +30,7 @@ MAX_WORDS: Final = 8
 MAX_DEFINITIONS: Final = 1_000
 
 #: The words of a name's last part, as they are searched for, with spaces between.
-Key: TypeAlias = str
+DefinitionKey: TypeAlias = str
 
 _PAGES: Final = "SELECT id, object, path, title, headings, subsections FROM pages WHERE NOT hidden"
 _PAGE: Final = f"{_PAGES} AND object = ?"
@@ -97,8 +97,8 @@ def update_definitions(database: sqlite3.Connection, site: str, former_names: Ma
     `MAX_DEFINITIONS` pages define, those that had no rank come back with the next full pack.
     """
     former, present = _of_changed_pages(database, former_names)
-    before: dict[Key, list[_Definition]] = defaultdict(list)
-    after: dict[Key, list[_Definition]] = defaultdict(list)
+    before: dict[DefinitionKey, list[_Definition]] = defaultdict(list)
+    after: dict[DefinitionKey, list[_Definition]] = defaultdict(list)
     for page in former:
         links = former_names[page.object] if page.object in former_names else names_of(database, page.object)
         for key, each in _defined(page, links, site):
@@ -138,7 +138,7 @@ def _of_changed_pages(
     return [*former.values()], [*present.values()]
 
 
-def _defined(page: _NamedPage, links: Names, site: str) -> Iterator[tuple[Key, _Definition]]:
+def _defined(page: _NamedPage, links: Names, site: str) -> Iterator[tuple[DefinitionKey, _Definition]]:
     """Yield what a page defines, each name of the page once: the first definition is the best."""
     # The number of other pages that call this one, or a section of it, by a name.
     calls: Counter[tuple[str, ...]] = Counter()

@@ -23,7 +23,7 @@ MAX_SUGGESTIONS = 20
 _FRAGMENT = "!$&'()*+,;=:@/?-._~"
 
 #: Text of a message. Pydantic rejects a lone surrogate only where it counts characters, and no JSON could carry one.
-Text = Annotated[str, Field(max_length=100_000)]
+MessageText = Annotated[str, Field(max_length=100_000)]
 Sort = Literal["relevance", "date"]
 
 #: Fields that a later release adds to a message are ignored.
@@ -36,14 +36,14 @@ class Filters:
 
     __pydantic_config__: ClassVar[ConfigDict] = _MESSAGE
 
-    section: Text = ""
-    lang: Text = ""
-    type: Text = ""
+    section: MessageText = ""
+    lang: MessageText = ""
+    type: MessageText = ""
 
 
 #: A message names one domain, because it goes to a searcher of that domain: `"domain": "site.example"`.
 _Domains: TypeAlias = Annotated[
-    tuple[Text, ...],
+    tuple[MessageText, ...],
     Field(alias="domain"),
     BeforeValidator(lambda domain: (domain,)),
     PlainSerializer(lambda domains: domains[0], return_type=str),
@@ -61,12 +61,12 @@ class SearchRequest:
     __pydantic_config__: ClassVar[ConfigDict] = _MESSAGE
 
     domains: _Domains
-    q: Text
+    q: MessageText
     offset: Annotated[int, Field(ge=0, lt=MAX_HITS)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 10
     sort: Sort = "relevance"
     filters: Filters = field(default_factory=Filters)
-    languages: Annotated[tuple[Text, ...], Field(max_length=MAX_LANGUAGES)] = ()
+    languages: Annotated[tuple[MessageText, ...], Field(max_length=MAX_LANGUAGES)] = ()
 
     @property
     def domain(self) -> str:
@@ -81,8 +81,8 @@ class SuggestRequest:
 
     __pydantic_config__: ClassVar[ConfigDict] = _MESSAGE
 
-    domain: Text
-    q: Text
+    domain: MessageText
+    q: MessageText
     limit: Annotated[int, Field(ge=1, le=MAX_SUGGESTIONS)] = 8
 
 

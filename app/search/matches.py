@@ -42,7 +42,7 @@ SELECT rowid FROM (
 """
 
 #: Chooses among row ids of matches: returns those that pass all filters, in the order in which they are wanted.
-Choice: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
+ChooseMatches: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RankingScope:
     last: int
     hidden: Container[int] = frozenset()
     visible: float = 1.0
-    choice: Choice | None = None
+    choice: ChooseMatches | None = None
 
     @property
     def is_small(self) -> bool:
@@ -166,7 +166,9 @@ def _part(connection: sqlite3.Connection, match: str, scope: RankingScope, rows:
     return _Part(rows, total, total, below, [page for (page,) in best], estimated=True)
 
 
-def _chosen(connection: sqlite3.Connection, match: str, scope: RankingScope, rows: range, choice: Choice) -> _Part:
+def _chosen(
+    connection: sqlite3.Connection, match: str, scope: RankingScope, rows: range, choice: ChooseMatches
+) -> _Part:
     """Return the matches to rank of those that a choice returns among the first ones."""
     found = [page for (page,) in connection.execute(_IDS, (match, rows.start, rows[-1], MAX_COUNTED))]
     read = [page for page in found if page not in scope.hidden]

@@ -26,7 +26,7 @@ from app.search.contract import (
 )
 from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
-from app.search.matches import Choice, RankingScope
+from app.search.matches import ChooseMatches, RankingScope
 from app.search.pack_tables import Properties, cut, multiplied
 from app.search.query import Phrase, Query, parse
 from app.search.site_settings import NO_SETTINGS, SearchSettings
@@ -291,7 +291,7 @@ class PackSearcher:
 
 def _choice(
     properties: Properties, shown: VisiblePages, filters: Filters, sort: Sort, languages: Sequence[str]
-) -> Choice:
+) -> ChooseMatches:
     """Return the choice of the pages that pass the filters, or of which a copy does; by date the newest first."""
 
     def choose(pages: Sequence[int]) -> Sequence[int]:

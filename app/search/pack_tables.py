@@ -121,11 +121,11 @@ _SCRIPT = 4
 _PROPERTIES = "SELECT name, width, numbers, texts FROM properties"
 
 #: The other pages of each group of identical pages, by the page that is shown.
-Copies: TypeAlias = Mapping[int, tuple[int, ...]]
+CopiesByPage: TypeAlias = Mapping[int, tuple[int, ...]]
 _NO_FILTERS = Filters()
 
 
-class GroupedPages(Copies):
+class GroupedPages(CopiesByPage):
     """The groups as the pack has them: pages in order of the page that is shown for each, and the latter."""
 
     def __init__(self, pages: Numbers, shown: Numbers) -> None:
@@ -212,7 +212,7 @@ class Properties:
         visible = 1 - len(self.copies.pages) / max(1, self.pages)
         return RankingScope(pages=self.pages, ordered=min(ordered, rows - 1), last=rows - 1, visible=max(0.0, visible))
 
-    def filtered(self, pages: Sequence[int], filters: Filters, copies: Copies) -> Sequence[int]:
+    def filtered(self, pages: Sequence[int], filters: Filters, copies: CopiesByPage) -> Sequence[int]:
         """Return the pages that pass every filter, or one of whose copies does."""
         passing = self._passing(pages, filters)
         if len(passing) == len(pages) or not copies:
@@ -223,7 +223,7 @@ class Properties:
         return [page for page in pages if page in kept] if by_copy else passing
 
     def representatives(
-        self, pages: Sequence[int], filters: Filters, copies: Copies, languages: Sequence[str]
+        self, pages: Sequence[int], filters: Filters, copies: CopiesByPage, languages: Sequence[str]
     ) -> dict[int, int]:
         """Return the page to show for each page: of its group, one that passes the filters.
 
@@ -261,7 +261,7 @@ class Properties:
                 pages = column.having(pages, value)
         return pages
 
-    def facets(self, pages: Sequence[int], filters: Filters, copies: Copies) -> tuple[Facet, ...]:
+    def facets(self, pages: Sequence[int], filters: Filters, copies: CopiesByPage) -> tuple[Facet, ...]:
         """Count the pages by each property with the filters of the others; leave out properties with one value.
 
         A page with copies counts for the values of all of them.
@@ -283,7 +283,7 @@ class Properties:
         return tuple(Facet(name=each.name, counts=each.counts[:_VALUES]) for each in counted if len(each.counts) > 1)
 
     def newest_first(
-        self, pages: Sequence[int], filters: Filters, copies: Copies, languages: Sequence[str]
+        self, pages: Sequence[int], filters: Filters, copies: CopiesByPage, languages: Sequence[str]
     ) -> list[int]:
         """Return the pages by the date of the page that is shown for each, undated ones last.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from app.search.pack_tables import Copies, Properties, cut
+from app.search.pack_tables import CopiesByPage, Properties, cut
 
 _PATHS = f"SELECT id, {cut('path', 4_000)} FROM pages"  # noqa: S608 (ours)
 
@@ -32,7 +32,7 @@ class VisiblePages:
     """
 
     hidden: Container[int]
-    copies: Copies
+    copies: CopiesByPage
     shown_as: Mapping[int, int] = field(default_factory=dict)
 
     def shown(self, pages: Iterable[int]) -> list[int]:

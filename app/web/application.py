@@ -50,8 +50,8 @@ from app.web.ops import (
     sites,
     waiting,
 )
-from app.web.ops.callers import OPS_ERRORS
-from app.web.ops.visits import OpsState, trouble
+from app.web.ops.api_requests import OPS_ERRORS
+from app.web.ops.page_requests import OpsState, trouble
 from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 

@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from app.counters import LabelValues, WorkerCounter, read_counts
 from app.coverart.event_state import EventQueueState, event_queue_state
+from app.operations.cached_readings import Part
 from app.operations.doctor.breaker_states import BreakerState, breaker_states
 from app.operations.overview import PATIENCE, Overview, Processes, RedisReport
-from app.operations.parts import Part
 from app.operations.queues import QueueReport
 from config.settings import Settings
 

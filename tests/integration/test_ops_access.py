@@ -21,7 +21,7 @@ from app.storage.open import create_store, store_of
 from app.web.application import create_app
 from app.web.ops import access
 from app.web.ops.access import Access
-from app.web.ops.visits import OpsState
+from app.web.ops.page_requests import OpsState
 from config.settings import Settings
 from tests.support.operators import HASHES, PASSWORD, QUICK, READ_PASSWORD, form_token, log_in
 from tests.support.scripted import ScriptedSearchClient

@@ -21,10 +21,10 @@ from app.broker.publishing import Publisher
 from app.counters import TASK_RUNS, CountTable
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
+from app.operations.cached_readings import PartReading
 from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings, sentence
 from app.operations.overview import DeadHistory, Overview, as_json
-from app.operations.parts import Reading
 from app.operations.queues import QueueFigures, QueueReport, read_queues
 from app.storage.open import store_of
 from app.storage.outage import store_breaker
@@ -90,7 +90,7 @@ def test_without_the_management_api_all_figures_count_the_letters_of_shards(oper
     found = Overview(operable, routes=ScriptedSearchClient([]).routes).read()
     dead = QueueFigures(name="site.dead", kind="dead", ready=2)
     report = QueueReport(queues=[dead], trouble="no management API")
-    snapshot = replace(found, queues=Reading(report), dead=Reading(DeadHistory(5_002, (), None)))
+    snapshot = replace(found, queues=PartReading(report), dead=PartReading(DeadHistory(5_002, (), None)))
     assert "5,002 dead letters: their retries are spent" in [each.text for each in findings(snapshot)]
     assert '<b class="bad">5,002</b>' in fragments(snapshot)["live-figures"]
     assert as_json(snapshot)["ready"] == {"work": 0, "delay": 0, "dead": 5_002}
@@ -165,7 +165,7 @@ def test_a_queue_needs_no_worker_while_one_job_tries_its_service_again(
 ) -> None:
     publisher.publish([site_message("index", url="https://site.example/")])
     tried = BreakerState("store", reason=None, seconds_open=seconds, queues=("site.index",))
-    snapshot = replace(Overview(operable, routes=ScriptedSearchClient([]).routes).read(), breakers=Reading([tried]))
+    snapshot = replace(Overview(operable, routes=ScriptedSearchClient([]).routes).read(), breakers=PartReading([tried]))
     assert is_paused != any("site.index" in each.text for each in findings(snapshot))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.operations.collection import collect_until
+from app.operations.garbage_collection import collect_until
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan

@@ -51,7 +51,21 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(graph).prepare()  # Raises CycleError, which names the modules of a circle.
 
 
-def test_no_two_classes_share_a_name() -> None:
-    trees = map(parsed, modules("app", "tasks", "config").values())
-    classes = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    assert [name for name, count in classes.items() if count > 1] == []
+def named_types(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of classes, and of the aliases of types and other capitalised values of a module."""
+    yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    for node in tree.body:
+        match node:
+            case ast.Assign(value=ast.Call(func=ast.Name(id="TypeVar"))):
+                continue
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if name[0].isupper() and not name.isupper():
+                    yield name
+
+
+def test_no_two_classes_or_aliases_of_types_share_a_name() -> None:
+    paths = modules("app", "tasks", "config")
+    # The options of a command and the parameters of a page are named as they are typed.
+    inner = [path for name, path in paths.items() if not name.startswith(("app.cli.", "app.web.ops."))]
+    counts = Counter(name for path in inner for name in named_types(parsed(path)))
+    assert [name for name, count in counts.items() if count > 1] == []

@@ -25,8 +25,8 @@ from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key, search
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
 from app.web.ops import filters
-from app.web.ops.callers import calling
-from app.web.ops.visits import acting, reading
+from app.web.ops.api_requests import calling
+from app.web.ops.page_requests import acting, reading
 from app.web.pages import View, read_form, render, templates
 from app.web.presenter import LAST_PAGE, PER_PAGE, SORTS, SearchForm, pack_view, results_view
 from app.web.problems import detail_of

@@ -23,7 +23,7 @@ from .channel import ChannelOwner, ChannelThread, properties_of, publish
 logger = logging.getLogger(__name__)
 
 #: Returns the reply to a request, given with its JSON object; None for no reply, or for a later one.
-Handler = Callable[[Delivery, dict[str, Any]], bytes | None]
+RequestHandler = Callable[[Delivery, dict[str, Any]], bytes | None]
 #: Returns the reply to a request that is decoded already.
 Work = Callable[[], bytes | None]
 #: Called with the queue and the message when a message was forwarded to a queue that does not exist.
@@ -45,7 +45,7 @@ class Responder(ChannelOwner):
     def __init__(
         self,
         url: str,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, RequestHandler],
         *,
         problem: Callable[[Exception], bytes],
         threads: int = 0,

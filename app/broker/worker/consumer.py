@@ -61,7 +61,7 @@ _CHECK_RETRY_QUEUES = 60.0
 #: Errors after which Celery connects again, and the broker delivers again what was not acknowledged.
 CONNECTION_LOST = (ConnectionError, AMQPError)
 
-Handler = Callable[[Any], None]
+OnTask = Callable[[Any], None]
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
@@ -91,11 +91,11 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._flush_pending = False
         self._loop_thread: int | None = None
         guard_start(self.controller, self._cannot_run)
-        self._hand_over: Handler = self.on_task_request
+        self._hand_over: OnTask = self.on_task_request
         #: Where a pool of processes has an event loop.
         self._dispatcher: Dispatcher | None = None
         self._isolation = Isolation(self._start, self.timer.call_after)
-        self.on_task_request: Handler = lambda request: self._isolation.offer(request) if request.may_run() else None
+        self.on_task_request: OnTask = lambda request: self._isolation.offer(request) if request.may_run() else None
         policies = (retries.policies.policy_for(name) for name in self.app.amqp.queues.consume_from)
         self._retry_queues = [queue for policy in policies if policy.rejects for queue in policy.queues()]
         if self._retry_queues:
@@ -171,9 +171,9 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Turn a message without a `task` header into a task's message, in place. This class knows no such messages."""
         raise Undecodable(f"not a task's message: {bytes(message.body or b'')[:60]!r}")
 
-    def create_task_handler(self, *args: Any, **kwargs: Any) -> Handler:
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> OnTask:
         """Wrap Celery's handler: note the queue, translate plain messages, and survive malformed ones."""
-        run_task: Handler = super().create_task_handler(*args, **kwargs)
+        run_task: OnTask = super().create_task_handler(*args, **kwargs)
         if self.hub is not None:
             self._loop_thread = self._failures.loop_thread = threading.get_ident()
             # `Hub.call_soon` runs its callback in the next turn, and that one may wait for a second first.

@@ -46,7 +46,7 @@ _SET_ASIDE = 0.5
 RUN_OUTCOMES = {Retry: "retried", Reject: "retried", Postponed: "postponed", Dead: "dead-lettered", Drop: "dropped"}
 
 #: Called when a decision has been carried out, to acknowledge or reject the original.
-Done = Callable[[Decision, Disposition], None]
+OnDone = Callable[[Decision, Disposition], None]
 
 #: Gets the task, the queue of its message and the outcome of the run, and the reason code of a failure or postponement.
 OnOutcome = Callable[[str, str, str, str], None]
@@ -62,7 +62,7 @@ class Original:
 
     delivery: Delivery
     is_held: Callable[[], bool]
-    done: Done
+    done: OnDone
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -20,7 +20,7 @@ from ..headers import REQUEUED, is_suspect, unacknowledged
 from ..policies.base import Dead, Decision, Drop, Postponed
 from .carry_out import Disposition, return_time
 from .celery_internals import RevocableRequest
-from .failures import Done, FailureHandler, Original, failure_of
+from .failures import FailureHandler, OnDone, Original, failure_of
 from .task import AttemptFailed, AttemptPostponed, AttemptRetried
 
 logger = get_logger(__name__)
@@ -158,7 +158,7 @@ class Request(RevocableRequest):
     def _delivery(self) -> Delivery:
         return original_delivery(self.message)
 
-    def _original(self, done: Done) -> Original:
+    def _original(self, done: OnDone) -> Original:
         return Original(self._delivery, partial(is_held, self.message), done, self._about)
 
     def _postponed_at_time_limit(self) -> AttemptPostponed | None:

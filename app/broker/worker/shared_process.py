@@ -21,10 +21,10 @@ PREFETCHED = 2 * MOST
 MAX_HELD = 150.0
 
 #: A task's function in the pool, and its arguments.
-TaskCall = tuple[Callable[..., Any], Sequence[Any]]
+GroupedCall = tuple[Callable[..., Any], Sequence[Any]]
 
 
-def run_together(calls: Sequence[TaskCall], reports: EarlyReports | None = None) -> list[Any]:
+def run_together(calls: Sequence[GroupedCall], reports: EarlyReports | None = None) -> list[Any]:
     """Run calls at the same time, the first one in this thread; return their results in the order of the calls.
 
     `reports` gets the result of a call that ends long before others. An exception that escapes from one of them is

@@ -14,7 +14,7 @@ from typing import TypeVar
 from app.broker.errors import ApplicationError, RequestTimedOut, Unroutable
 from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.client.contract import SearchClient
-from app.cluster.client.hedging import Count, Deadline, HedgedRequest, SearcherBalancer, arun, run
+from app.cluster.client.hedging import Deadline, HedgedRequest, RequestCount, SearcherBalancer, arun, run
 from app.cluster.client.scatter_gather import (
     gather_replies,
     interleave,
@@ -205,7 +205,7 @@ class RouteCache:
         look_up: Callable[[RoutesRequest, float], Future[Reply]],
         *,
         deadline: float,
-        count: Callable[[Count], None],
+        count: Callable[[RequestCount], None],
     ) -> None:
         """`look_up` sends a request and takes the seconds that the reply may take, `deadline` here."""
         self._look_up = look_up

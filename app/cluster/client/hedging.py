@@ -49,7 +49,7 @@ _SILENT_SECONDS = 5.0
 #: Counters of a search client. `searches` and `suggestions` count calls, `lookups` requests for routes. Others count
 #: requests to searchers. `hedged` ones were sent because another searcher was silent; the broker `returned` some.
 #: A `late` reply came after the search had ended.
-Count = Literal[
+RequestCount = Literal[
     "searches",
     "suggestions",
     "sent",
@@ -63,7 +63,7 @@ Count = Literal[
     "lookups",
     "lookups_failed",
 ]
-_COUNT_OF_ERROR: tuple[tuple[type[ApplicationError], Count], ...] = (
+_COUNT_OF_ERROR: tuple[tuple[type[ApplicationError], RequestCount], ...] = (
     (Unroutable, "returned"),
     (Overloaded, "busy"),
     (NotPlaced, "not_here"),
@@ -101,9 +101,9 @@ class SearcherBalancer:
         self._in_flight: Counter[str] = Counter()
         self._silent_until: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = dict.fromkeys(get_args(Count), 0)
+        self._counts: dict[str, int] = dict.fromkeys(get_args(RequestCount), 0)
 
-    def count(self, name: Count) -> None:
+    def count(self, name: RequestCount) -> None:
         """Count one more."""
         with self._lock:
             self._counts[name] += 1

@@ -12,7 +12,7 @@ from typing import Any, Final
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, PublishFailed
 from app.broker.outgoing import Outgoing
-from app.broker.rpc.responder import Handler, Responder
+from app.broker.rpc.responder import RequestHandler, Responder
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.orchestrator.store_guard import StoreGuard
 from app.cluster.orchestrator.store_scan import ScanSchedule
@@ -106,7 +106,7 @@ class OrchestratorService:
         self._clock = clock
         # An order expires before it would be sent again, so that it is not executed twice.
         self._order_expiration = str(round(MISSED_HEARTBEATS * heartbeat * 1_000))
-        handlers: dict[str, Handler] = {
+        handlers: dict[str, RequestHandler] = {
             "search": self._forward,
             "suggest": self._forward,
             "get_routes": lambda _delivery, payload: to_json(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from app.cluster.protocol import Load, SearcherReport
 from app.cluster.searcher.data_directory import StoredPack
-from app.cluster.searcher.pack_jobs import Job, JobOutcome, PackJobs
+from app.cluster.searcher.pack_jobs import JobOutcome, PackJob, PackJobs
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ class Loader:
     def __init__(self, jobs: PackJobs) -> None:
         self._jobs = jobs
         self._unrecovered: deque[StoredPack] = deque()
-        self._queue: deque[Job] = deque()
+        self._queue: deque[PackJob] = deque()
         #: The last job of each domain in the queue, and the checksums that the queue's jobs are to load.
-        self._last: dict[str, Job] = {}
+        self._last: dict[str, PackJob] = {}
         self._to_load: deque[str] = deque()
         self._closed = False
         self._changed = threading.Condition()
@@ -47,7 +47,7 @@ class Loader:
         self._thread = threading.Thread(target=self._run, args=(recovered, report_outcome), name="loader", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: PackJob) -> None:
         """Append a job, unless it equals the last one of its domain."""
         if not self._jobs.is_due(job):
             return

@@ -55,7 +55,7 @@ class DiskSpace:
     capacity: int
 
 
-Job = Load | Unload | IntegrityCheck
+PackJob = Load | Unload | IntegrityCheck
 
 
 class PackJobs:
@@ -82,7 +82,7 @@ class PackJobs:
         disk = shutil.disk_usage(self.directory.folder).free // MB
         return DiskSpace(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
 
-    def is_due(self, job: Job) -> bool:
+    def is_due(self, job: PackJob) -> bool:
         """Return whether to execute a job: not a check of a version that was found intact a short while ago."""
         return not isinstance(job, IntegrityCheck) or time.monotonic() >= self._intact_until.get(job.sha256, 0.0)
 
@@ -104,7 +104,7 @@ class PackJobs:
             log.warning("Pack of %s not recovered, removed: %s", version.domain, reason)
             self.directory.remove(path)
 
-    def execute(self, job: Job) -> JobOutcome | None:
+    def execute(self, job: PackJob) -> JobOutcome | None:
         """Execute a job and return its outcome; None for a check that found the pack intact."""
         try:
             match job:

@@ -18,14 +18,14 @@ from config.settings import Settings
 
 #: `problem`: messages can be lost, or work cannot continue. `warning`: only in the case that the text names.
 #: `unverified`: this process's account at the broker may not try it.
-Status = Literal["ok", "unverified", "warning", "problem"]
+CheckStatus = Literal["ok", "unverified", "warning", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """One result of a check, whose name the runner of the checks fills in."""
 
-    status: Status
+    status: CheckStatus
     text: str
     check: str = ""
 

@@ -15,9 +15,9 @@ from app.operations.letters import DONE, export_file
 from app.operations.long_acts import LongAct, LongActs, Steering
 from app.operations.operations import Operations
 from app.web.middleware import LIVE_PATH, OPS_PAGES
-from app.web.ops.callers import ActBody, Calling, answer
-from app.web.ops.subjects import Done, Subject
-from app.web.ops.visits import Reading, Visit
+from app.web.ops.api_requests import ActBody, Calling, answer
+from app.web.ops.page_requests import Reading, Visit
+from app.web.ops.subject_routes import Done, Subject
 from app.web.pages import templates
 
 subject = Subject()

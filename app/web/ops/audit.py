@@ -11,9 +11,9 @@ from pydantic import Field
 
 from app.operations.audit import AuditEntry
 from app.web.models import StrictParameters
-from app.web.ops.callers import Calling, answer
-from app.web.ops.subjects import Subject
-from app.web.ops.visits import Reading
+from app.web.ops.api_requests import Calling, answer
+from app.web.ops.page_requests import Reading
+from app.web.ops.subject_routes import Subject
 
 subject = Subject()
 

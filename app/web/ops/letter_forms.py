@@ -16,8 +16,8 @@ from app.operations.letter_queries import LetterQuery
 from app.operations.letters import LetterOrder, Verb
 from app.operations.long_acts import LongActs
 from app.operations.operations import Operations
-from app.web.ops.callers import ActBody, StrictBody
-from app.web.ops.visits import Visit
+from app.web.ops.api_requests import ActBody, StrictBody
+from app.web.ops.page_requests import Visit
 from config.settings import Settings
 
 #: What names a letter: its dead set and its id.

@@ -22,7 +22,7 @@ from app.operations.operations import Operations
 from app.topology.retry_policies import retry_policies
 from app.web.middleware import OPS_PAGES
 from app.web.ops.acts import as_json
-from app.web.ops.callers import Calling, answer
+from app.web.ops.api_requests import Calling, answer
 from app.web.ops.letter_forms import (
     LetterChoice,
     Redirection,
@@ -31,8 +31,8 @@ from app.web.ops.letter_forms import (
     matching,
     order_by,
 )
-from app.web.ops.subjects import Subject
-from app.web.ops.visits import Acting, Reading, Visit
+from app.web.ops.page_requests import Acting, Reading, Visit
+from app.web.ops.subject_routes import Subject
 
 subject = Subject()
 

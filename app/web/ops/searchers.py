@@ -10,9 +10,9 @@ from fastapi.responses import HTMLResponse
 from app.cluster.protocol import Routes
 from app.errors import SearchUnavailable
 from app.operations.overview import PATIENCE
-from app.web.ops.callers import answer, calling
-from app.web.ops.subjects import Subject
-from app.web.ops.visits import Reading, overview_of
+from app.web.ops.api_requests import answer, calling
+from app.web.ops.page_requests import Reading, overview_of
+from app.web.ops.subject_routes import Subject
 
 subject = Subject()
 

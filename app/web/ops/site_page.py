@@ -19,10 +19,10 @@ from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, edi
 from app.sites.site import Site
 from app.web.middleware import OPS_PAGES
 from app.web.models import MAX_DOMAIN
-from app.web.ops.callers import ActBody, Calling, answer
+from app.web.ops.api_requests import ActBody, Calling, answer
+from app.web.ops.page_requests import Acting, Reading, Visit
 from app.web.ops.site_form import FIELDS, changed_meanwhile, form_fields, texts_of, values_of
-from app.web.ops.subjects import Done, Subject
-from app.web.ops.visits import Acting, Reading, Visit
+from app.web.ops.subject_routes import Done, Subject
 
 subject = Subject()
 

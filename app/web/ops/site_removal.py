@@ -15,10 +15,10 @@ from app.operations import removal
 from app.sites.removal import Holdings
 from app.web.middleware import OPS_PAGES
 from app.web.models import MAX_DOMAIN
-from app.web.ops.callers import ActBody, Calling, answer
+from app.web.ops.api_requests import ActBody, Calling, answer
+from app.web.ops.page_requests import Acting, Reading, Visit
 from app.web.ops.site_page import Domain, OfSite, Url, site_path
-from app.web.ops.subjects import Done, Subject
-from app.web.ops.visits import Acting, Reading, Visit
+from app.web.ops.subject_routes import Done, Subject
 
 subject = Subject()
 

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from app.crawl.urls import parse_domain
 from app.operations import removal
-from app.web.ops.callers import ActBody, Calling, answer
+from app.web.ops.api_requests import ActBody, Calling, answer
+from app.web.ops.page_requests import Reading
 from app.web.ops.site_page import Domain, site_path
-from app.web.ops.subjects import Done, Subject
-from app.web.ops.visits import Reading
+from app.web.ops.subject_routes import Done, Subject
 
 subject = Subject()
 

@@ -21,10 +21,10 @@ from app.operations.site_view import SiteSearches, searches
 from app.sites.status import Status
 from app.sites.status import status as status_of
 from app.web.models import MAX_DOMAIN, StrictParameters
-from app.web.ops.callers import NO_STORE, Calling, answer
+from app.web.ops.api_requests import NO_STORE, Calling, answer
+from app.web.ops.page_requests import Reading
 from app.web.ops.site_page import Domain, OfSite, Url, site_path
-from app.web.ops.subjects import Subject
-from app.web.ops.visits import Reading
+from app.web.ops.subject_routes import Subject
 
 subject = Subject()
 

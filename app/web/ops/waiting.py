@@ -25,9 +25,9 @@ from app.operations.waiting import (
 from app.topology.retry_policies import retry_policies
 from app.web.middleware import OPS_PAGES
 from app.web.models import StrictParameters
-from app.web.ops.callers import ActBody, Calling, answer
-from app.web.ops.subjects import Subject
-from app.web.ops.visits import Acting, Reading, Visit, overview_of
+from app.web.ops.api_requests import ActBody, Calling, answer
+from app.web.ops.page_requests import Acting, Reading, Visit, overview_of
+from app.web.ops.subject_routes import Subject
 
 subject = Subject()
 

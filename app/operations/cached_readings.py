@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Generic[T]):
+class PartReading(Generic[T]):
     """The last value of a part, and the seconds since it was gathered. `trouble` says why it is missing now."""
 
     value: T | None = None
@@ -44,7 +44,7 @@ class Part(Generic[T]):
         self._changed = threading.Condition()
         self._is_gathering = False
         self._began = 0.0
-        self._gathered: tuple[float, Reading[T]] | None = None
+        self._gathered: tuple[float, PartReading[T]] | None = None
 
     def start(self) -> None:
         """Begin to gather, if the value is too old, and do not wait."""
@@ -55,7 +55,7 @@ class Part(Generic[T]):
             self._is_gathering, self._began = True, time.monotonic()
         threading.Thread(target=self._run, name=f"overview-{self._name}", daemon=True).start()
 
-    def read(self, until: float, *, fresh: bool = True) -> Reading[T]:
+    def read(self, until: float, *, fresh: bool = True) -> PartReading[T]:
         """Return the value, after waiting for it at most `until`, in monotonic seconds.
 
         Without `fresh` a former value is returned at once, however old it is.
@@ -68,11 +68,11 @@ class Part(Generic[T]):
                     break
             now = time.monotonic()
             if fresh and self._is_gathering and now - self._began > self._every:
-                return Reading(trouble=f"no answer for {now - self._began:.0f} s")
+                return PartReading(trouble=f"no answer for {now - self._began:.0f} s")
             if self._gathered is None:
-                return Reading(trouble="no answer yet")
+                return PartReading(trouble="no answer yet")
             at, reading = self._gathered
-            return Reading(reading.value, reading.trouble, now - at)
+            return PartReading(reading.value, reading.trouble, now - at)
 
     def forget(self) -> None:
         """Let the next reading gather the value again, such as after an act."""
@@ -80,15 +80,15 @@ class Part(Generic[T]):
             self._gathered = None
 
     def _run(self) -> None:
-        reading: Reading[T]
+        reading: PartReading[T]
         try:
-            reading = Reading(self._gather())
+            reading = PartReading(self._gather())
         except (ApplicationError, RedisError, OSError) as error:
-            reading = Reading(trouble=str(error) or type(error).__name__)
+            reading = PartReading(trouble=str(error) or type(error).__name__)
         except Exception as error:
             # A page that waits for this thread shows it, as any other finding.
             logger.exception("The part %s of the overview cannot be gathered", self._name)
-            reading = Reading(trouble=f"{type(error).__name__}; the log of the web process has the details")
+            reading = PartReading(trouble=f"{type(error).__name__}; the log of the web process has the details")
         with self._changed:
             self._gathered = (time.monotonic(), reading)
             self._is_gathering = False

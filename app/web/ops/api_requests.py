@@ -26,7 +26,7 @@ from app.errors import (
 from app.operations.operations import Operations
 from app.web.api import describe_errors
 from app.web.ops.access import require_same_origin
-from app.web.ops.visits import OpsState
+from app.web.ops.page_requests import OpsState
 
 #: Fields of every answer: no cache keeps it.
 NO_STORE = {"Cache-Control": "no-store"}

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from app.web.ops.callers import answer
-from app.web.ops.visits import Acting
+from app.web.ops.api_requests import answer
+from app.web.ops.page_requests import Acting
 
 
 @dataclass(frozen=True, slots=True)
