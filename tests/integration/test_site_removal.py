@@ -214,7 +214,8 @@ def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
     [posted] = [json.loads(message.body) for message in broker.take("site.pack")]
     assert (posted["type"], posted["page_ids"]) == ("pack_incremental", [page_id(url)])
     result = process.pages.fetch_shared(Target(url, DOMAIN, url), "index")
-    assert result and result.reason == "blocked"
+    assert result is not None
+    assert result.reason == "blocked"
     invoked("site", "unblock", url)
     site = read_site(process.store, DOMAIN)
     assert site is not None
