@@ -26,6 +26,7 @@ task_ignore_result = True
 
 imports = (
     "tasks.site",
+    "tasks.ticks",
     "tasks.timers",
     "tasks.pack",
     "tasks.coverart",

@@ -60,7 +60,7 @@ def broker_url(services: Urls, request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Return the context of this process as in a worker, with the settings of the test."""
-    monkeypatch.setattr("tasks.timers.STALLED", 1)
+    monkeypatch.setattr("tasks.ticks.STALLED", 1)
     with task_context(environment, settings, monkeypatch) as context:
         assert context.epoch.change()
         context.epoch.note()

@@ -34,7 +34,7 @@ from app.topology.accounts import accounts
 from app.topology.queues import searcher_queue
 from app.topology.retry_policies import retry_policies, site_policy
 from config.settings import Settings
-from tasks.timers import publish_due_tidy, tidy
+from tasks.ticks import publish_due_tidy, tidy
 from tests.support.accounts import accounts_of
 from tests.support.broker import Broker
 from tests.support.clock import HandTimer

@@ -29,7 +29,7 @@ from app.redis_state.epoch import EPOCH
 from app.storage.folder import FolderStore
 from app.topology.queues import DEAD_SET
 from config.settings import Settings
-from tasks import base, pack, site, timers
+from tasks import base, pack, site, ticks, timers
 from tasks.base import Context
 from tests.servers.site import Site, page, redirect
 from tests.support.broker import Broker
@@ -47,7 +47,7 @@ TASKS = {
     "pack_full": pack.pack_full,
     "pack_incremental": pack.pack_incremental,
     "start_timer": timers.start_timer,
-    "sweep": timers.sweep,
+    "sweep": ticks.sweep,
 }
 #: Redis commands that change something; most changes are scripts.
 _WRITES = re.compile(rb"\*\d+\r\n\$\d+\r\n(EVAL|EVALSHA|MULTI|SET|SADD|SREM|ZADD|ZREM|HSET|HSETNX|HDEL|DEL|EXPIRE)\r")
@@ -151,7 +151,7 @@ class World:
         for domain in self.redis.zrange("perennial:timers", 0, -1):
             self.redis.zadd("perennial:timers", {str(domain): 0})
         try:
-            return self.run(timers.tick)
+            return self.run(ticks.tick)
         except Postpone:
             return False
 

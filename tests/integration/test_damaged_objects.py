@@ -41,7 +41,8 @@ from app.storage.store import StoredObject
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.site import end_crawl
-from tasks.timers import start_timer, sweep, tick
+from tasks.ticks import sweep, tick
+from tasks.timers import start_timer
 from tests.integration.test_recrawl import crawl as crawl_site
 from tests.integration.test_recrawl import packed, site, versioned
 from tests.servers.site import Site, in_letters
@@ -217,7 +218,7 @@ def test_an_error_of_one_crawl_lets_a_tick_go_on_and_an_outage_of_the_store_ends
         raise StoreError("I/O error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tasks.timers.publish_end", failing)
+        patch.setattr("tasks.ticks.publish_end", failing)
         tick()
         assert len(broker.take("site.page")) == 1
         patch.setattr(process.store, "put", failing)

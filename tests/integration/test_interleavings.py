@@ -28,7 +28,8 @@ from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, end_crawl, index, index_and_crawl
 from tasks.site import page as page_task
-from tasks.timers import start_timer, sweep, tick
+from tasks.ticks import sweep, tick
+from tasks.timers import start_timer
 from tests.integration.test_tick import ticked
 from tests.servers.site import Request, Site, Wire, by_host, failure, page, redirect
 from tests.support.broker import Broker

@@ -26,7 +26,7 @@ from config.settings import Settings
 from tasks import site as tasks
 from tasks.base import Context
 from tasks.pack import pack_full
-from tasks.timers import tick
+from tasks.ticks import tick
 from tests.servers.site import Site, by_host, in_letters, page, redirect
 from tests.support.broker import Broker
 from tests.support.task_context import task_context

@@ -26,7 +26,8 @@ from config.settings import Settings
 from tasks.base import Context, _note_hang
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
-from tasks.timers import reset_timer, start_timer, tick
+from tasks.ticks import tick
+from tasks.timers import reset_timer, start_timer
 from tests.servers.site import Answer, Request, Site, page, reply
 from tests.support.full_disk import full_disk
 from tests.support.hung_disk import hung_disk

@@ -15,11 +15,11 @@ from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
 from app.sites.stored import Start, add_site, read_start, update_site, write_start
 from app.timers.timers import full_pack
-from tasks import timers
+from tasks import ticks
 from tasks.base import Context
 from tasks.site import crawl, end_crawl, index, index_and_crawl
 from tasks.site import page as page_task
-from tasks.timers import start_due_crawls
+from tasks.ticks import start_due_crawls
 from tests.servers.site import Site as Server
 from tests.servers.site import page
 from tests.support.broker import Broker
@@ -39,7 +39,7 @@ def posted(process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch) ->
             def now(cls, tz: Any = None) -> Any:
                 return now
 
-        monkeypatch.setattr(timers, "datetime", Clock)
+        monkeypatch.setattr(ticks, "datetime", Clock)
         process.redis.delete("perennial:sites:read")
         start_due_crawls()
         return [json.loads(message.body) for message in broker.take("site.index")]

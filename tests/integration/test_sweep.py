@@ -22,7 +22,8 @@ from app.storage.page_parts import PageLink
 from app.timers.timers import full_pack, incremental_pack
 from tasks.base import Context
 from tasks.pack import pack_full as pack_full_task
-from tasks.timers import reset_timer, start_timer, tick
+from tasks.ticks import tick
+from tasks.timers import reset_timer, start_timer
 from tests.support.broker import Broker
 from tests.support.command import invoked
 from tests.support.completing import complete_page

@@ -26,7 +26,8 @@ from config.celeryconfig import beat_schedule
 from config.settings import Settings
 from tasks.base import Context
 from tasks.site import end_crawl
-from tasks.timers import reset_timer, start_timer, tick
+from tasks.ticks import tick
+from tasks.timers import reset_timer, start_timer
 from tests.support.broker import Broker
 from tests.support.completing import complete_one
 from tests.support.waiting import eventually
