@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -100,21 +101,32 @@ def packed_titles(store: ObjectStore, folder: Path) -> list[str]:
         return sorted(title for (title,) in pack.execute("SELECT title FROM pages"))
 
 
-@pytest.fixture(autouse=True)
-def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def small_frames() -> Iterator[None]:
     """Let a small pack have many frames, so that generations share them."""
-    for module in (frames, fetch):
-        monkeypatch.setattr(module, "FRAME_SIZE", 2_048)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (frames, fetch):
+            patch.setattr(module, "FRAME_SIZE", 2_048)
+        yield
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
-    """Return the store of a site whose second crawl was bad, and an update after each crawl."""
-    store = folder_store(tmp_path / "store")
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory, small_frames: None) -> Path:
+    """Return the folder of the store of a site, which tests copy.
+
+    Its second crawl was bad, and an update came after each crawl.
+    """
+    store = folder_store(tmp_path_factory.mktemp("packed") / "store")
     for version in ("good", "bad"):
         crawl(store, version)
         update(store, f"{version} update")
-    return store
+    return store.root
+
+
+@pytest.fixture
+def store(packed: Path, tmp_path: Path) -> FolderStore:
+    """Return the store of the site, the test's own."""
+    return FolderStore(Path(shutil.copytree(packed, tmp_path / "store")))
 
 
 def test_a_rollback_serves_the_pack_before_the_last_crawl_and_can_be_taken_back(tmp_path: Path) -> None:
