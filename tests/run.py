@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,6 +42,13 @@ PROCESSES = 5
 #: What tests leave lies below this until the next run, to be looked at.
 REMAINS = ROOT / ".perennial" / "tests"
 
+#: The folders of the tests themselves.
+RUN = REMAINS / "run"
+
+#: A file system in memory, with the GB that must be free there. Tests wait for the disk a third of their time: stores
+#: and brokers write through its cache.
+MEMORY, LEAST_FREE = Path("/dev/shm"), 6
+
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -73,11 +81,10 @@ def lint() -> Count:
 
 def run_tests(*, long: bool) -> list[Count]:
     """Run the tests of all floors in one session, `long` ones only on request, and return the outcome of each floor."""
-    stop_services(REMAINS)
-    shutil.rmtree(REMAINS, ignore_errors=True)
+    _stop_and_remove()
     REMAINS.mkdir(parents=True)
     report = REMAINS / "report.xml"
-    where = ["tests", f"--junitxml={report}", f"--basetemp={REMAINS / 'run'}"]
+    where = ["tests", f"--junitxml={report}", f"--basetemp={_run_folder()}"]
     # The order of modules is that of tests/conftest.py.
     how = ["-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder"]
     how += [] if long else ["-m", "not long"]
@@ -85,8 +92,22 @@ def run_tests(*, long: bool) -> list[Count]:
         _compile_tests()
         code = _wait([sys.executable, "-m", "pytest", "-q", *how, *where])
     finally:
-        stop_services(REMAINS)
+        stop_services(RUN.resolve())
     return _counts(report, code)
+
+
+def _stop_and_remove() -> None:
+    """Stop the services that a run before this one left, and remove its files."""
+    stop_services(RUN.resolve())
+    shutil.rmtree(RUN.resolve(), ignore_errors=True)
+    shutil.rmtree(REMAINS, ignore_errors=True)
+
+
+def _run_folder() -> Path:
+    """Return the folder of the tests: in memory behind a link, where there is room."""
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= LEAST_FREE * 10**9:
+        RUN.symlink_to(tempfile.mkdtemp(prefix="perennial-tests-", dir=MEMORY))
+    return RUN.resolve()
 
 
 def _compile_tests() -> None:
