@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,8 +16,8 @@ from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import ProblemReply, Routes, read
 from app.messages.envelopes import request_message
 from config.routes import ORCHESTRATOR, REQUESTS
-from config.settings import ROOT
 from tests.support.broker import Broker
+from tests.support.command import completed
 from tests.support.fake_orchestrator import FakeOrchestrator, fake_orchestrator
 from tests.support.fleet import fleet, ready
 from tests.support.proxy import Proxy
@@ -58,16 +56,8 @@ def is_answered(ear: FakeOrchestrator, searcher_id: str) -> bool:
 
 def refused(environment: Mapping[str, str], queues: str, *options: str) -> str:
     """Return what a worker says that does not start."""
-    command = [sys.executable, "-m", "celery", "-A", "app", "worker", "--hostname=refused@%h", f"--queues={queues}"]
-    done = subprocess.run(
-        [*command, *options],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = ["celery", "-A", "app", "worker", "--hostname=refused@%h", f"--queues={queues}", *options]
+    done = completed({**os.environ, **environment}, *command)
     assert done.returncode != 0
     return done.stdout + done.stderr
 

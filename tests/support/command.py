@@ -1,4 +1,4 @@
-"""`perennial` as a user runs it, with its exit status and output: as a process, or in this one."""
+"""Commands as a user runs them, with their exit status and output: as a process, or in this one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from tests.support.forked import Forked
 
 def perennial(environment: Mapping[str, str], *arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run `perennial` with these arguments in a folder, to its end."""
+    return completed(environment, "app.cli.main", *arguments, folder=folder)
+
+
+def completed(environment: Mapping[str, str], *command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run the module `command[0]` with the other words as its arguments in a folder, to its end."""
     with tempfile.TemporaryDirectory() as printed:
         out, err = Path(printed, "out"), Path(printed, "err")
-        process = Forked("app.cli.main", *arguments, environment=environment, stdout=out, stderr=err, folder=folder)
+        process = Forked(*command, environment=environment, stdout=out, stderr=err, folder=folder)
         try:
             status = process.wait(60)
         finally:
             process.kill()
-        return subprocess.CompletedProcess(["perennial", *arguments], status, out.read_text(), err.read_text())
+        return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
 
 
 def invoked(*arguments: str, exit_code: int = 0) -> str:

@@ -17,16 +17,9 @@ from app.broker.errors import BrokerUnreachable
 from app.cli.errors import explained
 from app.cli.main import COMMANDS, LazyCommand, cli
 from config.settings import ROOT
+from tests.support.command import perennial
 
 pytestmark = pytest.mark.unit
-
-
-def perennial(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does."""
-    command = [sys.executable, "-m", "app.cli.main", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
 
 
 def test_version_is_the_version_of_the_package() -> None:
@@ -77,13 +70,13 @@ def test_a_misspelt_subcommand_is_wrong_usage_and_suggests_the_right_one() -> No
 def test_without_services_one_line_says_how_to_start_them(
     arguments: tuple[str, ...], service: str, variable: str, tmp_path: Path
 ) -> None:
-    done = perennial(*arguments, BROKER_URL="", REDIS_URL="", PERENNIAL_DATA_DIR=str(tmp_path))
+    done = perennial({**os.environ, "PERENNIAL_DATA_DIR": str(tmp_path)}, *arguments)
     line = f"perennial: {service} is not running: start it with `perennial up`, or set {variable}\n"
     assert (done.returncode, done.stderr) == (1, line)
 
 
 def test_a_given_broker_that_does_not_answer_is_named_without_its_password() -> None:
-    done = perennial("dead", "list", BROKER_URL="amqp://guest:hush4711@127.0.0.1:1//")
+    done = perennial({**os.environ, "BROKER_URL": "amqp://guest:hush4711@127.0.0.1:1//"}, "dead", "list")
     assert done.returncode == 1
     assert done.stderr.startswith("perennial: RabbitMQ does not answer: ")
     assert done.stderr.endswith(". Check BROKER_URL\n")
@@ -106,10 +99,10 @@ def test_what_redis_refuses_is_one_line_and_no_traceback(kind: type[RedisError])
 
 def test_an_export_that_fails_leaves_no_file_that_could_pass_for_one(tmp_path: Path) -> None:
     file = tmp_path / "letters.jsonl"
-    done = perennial("dead", "export", "--output", str(file), BROKER_URL="amqp://127.0.0.1:1//")
+    done = perennial({**os.environ, "BROKER_URL": "amqp://127.0.0.1:1//"}, "dead", "export", "--output", str(file))
     assert (done.returncode, file.exists()) == (1, False)
     file.write_text("kept")
-    done = perennial("dead", "export", "--output", str(file), BROKER_URL="amqp://127.0.0.1:1//")
+    done = perennial({**os.environ, "BROKER_URL": "amqp://127.0.0.1:1//"}, "dead", "export", "--output", str(file))
     assert (done.returncode, done.stderr) == (1, f"perennial: {file}: File exists\n")
     assert file.read_text() == "kept"
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 
 import pytest
 from dotenv import dotenv_values
@@ -21,7 +20,7 @@ from app.storage.s3 import S3Store
 from app.topology.accounts import accounts
 from config.checks import host_and_port
 from config.settings import ROOT, Settings
-from tests.support.command import as_process_with, invoked
+from tests.support.command import as_process_with, invoked, perennial
 from tests.support.setting_tables import EXAMPLE, env_example, to_markdown
 
 pytestmark = pytest.mark.unit
@@ -172,8 +171,7 @@ def test_a_shell_reads_env_example_as_docker_compose_does() -> None:
 
 def test_wrong_settings_are_a_line_each_that_names_the_variable_and_exit_2() -> None:
     wrong = {"RETRY_MAX": "x", "WEB_RATE_LIMIT": "600 a minute", "WEB_ADDRESS": "127.0.0.1:99999"}
-    command = [sys.executable, "-m", "app.cli.main", "status", "site.example"]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **wrong}, capture_output=True, text=True, check=False)
+    done = perennial({**os.environ, **wrong}, "status", "site.example")
     first, second, third = done.stderr.splitlines()
     assert done.returncode == 2
     assert first.startswith("perennial: RETRY_MAX: ")

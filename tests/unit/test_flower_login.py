@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from config.settings import ROOT, Settings
+from tests.support.command import completed
 
 pytestmark = pytest.mark.unit
 
@@ -48,8 +49,7 @@ def test_a_disk_that_is_full_leaves_no_login_and_the_next_start_makes_one(tmp_pa
 def test_flower_does_not_start_with_a_file_that_has_no_login(tmp_path: Path, content: str) -> None:
     (tmp_path / "flower-login").write_text(content)
     environment = {**os.environ, "PERENNIAL_DATA_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", "import config.flowerconfig"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = completed(environment, "config.flowerconfig")
     assert done.returncode == 1
     assert done.stderr.startswith(f"Flower does not start: {tmp_path}/flower-login has no login; delete it")
 
