@@ -61,10 +61,10 @@ class CountingStore(FolderStore):
         counts += [self.written - written, self.read - read]
 
 
-def long(number: int, text: str = "") -> Page:
+def long(number: int, text: str = "", words: int = 2_000) -> Page:
     """Return a page whose text is not like that of others."""
-    words = random.Random(f"{number} {text}").choices([f"word{each}" for each in range(5_000)], k=2_000)
-    return page(f"/{number}", f"Page {number}", " ".join(words))
+    chosen = random.Random(f"{number} {text}").choices([f"word{each}" for each in range(5_000)], k=words)
+    return page(f"/{number}", f"Page {number}", " ".join(chosen))
 
 
 @pytest.fixture
@@ -269,24 +269,29 @@ def test_a_searcher_whose_frames_are_deleted_while_it_reads_them_fetches_the_nex
         fetch_pack(site, DOMAIN, tmp_path)
 
 
-@pytest.mark.parametrize("object_size", [publishing.OBJECT_SIZE, 60_000])
+@pytest.mark.parametrize(("object_size", "objects_in_use"), [(publishing.OBJECT_SIZE, 1), (25_000, 2)])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_packer_that_is_killed_at_any_request_leaves_the_former_or_the_new_pack(
-    store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, object_size: int
+    store: CountingStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after: bool,
+    object_size: int,
+    objects_in_use: int,
 ) -> None:
     monkeypatch.setattr(publishing, "OBJECT_SIZE", object_size)
     monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
     monkeypatch.setattr(publishing, "MAX_OBJECTS", 2)
     monkeypatch.setattr(kept_databases, "LEAST_SIZE", 0)
     work = tmp_path / "work"
-    put(store, *map(long, range(3)))
+    put(store, *(long(number, words=500) for number in range(3)))
     pack_full(store, DOMAIN, work=work)
-    step, killed = 0, True
+    step, most, killed = 0, 0, True
     while killed:
         step, killed = step + 1, False
         former = whole(store, tmp_path)
         generation = read_manifest(store, DOMAIN).generation
-        put(store, long(1, f"changed {step}"))
+        put(store, long(1, f"changed {step}", 500))
         try:
             pack_incremental(InterruptedStore(store.root, step, after=after), DOMAIN, work=work)
         except Killed:
@@ -297,10 +302,12 @@ def test_a_packer_that_is_killed_at_any_request_leaves_the_former_or_the_new_pac
         # The message comes back.
         assert pack_incremental(store, DOMAIN, work=work).written is not is_new
         check_pack(fetch_pack(store, DOMAIN, tmp_path / "whole"))
-        put(store, long(2, f"changed {step}"))
+        put(store, long(2, f"changed {step}", 500))
         pack_incremental(store, DOMAIN, work=work)
         assert objects(store) == used_objects(store)
+        most = max(most, len(used_objects(store)))
     assert step > 6
+    assert most == objects_in_use
 
 
 @pytest.mark.parametrize("after", [False, True])
