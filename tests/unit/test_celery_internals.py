@@ -13,7 +13,7 @@ from amqp import abstract_channel, serialization
 from amqp.channel import Channel
 from amqp.serialization import GenericContent
 from amqp.spec import Basic
-from billiard.pool import ApplyResult, Pool
+from billiard.pool import ApplyResult, Pool, Worker
 from billiard.process import BaseProcess
 from celery import Celery
 from celery.app.events import Events
@@ -121,6 +121,8 @@ SOURCES: list[tuple[Any, str]] = [
     (asynpool.AsynPool._create_write_handlers, "if ready_fd in active_writes:"),
     (asynpool.AsynPool.register_with_event_loop, "hub.on_tick.add(self.on_poll_start)"),
     (asynpool.AsynPool.on_process_alive, "self._all_inqueues.add(proc.inqW_fd)"),
+    (Worker, "self.on_exit(pid, exitcode)"),
+    (prefork.TaskPool.on_start, "on_process_exit=process_destructor,"),
     (prefork.TaskPool, "Pool = AsynPool"),
     (prefork.TaskPool.on_start, "else self.Pool)"),
     (WorkController._process_task_sem, "self._process_task"),

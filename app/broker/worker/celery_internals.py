@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from os import _exit as end_at_once
 from typing import Any
 
 from celery.beat import PersistentScheduler
@@ -28,6 +29,16 @@ from .early_results import EarlyResults
 logger = get_logger(__name__)
 
 
+def end_process(destroy: Callable[[int, int], None], pid: int, exitcode: int) -> None:
+    """Let Celery's `destroy` call the receivers of the end of a process, and end it at once.
+
+    billiard would tell the parent, and wait a second for the parent to terminate the process. The parent notices the
+    end of a process anyway, and reads what it has written.
+    """
+    destroy(pid, exitcode)
+    end_at_once(exitcode)
+
+
 class Pool(asynpool.AsynPool):  # type: ignore[misc]
     """A prefork pool that hands no job to a second process, and each job to an idle process without a detour.
 
@@ -35,10 +46,16 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
     task that kills its process at once would run again and again from the worker's memory, without spending its budget.
     """
 
-    def __init__(self, *args: Any, while_joining: Callable[[], None], **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        while_joining: Callable[[], None],
+        on_process_exit: Callable[[int, int], None],
+        **options: Any,
+    ) -> None:
         """Call `while_joining` again and again while a worker that stops waits for its jobs."""
         self.while_joining = while_joining
-        super().__init__(*args, **options)
+        super().__init__(*args, on_process_exit=partial(end_process, on_process_exit), **options)
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Write waiting jobs to idle processes at the end of each turn of the event loop.
