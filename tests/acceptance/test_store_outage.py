@@ -118,12 +118,17 @@ def test_requests_are_answered_while_the_store_hangs(
             "AWS_EC2_METADATA_DISABLED": "true",
         }
         log = tmp_path / "orchestrator.log"
-        with worker(own, log, queues=[ORCHESTRATOR], options=["--pool=solo"], concurrency=1) as running:
+        impatient = "tests.support.impatient_store"
+        with worker(own, log, app=impatient, queues=[ORCHESTRATOR], options=["--pool=solo"], concurrency=1) as running:
             publisher, requestor = Publisher(settings.broker), Requestor(settings.broker, exchanges=[requests_exchange])
             with closing(publisher), closing(requestor):
                 publisher.publish([event_message("update", {"domain": "site.example"})])
-                eventually(lambda: "announced pack" in running.log, "it reports the slow store", seconds=60)
+                silent.settimeout(60)
+                connection, _ = silent.accept()
+                with connection:
+                    reply = requestor.request(request_message("get_routes", {}), deadline=10)
+                    assert read(Routes, reply.body).routes == ()
+                    assert "announced pack" not in running.log, "the store still hangs"
+                    eventually(lambda: "announced pack" in running.log, "it reports the slow store", seconds=60)
                 assert "Retry " not in running.log, "the message of an update spends no retry on the store"
-                reply = requestor.request(request_message("get_routes", {}), deadline=10)
-                assert read(Routes, reply.body).routes == ()
             running.kill()
