@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from xml.etree import ElementTree
+
+import psutil
 
 from app import private_services as services
 from config.settings import Settings
@@ -39,14 +42,14 @@ OUTCOMES = ("passed", "failed", "skipped")
 #: Processes that run tests on two processors, one module at a time. Tests with services mostly wait.
 PROCESSES = 5
 
-#: What tests leave lies below this until the next run, to be looked at.
+#: What failed tests leave lies below this until the next run, to be looked at.
 REMAINS = ROOT / ".perennial" / "tests"
 
 #: The folders of the tests themselves.
 RUN = REMAINS / "run"
 
-#: A file system in memory, with the GB that must be free there. Tests wait for the disk a third of their time: stores
-#: and brokers write through its cache.
+#: A file system in memory, and the GB that must be free there and in memory: the tests write 2 GB, and their processes
+#: need as much. On a disk they would wait for it: stores and brokers write through its cache.
 MEMORY, LEAST_FREE = Path("/dev/shm"), 6
 
 
@@ -93,6 +96,8 @@ def run_tests(*, long: bool) -> list[Count]:
         code = _wait([sys.executable, "-m", "pytest", "-q", *how, *where])
     finally:
         stop_services(RUN.resolve())
+    if code == 0:  # Else they stay until the next run, to be looked at.
+        shutil.rmtree(RUN.resolve(), ignore_errors=True)
     return _counts(report, code)
 
 
@@ -105,8 +110,14 @@ def _stop_and_remove() -> None:
 
 def _run_folder() -> Path:
     """Return the folder of the tests: in memory behind a link, where there is room."""
-    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= LEAST_FREE * 10**9:
-        RUN.symlink_to(tempfile.mkdtemp(prefix="perennial-tests-", dir=MEMORY))
+    free = min(psutil.virtual_memory().available, shutil.disk_usage(MEMORY).free) if MEMORY.is_dir() else 0
+    if free >= LEAST_FREE * 10**9:
+        folder = Path(tempfile.mkdtemp(prefix="perennial-tests-", dir=MEMORY))
+        try:  # Before Linux 6.6 files in memory have no attributes, in which a store keeps ETags.
+            os.setxattr(folder, "user.test", b"1")
+            RUN.symlink_to(folder)
+        except OSError:
+            folder.rmdir()
     return RUN.resolve()
 
 

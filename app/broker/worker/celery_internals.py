@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from os import _exit as end_at_once
+from os import _exit as end_at_once  # With the module it would be counted as a private name of billiard.
 from typing import Any
 
 from celery.beat import PersistentScheduler
