@@ -164,6 +164,13 @@ def test_hits_sorted_by_date_are_newest_first_and_undated_last() -> None:
     assert urls(ask([two, one], sort="date")) == ["a1", "b1", "b2", "a2", "a3", "b3"]
 
 
+def test_a_hit_that_shows_more_of_the_query_on_a_later_page_changes_no_earlier_page() -> None:
+    hits = [replace(hit(f"a{at}", 0.5), coverage=0.5) for at in range(19)] + [hit("a19", 0.5)]
+    made = [pack("a.example", hits), pack("b.example", [hit(f"b{at}", 0.3) for at in range(20)])]
+    paged = [url for at in range(0, 40, 10) for url in urls(ask(made, offset=at, limit=10))]
+    assert paged == whole(made, "relevance")
+
+
 def test_counts_are_added_up_and_paging_is_limited() -> None:
     facets = (facet("lang", (("en", 5), ("fr", 2))), facet("type", (("text/html", 7),)))
     one = pack("one.example", [hit(f"a{at}", 0.5) for at in range(300)], facets=facets, total=1_900, estimated=True)

@@ -29,8 +29,8 @@ from app.search.query import parse
 
 T = TypeVar("T")
 
-#: Hits that each of several domains returns at least. A pack may put a page first although its score is low. How good
-#: that page is only shows beside the best score behind it.
+#: Hits of a pack that are compared with each other, and that each of several domains returns at least. A pack may put
+#: a page first although its score is low. How good that page is only shows beside the best score behind it.
 LOOK_AHEAD = 10
 
 #: Best bets of one result.
@@ -63,11 +63,13 @@ def validate_request(request: SearchRequest) -> SearchRequest:
 def split_by_domain(request: SearchRequest) -> tuple[SearchRequest, ...]:
     """Return one request per domain of a checked request, in the order of its domains.
 
-    A single domain returns the page itself. Each of several domains returns all hits that may be on it.
+    A single domain returns the page itself. Each of several domains returns all hits that may be on it, and those
+    that decide about their ranks.
     """
     if len(request.domains) == 1:
         return (request,)
-    limit = min(max(request.offset + request.limit, LOOK_AHEAD), MAX_MERGED)
+    groups = -(-(request.offset + request.limit) // LOOK_AHEAD)
+    limit = min(groups * LOOK_AHEAD, MAX_MERGED)
     return tuple(replace(request, domains=(domain,), offset=0, limit=limit) for domain in request.domains)
 
 
@@ -160,8 +162,10 @@ def _ranked_hits(reply: SearchReply, *, by_date: bool) -> _RankedHits:
     hits = list(_hits_with_domain(reply))
     scores = [hit.score * hit.coverage**_COVERAGE for hit in hits]
     if not by_date:
-        # A hit that its pack puts before another one counts as no worse than that one.
-        scores = list(accumulate(reversed(scores), max))[::-1]
+        # A hit that its pack puts before another one counts as no worse than that one. Only hits of one group are
+        # compared: those of later groups are not there on each page of results, and would change the order.
+        groups = (scores[at : at + LOOK_AHEAD] for at in range(0, len(scores), LOOK_AHEAD))
+        scores = [score for group in groups for score in reversed([*accumulate(reversed(group), max)])]
     return [
         ((hit.modified if by_date else "", round(score / reply.results.ideal, _DIGITS)), hit)
         for score, hit in zip(scores, hits, strict=True)
