@@ -85,6 +85,20 @@ def test_a_password_opens_a_session_and_logging_out_ends_it(client: httpx.Client
     assert client.get("/ops/audit").status_code == 303
 
 
+@pytest.mark.parametrize(("ahead", "status"), [(5.0, 200), (600.0, 303)])
+def test_a_session_goes_on_at_a_web_process_whose_clock_is_a_little_behind(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, ahead: float, status: int
+) -> None:
+    now = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() + ahead)
+        log_in(client)
+        token = form_token(client)
+    assert client.get("/ops/audit").status_code == status
+    posted = client.post("/ops/logout", data={"form_token": token})
+    assert posted.status_code == (303 if status == 200 else 401)
+
+
 def test_wrong_passwords_and_names_are_refused_audited_and_limited(settings: Settings, client: httpx.Client) -> None:
     answer = log_in(client, "a wrong password")
     assert answer.status_code == 401

@@ -133,9 +133,7 @@ class Visit:
 
     def _note(self) -> str:
         try:
-            return str(
-                self.state.access.serializer("note").loads(self.request.cookies.get(_NOTE, ""), max_age=_NOTE_SECONDS)
-            )
+            return str(self.state.access.signed("note", self.request.cookies.get(_NOTE, ""), seconds=_NOTE_SECONDS))
         except BadSignature:
             return ""
 
