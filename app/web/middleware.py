@@ -110,9 +110,10 @@ class WebMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        # HEAD is answered as GET is, without the body (RFC 9110 section 9.3.2).
+        # HEAD is answered as GET is, without the body (RFC 9110 section 9.3.2). Ranges are for GET only (14.2).
         head = scope["method"] == "HEAD"
-        request = {**scope, "method": "GET"} if head else scope
+        headers = [(name, value) for name, value in scope["headers"] if not head or name != b"range"]
+        request = {**scope, "method": "GET", "headers": headers} if head else scope
         answer = _Answer(send, cors_headers(scope, self._origins), without_body=head)
         if is_ops_page(scope["path"]):
             answer.headers |= _OPS_HEADERS
@@ -192,7 +193,7 @@ class _Answer:
         self._without_body = without_body
         self.headers = dict(headers)
         self.status = 500
-        self.started = False
+        self.started = self._has_ended = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -204,7 +205,11 @@ class _Answer:
                 else:
                     headers.setdefault(name, value)
         elif self._without_body and message["type"] == "http.response.body":
-            message = {**message, "body": b""}
+            # The first piece is the last one: a stream would keep the connection until its end.
+            if self._has_ended:
+                return
+            self._has_ended = True
+            message = {**message, "body": b"", "more_body": False}
         await self._send(message)
 
 

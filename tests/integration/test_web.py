@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from threading import Event
 
 import httpx
 import pytest
+from fastapi.responses import StreamingResponse
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.search.contract import SearchRequest, SearchResult
@@ -82,6 +84,29 @@ def test_every_answer_carries_the_security_headers_and_head_is_get_without_a_bod
     assert head.content == b""
     assert head.headers["content-type"] == answer.headers["content-type"]
     assert "access-control-allow-origin" not in answer.headers
+
+
+def test_head_ignores_a_range_and_does_not_wait_for_the_end_of_a_stream(pack: Path) -> None:
+    app = create_app(ScriptedSearchClient([pack]))
+    ended = Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"more"
+                await asyncio.sleep(0.05)
+        finally:
+            ended.set()
+
+    app.add_api_route("/endless", lambda: StreamingResponse(endless()))
+    with served(app) as client:
+        # RFC 9110 section 14.2: ranges are defined for GET only.
+        assert client.get("/static/style.css", headers={"Range": "bytes=0-9"}).status_code == 206
+        assert client.head("/static/style.css", headers={"Range": "bytes=0-9"}).status_code == 200
+        assert client.head("/endless").status_code == 200
+        # On the same connection.
+        assert client.get("/healthz", timeout=5).status_code == 200
+    assert ended.is_set()
 
 
 @pytest.mark.parametrize("path", ["/", "/api/v1/search", "/nowhere", "/static/style.css"])
