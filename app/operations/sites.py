@@ -63,8 +63,11 @@ def change(
     """
     former = required_site(ops, domain)
 
-    def changed(site: Site) -> Site:
-        return site.changed(fields_of(site))
+    def changed(present: Site) -> Site:
+        # Another operator may have changed it since it was read.
+        nonlocal former
+        former = present
+        return present.changed(fields_of(present))
 
     with ops.act("site set", former.domain, why=why) as act:
         site = _update(ops, former.domain, changed)

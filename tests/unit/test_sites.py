@@ -20,6 +20,10 @@ from app.crawl.fetch.clients import headers_for
 from app.crawl.path_rules import PathRules
 from app.crawl.urls import parse_target
 from app.errors import InvalidSite, SecretMissing, StoreError
+from app.operations import sites as operations
+from app.operations.audit import AuditLog
+from app.operations.operations import Operations
+from app.operations.operators import command_operator
 from app.sites.crawl_policies import SitePolicies, policy_of
 from app.sites.names import SiteNames
 from app.sites.schedule import Schedule, check_schedule
@@ -39,6 +43,23 @@ NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
     return folder_store(tmp_path)
+
+
+def test_a_change_names_no_field_that_another_operator_changed_at_the_same_time(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Operations, "store", store)
+    add_site(store, Site.of("site.example", {}))
+
+    def fields_of(site: Site) -> dict[str, Any]:
+        if not site.name:
+            update_site(store, "site.example", lambda _: Site.of("site.example", {"name": "Of another operator"}))
+        return {"delay": 2}
+
+    site, changed = operations.change(Operations(Settings(), command_operator()), "site.example", fields_of)
+    assert (site.name, site.delay) == ("Of another operator", 2.0)
+    assert set(changed) == {"delay"}
+    assert next(AuditLog(store).entries()).details == {"fields": ["delay"]}
 
 
 @pytest.mark.parametrize(
