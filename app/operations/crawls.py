@@ -95,7 +95,9 @@ def set_states(ops: Operations, domain: str, state: CrawlState) -> list[str]:
         def change(present: CrawlRecord) -> CrawlRecord:
             return replace(present, state=state) if present.state in former else present
 
-        update_crawl(ops.store, record.ref, change)
+        updated = update_crawl(ops.store, record.ref, change)
+        if updated is None or updated.state != state:
+            continue  # It has ended since it was listed.
         frontier.set_state(record.id, state)
         changed.append(record.id)
     return changed

@@ -6,6 +6,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,10 +18,10 @@ from app.broker.connection import connected
 from app.crawl.frontier.values import Crawl
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
-from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl
+from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl, list_crawls, update_crawl
 from app.crawl.record.reasons import Reason
 from app.errors import ActRefused
-from app.operations import removal
+from app.operations import crawls, removal
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
@@ -33,7 +34,7 @@ from app.sites.site import Site
 from app.sites.stored import add_site, read_site
 from app.storage.folder import FolderStore
 from app.storage.layout import manifest_key
-from app.storage.store import StoredObject
+from app.storage.store import ObjectStore, StoredObject
 from app.timers.timers import full_pack
 from app.topology.declare import declare_all
 from app.web.application import create_app
@@ -249,6 +250,24 @@ def test_crawls_are_started_paused_resumed_cancelled_and_packed(
     done = [(entry.act, entry.subject) for entry in AuditLog(process.store).entries() if entry.result != "refused"]
     assert {("pause", DOMAIN), ("resume", DOMAIN), ("cancel", DOMAIN), ("index+crawl", url(""))} <= set(done)
     assert audit(process, "pack_full")[0].details == {"force": True}
+
+
+def test_a_crawl_that_ends_while_it_is_to_be_paused_is_not_said_to_be_paused(
+    process: Context, policy: CrawlPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "b"))
+    ops = Operations(process.settings, command_operator())
+
+    def ended(store: ObjectStore, domain: str) -> list[CrawlRecord]:
+        found = list_crawls(store, domain)
+        for record in found:
+            update_crawl(store, record.ref, lambda present: replace(present, state="done"))
+        return found
+
+    monkeypatch.setattr(crawls, "list_crawls", ended)
+    with pytest.raises(ActRefused, match="no crawl that is running"):
+        crawls.change_crawls(ops, DOMAIN, "paused")
+    assert ops.frontier.progress(DOMAIN).state == "running"
 
 
 def test_urls_are_listed_by_reason_and_one_is_explained_with_its_history(
