@@ -23,7 +23,7 @@ from app.broker.nesting import MAX_NESTING, read_json
 from app.broker.outgoing import Outgoing
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import event_table, jobs
-from app.coverart.event_table import LONGEST_MESSAGE, MAX_ATTEMPTS, MESSAGE, PARENTS_COMPLETED
+from app.coverart.event_table import LONGEST_MESSAGE, MAX_ATTEMPTS, MESSAGE, PARENTS_COMPLETED, TURN_LOCK
 from app.coverart.jobs import EVENT
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Project
@@ -51,13 +51,14 @@ _STATEMENT_SECONDS = 10
 Publish = Callable[[Sequence[Outgoing]], None]
 
 # A burst of events is there before the statistics that describe it. By these the planner would sort the whole queue for
-# each page, or read the whole table for some ids. The lock's number is that of this program; it stands for nothing.
-_BEGIN_TURN = """
+# each page, or read the whole table for some ids.
+_BEGIN_TURN = SQL(
+    """
     SELECT set_config('idle_in_transaction_session_timeout', %(idle)s, true),
         set_config('statement_timeout', %(statement)s, true), set_config('enable_sort', 'off', true),
-        set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
-        pg_try_advisory_xact_lock(20261122, hashtext(%(entity)s))
-"""
+        set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), pg_try_advisory_xact_lock{}
+    """
+).format(TURN_LOCK.format(entity=SQL("%(entity)s")))
 
 # After some minutes a running event counts no more: its worker was killed, or its service is away for long.
 _IN_FLIGHT = SQL(
@@ -184,12 +185,17 @@ class EventPublisher:
     writes what the database has when it runs.
     """
 
-    def __init__(self, project: Project, publish: Publish, *, backoff: float) -> None:
-        """After a failed run an event waits `backoff` seconds for each run so far."""
+    def __init__(
+        self, project: Project, publish: Publish, *, backoff: float, is_paused: Callable[[], bool] = lambda: False
+    ) -> None:
+        """After a failed run an event waits `backoff` seconds for each run so far.
+
+        Nothing is published while `is_paused`, which is called in each turn: what is handed back must stay queued.
+        """
         self.exchange = project.prefix
         #: Whether the last look at the table ended before its end, and found too few events that are ready.
         self.unfinished = False
-        self._publish = publish
+        self._publish, self._is_paused = publish, is_paused
         self._values: Mapping[str, Any] = {"entity": project.entity, "backoff": backoff}
         self._in_flight: set[int] = set()
         self._ended: deque[tuple[float, int]] = deque()
@@ -205,7 +211,7 @@ class EventPublisher:
         message is dropped. Raises the errors of `publish`.
         """
         with self._turn(connection) as is_taken:
-            chosen = self._choose(connection) if is_taken else []
+            chosen = self._choose(connection) if is_taken and not self._is_paused() else []
             if not chosen:
                 return 0
             ids = {id for (id,) in connection.execute(_TAKE_CHOSEN, {"ids": [each.id for each in chosen]})}

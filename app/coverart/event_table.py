@@ -20,6 +20,7 @@ from psycopg.sql import SQL, Composed
 from app.broker.failure import MAX_MESSAGE
 from app.coverart import musicbrainz
 from app.coverart.musicbrainz import Connection
+from app.coverart.project import PROJECTS
 from app.errors import ActRefused, DatabaseFailed
 
 #: Runs of an event before it fails. Source: metabrainz/artwork-indexer, README.md.
@@ -187,6 +188,12 @@ _LOCK_LOST = """
     AND last_updated < now() - make_interval(secs => %(seconds)s)
     ORDER BY created, id LIMIT 1000 FOR UPDATE SKIP LOCKED
 """
+
+# The lock of a reader's turn, in which it publishes events of an archive. The number is arbitrary.
+TURN_LOCK = SQL("(20261122, hashtext({entity}))")
+_END_TURNS = SQL("SELECT pg_advisory_xact_lock{} FROM unnest(%(entities)s::text[]) AS entity").format(
+    TURN_LOCK.format(entity=SQL("entity"))
+)
 
 EventState = Literal["queued", "running", "failed", "completed"]
 
@@ -360,9 +367,12 @@ def requeue(
     """Queue events of a state again, all of them for None: failed ones have all their runs again.
 
     Running ones are handed back: they lose no run, and are ready at once. This indexer then leaves their messages
-    aside, and another one can take the table over. Raises ActRefused for an id that has another state.
+    aside, and another one can take the table over. What a reader publishes meanwhile is waited for. Raises ActRefused
+    for an id that has another state.
     """
     with connection.transaction():
+        if state == "running" and not dry_run:
+            connection.execute(_END_TURNS, {"entities": [project.entity for project in PROJECTS]})
         for row in find_events(connection, ids or ()):
             if row.state != state:
                 raise ActRefused(f"event {row.id} is {row.state}, and not {state}")

@@ -57,11 +57,11 @@ class EventReader:
         self._settings = settings
         self._stopping = stopping
         self._publisher = Publisher(settings.broker)
+        self._status = ReaderStatus(get_quick_redis(settings.redis))
         self._archives = [
-            EventPublisher(project, self._publish, backoff=settings.event_backoff)
+            EventPublisher(project, self._publish, backoff=settings.event_backoff, is_paused=self._status.is_paused)
             for project in self._exchanges.values()
         ]
-        self._status = ReaderStatus(get_quick_redis(settings.redis))
         self._paused = False
         self._next_housekeeping = 0.0
 

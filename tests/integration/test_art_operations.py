@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,14 @@ from pydantic import SecretStr
 from redis import Redis
 from typer.testing import CliRunner
 
+from app.broker.outgoing import Outgoing
 from app.cli.main import cli
 from app.coverart import event_table
+from app.coverart.event_queue import EventPublisher
 from app.coverart.event_state import ReaderStatus, event_queue_state
 from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.jobs import EVENT
+from app.coverart.project import COVER_ART
 from app.errors import ActRefused, ArtNotServed
 from app.messages.art_event_reader import EventReader
 from app.operations import art
@@ -136,6 +139,23 @@ def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(des
     }
     left = broker.take("cover-art-archive.failed")
     assert [letter.headers[EVENT] for letter in left] == [99]
+
+
+def test_events_that_a_reader_publishes_while_it_is_paused_are_handed_back_too(desk: Desk) -> None:
+    event = desk.add(A)
+    handing_back = threading.Thread(target=art.hand_back, args=[desk.ops])
+
+    def publish(_: Sequence[Outgoing]) -> None:
+        desk.status.set_paused(True)
+        handing_back.start()
+        handing_back.join(0.5)
+
+    reader = EventPublisher(COVER_ART, publish, backoff=0, is_paused=desk.status.is_paused)
+    with event_table.connect(desk.ops.settings.event_queue_url.get_secret_value()) as connection:
+        assert reader.publish_ready(connection) == 1
+        handing_back.join()
+        assert desk.states() == {event: ("queued", 0)}
+        assert reader.publish_ready(connection) == 0
 
 
 def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones_become_one(desk: Desk) -> None:
