@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from app.cluster.protocol import PackRoute, Routes
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
-from app.errors import ObjectDamaged, PackCorrupt, PackNotFound
+from app.crawl.urls import parse_domain
+from app.errors import InvalidUrl, ObjectDamaged, PackCorrupt, PackNotFound
 from app.operations.operations import Operations
 from app.operations.sites import site_row
 from app.pack.manifest import read_manifest
@@ -70,11 +72,19 @@ def list_page(
     packed = _names((stat.key for stat in ops.store.list(MANIFEST_PREFIX)), MANIFEST_PREFIX)
     names = declared | crawled | packed
     troubles = _troubles(ops, names, crawled - packed, routes)
-    wanted = text.strip().lower()
+    wanted = part_of_domain(text)
     matching = sorted((name for name in names if wanted in name), key=lambda name: (not troubles.get(name), name))
     shown = matching[offset : offset + limit]
     rows = tuple(_row(ops, name, troubles.get(name, ()), is_packed=name in packed) for name in shown)
     return SitesPage(len(names), len(matching), sum(1 for name in matching if troubles.get(name)), rows)
+
+
+def part_of_domain(text: str) -> str:
+    """Return a typed part of a domain as domains are stored: labels that are not ASCII in the form `xn--`."""
+    part = text.strip().lower()
+    with suppress(InvalidUrl):
+        return part if part.isascii() else parse_domain(part)
+    return part
 
 
 def _names(keys: Iterable[str], prefix: str) -> set[str]:

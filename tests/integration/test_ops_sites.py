@@ -464,6 +464,14 @@ def test_a_list_of_a_thousand_sites_reads_only_the_objects_of_one_page(
     assert list_page(ops, offset=1_000).sites == ()
 
 
+@pytest.mark.parametrize("text", ["Bücher.example", "bücher", "xn--bcher", "ü x"])
+def test_a_site_is_found_by_the_letters_of_its_domain(process: Context, text: str) -> None:
+    add_site(process.store, Site.of("bücher.example", {}))
+    add_site(process.store, Site.of("other.example", {}))
+    found = list_page(Operations(process.settings, command_operator()), text=text)
+    assert [site.domain for site in found.sites] == ([] if " " in text else ["xn--bcher-kva.example"])
+
+
 def test_the_api_does_what_the_pages_do(process: Context, policy: CrawlPolicy, client: httpx.Client) -> None:
     complete(process, policy, "", "<title>Home</title>Welcome here" + links("a"))
     client.headers.update(BEARER)

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 from app.cluster.protocol import Routes
 from app.errors import SearchUnavailable
 from app.operations.overview import PATIENCE
+from app.operations.site_list import part_of_domain
 from app.web.ops.api_requests import answer, calling
 from app.web.ops.page_requests import Reading, overview_of
 from app.web.ops.subject_routes import Subject
@@ -26,7 +27,8 @@ def show_searchers(visit: Reading, domain: str = "", after: str = "") -> HTMLRes
     reading = overview_of(visit.request).routes.read(time.monotonic() + PATIENCE)
     packs = []
     if reading.value is not None:
-        found = (route for route in reading.value.routes if domain.strip().lower() in route.domain)
+        wanted = part_of_domain(domain)
+        found = (route for route in reading.value.routes if wanted in route.domain)
         packs = sorted(found, key=lambda route: (bool(route.searchers), not route.missing, route.domain))
     start = next((place + 1 for place, route in enumerate(packs) if route.domain == after), 0)
     return visit.page(
