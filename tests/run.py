@@ -48,8 +48,8 @@ REMAINS = ROOT / ".perennial" / "tests"
 #: The folders of the tests themselves.
 RUN = REMAINS / "run"
 
-#: A file system in memory, and the GB that must be free there and in memory: the tests write 2 GB, and their processes
-#: need as much. On a disk they would wait for it: stores and brokers write through its cache.
+#: A file system in memory, and the GB that must be free there: the tests write 2 GB, and their processes need as much.
+#: On a disk they would wait for it: stores and brokers write through its cache.
 MEMORY, LEAST_FREE = Path("/dev/shm"), 6
 
 
