@@ -42,8 +42,8 @@ def arrive(order: MessageOrder) -> Mapping[str, Any]:
 
 
 def is_dropped(order: MessageOrder, message_id: str, headers: Mapping[str, Any], *jobs: Job) -> bool:
-    """Have a message that is back begin its job, JOB by default."""
-    return order.admit(message_id, headers)(*(jobs or [JOB]))
+    """Have a message that is back claim its job, JOB by default; return whether it needs no run."""
+    return not order.admit(message_id, headers)(*(jobs or [JOB]))
 
 
 def test_of_equal_messages_that_arrived_before_a_run_began_that_one_runs(order: MessageOrder) -> None:

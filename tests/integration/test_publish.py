@@ -189,7 +189,7 @@ def test_a_message_whose_confirm_is_lost_on_a_connection_that_works_is_sent_once
 ) -> None:
     broker.bind_new("q")
     with closing(ConfirmLosingProxy(broker_url, connections=1)) as proxy:
-        publisher = Publisher(proxy.url, timeout=0.5, confirm_limit=3)
+        publisher = Publisher(proxy.url, timeout=1, confirm_limit=6)
         lost = [Outgoing(exchange="", routing_key="q", body=b"lost")]
         attempts = 0
         while publisher.publish_each(lost):

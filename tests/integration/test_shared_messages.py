@@ -121,7 +121,7 @@ def test_a_message_of_a_lost_run_is_split_without_a_request_and_its_pages_are_no
             page_task.pop_request()
 
     with pytest.MonkeyPatch.context() as lost:
-        lost.setattr(process.pages, "_finish", lambda *_, **__: sys.exit())
+        lost.setattr(process.pages, "_work_and_complete", lambda *_, **__: sys.exit())
         with pytest.raises(SystemExit):
             run(message, redelivered=False)
     run(message, redelivered=True)
