@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from amqp import abstract_channel, serialization
 from amqp.channel import Channel
 from amqp.serialization import GenericContent
 from amqp.spec import Basic
-from billiard.pool import ApplyResult, Pool, Worker
+from billiard.pool import CLOSE, ApplyResult, Pool, Worker
 from billiard.process import BaseProcess
 from celery import Celery
 from celery.app.events import Events
@@ -121,6 +123,8 @@ SOURCES: list[tuple[Any, str]] = [
     (asynpool.AsynPool._create_write_handlers, "if ready_fd in active_writes:"),
     (asynpool.AsynPool.register_with_event_loop, "hub.on_tick.add(self.on_poll_start)"),
     (asynpool.AsynPool.on_process_alive, "self._all_inqueues.add(proc.inqW_fd)"),
+    (asynpool.AsynPool.flush, "job.discard()"),
+    (Consumer.on_close, "self.pool.flush()"),
     (Worker, "self.on_exit(pid, exitcode)"),
     (prefork.TaskPool.on_start, "on_process_exit=process_destructor,"),
     (prefork.TaskPool, "Pool = AsynPool"),
@@ -187,3 +191,19 @@ def test_importing_the_package_changes_no_library() -> None:
         "assert serialization._read_item is not before\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_pool_that_stops_waits_for_what_its_processes_have_received() -> None:
+    jobs: dict[int, ApplyResult] = {}
+    begun, received, waiting = (ApplyResult(jobs, None) for _ in range(3))
+    begun._accepted, received._write_to = True, SimpleNamespace(_is_alive=lambda: True, inqW_fd=1)
+    pool = object.__new__(celery_internals.Pool)
+    pool._cache, pool.synack, pool.outbound_buffer, pool._state = jobs, False, deque([waiting]), CLOSE
+    pool._active_writers, pool._active_writes, pool._busy_workers = set(), set(), set()
+    pool.maintain_pool = lambda: None
+    pool.is_closed = True
+    pool.flush()
+    assert list(jobs.values()) == [begun, received]
+    pool.is_closed = False  # The connection is lost: the broker delivers again what has not begun.
+    pool.flush()
+    assert list(jobs.values()) == [begun]

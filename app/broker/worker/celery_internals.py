@@ -46,6 +46,9 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
     task that kills its process at once would run again and again from the worker's memory, without spending its budget.
     """
 
+    #: Whether the worker stops.
+    is_closed = False
+
     def __init__(
         self,
         *args: Any,
@@ -87,6 +90,23 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
         if shutdown:
             self.while_joining()
         return super()._join_exited_workers(shutdown)
+
+    def close(self) -> None:
+        """Take no more jobs: the worker stops."""
+        self.is_closed = True
+        super().close()
+
+    def flush(self) -> None:
+        """Forget what no process has. A worker that stops waits for all that its processes have received.
+
+        Celery would forget each job whose beginning it has not read yet. The process runs it nevertheless, and its
+        message would be delivered again.
+        """
+        if not self.is_closed:
+            super().flush()
+            return
+        while self.outbound_buffer:
+            self.outbound_buffer.popleft().discard()
 
     def on_job_process_down(self, job: Any, pid_gone: int) -> None:
         """Count a job as begun if its process was killed after it received the whole job; it is then lost, too."""
