@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -91,13 +92,13 @@ def run_tests(*, long: bool) -> list[Count]:
     # The order of modules is that of tests/conftest.py.
     how = ["-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder"]
     how += [] if long else ["-m", "not long"]
+    code = 1
     try:
         _compile_tests()
         code = _wait([sys.executable, "-m", "pytest", "-q", *how, *where])
     finally:
         stop_services(RUN.resolve())
-    if code == 0:  # Else they stay until the next run, to be looked at.
-        shutil.rmtree(RUN.resolve(), ignore_errors=True)
+        _leave_memory(keep=bool(code))
     return _counts(report, code)
 
 
@@ -119,6 +120,18 @@ def _run_folder() -> Path:
         except OSError:
             folder.rmdir()
     return RUN.resolve()
+
+
+def _leave_memory(*, keep: bool) -> None:
+    """Remove the folder of the tests. With `keep`, it is on the disk until the next run, to be looked at."""
+    folder = RUN.resolve()
+    if keep and not RUN.is_symlink():
+        return
+    if keep:
+        RUN.unlink()
+        with suppress(shutil.Error):  # It names sockets, which cannot be copied.
+            shutil.copytree(folder, RUN, symlinks=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _compile_tests() -> None:
