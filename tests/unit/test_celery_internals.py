@@ -124,6 +124,7 @@ SOURCES: list[tuple[Any, str]] = [
     (asynpool.AsynPool.register_with_event_loop, "hub.on_tick.add(self.on_poll_start)"),
     (asynpool.AsynPool.on_process_alive, "self._all_inqueues.add(proc.inqW_fd)"),
     (asynpool.AsynPool.flush, "job.discard()"),
+    (Scheduler.close, "connection = self.__dict__.pop('connection', None)"),
     (Consumer.on_close, "self.pool.flush()"),
     (Worker, "self.on_exit(pid, exitcode)"),
     (prefork.TaskPool.on_start, "on_process_exit=process_destructor,"),

@@ -1,8 +1,9 @@
-"""Beat during an outage of its broker: single lines, ever more rarely."""
+"""Beat during an outage of its broker, with single lines, ever more rarely; and its stop."""
 
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,3 +45,9 @@ def test_an_outage_is_logged_in_single_lines_ever_more_rarely_and_its_end_once(
     for _ in range(3):
         scheduler.apply_entry(entry)
     assert [record.getMessage() for record in caplog.records[2:]] == ["tick is sent again, after 51 failure(s)"]
+
+
+def test_a_signal_while_a_message_is_written_does_not_wait_for_the_connection_that_writes_it() -> None:
+    scheduler = BeatScheduler(Celery("clock", broker="memory://", set_as_current=False), lazy=True)
+    scheduler.__dict__["connection"] = SimpleNamespace(release=lambda: pytest.fail("the lock of a write is held"))
+    scheduler.close()

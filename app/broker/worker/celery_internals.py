@@ -234,7 +234,7 @@ STEPS_WITHOUT_DELAYED_DELIVERY = tuple(
 
 
 class BeatScheduler(PersistentScheduler):  # type: ignore[misc]
-    """Celery's scheduler, which logs a broker's outage in single lines, ever more rarely.
+    """Celery's scheduler, which logs a broker's outage in single lines, ever more rarely, and always stops.
 
     Celery would log a traceback for each message that cannot be sent: one a second for ticks.
     """
@@ -256,6 +256,15 @@ class BeatScheduler(PersistentScheduler):  # type: ignore[misc]
         if self._failed:
             logger.warning("%s is sent again, after %d failure(s)", entry.task, self._failed)
         self._failed, self._next_line = 0, 0.0
+
+    def close(self) -> None:
+        """Write the schedule to its file. The connection ends with the process.
+
+        Celery calls this in its handler of SIGTERM, and closes the connection in it. While a message is written, the
+        same thread holds py-amqp's lock of the connection, and beat would wait for itself until SIGKILL.
+        """
+        self.__dict__.pop("connection", None)
+        super().close()
 
 
 class EventDispatcher(dispatcher.EventDispatcher):  # type: ignore[misc]
