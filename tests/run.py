@@ -41,7 +41,7 @@ FLOORS = ("unit", "integration", "acceptance")
 OUTCOMES = ("passed", "failed", "skipped")
 
 #: Processes that run tests on two processors, one module at a time. Tests with services mostly wait.
-PROCESSES = 5
+PROCESSES = 4
 
 #: What failed tests leave lies below this until the next run, to be looked at.
 REMAINS = ROOT / ".perennial" / "tests"
@@ -135,7 +135,7 @@ def _leave_memory(*, keep: bool) -> None:
 
 
 def _compile_tests() -> None:
-    """Let one process compile the tests of a fresh checkout, beside mypy: each of five would compile all of them."""
+    """Let one process compile the tests of a fresh checkout, beside mypy: each of several would compile all of them."""
     if not sys.dont_write_bytecode and not any(ROOT.glob("tests/unit/__pycache__/*-pytest-*.pyc")):
         collect = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests"]
         subprocess.run(collect, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)

@@ -18,7 +18,7 @@ from tests.servers.site import Answer, Request, Site, Wire, redirect, reply
 
 pytestmark = pytest.mark.integration
 
-CLIENT = ApiClient(user_agent="Perennial/1", connect_timeout=2, response_timeout=0.5, max_body_bytes=1_000)
+CLIENT = ApiClient(user_agent="Perennial/1", connect_timeout=2, response_timeout=2, max_body_bytes=1_000)
 
 
 @pytest.fixture

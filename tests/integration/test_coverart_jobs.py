@@ -285,7 +285,7 @@ def test_every_fault_of_the_archive_is_an_error_of_its_kind(
     text: str,
 ) -> None:
     server.faults.add(answer(), method="PUT", path=f"/mbid-{A}/index.json")
-    both = ends(server.path_url, musicbrainz.ws_url, response_timeout=0.5)
+    both = ends(server.path_url, musicbrainz.ws_url, response_timeout=3)
     with pytest.raises(kind, match=text) as caught:
         run_index(both)
     assert type(caught.value) is kind
@@ -380,7 +380,7 @@ def test_metadata_that_cannot_be_had_is_not_written_and_may_be_tried_again(
     server: ArchiveServer, musicbrainz: MusicBrainz, answer: Answer, text: str, retry_after: float | None
 ) -> None:
     musicbrainz.faults.add(answer)
-    both = ends(server.path_url, musicbrainz.ws_url, response_timeout=0.5)
+    both = ends(server.path_url, musicbrainz.ws_url, response_timeout=3)
     with pytest.raises(WebServiceError, match=text) as caught:
         run_index(both)
     assert (caught.value.permanent, caught.value.retry_after) == (False, retry_after)
