@@ -11,10 +11,10 @@
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, unconfirmed, record, the host, its requests in flight, its
 -- hold, active crawls, the epoch.
 -- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have
--- admitted, ttl (s), pages that the crawl may have, the crawl's id, names of messages whose unconfirmed is published with
--- commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in a row, pages that a
--- message may have or '', 1 to renew the ttl of keys that have one, what tells the crawl that has seen the links left
--- out from others, or ''.
+-- admitted, ttl (s), pages that the crawl may have, the crawl's id, names of messages whose unconfirmed pages are
+-- published with commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in a
+-- row, pages that a message may have or '', 1 to renew the ttl of keys that have one, what tells the crawl that has seen
+-- the links left out from others, or ''.
 -- Then for each page: its message's name, 'd' (done), 'x' (dead) or 'f' (failed),
 -- 1 if it belongs in the crawl's pack, line of the record or '', or the error of a failed one, hash of its text or '',
 -- length of its canonical key, number of links, number of excluded links, a name and an entry for each link, and a
