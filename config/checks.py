@@ -262,13 +262,20 @@ def parsed_secrets(text: str) -> dict[str, str]:
 
 
 def passwords(value: SecretStr) -> SecretStr:
-    """Check a list `account=password`, separated by commas, which passwords therefore do not contain."""
-    entries = value.get_secret_value().split(",") if value.get_secret_value() else []
-    for number, entry in enumerate(entries, 1):
+    """Check a list that `parsed_passwords` reads."""
+    parsed_passwords(value.get_secret_value())
+    return value
+
+
+def parsed_passwords(text: str) -> dict[str, str]:
+    """Return the passwords of a list `account=password`, separated by commas, by account; raises ValueError."""
+    found = {}
+    for number, entry in enumerate(text.split(",") if text else (), 1):
         name, _, password = entry.strip().partition("=")
         if not name or not password:  # Without its text, which may be the rest of a password.
             raise ValueError(f"entry {number}: expected account=password")
-    return value
+        found[name] = password
+    return found
 
 
 def exchange(name: str) -> str:

@@ -435,8 +435,7 @@ class Settings(BaseSettings):
     @property
     def passwords_of_accounts(self) -> dict[str, str]:
         """The passwords of ACCOUNT_PASSWORDS by account."""
-        pairs = (pair.strip().partition("=") for pair in self.account_passwords.get_secret_value().split(","))
-        return {name: password for name, _, password in pairs if password}
+        return checks.parsed_passwords(self.account_passwords.get_secret_value())
 
     def secrets_of_sites(self) -> dict[str, str]:
         """Return the secrets of SITE_SECRETS by name; a file is read each time. Raises ValueError and OSError."""

@@ -39,12 +39,12 @@ def make_accounts(settings: Settings, directory: Path, *, prefix: str = "perenni
     make_directory(directory)
     # Of a cluster each node makes accounts for all.
     broker, api = (urlsplit(url.partition(";")[0]) for url in (settings.broker, settings.broker_api))
-    given = settings.passwords_of_accounts
-    if unknown := given.keys() - {account.name for account in accounts(settings)}:
-        names = ", ".join(account.name for account in accounts(settings))
-        raise ServicesError(f"ACCOUNT_PASSWORDS: {', '.join(sorted(unknown))}: expected {names}")
+    given, wanted = settings.passwords_of_accounts, accounts(settings)
+    names = [account.name for account in wanted]
+    if unknown := given.keys() - names:
+        raise ServicesError(f"ACCOUNT_PASSWORDS: {', '.join(sorted(unknown))}: expected {', '.join(names)}")
     files = []
-    for account in accounts(settings):
+    for account in wanted:
         file = directory / f"{account.name}.env"
         user = f"{prefix}-{account.name}"
         password = given.get(account.name) or _kept_password(file) or secrets.token_urlsafe(24)
