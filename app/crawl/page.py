@@ -189,11 +189,14 @@ class PageWork:
             return replace(result, state="unchanged", reason=Reason.SAME_CONTENT)
         # The links of a page without text are known.
         is_unread = result.state == "skipped" and result.reason != Reason.EMPTY
-        return self._with_stored_links(run, result) if is_unread else result
+        return self._with_stored_links(run, result, stored) if is_unread else result
 
-    def _with_stored_links(self, run: UrlRun, result: FetchResult) -> FetchResult:
-        """Return the result of a skipped page with the links of what is stored of it, which stays as well."""
-        stored, _ = self._page(run.target)
+    def _with_stored_links(self, run: UrlRun, result: FetchResult, stored: Page | None = None) -> FetchResult:
+        """Return the result of a skipped page with the links of what is stored of it, which stays as well.
+
+        `stored` is the stored page where it was read before.
+        """
+        stored = stored or self._page(run.target)[0]
         if stored is None:
             return result
         anchors = [(link.url, link.text) for link in result.links] + [(link.url, "") for link in stored.links]
