@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from redis import Redis
 from redis.backoff import ExponentialBackoff
 from redis.connection import AbstractConnection, parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -116,5 +116,18 @@ def _client(url: str, *, decode_responses: bool) -> Redis:
 
 @functools.cache
 def load_script(redis: Redis, *paths: Path) -> Script:
-    """Return the Lua script of these files together, sent to Redis once and then called by its hash."""
-    return redis.register_script("\n".join(path.read_text() for path in paths))
+    """Return the Lua script of these files together, sent to Redis once and then called by its hash.
+
+    redis-py loads a script that Redis lacks, and calls its hash again. Redis can lose it in between, by a restart or
+    a SCRIPT FLUSH: EVAL loads and runs it at once.
+    """
+    text = "\n".join(path.read_text() for path in paths)
+    script = redis.register_script(text)
+
+    def call(keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
+        try:
+            return script(keys, args)
+        except NoScriptError:
+            return redis.eval(text, len(keys), *keys, *args)
+
+    return call

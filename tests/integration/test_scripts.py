@@ -22,7 +22,7 @@ def test_each_thread_gets_its_own_reply_or_error_also_after_redis_lost_the_scrip
     scripts = load_script(redis, echo), load_script(redis, refuse)
 
     def call(number: int) -> object:
-        if number % 50 == 0:
+        if number % 3 == 0:
             redis.script_flush()
         try:
             return scripts[number % 7 == 0](keys=[f"key-{number}"], args=[number])
