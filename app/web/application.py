@@ -22,15 +22,8 @@ from app.errors import MethodNotAllowed, ResourceNotFound, SearchUnavailable
 from app.operations.overview import Overview
 from app.sites.search_counter import SearchCounter
 from app.web import api, monitoring, opensearch, pages, problems
-from app.web.middleware import (
-    OPS_API,
-    OPS_PAGES,
-    ConcurrencyLimit,
-    RateLimiter,
-    WebMiddleware,
-    is_for_operators,
-    is_ops_page,
-)
+from app.web.client_limits import ConcurrencyLimit, RateLimiter
+from app.web.middleware import WebMiddleware
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.ops import (
     acts,
@@ -52,6 +45,7 @@ from app.web.ops import (
 )
 from app.web.ops.api_requests import OPS_ERRORS
 from app.web.ops.page_requests import OpsState, trouble
+from app.web.paths import OPS_API, OPS_PAGES, is_for_operators, is_ops_page
 from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 

@@ -1,21 +1,14 @@
-"""The middleware around all routes: refusals, limits of searches, header fields, errors and request metrics."""
+"""The middleware around all routes: refusals, costs of searches, header fields, errors and request metrics."""
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from fastapi import Response
-from limits import parse
-from limits.aio.storage import MemoryStorage
-from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,7 +17,19 @@ from app.cluster.client.contract import MAX_DOMAINS
 from app.errors import BodyRefused, MethodNotAllowed, ResourceNotFound, TooManySearches, UriTooLong
 from app.search.query import MAX_CHARACTERS, words
 from app.tracing import span
+from app.web.client_limits import ConcurrencyLimit, RateLimiter
 from app.web.monitoring import Metrics
+from app.web.paths import (
+    API,
+    CLICKS_PATH,
+    LIMITED_PATHS,
+    LIVE_PATH,
+    LOGIN_PATH,
+    SEARCH_BOX,
+    SEARCH_PATHS,
+    is_for_operators,
+    is_ops_page,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,25 +56,12 @@ _OPS_HEADERS = {
 ALLOWED = "GET, HEAD"
 #: Bytes of path and query: sixteen domains and 255 characters of four bytes, percent-encoded, are shorter.
 MAX_TARGET = 8_192
-#: What pages of other origins may use: the JSON API by `fetch`, the search box script by an element.
-_API = "/api/v1/"
-#: Addresses of the operations page and of the operators' API, which no page of another origin may read, begin so.
-OPS_PAGES, OPS_API = "/ops", "/api/v1/ops"
 #: Bytes of a form or document that an operator may send: an edited message.
 MAX_OPERATOR_BODY = 2_000_000
-#: The path to which the page sends a password, and what an attempt costs of an address's allowance.
-LOGIN_PATH = "/ops/login"
+#: What an attempt to log in costs of an address's allowance.
 _LOGIN_COST = 30
-#: The event stream of pages of operations.
-LIVE_PATH = "/ops/live"
-SEARCH_BOX = "/static/search-box.js"
 #: Fields of an answer that such a page may read.
 _EXPOSED = "Retry-After, RateLimit, RateLimit-Policy"
-#: The path to which the search page reports a click, by POST without a body.
-CLICKS_PATH = "/clicks"
-#: Paths that search, and paths that count against an address's rate limit; the search page only with a query or a site.
-SEARCH_PATHS = frozenset({"/", "/api/v1/search"})
-LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest", CLICKS_PATH}
 #: The key of a request's scope for a function that charges its cost once more, and returns whether that was granted.
 CHARGE_AGAIN = "perennial.charge_again"
 #: Words of a search that cost 1, and sites whose suggestions cost as much as the first one's.
@@ -219,7 +211,7 @@ def cors_headers(scope: Scope, origins: Collection[str]) -> Mapping[str, str]:
     A GET without header fields of its own needs no preflight, so no other method is answered.
     """
     path = scope["path"]
-    is_public = path == SEARCH_BOX or (path.startswith(_API) and not is_for_operators(path))
+    is_public = path == SEARCH_BOX or (path.startswith(API) and not is_for_operators(path))
     if not origins or not is_public:
         return {}
     fields = {"Cross-Origin-Resource-Policy": "cross-origin"}
@@ -229,16 +221,6 @@ def cors_headers(scope: Scope, origins: Collection[str]) -> Mapping[str, str]:
     if origin in origins:
         fields |= {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED}
     return fields | {"Vary": "Origin"}
-
-
-def is_for_operators(path: str) -> bool:
-    """Return whether an address is one of the operations page or of the operators' API."""
-    return is_ops_page(path) or path == OPS_API or path.startswith(f"{OPS_API}/")
-
-
-def is_ops_page(path: str) -> bool:
-    """Return whether an address is one of the operations page."""
-    return path == OPS_PAGES or path.startswith(f"{OPS_PAGES}/")
 
 
 def refusal(scope: Scope) -> type[ApplicationError] | None:
@@ -284,118 +266,6 @@ def search_cost(path: str, parameters: QueryParams, *, sites: int) -> int:
         return 1 + domains // SUGGESTED_SITES
     # A longer text is refused unsearched.
     return domains * max(1, math.ceil(len(words(text[:MAX_CHARACTERS])) / FREE_WORDS))
-
-
-#: Searches that run at the same time: fewer than the server has threads, so monitoring finds a free one.
-MAX_RUNNING = 32
-#: Searches that wait until another one ends.
-MAX_WAITING = 128
-#: Seconds that a search waits.
-PATIENCE = 1.0
-
-#: Seconds between two removals of expired addresses.
-SWEEP = 1.0
-
-#: The name of the quota in the header fields.
-_QUOTA = "searches"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """What is left of `limit` requests in `window` seconds, and the seconds (rounded up) until more is left."""
-
-    granted: bool
-    limit: int
-    window: int
-    remaining: int
-    reset: int
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The header fields of draft-ietf-httpapi-ratelimit-headers-10 sections 3 and 4."""
-        return {
-            "RateLimit-Policy": f'"{_QUOTA}";q={self.limit};w={self.window}',
-            "RateLimit": f'"{_QUOTA}";r={self.remaining};t={self.reset}',
-        }
-
-
-class RateLimiter:
-    """Counts the requests of each address in this process's memory, by a sliding window of two numbers each."""
-
-    def __init__(self, rate: str) -> None:
-        """Grant each address `rate`, `<number>/<second|minute|hour>`; raises ValueError for anything else."""
-        self._rate = parse(rate)
-        self._storage = MemoryStorage()
-        self._limiter = SlidingWindowCounterRateLimiter(self._storage)
-        self._sweep_pause: asyncio.Task[None] | None = None
-
-    async def hit(self, address: str, cost: int = 1) -> Quota:
-        """Count a request and return what is left. A request that costs more than the rate takes all of it.
-
-        Expired addresses are removed once in SWEEP seconds: the storage would visit all of them at each request. It
-        starts a sweep when its task `timer` is done, so a task that only sleeps takes its place.
-        """
-        timer = self._storage.timer
-        if timer is not None and timer.done() and timer is not self._sweep_pause:
-            self._storage.timer = self._sweep_pause = asyncio.create_task(asyncio.sleep(SWEEP))
-        key = client_key(address)
-        granted = await self._limiter.hit(self._rate, key, cost=min(cost, self._rate.amount))
-        window = await self._limiter.get_window_stats(self._rate, key)
-        return Quota(
-            granted=granted,
-            limit=self._rate.amount,
-            window=self._rate.get_expiry(),
-            remaining=window.remaining,
-            reset=max(1, math.ceil(window.reset_time - time.time())),
-        )
-
-
-class ConcurrencyLimit:
-    """Admits `running` searches at a time. `waiting` more wait, each at most `patience` seconds."""
-
-    def __init__(self, *, running: int = MAX_RUNNING, waiting: int = MAX_WAITING, patience: float = PATIENCE) -> None:
-        """Start with all places free."""
-        self._free = asyncio.Semaphore(running)
-        self._waiting = 0
-        self._max_waiting = waiting
-        self._patience = patience
-
-    @asynccontextmanager
-    async def admit(self) -> AsyncIterator[bool]:
-        """Hold a place for the block; yield False if none became free in time."""
-        admitted: bool
-        if not self._free.locked():
-            admitted = await self._free.acquire()  # Does not wait, so it needs no timer.
-        elif self._waiting >= self._max_waiting:
-            admitted = False
-        else:
-            self._waiting += 1
-            try:
-                async with asyncio.timeout(self._patience):
-                    admitted = await self._free.acquire()
-            except TimeoutError:
-                admitted = False
-            finally:
-                self._waiting -= 1
-        try:
-            yield admitted
-        finally:
-            if admitted:
-                self._free.release()
-
-
-@lru_cache(maxsize=4_096)
-def client_key(address: str) -> str:
-    """Return the key of a client's quota: its IPv4 address, or the /64 network of its IPv6 address (RFC 4291)."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:64]  # A name that a proxy gave.
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((parsed, 64), strict=False))
 
 
 def _route_of(request: Scope) -> str:

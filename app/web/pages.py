@@ -25,8 +25,9 @@ from app.sites.search_counter import SearchCounter
 from app.web.addresses import parse_domains
 from app.web.labels import label_of
 from app.web.languages import VARY, languages_of
-from app.web.middleware import CHARGE_AGAIN, CLICKS_PATH
+from app.web.middleware import CHARGE_AGAIN
 from app.web.models import MAX_DOMAIN
+from app.web.paths import CLICKS_PATH
 from app.web.presenter import (
     EMPTY,
     FILTER_TITLES,

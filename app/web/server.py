@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.web.middleware import client_key
+from app.web.client_limits import client_key
 
 #: Seconds that open requests get to end after SIGTERM.
 GRACE = 2

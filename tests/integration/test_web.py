@@ -21,7 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.search.contract import SearchRequest, SearchResult
 from app.web import application, server
 from app.web.application import create_app
-from app.web.middleware import HEADERS, MAX_TARGET, ConcurrencyLimit
+from app.web.client_limits import ConcurrencyLimit
+from app.web.middleware import HEADERS, MAX_TARGET
 from tests.packs import page, write_pack
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.waiting import eventually

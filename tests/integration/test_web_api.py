@@ -16,7 +16,7 @@ from app.errors import NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.storage.page_parts import Block
 from app.web import problems
 from app.web.application import create_app
-from app.web.middleware import OPS_API
+from app.web.paths import OPS_API
 from tests.packs import BUILT_AT, page, write_pack
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served

@@ -19,9 +19,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.cluster.protocol import PackRoute, Routes
 from app.search.contract import Filters, Hit, SearchRequest, SearchResult, Subsection, Version
 from app.search.snippet import Snippet
-from app.web import application, middleware, server
+from app.web import application, client_limits, server
+from app.web.client_limits import ConcurrencyLimit, RateLimiter, client_key
 from app.web.labels import label_of
-from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key, search_cost
+from app.web.middleware import search_cost
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
 from app.web.ops import filters
@@ -103,7 +104,7 @@ def test_a_search_of_all_sites_costs_as_many_as_are_searched(sites: int, cost: i
 
 
 def test_addresses_are_removed_after_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "SWEEP", 0.05)
+    monkeypatch.setattr(client_limits, "SWEEP", 0.05)
 
     async def scenario() -> None:
         limiter = RateLimiter("5/second")

@@ -14,11 +14,11 @@ from app.errors import ResourceNotFound
 from app.operations.letters import DONE, export_file
 from app.operations.long_acts import LongAct, LongActs, Steering
 from app.operations.operations import Operations
-from app.web.middleware import LIVE_PATH, OPS_PAGES
 from app.web.ops.api_requests import ActBody, Calling, answer
 from app.web.ops.page_requests import Reading, Visit
 from app.web.ops.subject_routes import Done, Subject
 from app.web.pages import templates
+from app.web.paths import LIVE_PATH, OPS_PAGES
 
 subject = Subject()
 

@@ -15,10 +15,10 @@ from app.coverart.event_table import EventRow
 from app.operations import art
 from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.overview import PATIENCE
-from app.web.middleware import OPS_PAGES
 from app.web.ops.api_requests import ActBody, Calling, DoneAnswer, answer
 from app.web.ops.page_requests import Reading, overview_of
 from app.web.ops.subject_routes import Done, Subject
+from app.web.paths import OPS_PAGES
 
 subject = Subject()
 

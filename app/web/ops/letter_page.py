@@ -31,13 +31,13 @@ from app.operations.letters import (
     notes_of,
 )
 from app.operations.long_acts import LongActs
-from app.web.middleware import OPS_PAGES
 from app.web.ops.acts import as_json
 from app.web.ops.api_requests import ActBody, Calling, StrictBody, answer
 from app.web.ops.letter_forms import Redirection, ReplayFields, order_by, parse_ref
 from app.web.ops.page_requests import Acting, Reading
 from app.web.ops.site_page import site_path
 from app.web.ops.subject_routes import Done, Subject
+from app.web.paths import OPS_PAGES
 from config.settings import Settings
 
 subject = Subject()

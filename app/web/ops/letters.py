@@ -20,7 +20,6 @@ from app.operations.letters import LetterOrder, known_queues
 from app.operations.long_acts import LongActs
 from app.operations.operations import Operations
 from app.topology.retry_policies import retry_policies
-from app.web.middleware import OPS_PAGES
 from app.web.ops.acts import as_json
 from app.web.ops.api_requests import Calling, answer
 from app.web.ops.letter_forms import (
@@ -33,6 +32,7 @@ from app.web.ops.letter_forms import (
 )
 from app.web.ops.page_requests import Acting, Reading, Visit
 from app.web.ops.subject_routes import Subject
+from app.web.paths import OPS_PAGES
 
 subject = Subject()
 

@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, Overloaded
 from app.operations.overview import PATIENCE
-from app.web.middleware import ConcurrencyLimit
+from app.web.client_limits import ConcurrencyLimit
 from app.web.ops.acts import followed_act
 from app.web.ops.home import fragments as home_fragments
 from app.web.ops.page_requests import Reading, Visit, overview_of

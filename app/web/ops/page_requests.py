@@ -21,10 +21,11 @@ from app.errors import ResourceNotFound
 from app.operations.operations import Operations
 from app.operations.operators import Operator, Origin, Role
 from app.operations.overview import Overview
-from app.web.middleware import OPS_PAGES, client_key
+from app.web.client_limits import client_key
 from app.web.ops.access import Access
 from app.web.ops.filters import TEMPLATE_FILTERS, is_time
 from app.web.pages import templates
+from app.web.paths import OPS_PAGES
 from app.web.problems import detail_of
 from config.settings import Settings
 

@@ -15,12 +15,12 @@ from app.operations import timers
 from app.operations.overview import PATIENCE, Overview
 from app.operations.queues import QueueFigures
 from app.operations.workers import WorkerReport
-from app.web.middleware import LIVE_PATH, OPS_PAGES
 from app.web.models import MAX_DOMAIN, StrictParameters
 from app.web.ops.api_requests import ActBody, Calling, DoneAnswer, answer, calling
 from app.web.ops.page_requests import Reading, overview_of
 from app.web.ops.subject_routes import Done, Subject
 from app.web.pages import templates
+from app.web.paths import LIVE_PATH, OPS_PAGES
 
 subject = Subject()
 

@@ -13,12 +13,12 @@ from app.broker.errors import InvalidMessage
 from app.crawl.urls import parse_domain
 from app.operations import removal
 from app.sites.removal import Holdings
-from app.web.middleware import OPS_PAGES
 from app.web.models import MAX_DOMAIN
 from app.web.ops.api_requests import ActBody, Calling, answer
 from app.web.ops.page_requests import Acting, Reading, Visit
 from app.web.ops.site_page import Domain, OfSite, Url, site_path
 from app.web.ops.subject_routes import Done, Subject
+from app.web.paths import OPS_PAGES
 
 subject = Subject()
 

@@ -23,11 +23,11 @@ from app.operations.waiting import (
     read_waiting,
 )
 from app.topology.retry_policies import retry_policies
-from app.web.middleware import OPS_PAGES
 from app.web.models import StrictParameters
 from app.web.ops.api_requests import ActBody, Calling, answer
 from app.web.ops.page_requests import Acting, Reading, Visit, overview_of
 from app.web.ops.subject_routes import Subject
+from app.web.paths import OPS_PAGES
 
 subject = Subject()
 
