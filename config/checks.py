@@ -26,6 +26,8 @@ _MAX_PORT = 65_535
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:;\[\]]*)(?::([0-9]{1,5}))?")
 #: The same without a URL, where both are needed: a process binds to it.
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+#: A host of one's own network, with or without a port; an IPv6 address without a port needs no brackets.
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?|[0-9a-fA-F:.]+")
 #: The endpoint of an S3 server, as boto3 accepts it.
 _ENDPOINT = re.compile(
     r"https?://(\{bucket\}\.)?([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.?|\[[0-9a-fA-F:.]+\])(:[0-9]+)?(/[^?#{}\s]*)?"
@@ -181,8 +183,12 @@ def network(entry: str) -> str:
 
 
 def host_or_network(entry: str) -> str:
-    """Check a CIDR range; a host may have any name."""
-    return network(entry) if "/" in entry else entry
+    """Check a CIDR range, or a host with or without a port. A word such as `true` would allow no host at all."""
+    if "/" in entry:
+        return network(entry)
+    if not _HOST.fullmatch(entry) or entry.lower() in {"true", "yes", "on", "all"}:
+        raise ValueError(f"{entry!r}: expected `host`, `host:port` or a CIDR range such as 10.0.0.0/8")
+    return entry
 
 
 def smtp_url(value: SecretStr) -> SecretStr:

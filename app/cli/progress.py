@@ -63,10 +63,11 @@ def progress_text(progress: Progress, *, former_pages: int = 0) -> str:
     Pages of the former crawl count as known.
     """
     rate = crawl_rate(progress)
-    parts = [f"{pages_done(progress)} of {progress.seen} known pages"]
+    done = pages_done(progress)
+    parts = [f"{done} of {progress.seen} known pages"]
     if rate is not None:
         parts.append(f"{rate:.1f} pages/s")
-    parts.append(f"{progress.open + progress.waiting} wait")
+    parts.append(f"{progress.seen - done} wait")
     if progress.delay:
         parts.append(f"one request in {progress.delay:g} s")
     if progress.state != "running":

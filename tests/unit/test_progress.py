@@ -32,7 +32,7 @@ BEGUN = Progress(
             {"seen": 50_150, "done": 50_000, "waiting": 150, "open": 0},
             *(0, "50000 of 50150 known pages, 0.5 pages/s, 150 wait, one request in 1 s, at least 0:05:00 left"),
         ),
-        ({"delay": 0.0}, 0, "0 of 1 known pages, 1 wait"),
+        ({"delay": 0.0, "waiting": 1}, 0, "0 of 1 known pages, 1 wait"),
         ({"state": "paused"}, 0, "0 of 1 known pages, 1 wait, one request in 1 s, paused"),
     ],
 )

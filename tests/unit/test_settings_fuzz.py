@@ -85,6 +85,8 @@ def test_each_text_that_comes_close_to_a_value_is_valid_or_one_clear_error(varia
         ("ARCHIVE_PUBLIC_URL", "https://", "ARCHIVE_PUBLIC_URL: expected http:// or https://, a host and a port"),
         ("ARCHIVE_PUBLIC_URL", "https://a;https://b", "ARCHIVE_PUBLIC_URL: expected http:// or https://, a host"),
         ("BROKER_API_URL", "http://me:word@:15672/", "BROKER_API_URL: expected http:// or https://, a host"),
+        ("ALLOW_PRIVATE_HOSTS", "true", "ALLOW_PRIVATE_HOSTS: 'true': expected `host`, `host:port` or a CIDR range"),
+        ("ALLOW_PRIVATE_HOSTS", "a.example b", "ALLOW_PRIVATE_HOSTS: 'a.example b': expected `host`, `host:port` or a"),
         ("ALLOW_PRIVATE_HOSTS", "10.0.0.0/99", "ALLOW_PRIVATE_HOSTS: '10.0.0.0/99' does not appear to be an IPv4 or"),
         ("PERENNIAL_DATA_DIR", "/etc/passwd", "PERENNIAL_DATA_DIR: /etc/passwd is a file, and not a folder"),
         ("PERENNIAL_DATA_DIR", "/etc/passwd/x", "PERENNIAL_DATA_DIR: not a folder that can be used: Not a directory"),
