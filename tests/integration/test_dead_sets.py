@@ -25,8 +25,8 @@ from kombu import Connection
 from app.broker.dead_letters import operations, reading, shards
 from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.exports import read_export
-from app.broker.dead_letters.letters import LetterFilter
-from app.broker.dead_letters.replay import ReplayChanges
+from app.broker.dead_letters.letters import DeadLetter, LetterFilter
+from app.broker.dead_letters.replay import ReplayChanges, ReturnedCopies
 from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
@@ -510,6 +510,26 @@ def test_a_letter_whose_confirm_was_lost_with_its_connection_is_not_sent_again(
     assert set(results[1].stayed.values()) == {IN_DOUBT}
     assert [letter.id for letter in dead.summaries()] == in_doubt
     assert dead.replay(again=True).done == in_doubt
+
+
+def test_a_letter_that_was_sent_before_the_look_for_its_copy_failed_is_not_sent_again(
+    broker: Broker, broker_url: str, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(3)])
+    dead = dead_sets(broker_url, publisher, sent=notes_in(tmp_path / "sent")).only("post.dead")
+    contains, looks = ReturnedCopies.contains, count(1)
+
+    def lose_the_first_look(self: ReturnedCopies, letter: DeadLetter) -> bool:
+        """Lose the connection of the look once, when the broker has confirmed the letter."""
+        if next(looks) == 1:
+            self._connection.connection.transport.close()
+        return contains(self, letter)
+
+    monkeypatch.setattr(ReturnedCopies, "contains", lose_the_first_look)
+    results = [dead.replay(), dead.replay()]
+    sent = [message.headers[REPLAY_HISTORY][0] for message in broker.peek("mail")]
+    assert sorted(sent) == sorted(ids)
+    assert results[1].stayed == {ids[0]: IN_DOUBT}
 
 
 # Dropping and restoring

@@ -214,14 +214,18 @@ class Replay(Operation):
 
     def _publish_first(self, letter: DeadLetter, address: Address) -> dict[str, str]:
         """Publish the first letter for an address; return why it stays, if it does."""
+        is_confirmed = False
         try:
             with self._returned:
                 self._publisher.publish([self._outgoing(letter)])
+                is_confirmed = True
                 routed = not self._returned.contains(letter)
         except Unroutable:
             routed = False
         except Exception as error:  # noqa: BLE001 - One message that cannot be published must not keep others back.
-            return self._publish_failed(letter, error)
+            stays = self._publish_failed(letter, error)
+            # Where the look for a copy failed, the letter is in its queue, or in the dead set again.
+            return {letter.id: IN_DOUBT} if is_confirmed else stays
         refusal = "" if routed else f"no queue is bound for {address}"
         self._refusals[address] = refusal
         self._failures_in_row = 0
