@@ -129,4 +129,4 @@ class EnvelopeConsumer(Consumer):
         for queue in paused:
             self.task_consumer.cancel_by_queue(queue)
         for queue in resumed:
-            self.add_task_queue(queue)
+            self.consume_from(queue)

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
+from kombu import Connection
 
 from app.broker.delivery import Delivery
 from app.broker.publishing import Publisher
@@ -19,6 +20,7 @@ from app.cluster.protocol import Routes, read
 from app.messages.envelopes import TaskMessage, call_of_envelope, event_message, request_message, to_task_message
 from app.storage.open import open_store
 from app.storage.outage import FIRST_PAUSE, store_breaker
+from app.timers.timers import Timers
 from app.topology.declare import all_queues
 from app.topology.queues import DEAD_SET, requests_exchange
 from config.routes import ORCHESTRATOR
@@ -94,6 +96,26 @@ def test_a_run_that_meets_its_time_limit_waits_while_the_store_is_away(
         [postponed] = [each for queue in waiting for each in broker.take(queue)]
         assert "current-iteration" not in postponed.headers
         assert broker.depth(DEAD_SET) == 0
+
+
+def test_a_queue_that_the_broker_refuses_after_an_outage_does_not_stop_the_other_queues_of_its_worker(
+    settings: Settings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    broker, log = Broker(settings.broker), tmp_path / "worker.log"
+    with (
+        worker(environment, log, queues=["site.index", "site.timer"], concurrency=1) as running,
+        redis.Redis.from_url(settings.redis, decode_responses=True) as client,
+    ):
+        store_breaker(client).fail(reason="the store is away", retry_after=3)
+        eventually(lambda: broker.consumers("site.index") == 0, "the queue is not consumed")
+        with Connection(settings.broker) as connection, connection.channel() as channel:
+            channel.queue_delete("site.index")
+            channel.queue_declare("site.index", durable=True, auto_delete=False)
+        eventually(lambda: "Queue site.index refused" in running.log, "the queue is refused", seconds=60)
+        broker.post(json.dumps({"type": "start_timer", "domain": "site.example"}).encode(), key="start_timer")
+        eventually(lambda: Timers(client).running("site.example"), "the other queue is served")
+        assert running.process.poll() is None
+        assert "Error in timer" not in running.log, running.log[-4000:]
 
 
 def task_message(envelope: bytes, *, soft_limit: int, hard_limit: int) -> TaskMessage:

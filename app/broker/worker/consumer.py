@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from amqp.exceptions import AccessRefused, AMQPError, NotFound, RecoverableConnectionError
+from amqp.exceptions import AccessRefused, AMQPError, ChannelError, RecoverableConnectionError
 from celery import bootsteps, signals
 from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
@@ -159,12 +159,17 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def _consume_again(self, queue: Queue) -> None:
         """Consume from a queue of this worker that was refused before and is declared now."""
-        if not self.may_consume or queue.name not in self.app.amqp.queues.consume_from:
-            return
+        if self.may_consume and queue.name in self.app.amqp.queues.consume_from:
+            self.consume_from(queue.name)
+
+    def consume_from(self, queue: str) -> None:
+        """Consume from a queue of this worker, which may be refused: its node died, or it has other arguments by now.
+
+        A refusal closes the channel of all other queues. RecoverableConnectionError lets the worker connect again.
+        """
         try:
-            self.add_task_queue(queue.name)
-        except NotFound as error:
-            # Its node died again, and the refusal closed the channel of all other queues.
+            self.add_task_queue(queue)
+        except ChannelError as error:
             raise RecoverableConnectionError(f"channel closed: {error}") from error
 
     def to_task(self, message: Any) -> None:
