@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from amqp.exceptions import NotFound
 from celery.utils.log import get_task_logger
 
 from app.broker.connection import connected
+from app.broker.dead_letters.counting import count_letters
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.outgoing import Outgoing
 from app.broker.worker.task import Task
@@ -98,14 +98,7 @@ def _message(event: PublicEvent) -> Outgoing:
 
 
 def _depths() -> dict[str, int | None]:
-    """Return the number of letters of each dead set; None while a program reads it and holds them."""
-    settings, depths = context().settings, dict[str, int | None]()
+    """Return the number of letters of each dead set; None where it is unknown."""
+    settings = context().settings
     with connected(settings.broker) as connection:
-        for name in retry_policies(settings).dead_sets():
-            try:
-                with connection.channel() as channel:
-                    found = channel.queue_declare(name, passive=True)
-                depths[name] = None if found.consumer_count else int(found.message_count)
-            except NotFound:  # Not declared yet, or its node is down.
-                depths[name] = None
-    return depths
+        return {name: count_letters(connection, name) for name in retry_policies(settings).dead_sets()}

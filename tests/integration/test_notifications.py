@@ -20,6 +20,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 from kombu import Connection
 
+from app.broker.dead_letters import shards
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.worker.task import Task
 from app.crawl.frontier.values import Crawl, FoundPage, Host, MessageKind
@@ -444,6 +445,29 @@ def test_a_look_publishes_what_is_new_and_not_what_was_published(
     assert events() == []
     assert process.redis.exists(WAKE)
     DoctorError.model_validate(problem)
+
+
+def test_a_look_counts_the_letters_of_shards_and_not_those_that_a_program_holds(
+    process: Context, events: Callable[[], list[dict[str, Any]]], broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, number in (("SHARD_LETTERS", 4), ("MOVE_ABOVE", 6)):
+        monkeypatch.setattr(shards, name, number)
+
+    def add(letters: int) -> list[tuple[int, int]]:
+        """Add letters and look; return the numbers of the events."""
+        for number in range(letters):
+            broker.post(b"%d" % number, exchange="site.dead", key="site.index")
+        watch()
+        return [(each["letters"], each["before"]) for each in events()]
+
+    assert add(13) == [(13, 0)]
+    assert dead_sets(process.settings).only("site.dead").depth() == 13
+    assert broker.depths(["site.dead", "site.dead.shard.1", "site.dead.shard.2"]) == [5, 4, 4]
+    assert add(0) == add(6) == []
+    with Connection(process.settings.broker) as connection, connection.channel() as channel:
+        channel.basic_consume("site.dead.shard.1", callback=lambda _: None)
+        assert add(8) == []
+    assert add(1) == [(28, 13)]
 
 
 def test_a_crawl_whose_start_page_is_a_dead_letter_failed_and_its_end_may_be_published_again(

@@ -28,7 +28,7 @@ _BATCH = 500
 #: Ids that are looked for in the packed index; for more of them it is unpacked.
 _FEW_IDS = 20
 #: Missing shards in a row after which no further one is looked for. Each shard gets the lowest free number.
-_MISSING_IN_ROW = 16
+MISSING_IN_ROW = 16
 
 #: Gets a text for the operator, about what is not as the index says or was not done.
 OnWarning = Callable[[str], None]
@@ -198,7 +198,7 @@ class ShardedSet:
                 self._entries[number] = ShardEntry(number, filled_at=0.0, count=-1)
             elif found is not None:
                 self.lease.delete_if_empty(shard_name(self.lease.name, number))
-            if missing == _MISSING_IN_ROW:
+            if missing == MISSING_IN_ROW:
                 return
 
     def _compare(self, entry: ShardEntry) -> None:
