@@ -269,11 +269,15 @@ def complete(connection: Connection, event: int) -> None:
     if connection.execute(_COMPLETE_FIRST_RUN, {"id": event}).fetchone() is not None:
         return
     with connection.transaction():
-        free = [event] * connection.execute(_COMPLETE, {"id": event}).rowcount
-        while free:
-            children = [id for (id,) in connection.execute(_FAILED_CHILDREN, {"parents": free})]
-            free = list(queue_again(connection, children, after="failed run").values())
+        _queue_failed_children(connection, [event] * connection.execute(_COMPLETE, {"id": event}).rowcount)
         connection.execute(_NOTIFY)
+
+
+def _queue_failed_children(connection: Connection, parents: list[int]) -> None:
+    """Queue the descendants of events again that failed with a parent and never ran."""
+    while parents:
+        children = [id for (id,) in connection.execute(_FAILED_CHILDREN, {"parents": parents})]
+        parents = list(queue_again(connection, children, after="failed run").values())
 
 
 def fail(connection: Connection, event: int, reason: str) -> None:
@@ -302,6 +306,8 @@ def _queue(connection: Connection, event: int, after: QueuedAfter) -> int | None
         if row := connection.execute(_TWIN, {"id": event}).fetchone():
             for statement in _MERGE:
                 connection.execute(statement, {"id": event, "twin": row[0]})
+            # The twin did not fail: its completion would look for no children that did.
+            _queue_failed_children(connection, [row[0]])
             return int(row[0])
         try:
             with suppress(UniqueViolation), connection.transaction():

@@ -422,6 +422,19 @@ def test_an_event_that_was_queued_again_meanwhile_is_one_event_and_what_waits_fo
     assert table.publish() == [child]
 
 
+def test_an_equal_event_that_takes_the_place_of_a_failed_one_brings_its_descendants_back(table: Table) -> None:
+    copy = table.add("copy_image", copied(1))
+    delete = table.add("delete_image", file(1), parents=[copy])
+    table.publish()
+    table.fail(copy, "dead")
+    again = table.add("copy_image", copied(1))
+    assert event_table.requeue(table.db, "failed", [copy]).replaced == {copy: again}
+    assert table.states() == {copy: ("completed", 1), delete: ("queued", 0), again: ("queued", 0)}
+    assert table.publish() == [again]
+    table.complete(again)
+    assert table.publish() == [delete]
+
+
 def test_a_failed_descendant_that_is_queued_again_does_not_come_back_twice(table: Table) -> None:
     copy = table.add("copy_image", copied(1))
     index = table.add("index", gid(B), parents=[copy])
