@@ -117,7 +117,11 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
         start_page_failed=start is not None and start.state == "failed",
         reached_limit=recorded.cut,
         page_ids=recorded,
-        unfollowed_page_ids=[each for each in recorded.failed_ids if may_be_page(store, content_key(domain, each))],
+        unfollowed_page_ids=[
+            each.page_id
+            for each in recorded.failed
+            if each.links or may_be_page(store, content_key(domain, each.page_id))
+        ],
         left_out_page_ids=left_out,
         # When the latest crawl began whose pages the present pack has; None without a pack or its crawl.
         packed_crawl_began=began,

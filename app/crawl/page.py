@@ -120,7 +120,7 @@ class PageWork:
                 work = self.sitemaps.work if run.target.role == SITEMAP else self.probes.work
                 return work(run, too_complex=too_complex)
             if too_complex:
-                received = self._with_stored_links(run, TOO_COMPLEX)
+                received = self._with_known_links(run, TOO_COMPLEX, run.entered.former)
             else:
                 received = self.fetch(run, former=run.entered.former)
             run = _read(run, received)
@@ -156,7 +156,7 @@ class PageWork:
                 return FetchResult("gone", Reason.BLOCKED)
             run, limits = self._steps.begin(target), self._steps.host_limits
             if too_complex:
-                return self._with_stored_links(run, TOO_COMPLEX)
+                return self._with_known_links(run, TOO_COMPLEX, former)
             wait = limits.reserve(run.host, requester=target.canonical_key)
             if wait > 0:
                 raise host_is_busy(run.host, wait)
@@ -189,17 +189,21 @@ class PageWork:
             return replace(result, state="unchanged", reason=Reason.SAME_CONTENT)
         # The links of a page without text are known.
         is_unread = result.state == "skipped" and result.reason != Reason.EMPTY
-        return self._with_stored_links(run, result, stored) if is_unread else result
+        return self._with_known_links(run, result, former, stored) if is_unread else result
 
-    def _with_stored_links(self, run: UrlRun, result: FetchResult, stored: Page | None = None) -> FetchResult:
+    def _with_known_links(
+        self, run: UrlRun, result: FetchResult, former: Former | None, stored: Page | None = None
+    ) -> FetchResult:
         """Return the result of a skipped page with the links of what is stored of it, which stays as well.
 
-        `stored` is the stored page where it was read before.
+        `stored` is the stored page where it was read before. One that is not stored, such as a redirect, has the links
+        by which the former crawl found pages.
         """
         stored = stored or self._page(run.target)[0]
-        if stored is None:
+        urls = [link.url for link in stored.links] if stored else former.links if former else ()
+        if not urls:
             return result
-        anchors = [(link.url, link.text) for link in result.links] + [(link.url, "") for link in stored.links]
+        anchors = [(link.url, link.text) for link in result.links] + [(url, "") for url in urls]
         links, _ = links_in_scope(run.target.url, anchors, scope=run.policy.scope, limit=self._steps.limits.links)
         return replace(result, links=links)
 
@@ -208,7 +212,7 @@ class PageWork:
         page, data = self._page(target)
         if page is None or page.version != CONTENT_VERSION or page.url != target.url:
             return None, b""
-        return (page, data) if content_hash(page) == former.hash else (None, b"")
+        return (page, data) if former.hash and content_hash(page) == former.hash else (None, b"")
 
     def _page(self, target: Target) -> tuple[Page | None, bytes]:
         """Return the stored page of a URL and its bytes; None without one, and for a damaged one."""

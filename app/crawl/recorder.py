@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from app.crawl.frontier.frontier import CRAWL_TTL, Frontier
@@ -23,13 +24,14 @@ from app.crawl.record.crawls import (
 )
 from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.keys import CrawlRef
+from app.crawl.record.latest import LatestEntries
 from app.crawl.record.removed_sites import removed_at
 from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
 from app.crawl.reports.crawl_report import CrawlReport, read_report
 from app.crawl.traps import TrapLimits
-from app.crawl.urls import Target
+from app.crawl.urls import Target, canonical_key
 from app.errors import ObjectDamaged, PreconditionFailed, SecretMissing
-from app.storage.layout import list_ids
+from app.storage.layout import list_ids, page_id
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -58,10 +60,13 @@ class RecordedCrawl:
         return entry is not None and entry.state in MEMBER_STATES
 
     @property
-    def failed_ids(self) -> set[str]:
-        """Ids of the pages that could not be fetched: what they lead to is unknown."""
-        return {entry.page_id for entry in self.entries.values() if entry.state in ("failed", "lost")}
+    def failed(self) -> Iterator[UrlEntry]:
+        """The pages that could not be fetched: what they lead to is unknown. Links are those of an earlier crawl."""
+        return (entry for entry in self.entries.values() if entry.state in ("failed", "lost"))
 
+
+#: Links whose pages' referrers are kept: most pages repeat the same ones.
+_CACHED_LINKS = 50_000
 
 #: Finished crawls of a domain whose records stay in the store: a trend can be seen, and the store does not grow.
 KEPT_RECORDS = 5
@@ -115,9 +120,9 @@ class CrawlRecorder:
             self._frontier.note_former(record.id, ())
             return
         self.flush(former.ref)
-        entries = latest_entries(self._store, former.ref).values()
+        entries = latest_entries(self._store, former.ref)
         same = former.selection == record.selection
-        kept = (entry for entry in entries if same or is_sitemap(entry))
+        kept = (each for each in _with_found_links(entries) if same or is_sitemap(each))
         self._frontier.note_former(record.id, kept, longest=longest, scheduled=scheduled)
 
     def traps_of(self, domain: str) -> TrapLimits | None:
@@ -288,3 +293,17 @@ class CrawlRecorder:
                 now = after.get(old.page_id)
                 counted["gone"] += not is_cut if now is None else now.state not in MEMBER_STATES
         return counted
+
+
+def _with_found_links(entries: LatestEntries) -> Iterator[UrlEntry]:
+    """Yield the entries, with those links only that no other page led to first: together no more than the pages."""
+
+    @lru_cache(_CACHED_LINKS)
+    def first_referrer(url: str) -> str | None:
+        found = entries.get(page_id(canonical_key(url)))
+        return None if found is None else found.referrer
+
+    for entry in entries.values():
+        if entry.links and entry.state != "redirected":
+            entry.links = tuple(url for url in entry.links if first_referrer(url) in (None, entry.page_id))
+        yield entry

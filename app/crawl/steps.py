@@ -267,7 +267,7 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
     crawl = frontier.crawl(target.crawl_id)
     if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
         return
-    failures = frontier.failures(target.crawl_id, kind, key)
+    failures, former = frontier.failures(target.crawl_id, kind, key), frontier.former(target.crawl_id, key)
     entry = UrlEntry(
         url=target.url,
         page_id=page_id(key),
@@ -277,6 +277,7 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
         detail=str(failures) if failures else "",
         depth=target.depth,
         referrer=target.referrer,
+        links=former.links if former else (),
     )
     if kind != "crawl":
         CRAWLED_URLS.add(entry.state, entry.reason)

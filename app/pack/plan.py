@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 class FinishedCrawl:
     """What the frontier and the store record of a crawl that has no open messages.
 
-    `page_ids` are the pages that belong to it. `unfollowed_page_ids` are stored pages whose links were not followed.
+    `page_ids` are the pages that belong to it. `unfollowed_page_ids` are pages that are stored, or led to others in an
+    earlier crawl, and whose links were not followed.
     `left_out_page_ids` are stored pages that a budget against traps left out, and those that only they lead to.
     `packed_crawl_began` is when the crawl of the present pack began, None if there is no such pack or crawl.
     """
@@ -63,7 +64,7 @@ def plan_full_pack(domain: str, crawl: FinishedCrawl | None, *, force: bool) -> 
     2. A crawl that began before the packed one only updates the pack: a retry or replay must not restore old pages.
     3. Without a crawl, the pack holds every stored page.
     4. A partial crawl removes nothing, so the pack also holds every stored page. A crawl is partial if it reached a
-       limit, or if the links of a page that is still stored could not be followed.
+       limit, or if the known links of a page could not be followed.
     5. A complete crawl decides: the pack holds its pages and those that a budget left out. Other stored pages that it
        did not meet have vanished.
     """

@@ -360,6 +360,29 @@ def test_a_page_that_the_site_refuses_stays_with_the_pages_that_it_leads_to(
         assert packed(process, site, crawl_id) == 4
 
 
+@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize(
+    "hop",
+    [
+        redirect("/deep"),
+        page("Hub", "Text", links=["/", "/deep"], extra_head='<meta name="robots" content="noindex">'),
+    ],
+    ids=["redirect", "noindex"],
+)
+def test_a_page_behind_a_redirect_or_a_page_that_is_not_indexed_stays_when_these_fail(
+    process: Context, site: Site, hop: Answer, status: int
+) -> None:
+    site.set("/amber", hop)
+    crawl(process, site, "one")
+    site.set("/amber", failure(status))
+    for crawl_id in ("two", "three"):
+        crawl(process, site, crawl_id)
+        assert packed(process, site, crawl_id) == 3
+    site.set("/amber", failure(404))
+    crawl(process, site, "four")
+    assert packed(process, site, "four") == 2
+
+
 def test_a_redirect_to_another_url_of_the_same_page_is_followed_and_the_page_keeps_its_own_url(
     process: Context,
 ) -> None:

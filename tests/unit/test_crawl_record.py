@@ -401,3 +401,12 @@ def test_a_crawl_knows_when_pages_are_due_if_the_schedule_started_it(
     )
     found = Former.of(UrlEntry.from_line(entry.to_line()), longest=longest, scheduled=scheduled)
     assert Former.from_text(found.to_text()) == former
+
+
+def test_of_a_page_that_is_not_stored_a_crawl_knows_only_the_links() -> None:
+    entry = UrlEntry(
+        url="https://a.gov/", page_id="p", state="redirected", at=1_300, etag="e", links=("https://a.gov/7",)
+    )
+    found = Former.of(entry, longest=900, scheduled=True)
+    assert Former.from_text(found.to_text()) == found == Former("", "", "", links=entry.links)
+    assert Former.from_text("") is None

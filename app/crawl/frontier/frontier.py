@@ -428,11 +428,13 @@ class Frontier(CrawlView):
     ) -> None:
         """Note what the former crawl's record has of its pages and sitemaps. Each is forgotten when it is completed.
 
+        Of a page that is not stored, these are its links.
+
         With a `longest` interval and `scheduled`, pages that are not due are not requested.
         """
         key = f"{crawl_key(crawl_id)}:former"
-        comparable = (each for each in entries if each.hash and (each.state in STORED_STATES or _was_read(each)))
-        while batch := list(islice(comparable, _BATCH)):
+        noted = (each for each in entries if each.links or _is_comparable(each))
+        while batch := list(islice(noted, _BATCH)):
             formers = {}
             for each in batch:
                 name = fingerprint(frontier_key(canonical_key(each.url), SITEMAP if _was_read(each) else ""))
@@ -446,6 +448,10 @@ class Frontier(CrawlView):
         """Return what the former crawl knew of a page, or None."""
         found = self._redis.hget(f"{crawl_key(crawl_id)}:former", fingerprint(canonical_key))
         return Former.from_text(str(found or ""))
+
+
+def _is_comparable(entry: UrlEntry) -> bool:
+    return bool(entry.hash) and (entry.state in STORED_STATES or _was_read(entry))
 
 
 def _was_read(entry: UrlEntry) -> bool:

@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, Final, Literal, get_args
 
@@ -168,6 +168,7 @@ class Former:
 
     `at` is the time of its last request and `due` that of the next one, in seconds since the epoch. `interval` is in
     seconds. They are 0 for a site without `max_page_interval`, and `due` for a crawl that the schedule did not start.
+    Of a page that is not stored, only the `links` are known by which the crawl found pages.
     """
 
     etag: str
@@ -176,6 +177,7 @@ class Former:
     interval: float = 0.0
     at: float = 0.0
     due: float = 0.0
+    links: tuple[str, ...] = ()
 
     @property
     def headers(self) -> dict[str, str]:
@@ -185,15 +187,20 @@ class Former:
 
     def to_text(self) -> str:
         """Serialise for Redis."""
-        values: list[str | float] = [self.etag, self.last_modified, self.hash]
+        values: list[Any] = [self.etag, self.last_modified, self.hash]
         # The script `enter.lua` reads the last one.
         times = [round(self.interval, 3), round(self.at, 3), round(self.due, 3)] if self.at else []
-        return json.dumps(values + times, separators=(",", ":"))
+        links = [self.links] if self.links else []
+        return json.dumps(values + times + links, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Former | None:
         """Read the output of `to_text`; None for an empty text."""
-        return cls(*json.loads(text)) if text else None
+        if not text:
+            return None
+        values = json.loads(text)
+        links = values.pop() if isinstance(values[-1], list) else ()
+        return replace(cls(*values), links=tuple(links))
 
     @classmethod
     def of(cls, entry: UrlEntry, *, longest: float | None = None, scheduled: bool = False) -> Former:
@@ -201,6 +208,8 @@ class Former:
 
         With a `longest` interval, it has the page's interval; with `scheduled`, too, the time at which it is due.
         """
+        if not entry.hash:
+            return cls("", "", "", links=entry.links)
         if longest is None:
             return cls(entry.etag, entry.last_modified, entry.hash)
         requested = entry.due - entry.interval if entry.due else entry.at
