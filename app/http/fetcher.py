@@ -11,6 +11,7 @@ import functools
 import http.client
 import io
 import math
+import re
 import socket
 import ssl
 import time
@@ -32,6 +33,8 @@ from app.http.addresses import ANY_ADDRESS, AddressPolicy
 from app.http.response import Response, fetch_error, read_body
 from config.settings import Settings
 
+#: A percent sign that encodes nothing. The WHATWG URL standard leaves it as it is.
+_SINGLE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _READ_SIZE = 65_536
 _ACCEPT = "text/html,application/xhtml+xml,text/plain;q=0.8,*/*;q=0.1"
 
@@ -99,7 +102,8 @@ class Fetcher:
         except ValueError as error:
             raise InvalidUrl(f"URL {url!r}: it is not an absolute URL") from error
         port = int(parts.port) if parts.port else None
-        target = parts.pathname + parts.search
+        # With one sign that encodes nothing in it, urllib3 would encode every sign of a path or a query once more.
+        target = _SINGLE_PERCENT.sub("%25", parts.pathname + parts.search)
         if self._policy_behind_proxy is not None:
             self._policy_behind_proxy.check_literal(parts.hostname, port or 0)
             # RFC 9112 section 3.2.2: a proxy gets the absolute form, except in a tunnel.

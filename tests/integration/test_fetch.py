@@ -55,6 +55,17 @@ def test_a_response_has_its_status_headers_and_whole_body(site: Site, fetcher: F
     assert sent.headers["host"] == site.domain
 
 
+@pytest.mark.parametrize(
+    ("linked", "requested"),
+    [("/a%20b?sale=50%&name=a%20b", "/a%20b?sale=50%25&name=a%20b"), ("/100%/caf%C3%A9", "/100%25/caf%C3%A9")],
+)
+def test_a_percent_sign_that_encodes_nothing_leaves_the_others_as_they_are(
+    site: Site, fetcher: Fetcher, linked: str, requested: str
+) -> None:
+    fetcher.get(site.at(linked))
+    assert site.paths() == [requested]
+
+
 def test_one_connection_serves_many_requests(site: Site, fetcher: Fetcher) -> None:
     ports = set()
 
