@@ -187,8 +187,8 @@ class PageWork:
             return not_modified(result, stored, former)
         if stored and result.page and to_json(result.page) == data:
             return replace(result, state="unchanged", reason=Reason.SAME_CONTENT)
-        # The links of a page without text are known.
-        is_unread = result.state == "skipped" and result.reason != Reason.EMPTY
+        # Its links are unknown after a 304, too, that answers no validators. Those of a page without text are known.
+        is_unread = not result.page and result.state in ("skipped", "unchanged") and result.reason != Reason.EMPTY
         return self._with_known_links(run, result, former, stored) if is_unread else result
 
     def _with_known_links(

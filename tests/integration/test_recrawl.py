@@ -360,7 +360,7 @@ def test_a_page_that_the_site_refuses_stays_with_the_pages_that_it_leads_to(
         assert packed(process, site, crawl_id) == 4
 
 
-@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize("status", [304, 403, 503])
 @pytest.mark.parametrize(
     "hop",
     [
