@@ -32,9 +32,8 @@ from app.pack.plan import FullPackPlan
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
 from app.sites.stored import add_site, read_site
-from app.storage.folder import FolderStore
 from app.storage.layout import manifest_key
-from app.storage.store import ObjectStore, StoredObject
+from app.storage.store import ObjectStore
 from app.timers.timers import full_pack
 from app.topology.declare import declare_all
 from app.web.application import create_app
@@ -46,6 +45,7 @@ from tests.integration.test_crawl_report import DOMAIN, complete, links, policy,
 from tests.packs import page, publish, put, write_pack
 from tests.support.operators import HASHES, READ_PASSWORD, api_headers, form_token, operated, with_operators
 from tests.support.scripted import ScriptedSearchClient
+from tests.support.stores import RecordingStore
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
@@ -433,17 +433,6 @@ def test_an_operator_that_may_only_read_sees_no_form_and_is_refused(process: Con
     assert read_site(process.store, "b.gov") is not None
 
 
-class CountingStore(FolderStore):
-    """Counts the objects that are read."""
-
-    gets = 0
-
-    def get(self, key: str) -> StoredObject:
-        """Count, and return the object."""
-        self.gets += 1
-        return super().get(key)
-
-
 def test_a_list_of_a_thousand_sites_reads_only_the_objects_of_one_page(
     process: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,12 +442,12 @@ def test_a_list_of_a_thousand_sites_reads_only_the_objects_of_one_page(
     for number in range(1_000):
         domain = f"s{number:04}.gov"
         (folder / f"{domain}.json").write_bytes(Site.of(domain, {}).to_json())
-    store = CountingStore(root)
+    store = RecordingStore(root)
     ops = Operations(process.settings, command_operator())
     monkeypatch.setattr(ops, "store", store)
     found = list_page(ops, text="s0")
     assert (found.total, found.matching, len(found.sites)) == (1_000, 1_000, 25)
-    assert store.gets <= 3 * 25
+    assert len(store.read) <= 3 * 25
     last = list_page(ops, text="S012")
     assert [site.domain for site in last.sites] == [f"s012{digit}.gov" for digit in range(10)]
     assert list_page(ops, offset=1_000).sites == ()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.storage.folder import FolderStore
-from app.storage.store import StoredObject
+from app.storage.store import Stat, StoredObject
 
 
 class Killed(BaseException):
@@ -57,6 +57,23 @@ class InterruptedStore(FolderStore):
     def delete(self, key: str, *, if_match: str | None = None) -> None:
         with self._step():
             super().delete(key, if_match=if_match)
+
+
+class RecordingStore(FolderStore):
+    """A folder store that records which keys were read, and which prefixes were listed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.read: list[str] = []
+        self.listed: list[str] = []
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        self.listed.append(prefix)
+        return super().list(prefix)
+
+    def get(self, key: str) -> StoredObject:
+        self.read.append(key)
+        return super().get(key)
 
 
 def folder_store(root: Path) -> FolderStore:

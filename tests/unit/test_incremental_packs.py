@@ -16,12 +16,11 @@ from app.pack import database
 from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
-from app.storage.folder import FolderStore
 from app.storage.layout import CONTENT_PREFIX, Page, content_key, id_in_key, list_ids, page_id
 from app.storage.page_parts import Block, PageLink, Term, body_of
-from app.storage.store import ObjectStore, StoredObject
+from app.storage.store import ObjectStore
 from tests.packs import check_index, fetch_pack, gone, page, put
-from tests.support.stores import folder_store
+from tests.support.stores import RecordingStore, folder_store
 
 pytestmark = pytest.mark.unit
 
@@ -142,17 +141,9 @@ def test_a_page_that_comes_as_the_last_one_goes_has_a_row_of_its_own(tmp_path: P
     assert updated == packed(store, tmp_path)
 
 
-class ReadPages(FolderStore):
-    """A folder store that notes the pages that are read."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.read: set[str] = set()
-
-    def get(self, key: str) -> StoredObject:
-        if key.startswith(CONTENT_PREFIX):
-            self.read.add(id_in_key(key))
-        return super().get(key)
+def read_pages(store: RecordingStore) -> set[str]:
+    """Return the ids of the pages that were read."""
+    return {id_in_key(key) for key in store.read if key.startswith(CONTENT_PREFIX)}
 
 
 def test_of_two_pages_with_one_language_and_path_an_update_takes_the_same_version(tmp_path: Path) -> None:
@@ -167,7 +158,7 @@ def test_of_two_pages_with_one_language_and_path_an_update_takes_the_same_versio
 
 
 def test_a_full_pack_reads_only_pages_that_changed_or_vanished_and_equals_one_of_all_pages(tmp_path: Path) -> None:
-    store = ReadPages(folder_store(tmp_path / "store").root)
+    store = RecordingStore(folder_store(tmp_path / "store").root)
     put(store, *(long(number, "words") for number in range(40)))
     pack_full(store, DOMAIN, FullPackPlan(crawl_id="first"), work=tmp_path)
     put(store, long(0, "other words"), long(40, "new words"))
@@ -176,7 +167,7 @@ def test_a_full_pack_reads_only_pages_that_changed_or_vanished_and_equals_one_of
     plan = FullPackPlan(crawl_id="second", page_ids=crawled, began=datetime.now(UTC) + timedelta(hours=1))
     store.read.clear()
     assert pack_full(store, DOMAIN, plan, work=tmp_path).removed == 1
-    assert store.read == {changed, vanished, new}
+    assert read_pages(store) == {changed, vanished, new}
     found, manifest = packed(store, tmp_path), read_manifest(store, DOMAIN)
     assert (manifest.kind, manifest.crawl_id, manifest.pages) == ("full", "second", 40)
     assert not pack_full(store, DOMAIN, plan, work=tmp_path).written
@@ -185,14 +176,14 @@ def test_a_full_pack_reads_only_pages_that_changed_or_vanished_and_equals_one_of
 
 
 def test_a_full_pack_reads_all_pages_when_many_have_changed_since_it_last_did(tmp_path: Path) -> None:
-    store = ReadPages(folder_store(tmp_path / "store").root)
+    store = RecordingStore(folder_store(tmp_path / "store").root)
     put(store, *(long(number, "words") for number in range(40)))
     read = []
     for crawl in range(6):
         put(store, *(long(number, f"words of {crawl}") for number in range(3 * crawl, 3 * crawl + 3)))
         store.read.clear()
         pack_full(store, DOMAIN, FullPackPlan(crawl_id=str(crawl)), work=tmp_path)
-        read.append(len(store.read))
+        read.append(len(read_pages(store)))
     assert read == [40, 3, 3, 3, 40, 3]
 
 

@@ -7,7 +7,7 @@ import logging
 import shutil
 import sqlite3
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -38,10 +38,9 @@ from app.storage.layout import (
     to_json,
 )
 from app.storage.page_parts import PageLink
-from app.storage.store import Stat
 from config.settings import ROOT
 from tests.packs import fetch_pack, publish, put
-from tests.support.stores import folder_store
+from tests.support.stores import RecordingStore, folder_store
 
 pytestmark = pytest.mark.unit
 
@@ -207,7 +206,7 @@ class TestFull:
     def test_tombstones_end_so_that_the_cost_of_a_pack_does_not_grow_with_the_number_of_crawls(
         self, site: StoredSite, tmp_path: Path
     ) -> None:
-        store = CountingStore(tmp_path / "store")
+        store = RecordingStore(tmp_path / "store")
         read, kept = [], []
         for crawl in range(6):
             names = [f"{crawl}-{number}" for number in range(20)]
@@ -418,23 +417,6 @@ def test_a_pack_that_another_model_of_languages_has_written_is_built_again(
     assert changes(site.increment()) == (True, 1, 1, 0, 0)
 
 
-class CountingStore(FolderStore):
-    """A folder store that records which keys were read, and which prefixes were listed."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.read: list[str] = []
-        self.listed: list[str] = []
-
-    def list(self, prefix: str) -> Iterator[Stat]:
-        self.listed.append(prefix)
-        return super().list(prefix)
-
-    def get(self, key: str):  # type: ignore[no-untyped-def]  # Same signature as the base class.
-        self.read.append(key)
-        return super().get(key)
-
-
 class TestIncremental:
     def test_without_deletions_rows_stay_until_the_next_pack_with_deletions(self, site: StoredSite) -> None:
         site.put(page("a"), page("b"), page("c"))
@@ -457,7 +439,7 @@ class TestIncremental:
         site.put(*(page(number) for number in range(5)), tombstone("t"))
         site.full()
         site.put(page(3, "changed"))
-        store = CountingStore(tmp_path / "store")
+        store = RecordingStore(tmp_path / "store")
         assert pack_incremental(store, DOMAIN).changed == 1
         assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, page_id(url(3)))]
 
@@ -468,7 +450,7 @@ class TestIncremental:
         assert changes(without_pack) == (True, 6, 6, 0, 0)
         site.put(page("a", "new"), page("b", "new"), tombstone("c"), page("g"))
         site.remove("d")
-        store = CountingStore(tmp_path / "store")
+        store = RecordingStore(tmp_path / "store")
         named = pack_incremental(store, DOMAIN, page_ids=[ids[name] for name in "acdexa"])
         assert changes(named) == (True, 4, 0, 1, 2)
         assert not [key for key in store.listed if key.startswith("content/")]

@@ -19,10 +19,10 @@ from app.pack import database, repeated
 from app.pack.packer import pack_full, pack_incremental
 from app.storage.layout import Page, content_key, page_id
 from app.storage.page_parts import HEADINGS, KINDS, Block, body_of
-from app.storage.store import ObjectStore, StoredObject
+from app.storage.store import ObjectStore
 from app.text.lines import without_ends
 from tests.packs import check_index, fetch_pack, gone, page, put
-from tests.support.stores import folder_store
+from tests.support.stores import RecordingStore, folder_store
 
 pytestmark = pytest.mark.unit
 
@@ -67,27 +67,19 @@ def test_copies_of_one_page_repeat_no_line(tmp_path: Path) -> None:
     assert {body for body, _ in pack_all(store, tmp_path).values()} == {"Home page Search the site Text of one page"}
 
 
-def test_only_pages_whose_repeated_lines_change_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = folder_store(tmp_path / "store")
+def test_only_pages_whose_repeated_lines_change_are_read_again(tmp_path: Path) -> None:
+    store = RecordingStore(folder_store(tmp_path / "store").root)
     menus = {name: MENU if name < "k" else ("Other menu",) for name in NAMES}
     put(store, *(with_lines(f"/{name}", f"Words of {name}", menu=menus[name]) for name in NAMES))
     assert pack_all(store, tmp_path)["/a"][0] == "Words of a"
-    read: list[str] = []
-    get = store.get
-
-    def noted(key: str) -> StoredObject:
-        read.append(key)
-        return get(key)
-
-    monkeypatch.setattr(store, "get", noted)
     keys = {name: content_key(DOMAIN, page_id(f"https://{DOMAIN}/{name}")) for name in NAMES}
     # Of 17 pages 7 have the menu, then of 15 pages 5: a third is too few for a line that was repeated, too.
     for removed, others in (("abc", ""), ("de", "fghij")):
-        read.clear()
+        store.read.clear()
         put(store, *(gone(f"/{name}") for name in removed))
         result = pack_incremental(store, DOMAIN, work=tmp_path)
         assert (result.changed, result.removed) == (0, len(removed))
-        assert {name for name, key in keys.items() if key in read} == {*removed, *others}
+        assert {name for name, key in keys.items() if key in store.read} == {*removed, *others}
     assert packed(store, tmp_path)["/f"][0] == "Home page Search the site Words of f"
 
 
