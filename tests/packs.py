@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +17,7 @@ from app.pack.complete import derive_all
 from app.pack.database import check
 from app.pack.fetch import fetch_pack_to
 from app.pack.frames import FrameTable, hashes_of, sha256
-from app.pack.manifest import Manifest
+from app.pack.manifest import Manifest, read_manifest
 from app.pack.quality import reserve_ids
 from app.pack.rows import section, subsections
 from app.search.connections import SCHEMA_VERSION
@@ -64,17 +63,16 @@ def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
 
 
 def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
-    """Download, check and decompress a domain's pack to `folder/<domain>.<generation>.sqlite`. Return that path.
+    """Download, decompress and check a domain's pack. Return its path, `folder/<domain>.<generation>.sqlite`.
 
-    The file appears complete and checked, or not at all. A file of the same generation is replaced; open connections
-    keep the old one. Raises as `fetch_pack_to`.
+    A file of the same generation is replaced; open connections keep the old one. Raises as `fetch_pack_to`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
-        path = Path(work, "pack.sqlite")
-        manifest = fetch_pack_to(store, domain, path)
-        check(path)
-        return path.replace(folder / f"{domain}.{manifest.generation}.sqlite")
+    path = folder / f"{domain}.{read_manifest(store, domain).generation}.sqlite"
+    path.unlink(missing_ok=True)
+    fetch_pack_to(store, domain, path)
+    check(path)
+    return path
 
 
 def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example", generation: int = 1) -> Path:
