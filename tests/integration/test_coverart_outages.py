@@ -59,11 +59,10 @@ def web_service() -> Iterator[MusicBrainz]:
 
 
 def indexer_for(redis: Redis, archive: ArchiveServer, ws_url: str, **more: Any) -> Indexer:
-    """Return an indexer whose database has every release, with one image each."""
+    """Return an indexer whose database has every release, with one image each, and that waits for its servers."""
     given: dict[str, Any] = {
         "musicbrainz_url": SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"),
         "musicbrainz_ws_url": ws_url,
-        "response_timeout": 0.3,
         "art_window": 0,
         "art_outage_pause": 30,
     }
@@ -78,6 +77,12 @@ def indexer_for(redis: Redis, archive: ArchiveServer, ws_url: str, **more: Any) 
 @pytest.fixture
 def indexer(redis: Redis, server: ArchiveServer, web_service: MusicBrainz) -> Indexer:
     return indexer_for(redis, server, web_service.ws_url)
+
+
+@pytest.fixture
+def impatient(redis: Redis, server: ArchiveServer, web_service: MusicBrainz) -> Indexer:
+    """Return an indexer that gives up a silent server soon; it shares circuit breakers with `indexer`."""
+    return indexer_for(redis, server, web_service.ws_url, response_timeout=0.3)
 
 
 def handle(indexer: Indexer, job: Job, headers: Mapping[str, Any] | None = None) -> Exception | None:
@@ -128,14 +133,23 @@ OUTAGES: dict[str, Callable[[], Answer]] = {
     "SignatureDoesNotMatch": lambda: stand_in.error(400, "SignatureDoesNotMatch", "No."),
 }
 
+#: Faults that a client meets when its patience is over.
+SLOW = ("hang", "drip")
+
 
 @pytest.mark.parametrize("fault", OUTAGES)
 def test_an_outage_opens_the_circuit_breaker_and_no_key_is_seen(
-    fault: str, redis: Redis, server: ArchiveServer, indexer: Indexer, caplog: pytest.LogCaptureFixture
+    fault: str,
+    redis: Redis,
+    server: ArchiveServer,
+    indexer: Indexer,
+    impatient: Indexer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server.faults.add(OUTAGES[fault](), times=100)
-    errors = [handle(indexer, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
+    meeting = impatient if fault in SLOW else indexer
+    errors = [handle(meeting, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
     assert [type(error) for error in errors] == [Postpone] * OUTAGE_ITEMS
     assert indexer.services.archive.seconds_open() > (90 if "Retry-After" in fault else 25)
     requested = len(server.requests)
@@ -248,11 +262,12 @@ WEB_SERVICE_OUTAGES: dict[str, Callable[[], Answer]] = {
 
 @pytest.mark.parametrize("fault", WEB_SERVICE_OUTAGES)
 def test_while_the_web_service_is_away_jobs_that_need_it_wait_and_the_others_run(
-    fault: str, redis: Redis, web_service: MusicBrainz, indexer: Indexer
+    fault: str, web_service: MusicBrainz, indexer: Indexer, impatient: Indexer
 ) -> None:
     web_service.faults.add(WEB_SERVICE_OUTAGES[fault](), times=100)
+    meeting = replace(indexer, web_service=impatient.web_service) if fault in SLOW else indexer
     for gid in gids(OUTAGE_ITEMS):
-        assert isinstance(handle(indexer, Index(gid)), Postpone)
+        assert isinstance(handle(meeting, Index(gid)), Postpone)
     requested = len(web_service.requests)
     assert isinstance(handle(indexer, Index(gids(1)[0])), Postpone)
     assert len(web_service.requests) == requested
