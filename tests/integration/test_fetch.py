@@ -18,6 +18,7 @@ from app.http.fetcher import Fetcher
 from app.http.response import read_body
 from tests.servers import hazards
 from tests.servers.site import Answer, Request, Site, Wire, document, failure, page, redirect, reply
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -30,15 +31,20 @@ def site() -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture
-def fetcher() -> Iterator[Fetcher]:
-    with Fetcher(
+def client(*, response_timeout: float) -> Fetcher:
+    return Fetcher(
         user_agent="Perennial/1 (+https://example.org/)",
-        connect_timeout=2,
-        response_timeout=1,
+        connect_timeout=30,
+        response_timeout=response_timeout,
         max_body_bytes=LIMIT,
         allow_private_hosts=("127.0.0.0/8",),
-    ) as fetcher:
+    )
+
+
+@pytest.fixture
+def fetcher() -> Iterator[Fetcher]:
+    """Yield a client that waits for every response."""
+    with client(response_timeout=30) as fetcher:
         yield fetcher
 
 
@@ -112,14 +118,23 @@ def test_a_proxy_of_the_environment_is_not_used(site: Site, fetcher: Fetcher, mo
 
 
 @pytest.mark.parametrize("path", ["/drip", "/drip-headers", "/silence"])
-def test_a_slow_response_is_an_error_at_its_deadline(site: Site, fetcher: Fetcher, path: str) -> None:
+def test_a_slow_response_is_an_error_at_its_deadline(site: Site, path: str) -> None:
     site.set("/drip", hazards.drip(seconds=0.05))
     site.set("/drip-headers", hazards.drip_headers(seconds=0.05))
     site.set("/silence", hazards.silence())
-    began = time.monotonic()
-    with pytest.raises(ResponseTimeout, match=path):
-        fetcher.get(site.at(path))
-    assert 0.9 <= time.monotonic() - began < 3
+    with client(response_timeout=1) as impatient:
+
+        def took() -> float:
+            began = time.monotonic()
+            with pytest.raises(ResponseTimeout, match=path):
+                impatient.get(site.at(path))
+            seconds.append(time.monotonic() - began)
+            return seconds[-1]
+
+        seconds: list[float] = []
+        # On a busy machine one of several tries takes less.
+        eventually(lambda: took() < 3, "the client gives up at its deadline")
+    assert min(seconds) >= 0.9
 
 
 def test_a_body_is_cut_at_the_size_limit_without_using_much_memory(site: Site, fetcher: Fetcher) -> None:
