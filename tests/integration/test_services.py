@@ -393,7 +393,7 @@ def test_a_request_to_such_a_broker_fails_at_its_deadline_with_that_reason(exhau
 
 
 def test_a_client_gets_an_error_in_time_on_a_connection_that_an_earlier_message_has_blocked(exhausted: str) -> None:
-    task = application(exhausted)
+    task = application(exhausted, timeout=TIMEOUT)
     task.apply_async(kwargs={"number": 1}, confirm=False)
     # From now on the broker does not read from the connection: it answers no request for a channel.
     began = time.monotonic()
@@ -407,7 +407,7 @@ def test_a_client_gets_an_error_in_time_on_a_connection_that_an_earlier_message_
 
 def test_threads_that_send_in_an_alarm_do_not_wait_for_each_other(exhausted: str) -> None:
     senders = 20
-    task = application(exhausted)
+    task = application(exhausted, timeout=TIMEOUT)
     task.app.conf.broker_pool_limit = 1
     began = time.monotonic()
     with ThreadPoolExecutor(senders) as pool:
