@@ -28,7 +28,7 @@ SCRIPT = """
 import json, os, sys
 from pathlib import Path
 from app.private_services import process_states, supervisor
-supervisor.KILL_WAIT, supervisor.FIRST_WAIT = 1, 0.05
+supervisor.KILL_WAIT, supervisor.FIRST_WAIT = float(sys.argv[3]), 0.05
 commands, data_dir = json.loads(sys.argv[1]), Path(sys.argv[2])
 ourselves = process_states.identify(os.getpid())
 save = lambda states: process_states.save(data_dir, process_states.UpState(ourselves, tuple(states)))
@@ -39,10 +39,11 @@ WORKER = 'sh -c \'trap "wait $!; echo all done" TERM; sh -c "sleep 1; echo page 
 STUBBORN = "sh -c 'trap \"\" TERM; echo ready; while true; do sleep 1; done'"
 
 
-def run(out: Path, **commands: str) -> subprocess.Popen[bytes]:
+def run(out: Path, *, kill_wait: float = 20.0, **commands: str) -> subprocess.Popen[bytes]:
+    """Start a supervisor of commands, which kills what does not end within `kill_wait` seconds."""
     with out.open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, json.dumps(commands), str(out.parent)],
+            [sys.executable, "-c", SCRIPT, json.dumps(commands), str(out.parent), str(kill_wait)],
             cwd=ROOT,
             stdout=output,
             stderr=output,
@@ -57,7 +58,7 @@ def test_a_pool_process_finishes_its_page_when_the_worker_is_terminated(tmp_path
     with run(tmp_path / "out", worker=WORKER) as process:
         eventually(lambda: "| ready" in (tmp_path / "out").read_text(), "the worker runs")
         process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
     out = (tmp_path / "out").read_text()
     assert "| page done" in out
     assert "| all done" in out
@@ -68,7 +69,7 @@ def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:
     with run(tmp_path / "out", **names) as process:
         eventually(lambda: psutil.Process(process.pid).children(), "the first process starts")
         process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
     out = (tmp_path / "out").read_text()
     assert "Traceback" not in out
     assert out.count("stopped (rc=-15)") == 5
@@ -81,14 +82,14 @@ def test_a_terminal_that_is_closed_ends_all_processes_unless_nohup_keeps_them(tm
             [sleeper] = eventually(lambda: psutil.Process(process.pid).children(), "the process starts")
             eventually(lambda: "started" in (tmp_path / "out").read_text(), "it is said")
             process.send_signal(signal.SIGHUP)
-            assert process.wait(20) == 128 + signal.SIGHUP
+            assert process.wait(60) == 128 + signal.SIGHUP
         assert not sleeper.is_running()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with run(tmp_path / "out", sleeper="sleep 300") as process:
             eventually(lambda: "started" in (tmp_path / "out").read_text(), "the process starts")
             process.send_signal(signal.SIGHUP)
             process.terminate()
-            assert process.wait(20) == 128 + signal.SIGTERM
+            assert process.wait(60) == 128 + signal.SIGTERM
     finally:
         signal.signal(signal.SIGHUP, former)
 
@@ -109,7 +110,7 @@ def test_a_process_that_crashed_once_is_restarted_and_the_others_go_on(tmp_path:
         eventually(lambda: states(tmp_path)["once"].state == "running", "the state is saved")
         assert (states(tmp_path)["once"].crashes, states(tmp_path)["once"].exit_code) == (1, 3)
         process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_a_process_that_crashes_again_and_again_stays_down_and_the_exit_code_tells(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_process_that_crashes_again_and_again_stays_down_and_the_exit_code_tel
         eventually(lambda: states(tmp_path)["wrong"].state == "down", "the state is saved")
         assert states(tmp_path)["other"].state == "running"
         process.terminate()
-        assert process.wait(20) == 3
+        assert process.wait(60) == 3
 
 
 def test_when_every_process_stays_down_the_supervisor_ends_with_the_first_ones_exit_code(tmp_path: Path) -> None:
@@ -140,14 +141,14 @@ def test_what_a_killed_leader_leaves_in_its_group_is_killed_before_the_restart(t
         eventually(lambda: out.read_text().count("worker started") == 2, "it is restarted")
         assert identify(child) is None
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def test_a_stubborn_process_is_killed(tmp_path: Path) -> None:
-    with run(tmp_path / "out", stubborn=STUBBORN) as process:
+    with run(tmp_path / "out", kill_wait=1, stubborn=STUBBORN) as process:
         eventually(lambda: "| ready" in (tmp_path / "out").read_text(), "it runs")
         process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
     assert "stubborn stopped (rc=-9)" in (tmp_path / "out").read_text()
 
 
