@@ -49,15 +49,15 @@ def fetcher() -> Iterator[Fetcher]:
 
 
 def test_a_robots_txt_waits_for_its_host_and_a_page_waits_for_it(redis_url: str, site: Site, fetcher: Fetcher) -> None:
-    cache, limiter = Cache(redis_url, fetcher, delay=5), HostRateLimiter(get_redis(redis_url))
-    host = Host(site.domain, 5, 1)
+    cache, limiter = Cache(redis_url, fetcher, delay=50), HostRateLimiter(get_redis(redis_url))
+    host = Host(site.domain, 50, 1)
     assert limiter.reserve(host, requester="before") == 0
     with pytest.raises(Postpone):
         cache.of(site.url)
     assert site.paths() == []
     get_redis(redis_url).flushdb()
     assert not cache.of(site.url).allows(site.at("/x"))
-    assert limiter.reserve(host, requester="after") > 4
+    assert limiter.reserve(host, requester="after") > 40
 
 
 def test_a_robots_txt_with_retry_after_pauses_its_host(redis_url: str, site: Site, fetcher: Fetcher) -> None:
