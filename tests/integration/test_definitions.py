@@ -22,7 +22,7 @@ FILLER = [page(f"/filler/{number}", f"Filler {number}", f"words of filler {numbe
 def hits(folder: Path, pages: list[Page], text: str, *languages: str, lang: str = "") -> tuple[Hit, ...]:
     pack = folder / "pack.sqlite"
     pack.unlink(missing_ok=True)
-    with closing(PackSearcher(write_pack(pack, [*pages, *FILLER]))) as searcher:
+    with closing(PackSearcher(write_pack(pack, [*pages, *FILLER]), time_limit=30)) as searcher:
         return searcher.search(parse(text), languages=languages, filters=Filters(lang=lang)).hits
 
 
@@ -84,7 +84,7 @@ def test_a_name_is_found_by_its_parts_and_by_its_beginning(tmp_path: Path, text:
     pack = tmp_path / "pack.sqlite"
     types = page("/types.html", "Types", "All types.", terms=(Term("types.OrderedDict", "class types.OrderedDict()"),))
     uses = page("/uses.html", "Ordered dicta of d and dictation", "ordered dict, ordered dictation: OrderedDict. " * 9)
-    with closing(PackSearcher(write_pack(pack, [uses, types, *FILLER]))) as searcher:
+    with closing(PackSearcher(write_pack(pack, [uses, types, *FILLER]), time_limit=30)) as searcher:
         assert searcher.search(parse(text)).hits[0].link == "https://site.example/types.html#types.OrderedDict"
         assert text == "ordered dict" or searcher.suggest(text)[0] == "OrderedDict"
         if " " in text:

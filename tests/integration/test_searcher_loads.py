@@ -69,7 +69,7 @@ class Disk:
     def open(self, *, budget_mb: int = BUDGET_MB) -> Iterator[Shelf]:
         """Run a loader on the first free data directory; the block begins at the first report of its recovery."""
         directory = DataDirectory.acquire(self.root)
-        packs = OpenPacks(remove=directory.remove, time_limit=1.0)
+        packs = OpenPacks(remove=directory.remove, time_limit=20.0)
         jobs = PackJobs(directory=directory, packs=packs, budget_mb=budget_mb, store=self.store)
         loader = Loader(jobs)
         reports = Queue[tuple[int, int]]()
@@ -340,7 +340,7 @@ def test_a_query_that_cannot_read_its_pack_has_it_checked_and_dropped(disk: Disk
     with disk.open() as shelf, ExitStack() as stack:
         load = disk.offer("one")
         shelf.have(load)
-        pool = stack.enter_context(closing(QueryPool(1, time_limit=5.0, patience=60.0)))
+        pool = stack.enter_context(closing(QueryPool(1, time_limit=20.0, patience=60.0)))
         handler = QueryHandler(shelf.packs, pool, request_check=shelf.loader.submit)
         query = {"domain": "a.example", "q": "word"}
         path = shelf.packs.path("a.example")

@@ -72,7 +72,7 @@ class System:
 
     def search(self, domain: str, text: str) -> list[Hit]:
         """Return the hits of a query in a domain's pack."""
-        with contextlib.closing(PackSearcher(self.pack(domain))) as searcher:
+        with contextlib.closing(PackSearcher(self.pack(domain), time_limit=30)) as searcher:
             return list(searcher.search(parse(text)).hits)
 
     def pack(self, domain: str) -> Path:
