@@ -118,12 +118,14 @@ def test_dead_letters_overdue_timers_and_missing_queues_are_findings(
     redis.zadd("perennial:timers", {"late.example": time.time() - 3_600})
     with Connection(operable.broker) as connection:
         connection.default_channel.queue_delete("site.pack")
-    found = eventually(lambda: len(found := texts(client)) >= 4 and found, "four findings", every=0.5)
-    assert found
-    assert "2 dead letters: their retries are spent" in found
-    assert "timers are overdue: late.example" in found
-    assert "the broker has no queue site.pack" in found
-    assert "no worker consumes from site.index (1 ready)" in found
+    expected = {
+        "2 dead letters: their retries are spent",
+        "timers are overdue: late.example",
+        "the broker has no queue site.pack",
+        "no worker consumes from site.index (1 ready)",
+    }
+    # On a busy machine the first answers may lack what was not read in time.
+    eventually(lambda: expected <= set(texts(client)), "the four findings", every=0.5)
     assert HOSTILE not in client.get("/ops").text
 
 
@@ -151,12 +153,13 @@ def test_queues_that_workers_do_not_consume_while_the_store_is_away_need_no_work
     publisher.publish([site_message("index", url="https://site.example/")])
     store_breaker(redis).fail(reason="503 Slow Down")
 
-    def paused() -> list[str]:
-        found = texts(client)
-        return found if any("the store is unavailable" in text for text in found) else []
+    idle = "no worker consumes from orchestrator, orchestrator.requests, site.tick, site.timer"
 
-    found = eventually(paused, "the circuit breaker is a finding", every=0.5)
-    assert "no worker consumes from orchestrator, orchestrator.requests, site.tick, site.timer" in found
+    def paused() -> bool:
+        found = texts(client)
+        return idle in found and any("the store is unavailable" in text for text in found)
+
+    eventually(paused, "the circuit breaker and the other queues are findings", every=0.5)
 
 
 @pytest.mark.parametrize(("seconds", "is_paused"), [(30.0, True), (0.0, False)])
@@ -231,13 +234,14 @@ def test_metrics_have_queues_timers_the_workers_of_the_machine_and_what_workers_
     with Connection(operable.broker) as connection:
         connection.default_channel.queue_delete("site.pack")
 
+    readable = {'perennial_readable{part="queues"}': 1, 'perennial_readable{part="redis"}': 1}
+
     def seen() -> dict[str, float]:
         found = samples(client)
-        # The figures are kept for two seconds.
-        return found if found.get("perennial_queues_missing") == 1 else {}
+        # The figures are kept for two seconds. On a busy machine the first ones lack what was not read in time.
+        return found if found.items() >= {"perennial_queues_missing": 1, **readable}.items() else {}
 
     found = eventually(seen, "the metrics have the missing queue", every=0.5)
-    assert found['perennial_readable{part="queues"}'] == found['perennial_readable{part="redis"}'] == 1
     assert found['perennial_queue_messages{kind="dead",queue="site.dead"}'] == 2
     assert found['perennial_queue_messages{kind="work",queue="site.index"}'] == 1
     assert found['perennial_queue_consumers{kind="work",queue="site.index"}'] == 0
