@@ -436,10 +436,9 @@ def test_two_operators_at_once_replay_each_letter_once(
     with httpx.Client(base_url=operator.client.base_url, timeout=30) as client:
         other = OperatorAtPage(client)
         other.log_in(name="lee")
-        acts = [
-            operator.begin(verb="replay", letter=refs, rate="10"),
-            other.begin(verb="replay", letter=[*refs, *refs]),
-        ]
+        acts = [operator.begin(verb="replay", letter=refs, rate="10")]
+        eventually(lambda: broker.depth("site.index"), "the first operator replays")
+        acts.append(other.begin(verb="replay", letter=[*refs, *refs]))
         ended = [operator.ended(act) for act in acts]
     assert "30 of 30 replayed." in ended[0]
     assert "0 of 30 replayed." in ended[1]
@@ -465,6 +464,7 @@ def test_after_a_killed_web_process_the_page_says_what_happened_and_the_act_cont
         act = operator.begin(verb="replay", scope="all", query="", rate="10")
         eventually(lambda: broker.depth("site.index") >= 15, "some are replayed")
         process.kill()
+    eventually(lambda: broker.consumers(DEAD_SET) == 0, "the broker has the other letters back")
     replayed, left = broker.depths(["site.index", DEAD_SET])
     # One that was confirmed, and not yet removed, is in both.
     assert replayed + left in (60, 61)
@@ -520,6 +520,7 @@ def test_after_a_loss_of_the_broker_a_replay_is_continued_and_no_letter_is_lost(
             eventually(lambda: broker.depth("site.index") >= 10, "some are replayed")
             proxy.cut(reopen=False)
             ended = operator.ended(act)
+            eventually(lambda: broker.consumers(DEAD_SET) == 0, "the broker has the other letters back")
             assert f"stopped: {40 - broker.depth(DEAD_SET)} of 40 replayed; the others are in the dead set" in ended
             proxy.reopen()
             assert operator.send(f"{act}/resume").is_redirect
