@@ -183,11 +183,12 @@ class Site:
     def away(self) -> Iterator[None]:
         """Refuse connections for the block."""
         self.__exit__()
-        try:
-            yield
-        finally:
-            self._server = _Server(self, (self._address, self.port))
-            self.__enter__()
+        with _kept(self._address, self.port):
+            try:
+                yield
+            finally:
+                self._server = _Server(self, (self._address, self.port))
+                self.__enter__()
 
     @property
     def port(self) -> int:
@@ -246,6 +247,15 @@ class Site:
     def route(self, request: Request) -> Answer:
         """Return the answer to a request."""
         return self._routes.get(request.path) or self._routes.get(request.path.partition("?")[0]) or failure(404)
+
+
+@contextlib.contextmanager
+def _kept(address: str, port: int) -> Iterator[None]:
+    """Keep a port for the block: the kernel gives it to nothing else, and a server that names it may listen there."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((address, port))
+        yield
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 from fastapi import FastAPI
 
+from app.private_services import ports
 from app.web.server import LOOPBACK, create_server
 from tests.support.waiting import eventually
 from tests.support.worker import Worker, start_module
@@ -52,6 +53,9 @@ def web_process(environment: Mapping[str, str], log: Path) -> Iterator[tuple[Wor
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Return a port of the loopback interface that was free a moment ago.
+
+    No connection and no server without a port of its own takes it meanwhile: the kernel gives them others.
+    """
+    (port,) = ports.choose(("server",)).values()
+    return port
