@@ -54,7 +54,7 @@ def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing(
         begun.set()
         wire.pause(60)
 
-    with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW="3") as art:
+    with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW="8") as art:
         art.archive.faults.add(hang, path=path_of(running))
         with art.worker("killed") as first:
             post(art, running, **{"mb-retries": 4})
@@ -62,7 +62,7 @@ def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing(
             for gid in waiting:
                 post(art, gid)
                 post(art, gid)
-            eventually(lambda: art.waiting().get("cover-art-archive.delay.3000") == 10, "all wait in the broker")
+            eventually(lambda: art.waiting().get("cover-art-archive.delay.8000") == 10, "all wait in the broker")
             first.kill()
         with art.worker("second"):
             eventually(lambda: done(art.archive, waiting), "what waited is done")
