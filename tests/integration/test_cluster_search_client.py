@@ -60,7 +60,7 @@ class World:
         return self._stack.enter_context(peer(self._url, searcher_queue(name), script or says(name)))
 
     def client(self, *, deadline: float = 60.0) -> ClusterSearchClient:
-        """Return a client. A busy machine may hold up an answer for seconds: a tenth of the deadline is waited for it."""
+        """Return a client. A busy machine answers late: a tenth of the deadline is waited for it."""
         return self._stack.enter_context(closing(self._kind(self._url, deadline=deadline)))
 
 
@@ -174,9 +174,7 @@ def test_when_a_replica_fails_the_next_one_is_asked_at_once(world: World, troubl
 
 
 @in_thread_and_loop
-def test_a_silent_replica_is_hedged_and_comes_last_from_then_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_replica_is_hedged_and_comes_last_from_then_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hedging, "_SILENT_SECONDS", 60.0)
     world.routes = routes(route("a.example", "one", "two"))
     world.orchestrator(), world.searcher("two")

@@ -261,7 +261,7 @@ def test_a_server_that_hangs_holds_up_no_process_for_long_and_is_an_outage(monke
 
         @contextmanager
         def hung() -> Iterator[None]:
-            # What is asked of a server that does not hang may take longer.
+            # A query of a server that does not hang may take longer.
             with hanging(own), monkeypatch.context() as impatient:
                 impatient.setattr(musicbrainz, "_RESULT_SECONDS", 0.5)
                 yield

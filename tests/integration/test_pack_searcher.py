@@ -81,7 +81,9 @@ def test_a_page_is_the_first_hit_for_a_phrase_that_only_it_contains(searcher: Pa
 def test_two_words_that_are_adjacent_by_chance_do_not_put_a_page_first(tmp_path: Path) -> None:
     chance = page("/chance", "Other", f"{prose(200)} merging branches {prose(200)}", lang="en")
     named = page("/merge", "Merging two branches", f"How merging two branches works. {prose()}", lang="en")
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [chance, named, *PAGES[:100]]), time_limit=PATIENCE)) as searcher:
+    with closing(
+        PackSearcher(write_pack(tmp_path / "pack.sqlite", [chance, named, *PAGES[:100]]), time_limit=PATIENCE)
+    ) as searcher:
         assert paths(searcher, "merging branches ") == ["/merge", "/chance"]
         assert paths(searcher, '"merging branches"') == ["/chance"]
 
@@ -125,7 +127,9 @@ def test_pages_with_all_of_the_words_and_with_some_are_ranked_by_their_scores(tm
 def test_the_answer_to_a_question_may_lack_a_word_of_it(tmp_path: Path) -> None:
     mentions = [page(f"/{at}x", f"Other {at}", f"{prose()} cat {prose()} sleep {prose()} hat") for at in range(20)]
     answer = page("/answer", "Hats for cats", "Where a cat has its hat: cat, hat, cat, hat.")
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*mentions, answer, *PAGES[:100]]), time_limit=PATIENCE)) as searcher:
+    with closing(
+        PackSearcher(write_pack(tmp_path / "pack.sqlite", [*mentions, answer, *PAGES[:100]]), time_limit=PATIENCE)
+    ) as searcher:
         assert paths(searcher, "where does a cat with a hat sleep ")[0] == "/answer"
         assert "/answer" not in paths(searcher, "cat hat sleep ", limit=100)
         assert "/answer" not in paths(searcher, 'where does a cat with a "hat" sleep ', limit=100)
@@ -244,7 +248,9 @@ def test_a_hit_has_its_domain_section_type_and_date(reports: PackSearcher) -> No
 def test_a_long_page_with_the_words_in_its_title_precedes_short_pages_that_mention_them(tmp_path: Path) -> None:
     mentions = [page(f"/{number}", f"Other {number}", "argument parsing " * 3) for number in range(10)]
     named = page("/guide", "Argument parsing, and options", f"argument parsing {prose(2_000)}")
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*mentions, named, *PAGES]), time_limit=PATIENCE)) as searcher:
+    with closing(
+        PackSearcher(write_pack(tmp_path / "pack.sqlite", [*mentions, named, *PAGES]), time_limit=PATIENCE)
+    ) as searcher:
         assert paths(searcher, "parsing argument")[0] == "/guide"
 
 
