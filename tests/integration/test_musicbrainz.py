@@ -184,7 +184,7 @@ def test_homes_says_where_images_are_now(musicbrainz_url: str, db: changes.Db, g
 def test_a_read_shows_one_moment_while_images_change_places(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
     for image in (1, 2):
         changes.add_art(db, COVER_ART, gid, image, types=(FRONT,) if image == 1 else ())
-    enough, swaps, seen = threading.Event(), [0], set()
+    enough, swaps, seen = threading.Event(), [0], set[object]()
 
     def swap() -> None:
         while not enough.is_set():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 import pytest
@@ -65,7 +65,7 @@ def test_a_pool_process_finishes_its_page_when_the_worker_is_terminated(tmp_path
 
 
 def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:
-    names = {f"p{number}": "sleep 300" for number in range(5)}
+    names: dict[str, Any] = {f"p{number}": "sleep 300" for number in range(5)}
     with run(tmp_path / "out", **names) as process:
         eventually(lambda: psutil.Process(process.pid).children(), "the first process starts")
         process.terminate()

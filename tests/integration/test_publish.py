@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
 from kombu import Connection, Exchange, Queue
@@ -168,7 +169,7 @@ def test_of_many_messages_each_that_did_not_arrive_has_its_error(
     assert broker.depth("site.index") == 1_196
 
 
-def opened(proxy: Proxy, *, timeout: float, **options: float) -> Publisher:
+def opened(proxy: Proxy, *, timeout: float, **options: Any) -> Publisher:
     """Return a publisher with an open connection, which waits for each answer for `timeout` seconds from now on."""
     publisher = Publisher(proxy.url, timeout=60, **options)
     assert not publisher.declare_if_missing(Queue("q"))
