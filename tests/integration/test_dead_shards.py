@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kombu import Connection
 
+from app.broker import publishing
 from app.broker.dead_letters import DeadLetter, LetterFilter, reading, shards
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.sets import DeadSets
@@ -297,3 +299,27 @@ def test_what_a_move_duplicated_before_a_kill_is_removed_only_if_it_is_the_same_
     assert [letter.id for letter in dead.summaries()][:3] == ids
     assert "post.dead: removed 2 copies of letters that are in a shard" in notes
     assert len(dead.letters()) == 9
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost connection", "no confirm in time"])
+def test_what_a_move_duplicated_by_a_missing_confirm_is_removed(
+    dead: DeadSets, broker: Broker, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    ids = fill(publisher, 7)
+    awaited, waits = Publisher._await_answers, count(1)
+
+    def await_or_miss(self: Publisher, *arguments: Any) -> None:
+        """Miss the confirms of the first letters of the shard, after the entry of the index."""
+        if next(waits) == 2:
+            eventually(lambda: broker.depth("post.dead.shard.1") == 2, "the letters are in their shard")
+            if is_lost:
+                self._drop()
+                raise ConnectionResetError
+            raise publishing._NoAnswer("no confirm")
+        awaited(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, "_await_answers", await_or_miss)
+        assert dead.replay().done == ids
+    assert [message.body for message in broker.take("mail")] == [str(number) for number in range(7)]
+    assert dead.letters() == dead.summaries() == []

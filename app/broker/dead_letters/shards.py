@@ -161,8 +161,7 @@ class ShardedSet:
         is_lost = not self._entries and (present is not None or self._count(1) is not None)
         if thorough or is_lost:
             self._find_unnamed()
-        for entry in list(self._entries.values()):
-            self._compare(entry)
+        self._compare_all()
         if present and not self._entries:
             self.lease.delete_if_empty(self._index.name)
 
@@ -201,6 +200,10 @@ class ShardedSet:
             if missing == MISSING_IN_ROW:
                 return
 
+    def _compare_all(self) -> None:
+        for entry in list(self._entries.values()):
+            self._compare(entry)
+
     def _compare(self, entry: ShardEntry) -> None:
         """Read a shard again if its queue and its entry disagree."""
         found = self._count(entry.number) or 0
@@ -217,18 +220,22 @@ class ShardedSet:
         self._read_again(entry)
 
     def _read_again(self, entry: ShardEntry) -> ShardEntry:
-        """Read a shard and write its entry. After an interrupted move, remove what is in the documented queue, too."""
+        """Read a shard and write its entry. Remove copies of its letters that an interrupted move has left."""
         name = shard_name(self.lease.name, entry.number)
         self.lease.wait_until_unused(name)
-        letters, fingerprints = [], set[bytes | None]()
+        letters, fingerprints = [], set[bytes]()
         with self.lease.reading(name) as reader:
-            for letter, _ in reader:
+            for letter, tag in reader:
+                own = fingerprint(letter.delivery)
+                if own in fingerprints:
+                    reader.remove(tag)
+                    continue
                 letters.append(summary_of(letter, self._labels))
-                if entry.is_open:
-                    fingerprints.add(fingerprint(letter.delivery))
+                if own:
+                    fingerprints.add(own)
             if reader.total > reader.depth:
                 self._on_warning(f"{name}: only the oldest {reader.depth:,} of {reader.total:,} letters were read")
-        self._remove_copies(fingerprints - {None})
+        self._remove_copies(fingerprints)
         times = [letter.failed_at for letter in letters if letter.failed_at is not None]
         filled_at = entry.filled_at or min(times, default=0.0)
         entry = replace(entry, filled_at=filled_at).with_letters(letters)
@@ -241,7 +248,7 @@ class ShardedSet:
             self.lease.delete_if_empty(name)
         return entry
 
-    def _remove_copies(self, fingerprints: Collection[bytes | None]) -> None:
+    def _remove_copies(self, fingerprints: Collection[bytes]) -> None:
         """Remove copies of letters that an interrupted move had published: they are the oldest of their queue."""
         if not fingerprints:
             return
@@ -273,6 +280,8 @@ class ShardedSet:
                     kept += len(taken) - new
         except (ChannelError, PublishFailed) as error:
             self._on_warning(f"{self.lease.name}: letters could not be moved to shards: {error}")
+        # A letter whose confirm was missing may be in its shard twice, or also in the documented queue.
+        self._compare_all()
         return moved
 
     def _fill_one(self, reader: DeadSetReader, letters: Sequence[tuple[DeadLetter, int]]) -> int:
