@@ -13,7 +13,7 @@ import pytest
 from kombu import Connection
 
 from app.broker import publishing
-from app.broker.dead_letters import DeadLetter, LetterFilter, reading, shards
+from app.broker.dead_letters import DeadLetter, LetterFilter, reading, sets, shards
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import InvalidMessage
@@ -272,6 +272,22 @@ def test_an_unsharded_dead_set_is_read_up_to_a_limit_and_tidied_as_a_whole(
     assert art.replay([ids[2]]).done == [ids[2]]
     assert art.tidy(3, tmp_path / "dropped")[1].done == [*ids[:2], *ids[3:9]]
     assert [letter.id for letter in art.letters()] == ids[9:]
+
+
+def test_letters_are_not_restored_to_an_unsharded_dead_set_that_is_too_long_to_be_compared(
+    broker: Broker, broker_url: str, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (reading, shards, sets):
+        monkeypatch.setattr(module, "MAX_READ", 5)
+    art, export = dead_sets(broker_url, publisher).only("art.failed"), tmp_path / "dropped"
+    ids = dead_letter(publisher, [failed_delivery(number, "art.index") for number in range(7)])
+    assert [art.drop(LetterFilter(), export).done for _ in range(2)] == [ids[:5], ids[5:]]
+    assert art.restore(read_export(export)) == ids
+    with pytest.raises(InvalidMessage, match=r"art\.failed has 7 letters, and only 5 of them can be compared"):
+        art.restore(read_export(export))
+    art.replay(ids[:2])
+    assert art.restore(list(read_export(export))[2:]) == []
+    assert [letter.id for letter in art.letters()] == ids[2:]
 
 
 def test_what_a_move_duplicated_before_a_kill_is_removed_only_if_it_is_the_same_message(

@@ -24,7 +24,7 @@ from .exports import ExportAndDrop
 from .letters import EVERYTHING, DeadLetter, Labels, LetterGroup, LetterSummary, group_letters, id_matches
 from .moved import restored_copy
 from .operations import Operation, OperationResult, carry_out_operation
-from .reading import leased
+from .reading import MAX_READ, leased
 from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReplayOptions, ReturnedCopies, never_halt
 from .sent import NoJournal, ReplayJournal
 from .shards import OnWarning, ShardedSet
@@ -243,11 +243,11 @@ class DeadSets:
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Publish exported letters to the dead sets that they came from, each confirmed, unless they are there.
 
-        Return their ids. Raises InvalidMessage for a letter of an unknown set.
+        Return their ids. Raises InvalidMessage for a letter of an unknown set, or of one too long to compare.
         """
         self._audit.require_writable()
         exported = list(letters)
-        present = {name: {each.id for each in self.only(name).iter_summaries()} for name in _by_set(exported)}
+        present = {name: self.only(name)._all_ids(name) for name in _by_set(exported)}
         restored = []
         for letter in exported:
             if letter.id in present[letter.set]:
@@ -259,6 +259,16 @@ class DeadSets:
             restored.append(letter.id)
             present[letter.set].add(letter.id)
         return restored
+
+    def _all_ids(self, name: str) -> set[str]:
+        """Return the ids of all letters of a set. Raises InvalidMessage for a set without shards that has too many."""
+        with self._opened(name) as dead_set:
+            if (depth := dead_set.lease.depth()) > MAX_READ:
+                raise InvalidMessage(
+                    f"{name} has {depth:,} letters, and only {MAX_READ:,} of them can be compared with those to "
+                    "restore: replay or drop some first"
+                )
+            return {letter.id for letter in dead_set.summaries()}
 
     def _find_summaries(self, prefixes: Sequence[str]) -> list[LetterSummary]:
         """Return what lists need of the letters with these ids or beginnings of ids; raises as `find` does."""
