@@ -103,7 +103,7 @@ def index(self: Any, **message: Any) -> None:
     reset_timer_of(page.domain)
     if page.crawl_id:
         recorded = process.recorder.is_recorded(page)
-        completed = process.pages.complete_message(page, "index", result, recorded=recorded, in_pack=bool(page_id))
+        completed = process.pages.complete_message(page, "index", result, recorded=recorded)
         publish_admitted(page, completed)
         return
     entry = entry_of(page, result)

@@ -61,8 +61,9 @@ class PageWork:
         is_missing = any(run.entered.fetch and run.entered.not_due for run in runs)
         # With a delay, the message has the only turn at its host, and a second one would be a delay later, each time.
         if is_missing and not (has_turn and runs[0].host.delay):
-            again = [run.target for run in runs if not run.in_pack]
-            runs = self._steps.enter(again, message_id=message_id, due=True) + [run for run in runs if run.in_pack]
+            again = [run.target for run in runs if run.result is NO_RESULT]
+            runs = [run for run in runs if run.result is not NO_RESULT]
+            runs = self._steps.enter(again, message_id=message_id, due=True) + runs
         return self._work_and_complete(runs, too_complex=too_complex)
 
     def _work_and_complete(self, runs: Sequence[UrlRun], *, too_complex: bool) -> Completed:
@@ -124,7 +125,8 @@ class PageWork:
             else:
                 received = self.fetch(run, former=run.entered.former)
             run = _read(run, received)
-            return self._with_links(replace(run, in_pack=bool(self.store(run.target, run.result))))
+            self.store(run.target, run.result)
+            return self._with_links(run)
         except FetchError as error:
             if alone:
                 raise
@@ -139,7 +141,7 @@ class PageWork:
         is_allowed = target.canonical_key not in run.policy.blocked and run.rules.allows(target.url)
         stored, _ = self._stored(target, former) if former and is_allowed else (None, b"")
         if former and stored:
-            return self._with_links(replace(run, result=not_due(stored, former), in_pack=True))
+            return self._with_links(replace(run, result=not_due(stored, former)))
         return replace(run, entered=replace(run.entered, fetch=True))
 
     def fetch_shared(
@@ -248,11 +250,9 @@ class PageWork:
         tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
         self._store.put(object_key, to_json(tombstone))
 
-    def complete_message(
-        self, target: Target, kind: MessageKind, result: FetchResult, *, recorded: bool, in_pack: bool = False
-    ) -> Completed:
+    def complete_message(self, target: Target, kind: MessageKind, result: FetchResult, *, recorded: bool) -> Completed:
         """Complete an `index` or a `crawl` of a start page, whose crawl is `recorded`, or of a client's crawl."""
-        run = replace(self._steps.begin(target), kind=kind, recorded=recorded, result=result, in_pack=in_pack)
+        run = replace(self._steps.begin(target), kind=kind, recorded=recorded, result=result)
         return self.complete(run)
 
     def complete(self, run: UrlRun) -> Completed:

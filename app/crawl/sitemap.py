@@ -33,7 +33,7 @@ class SitemapWork:
         url, own_id = robots_url(start.target.url), page_id(start.target.key)
         key, below = canonical_key(url), start.target.depth + 1
         target = replace(start.target, url=url, canonical_key=key, depth=below, referrer=own_id, role=SITEMAP)
-        run = replace(start, target=target, kind="page", in_pack=False, text="")
+        run = replace(start, target=target, kind="page", text="")
         return self.work(run, too_complex=False)
 
     def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:

@@ -30,7 +30,7 @@ from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
 from app.crawl.read.classify import FetchResult, Limits, classify, other_url_of_page
 from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
 from app.crawl.read.extract.lexbor import LexborExtractor
-from app.crawl.record.entries import UrlEntry, content_hash, first_links
+from app.crawl.record.entries import STORED_STATES, UrlEntry, content_hash, first_links
 from app.crawl.record.reasons import Reason
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.urls import SITEMAP, Target, host_of
@@ -58,8 +58,8 @@ class UrlRun:
     """One run of a URL's message, with what is known of the URL: each step returns it with more.
 
     A client's crawl has no record: `recorded` is false.
-    `in_pack` says whether the page belongs in the pack, `text` is its `text_hash`. `found` are the URLs that it leads
-    to, `excluded` those that are not followed, with their reasons. `error` is why it failed beside other URLs.
+    `text` is the `text_hash` of its page. `found` are the URLs that it leads to, `excluded` those that are not
+    followed, with their reasons. `error` is why it failed beside other URLs.
     `is_last`: no further URL of its message is to be requested now. `beside` are runs that are completed with it.
     """
 
@@ -72,7 +72,6 @@ class UrlRun:
     recorded: bool = True
     entered: Entered = _NOT_ENTERED
     result: FetchResult = NO_RESULT
-    in_pack: bool = False
     text: str = ""
     found: Sequence[FoundPage] = ()
     excluded: Sequence[tuple[str, FoundPage]] = ()
@@ -203,7 +202,8 @@ def _completion_of(run: UrlRun) -> Completion:
         kind=run.kind,
         canonical_key=run.target.key,
         line=line,
-        indexed=run.in_pack,
+        # What is stored of a skipped page stays, but most of these were never stored.
+        indexed=run.kind != "crawl" and entry.state in STORED_STATES,
         links=run.found,
         text=run.text,
         excluded=run.excluded,

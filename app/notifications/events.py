@@ -54,7 +54,7 @@ class _CrawlEvent(PublicEvent):
     started: AwareDatetime
     state: CrawlState
     seen: Count = Field(description="URLs that the crawl found in its scope.")
-    indexed: Count = Field(description="Pages that belong in the pack.")
+    indexed: Count = Field(description="Pages that were indexed, or found unchanged.")
     dead: Count = Field(description="Messages that spent their retry budget.")
     reasons: dict[str, Count] = Field(description="Numbers of URLs by reason code, as `perennial status` shows them.")
 

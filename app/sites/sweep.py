@@ -15,7 +15,7 @@ from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries
-from app.crawl.recorder import MEMBER_STATES, CrawlRecorder
+from app.crawl.recorder import CrawlRecorder
 from app.crawl.traps import probe_url, text_hash
 from app.crawl.urls import PROBE, SITEMAP, canonical_key, robots_url
 from app.errors import PackError
@@ -115,7 +115,7 @@ class Sweep:
         for entry, page in self._with_content(record, entries):
             if entry.state != "failed" and _links_of(entry, page) is not None:
                 text = text_hash(page.title, page.body, page.path) if page and entry.state == "indexed" else ""
-                yield FetchedPage(canonical_key(entry.url), entry.state in MEMBER_STATES, text)
+                yield FetchedPage(canonical_key(entry.url), entry.state in STORED_STATES, text)
 
     def _waiting(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FoundPage]:
         """Yield the probe, the start pages, what fetched pages lead to, and the robots.txt that names the sitemaps.

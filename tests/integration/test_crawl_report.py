@@ -63,8 +63,8 @@ def complete(
     else:
         result = given
     page = replace(target(name, depth), crawl_id=crawl_id)
-    member = process.pages.store(page, result)
-    complete_page(process, page, result, in_pack=bool(member), policy=policy)
+    process.pages.store(page, result)
+    complete_page(process, page, result, policy=policy)
 
 
 def links(*names: str, rel: str = "") -> str:

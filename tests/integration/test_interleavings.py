@@ -54,7 +54,7 @@ def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, bo
     content = Page(canonical_key=url, url=url, domain=domain, path=path, title=path, body=body)
     process.store.put(content_key(domain, page_id(url)), to_json(content))
     target = Target(url, domain, url, crawl_id, depth=1)
-    complete_page(process, target, FetchResult("indexed", page=content), in_pack=True)
+    complete_page(process, target, FetchResult("indexed", page=content))
 
 
 def test_a_callback_that_is_not_valid_utf_8_is_published_and_delays_no_other_timer(

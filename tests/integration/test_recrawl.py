@@ -349,6 +349,13 @@ def test_no_page_has_vanished_from_a_crawl_that_follows_a_part_of_the_links_of_a
     assert packed(process, site, "two") == 5
 
 
+def test_pages_that_were_never_stored_do_not_count_as_indexed(process: Context, site: Site) -> None:
+    site.set("/amber", failure(403))
+    site.set("/cedar", reply(b"PK\x03\x04", content_type="application/zip"))
+    crawl(process, site, "one")
+    assert packed(process, site, "one") == process.frontier.counts("one")["indexed"] == 1
+
+
 @pytest.mark.parametrize("refused", ["/", "/amber"])
 def test_a_page_that_the_site_refuses_stays_with_the_pages_that_it_leads_to(
     process: Context, site: Site, refused: str

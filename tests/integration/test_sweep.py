@@ -61,7 +61,7 @@ def complete(process: Context, name: str, *links: str, indexed: bool = True) -> 
         page = Page(canonical_key=url(name), url=url(name), domain=DOMAIN, path=f"/{name}", links=linked)
         result = FetchResult("indexed", page=page, links=found)
         process.store.put(content_key(DOMAIN, page_id(url(name))), to_json(page))
-    complete_page(process, target, result, in_pack=indexed)
+    complete_page(process, target, result)
 
 
 def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(

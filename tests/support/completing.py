@@ -16,22 +16,20 @@ from app.crawl.urls import Target
 from tasks.base import Context
 
 
-def run_of(
-    process: Context, target: Target, result: FetchResult, *, in_pack: bool = False, policy: CrawlPolicy | None = None
-) -> UrlRun:
+def run_of(process: Context, target: Target, result: FetchResult, *, policy: CrawlPolicy | None = None) -> UrlRun:
     """Return the run of a page that has this result."""
     policy = policy or process.policies(target.domain)
     client = SiteClients(process.settings).of(policy.request)
     rules = RobotsRules.parse("", user_agent=policy.request.user_agent)
     run = UrlRun(target=target, policy=policy, client=client, rules=rules, host=Host(target.domain, 0, 2))
-    return replace(run, result=result, in_pack=in_pack)
+    return replace(run, result=result)
 
 
 def complete_page(
-    process: Context, target: Target, result: FetchResult, *, in_pack: bool = False, policy: CrawlPolicy | None = None
+    process: Context, target: Target, result: FetchResult, *, policy: CrawlPolicy | None = None
 ) -> Completed:
     """Complete a page that has this result; return what its crawl admits."""
-    return process.pages.complete(run_of(process, target, result, in_pack=in_pack, policy=policy))
+    return process.pages.complete(run_of(process, target, result, policy=policy))
 
 
 def enter_one(frontier: Frontier, crawl_id: str, domain: str, link: FoundPage, host: Host, **options: Any) -> Entered:

@@ -16,7 +16,7 @@
 -- row, pages that a message may have or '', 1 to renew the ttl of keys that have one, what tells the crawl that has seen
 -- the links left out from others, or ''.
 -- Then for each page: its message's name, 'd' (done), 'x' (dead) or 'f' (failed),
--- 1 if it belongs in the crawl's pack, line of the record or '', or the error of a failed one, hash of its text or '',
+-- 1 if it is indexed, line of the record or '', or the error of a failed one, hash of its text or '',
 -- length of its canonical key, number of links, number of excluded links, a name and an entry for each link, and a
 -- reason, a name and an entry for each excluded link.
 -- Sitemaps of a crawl.

@@ -360,16 +360,16 @@ class Frontier(CrawlView):
         """
         key, added = crawl_key(crawl_id), 0
         rows = chain(
-            (("d", FoundPage("", each.canonical_key, 0), int(each.in_pack), each.text) for each in done),
-            (("x", FoundPage("", page, 0), 1, "") for page in dead),
+            (("d", FoundPage("", each.canonical_key, 0), int(each.indexed), each.text) for each in done),
+            (("x", FoundPage("", page, 0), 0, "") for page in dead),
             (("w", link, 0, "") for link in waiting),
         )
         while batch := list(islice(rows, 500)):
             arguments = [
                 field
-                for state, link, in_pack, text in batch
+                for state, link, indexed, text in batch
                 for field in (
-                    *(state, link.name, in_pack, to_entry(link)),
+                    *(state, link.name, indexed, to_entry(link)),
                     *(text, len(link.canonical_key)),
                 )
             ]

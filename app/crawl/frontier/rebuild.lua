@@ -1,8 +1,8 @@
 -- Note pages that Redis does not know: of a restored crawl, or of a sitemap. Returns the number of those added to the
 -- backlog, without sitemaps.
 -- KEYS: the crawl, its pages, backlog. ARGV: URLs of a pattern, URLs of a path with several parameters, identical texts
--- in a row, pages that the crawl may have, then for each page 'd', 'x' (dead) or 'w' (waits), its name, 1 if it belongs
--- in the pack, its entry, the hash of its text or '', and the length of its canonical key.
+-- in a row, pages that the crawl may have, then for each page 'd', 'x' (dead) or 'w' (waits), its name, 1 if it is
+-- indexed, its entry, the hash of its text or '', and the length of its canonical key.
 local limits = {pattern = tonumber(ARGV[1]), variants = tonumber(ARGV[2]), identical = tonumber(ARGV[3])}
 local budgets, texts = cached_hash(KEYS[1] .. ':budgets'), cached_hash(KEYS[1] .. ':texts')
 -- Pages of a cancelled crawl do not wait: nothing would admit them.

@@ -114,10 +114,10 @@ class FoundPage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """A page that a crawl has fetched: whether it belongs in the pack, and its `text_hash` or an empty string."""
+    """A page that a crawl has fetched: whether it is indexed, also unchanged, and its `text_hash` or nothing."""
 
     canonical_key: str
-    in_pack: bool
+    indexed: bool
     text: str = ""
 
 
