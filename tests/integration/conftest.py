@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from kombu import Connection
 from redis import Redis
@@ -23,6 +24,7 @@ from tests.support.answering import ByHand, consumed
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost
 from tests.support.declared import DeclaredVhost
+from tests.support.operators import operated, with_operators
 from tests.support.task_context import task_context
 
 
@@ -117,3 +119,16 @@ def declared(settings: Settings, connection: Any) -> Settings:
     """Return the settings of a broker that has everything that they declare."""
     assert not declare_all(connection, settings)
     return settings
+
+
+@pytest.fixture
+def operable(declared: Settings) -> Settings:
+    """Return settings with operators, of a broker that has everything that they declare."""
+    return with_operators(declared)
+
+
+@pytest.fixture
+def client(operable: Settings) -> Iterator[httpx.Client]:
+    """Yield a client that has logged in to the operations page."""
+    with operated(operable) as client:
+        yield client

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -43,12 +42,6 @@ def operable(desk: Desk, connection: Any) -> Settings:
     served = with_operators(desk.ops.settings)
     assert not declare_all(connection, served)
     return served
-
-
-@pytest.fixture
-def client(operable: Settings) -> Iterator[httpx.Client]:
-    with operated(operable) as client:
-        yield client
 
 
 def test_without_cover_art_the_page_says_so(declared: Settings) -> None:

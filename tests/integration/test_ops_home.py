@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import httpx
@@ -33,7 +32,7 @@ from app.topology.queues import task_queues
 from app.web.ops import live
 from app.web.ops.home import fragments
 from config.settings import Settings
-from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
+from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.waiting import eventually
 
@@ -42,17 +41,6 @@ pytestmark = pytest.mark.integration
 HOSTILE = "<script>alert(1)</script>"
 #: Seconds of a page that waits for no service. On a busy machine one of several tries takes less.
 AT_ONCE = 3.0
-
-
-@pytest.fixture
-def operable(declared: Settings) -> Settings:
-    return with_operators(declared)
-
-
-@pytest.fixture
-def client(operable: Settings) -> Iterator[httpx.Client]:
-    with operated(operable) as client:
-        yield client
 
 
 def texts(client: httpx.Client) -> list[str]:

@@ -45,12 +45,6 @@ def operable(declared: Settings) -> Iterator[Settings]:
     looks.kept.clear()
 
 
-@pytest.fixture
-def client(operable: Settings) -> Iterator[httpx.Client]:
-    with operated(operable) as client:
-        yield client
-
-
 def failed(
     settings: Settings, number: int, *, error: str = "503 from the site", kind: str = "page"
 ) -> tuple[DelayQueues, Retry, Delivery]:

@@ -15,18 +15,11 @@ import pytest
 
 from app.broker.publishing import Publisher
 from app.messages.envelopes import site_message
-from config.settings import Settings
-from tests.support.operators import api_headers, operated, with_operators
+from tests.support.operators import api_headers
 from tests.support.waiting import eventually
 from tests.support.worker import Worker, worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-
-
-@pytest.fixture
-def client(declared: Settings) -> Iterator[httpx.Client]:
-    with operated(with_operators(declared)) as client:
-        yield client
 
 
 @pytest.fixture
