@@ -43,6 +43,10 @@ HOSTILE = "<script>alert(1)</script>"
 AT_ONCE = 3.0
 
 
+def overview(settings: Settings) -> Overview:
+    return Overview(settings, routes=ScriptedSearchClient([]).routes)
+
+
 def texts(client: httpx.Client) -> list[str]:
     """Return the texts of the findings, by the API."""
     answer = client.get("/api/v1/ops/overview", headers=api_headers())
@@ -53,7 +57,7 @@ def texts(client: httpx.Client) -> list[str]:
 def test_with_a_consumer_of_each_queue_everything_is_well(operable: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     # The doctor would find that the consumer of the orchestrator's requests does not reply.
     monkeypatch.setattr("app.operations.overview.run_checks", lambda *_: [])
-    found = Overview(operable, routes=ScriptedSearchClient([]).routes)
+    found = overview(operable)
     with Connection(operable.broker) as connection:
         for queue in task_queues(operable):
             connection.default_channel.basic_consume(queue.name, no_ack=True)
@@ -66,7 +70,7 @@ def test_a_worker_without_heartbeats_is_a_finding_until_it_is_forgotten(operable
     for name, age in (("fresh", 2), ("silent", 90), ("of last week", 600_000)):
         (operable.heartbeat_dir / name).touch()
         os.utime(operable.heartbeat_dir / name, (time.time() - age, time.time() - age))
-    snapshot = Overview(operable, routes=ScriptedSearchClient([]).routes).read()
+    snapshot = overview(operable).read(patience=60)
     found = [each.text for each in findings(snapshot) if "heartbeat" in each.text]
     assert [re.sub(r"\d+ s", "N s", text) for text in found] == ["the worker silent has sent no heartbeat for N s"]
     # Page and metrics name the same workers.
@@ -75,7 +79,7 @@ def test_a_worker_without_heartbeats_is_a_finding_until_it_is_forgotten(operable
 
 
 def test_without_the_management_api_all_figures_count_the_letters_of_shards(operable: Settings) -> None:
-    found = Overview(operable, routes=ScriptedSearchClient([]).routes).read()
+    found = overview(operable).read(patience=60)
     dead = QueueFigures(name="site.dead", kind="dead", ready=2)
     report = QueueReport(queues=[dead], trouble="no management API")
     snapshot = replace(found, queues=PartReading(report), dead=PartReading(DeadHistory(5_002, (), None)))
@@ -124,7 +128,7 @@ def test_a_letter_of_a_worker_whose_clock_is_ahead_died_in_the_present_hour(
     for failed_at in (now + 60, now - 60, now - 5_000):
         headers = {"perennial-reason": "exception", "perennial-failed-at": failed_at}
         publisher.publish([Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}", headers=headers)])
-    dead = Overview(operable, routes=ScriptedSearchClient([]).routes).dead.read(time.monotonic() + 60).value
+    dead = overview(operable).dead.read(time.monotonic() + 60).value
     assert dead
     assert (dead.total, list(dead.counts[-2:])) == (3, [1, 2])
 
@@ -156,7 +160,7 @@ def test_a_queue_needs_no_worker_while_one_job_tries_its_service_again(
 ) -> None:
     publisher.publish([site_message("index", url="https://site.example/")])
     tried = BreakerState("store", reason=None, seconds_open=seconds, queues=("site.index",))
-    snapshot = replace(Overview(operable, routes=ScriptedSearchClient([]).routes).read(), breakers=PartReading([tried]))
+    snapshot = replace(overview(operable).read(patience=60), breakers=PartReading([tried]))
     assert is_paused != any("site.index" in each.text for each in findings(snapshot))
 
 
@@ -324,13 +328,13 @@ def test_a_page_that_does_not_list_all_queues_says_so(operable: Settings, monkey
     queues = [QueueFigures(name=f"site.searcher.{number}", kind="other", ready=0) for number in range(201)]
     monkeypatch.setattr("app.operations.overview.read_queues", lambda _: QueueReport(queues=queues))
     with operated(operable) as client:
-        assert "200 of 201 are listed" in client.get("/ops/queues").text
+        eventually(lambda: "200 of 201 are listed" in client.get("/ops/queues").text, "the page says so", every=0.5)
 
 
 def test_a_timer_fires_now_for_those_who_may_act(operable: Settings, client: httpx.Client, redis: Redis) -> None:
     timers = Timers(redis)
     timers.start("site.example", timeout=600, callback=incremental_pack("site.example"))
-    assert "pack_incremental" in client.get("/ops/queues").text
+    eventually(lambda: "pack_incremental" in client.get("/ops/queues").text, "the timer is listed", every=0.5)
     with operated(operable, password=READ_PASSWORD) as reader:
         assert "Fire now" not in reader.get("/ops/queues").text
         assert send_form(reader, "/ops/timers/fire", domain="site.example").status_code == 403
