@@ -97,7 +97,7 @@ def test_events_of_workers_are_dumped_and_workers_are_started_and_stopped_by_nam
     finally:
         python(environment, *multi, "stopwait", "one", *files, given="")
         dump.process.terminate()
-        dump.process.wait(30)
+        dump.process.wait(60)
     assert not pid.exists()
 
 
@@ -113,4 +113,4 @@ def test_another_scheduler_than_that_of_the_application_sends_ticks(
         eventually(lambda: Broker(settings.broker).depth(TICK) == 1, f"a tick is sent: {running.log}", seconds=60)
     finally:
         running.process.terminate()
-        running.process.wait(30)
+        running.process.wait(60)

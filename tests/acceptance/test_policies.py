@@ -168,7 +168,7 @@ class listening:  # noqa: N801 - Used as a context manager's function is.
 
     def __exit__(self, *_: object) -> None:
         self._receiver.should_stop = True
-        self._thread.join(10)
+        self._thread.join(60)
         self._connection.release()
 
     def _on_event(self, event: dict[str, Any]) -> None:

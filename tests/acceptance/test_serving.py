@@ -113,7 +113,7 @@ def test_a_searcher_reconnects_with_its_queue_and_drains_when_it_is_stopped(
         searcher.process.send_signal(signal.SIGTERM)
         ear.receive("register", lambda each: each.report.leaving)
         assert is_answered(ear, ident)
-        assert searcher.process.wait(30) == 0
+        assert searcher.process.wait(60) == 0
         assert f"Searcher {ident} stopped" in searcher.log
         with pytest.raises(Unroutable):
             is_answered(ear, ident)

@@ -153,7 +153,7 @@ def test_a_worker_that_stops_acknowledges_what_ends_beside_a_slow_message(
     eventually(lambda: unacknowledged() == 1, "only the slow one is open", seconds=30)
     assert (runs(other, "done"), runs(late, "done"), process.poll()) == (1, 0, None)
     Path(f"{late}.release").touch()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert (runs(late), bench.broker.depth("mail")) == (1, 0)
 
 

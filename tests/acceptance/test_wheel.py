@@ -139,7 +139,7 @@ def test_the_whole_procfile_of_the_wheel_alone_starts_serves_a_crawled_site_and_
             with pytest.raises(AssertionError, match=f"perennial up runs already, as process {up.pid}"):
                 command("up")
             assert "processes stopped" in command("down")
-            assert up.wait(30) == 143
+            assert up.wait(60) == 143
             assert not [process for process in processes if process.is_running()]
             # Worker, packer and orchestrator are Celery workers; searchers are not.
             assert log.read_text().count("Warm shutdown") == 3

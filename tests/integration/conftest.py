@@ -110,7 +110,7 @@ def by_hand(broker_url: str) -> Iterator[ByHand]:
 
 @pytest.fixture
 def connection(settings: Settings) -> Iterator[Any]:
-    with Connection(settings.broker, connect_timeout=5) as connection:
+    with Connection(settings.broker, connect_timeout=60) as connection:
         yield connection
 
 

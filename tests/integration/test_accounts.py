@@ -66,7 +66,7 @@ def environments(settings: Settings, tmp_path: Path) -> Iterator[Environments]:
 
 
 def publish(channel: Any, exchange: str, key: str) -> None:
-    channel.basic_publish_confirm(Message(b"{}"), exchange=exchange, routing_key=key, mandatory=True, timeout=5)
+    channel.basic_publish_confirm(Message(b"{}"), exchange=exchange, routing_key=key, mandatory=True, timeout=60)
 
 
 def refused(url: str, act: Any) -> bool:
@@ -135,7 +135,7 @@ def test_each_account_publishes_its_own_events_only(environments: Environments) 
 
 
 def publish_any(channel: Any, exchange: str, key: str) -> None:
-    channel.basic_publish_confirm(Message(b"{}"), exchange=exchange, routing_key=key, timeout=5)
+    channel.basic_publish_confirm(Message(b"{}"), exchange=exchange, routing_key=key, timeout=60)
 
 
 def test_a_worker_declares_delay_queues_and_finds_the_dead_set_that_it_may_not_declare(

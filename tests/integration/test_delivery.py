@@ -28,7 +28,7 @@ def channel(broker_url: str) -> Iterator[Any]:
 
 
 def posted(channel: Any, message: Message) -> Delivery:
-    channel.basic_publish_confirm(message, exchange="", routing_key="q", timeout=5)
+    channel.basic_publish_confirm(message, exchange="", routing_key="q", timeout=60)
     return taken(channel)
 
 

@@ -50,7 +50,7 @@ def clock() -> HandTimer:
 
 @pytest.fixture
 def handler(broker: Broker, broker_url: str, clock: HandTimer) -> Iterator[FailureHandler]:
-    publisher = Publisher(broker_url, timeout=5)
+    publisher = Publisher(broker_url, timeout=60)
     yield FailureHandler(policies=RetryPolicies({"mail": POLICY}, POLICY), publisher=publisher, timer=clock, worker="w")
     publisher.close()
 
@@ -245,7 +245,7 @@ def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
     broker: Broker, broker_url: str, clock: HandTimer
 ) -> None:
     outcomes: list[tuple[str, ...]] = []
-    publisher = Publisher(broker_url, timeout=5)
+    publisher = Publisher(broker_url, timeout=60)
     handler = FailureHandler(
         policies=RetryPolicies({"mail": POLICY}, POLICY),
         publisher=publisher,

@@ -125,7 +125,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     assert leaving.report.searcher_id == me
     # A client that does not know yet still gets replies.
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
-    assert first.process.wait(20) == 0
+    assert first.process.wait(60) == 0
     counted = read_counts(settings.redis)
     expected = {("search", "ok"): 3, ("suggest", "ok"): 1, ("search", "not-here"): 1}
     assert {key: counted[SEARCHER_QUERIES][key] for key in expected} == expected

@@ -231,7 +231,7 @@ MESSAGES = (
 def post(connection: Any, key: str = "index") -> None:
     with connection.channel() as channel:
         for message in MESSAGES:
-            channel.basic_publish_confirm(message, exchange="site", routing_key=key, timeout=5)
+            channel.basic_publish_confirm(message, exchange="site", routing_key=key, timeout=60)
 
 
 def take_all(settings: Settings, queue: str) -> list[tuple[bytes, dict[str, Any], str]]:

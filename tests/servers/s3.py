@@ -51,7 +51,7 @@ def s3_server() -> Iterator[S3Server]:
             yield S3Server(endpoint)
         finally:
             process.stdin.close()
-            process.wait(10)
+            process.wait(60)
 
 
 def one_at_a_time(respond: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ def consumed(url: str, take: Callable[[Delivery], None], *, queue: str = QUEUE, 
     done, ready = threading.Event(), threading.Event()
 
     def consume() -> None:
-        with Connection(url, connect_timeout=5) as connection, connection.channel() as channel:
+        with Connection(url, connect_timeout=60) as connection, connection.channel() as channel:
 
             def on_message(message: Any) -> None:
                 take(Delivery.of(channel.message_to_python(message), queue))
@@ -53,7 +53,7 @@ class ByHand:
     """A client that replies only when a test calls `reply`, as often as it does."""
 
     def __init__(self, url: str) -> None:
-        self._connection = Connection(url, connect_timeout=5)
+        self._connection = Connection(url, connect_timeout=60)
         self._channel = self._connection.channel()
 
     def reply(self, delivery: Delivery, body: bytes) -> None:

@@ -79,7 +79,7 @@ class Broker:
                 return self._connection.channel()
             except CONNECTION_ERRORS:  # The broker was killed, or the vhost was deleted.
                 self._connection.collect(socket_timeout=1)
-        self._connection = Connection(self._url, connect_timeout=5)
+        self._connection = Connection(self._url, connect_timeout=60)
         weakref.finalize(self, self._connection.collect, 1)
         return self._connection.channel()
 

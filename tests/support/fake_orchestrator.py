@@ -138,7 +138,7 @@ def answer_of(body: bytes) -> SearchReply | ProblemReply:
 def fake_orchestrator(url: str) -> Iterator[FakeOrchestrator]:
     """Yield a fake orchestrator that receives messages from now on."""
     publisher = Publisher(url)
-    with closing(publisher), Connection(url, connect_timeout=5) as connection, connection.channel() as channel:
+    with closing(publisher), Connection(url, connect_timeout=60) as connection, connection.channel() as channel:
         events_exchange(channel).declare()
         queue = channel.queue_declare(exclusive=True).queue
         for key in _EVENTS:

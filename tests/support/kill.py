@@ -27,7 +27,7 @@ def kill(program: str, folder: Path) -> None:
     assert found, f"no {program} runs in {folder}"
     for process in found:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def discard(settings: Settings) -> None:

@@ -102,4 +102,4 @@ def beat(environment: Mapping[str, str], log: Path) -> Iterator[None]:
         yield
     finally:
         running.process.terminate()
-        running.process.wait(20)
+        running.process.wait(60)

@@ -49,7 +49,7 @@ def web_process(environment: Mapping[str, str], log: Path) -> Iterator[tuple[Wor
         yield running, address[1]
     finally:
         running.process.kill()
-        running.process.wait(20)
+        running.process.wait(60)
 
 
 def free_port() -> int:

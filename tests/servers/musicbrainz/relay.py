@@ -93,7 +93,7 @@ def _publish(channel: Any, exchange: str, routing_key: str, message: str, proper
 def _serve(database: str, broker: str, stop: threading.Event, poll: float) -> None:
     with (
         psycopg.connect(database, autocommit=True) as db,
-        Connection(broker, connect_timeout=5) as connection,
+        Connection(broker, connect_timeout=60) as connection,
         connection.channel() as channel,
     ):
         db.execute("LISTEN amqp_outbox")
