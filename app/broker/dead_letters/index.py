@@ -26,20 +26,19 @@ _COMMON = ("reason", "queue", "task", "exception", "location", "attempts", "work
 class ShardEntry:
     """What the index says of a shard: the summaries of its letters, oldest first, in packed form.
 
-    `revision` grows with each change of the entry. `filled_at` orders the shards. An open entry is of a shard that is
-    being filled.
+    `revision` grows with each change of the entry. `filled_at` orders the shards. The first entry of a shard, before
+    it is filled, has no letters.
     """
 
     number: int
     filled_at: float
     revision: int = 0
-    is_open: bool = False
     count: int = 0
     packed: bytes = b""
 
     def with_letters(self, letters: Sequence[LetterSummary]) -> ShardEntry:
-        """Return the next revision, which has these letters and is closed. Their ids have no numbers."""
-        return replace(self, revision=self.revision + 1, is_open=False, count=len(letters), packed=_pack(letters))
+        """Return the next revision, which has these letters. Their ids have no numbers."""
+        return replace(self, revision=self.revision + 1, count=len(letters), packed=_pack(letters))
 
     def letters(self, set_name: str) -> list[LetterSummary]:
         """Return the summaries, whose ids have no numbers. Raises InvalidMessage for a damaged entry."""
@@ -81,7 +80,6 @@ class ShardEntry:
                 number=int(state["number"]),
                 filled_at=float(state["filled_at"]),
                 revision=int(state["revision"]),
-                is_open=bool(state["is_open"]),
                 count=int(state["count"]),
                 packed=delivery.body,
             )

@@ -182,7 +182,7 @@ class ShardedSet:
                 if tag:
                     reader.remove(tag)
             for number, tag in tags.items():
-                if not self._entries[number].count and not self._entries[number].is_open and not self._count(number):
+                if not self._entries[number].count and not self._count(number):
                     self.lease.delete_if_empty(shard_name(self.lease.name, number))
                     reader.remove(tag)
                     del self._entries[number]
@@ -207,16 +207,13 @@ class ShardedSet:
     def _compare(self, entry: ShardEntry) -> None:
         """Read a shard again if its queue and its entry disagree."""
         found = self._count(entry.number) or 0
-        if found == entry.count and not entry.is_open:
+        if found == entry.count:
             return
         name = shard_name(self.lease.name, entry.number)
-        if entry.is_open:
-            why = "a move to it was interrupted"
-        elif entry.count < 0:
-            why = "the index does not name it"
-        else:
-            why = f"the index names {entry.count:,} letters, and it has {found:,}"
-        self._on_warning(f"{name}: {why}; it is read again")
+        named = "the index does not name it"
+        if entry.count >= 0:
+            named = f"the index names {entry.count:,} letters, and it has {found:,}"
+        self._on_warning(f"{name}: {named}; it is read again")
         self._read_again(entry)
 
     def _read_again(self, entry: ShardEntry) -> ShardEntry:
@@ -290,7 +287,7 @@ class ShardedSet:
         queue = shard_queue(self.lease.name, number)
         self.lease.declare(queue)
         last = max((entry.filled_at for entry in self._entries.values()), default=0.0)
-        entry = ShardEntry(number, filled_at=max(time.time(), last + 0.001), is_open=True)
+        entry = ShardEntry(number, filled_at=max(time.time(), last + 0.001))
         self._write(entry)
         moved: list[LetterSummary] = []
         try:
