@@ -19,8 +19,10 @@ from pydantic import SecretStr
 from app.broker.connection import connected
 from app.broker.dead_letters import reading
 from app.broker.dead_letters.canary import Canary
+from app.broker.dead_letters.counting import count_letters
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.reading import leased
+from app.broker.dead_letters.shards import index_queue, shard_queue
 from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
@@ -148,6 +150,20 @@ def test_a_worker_declares_delay_queues_and_finds_the_dead_set_that_it_may_not_d
         publisher.publish([Outgoing(exchange=queue.exchange.name, routing_key="index", body=b"{}")])
     publisher.close()
     assert Broker(settings.broker).depths([policy.dead.name, policy.delay_queue(60_000).name]) == [2, 1]
+
+
+def test_a_worker_counts_the_letters_of_a_dead_set_and_of_its_shards(
+    settings: Settings, environments: Environments
+) -> None:
+    broker, dead = Broker(settings.broker), site_policy(settings).dead.name
+    with Connection(settings.broker) as operator, operator.channel() as channel:
+        for queue in (index_queue(dead), shard_queue(dead, 2)):
+            queue(channel).declare()
+    broker.post(b"{}", exchange=dead, key="index")
+    broker.post(b"{}", exchange="", key=shard_queue(dead, 2).name)
+    with connected(environments["worker"]["BROKER_URL"]) as connection:
+        assert count_letters(connection, dead) == 2
+        assert count_letters(connection, "missing") is None
 
 
 def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
