@@ -241,6 +241,19 @@ def test_without_a_broker_every_original_of_a_turn_waits_and_each_is_replaced_on
     assert sorted(names(broker, "shop.delay.64000", number=5)) == list("abcde")
 
 
+def test_without_a_broker_a_message_with_long_headers_waits_as_any_other(
+    handler: FailureHandler, broker: Broker, clock: HandTimer
+) -> None:
+    there, handler.publisher = handler.publisher, Publisher("amqp://127.0.0.1:1//", timeout=1)
+    with Turn(handler) as turn:
+        turn.postpone("long", text="x" * 110_000)
+    handler.publisher = there
+    clock.pass_time()
+    assert turn.done == ["long"]
+    assert broker.depth("shop.dead") == 0
+    assert names(broker, "shop.delay.64000", number=1) == ["long"]
+
+
 def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
     broker: Broker, broker_url: str, clock: HandTimer
 ) -> None:

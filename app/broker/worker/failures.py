@@ -31,9 +31,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 #: Seconds that a message waits whose dead set is on a node that is down; doubled each time, up to the second.
 _FIRST_DETOUR, _LONGEST_DETOUR = 4.0, 512.0
 
-#: Bytes of headers that may not fit into the broker's frame of 131072 bytes.
-_OVERSIZED_HEADERS = 100_000
-
 #: Decisions that are carried out together.
 _GROUP = 500
 
@@ -262,12 +259,7 @@ class FailureHandler:
 
     def _sendable(self, act: _Act, error: Exception) -> _Act:
         """Return what to try next: the same, or to dead-letter the message without headers that cannot be sent."""
-        headers = act.message.headers if act.message else {}
-        # The broker may close the connection because of oversized headers.
-        if (
-            isinstance(error, PublishFailed)
-            and len(repr(headers).encode(errors="backslashreplace")) <= _OVERSIZED_HEADERS
-        ):
+        if isinstance(error, PublishFailed):
             return act
         delivery = act.original.delivery
         dead = self.policies.policy_for(delivery.queue).dead or self.policies.default.dead
