@@ -11,7 +11,7 @@ from app.crawl.record.entries import UrlEntry
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import pattern_of
 from app.crawl.urls import canonical_key
-from app.storage.damage import read_readable
+from app.storage.damage import read_intact
 from app.storage.layout import Page, content_key, outline_of, page_id
 from app.storage.store import ObjectStore
 
@@ -32,7 +32,7 @@ def find_left_out(
     left_out, linked = set(), {}
     id_of = lru_cache(_CACHED_KEYS)(lambda url: page_id(canonical_key(url)))
     # Tombstones and damaged objects lead nowhere.
-    for _, page in read_readable(store, (content_key(domain, each) for each in sorted(unmet)), outline_of):
+    for _, page in read_intact(store, (content_key(domain, each) for each in sorted(unmet)), outline_of):
         if not isinstance(page, Page):
             continue
         own_id = page_id(page.canonical_key)

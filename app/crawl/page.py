@@ -21,7 +21,7 @@ from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key, links_in_scope
 from app.errors import FetchError, ObjectNotFound
 from app.redis_state.client import get_raw_redis
-from app.storage.damage import readable
+from app.storage.damage import decoded_if_intact
 from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
 from app.storage.store import ObjectStore
 from config.settings import Settings
@@ -223,7 +223,7 @@ class PageWork:
             stored = self._store.get(key)
         except ObjectNotFound:
             return None, b""
-        content = readable(self._store, key, stored, content_of)
+        content = decoded_if_intact(self._store, key, stored, content_of)
         return (content, stored.data) if isinstance(content, Page) else (None, b"")
 
     def store(self, target: Target, result: FetchResult) -> str:

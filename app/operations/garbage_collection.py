@@ -12,7 +12,7 @@ from app.crawl.record.keys import CRAWLS_PREFIX
 from app.crawl.record.removed_sites import REMOVED_PREFIX
 from app.operations.operations import Operations
 from app.pack.publish import unused_frames
-from app.storage.damage import read_readable
+from app.storage.damage import read_intact
 from app.storage.layout import CONTENT_PREFIX, FRAMES_PREFIX, Tombstone, outline_of
 from app.storage.store import PROBE_PREFIX, ObjectStore, Stat
 from app.storage.updating import delete_unchanged
@@ -77,7 +77,7 @@ def _tombstones(store: ObjectStore, oldest: datetime) -> Iterator[list[Stat]]:
     """Yield the old tombstones. A pack removes the row of a page without an object, as that of a tombstone."""
     small = (stat for stat in store.list(CONTENT_PREFIX) if stat.modified < oldest and stat.size <= _MAX_TOMBSTONE)
     while batch := {stat.key: stat for stat in islice(small, _BATCH)}:
-        contents = read_readable(store, batch, outline_of)
+        contents = read_intact(store, batch, outline_of)
         yield [batch[key] for key, content in contents if isinstance(content, Tombstone)]
 
 

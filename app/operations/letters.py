@@ -22,7 +22,7 @@ from app.errors import ResourceNotFound
 from app.messages.dead_sets import dead_directory, new_export
 from app.operations.operations import Operations
 from app.operations.stored_times import IsoTime
-from app.storage.damage import read_one, readable
+from app.storage.damage import decoded_if_intact, read_if_intact
 from app.storage.reading import parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
@@ -280,7 +280,7 @@ def add_note(ops: Operations, letter_id: str, text: str) -> list[Note]:
     key = _notes_key(letter_id)
 
     def added(stored: StoredObject | None) -> tuple[list[Note], bytes]:
-        kept = [*(readable(ops.store, key, stored, _notes_in) or ()), note][-MAX_NOTES:]
+        kept = [*(decoded_if_intact(ops.store, key, stored, _notes_in) or ()), note][-MAX_NOTES:]
         return kept, json.dumps([asdict(each) for each in kept]).encode()
 
     with ops.act("note", letter_id) as act:
@@ -290,7 +290,7 @@ def add_note(ops: Operations, letter_id: str, text: str) -> list[Note]:
 
 def notes_of(ops: Operations, letter_id: str) -> list[Note]:
     """Return the notes about a letter, the oldest first; none where they are damaged. Raises StoreError."""
-    return read_one(ops.store, _notes_key(letter_id), _notes_in) or []
+    return read_if_intact(ops.store, _notes_key(letter_id), _notes_in) or []
 
 
 def _notes_key(letter_id: str) -> str:

@@ -25,7 +25,7 @@ from app.messages.dead_sets import dead_directory, new_export
 from app.operations.letters import LetterOrder, carry_out, summary
 from app.operations.operations import Operations
 from app.operations.stored_times import EpochTime
-from app.storage.damage import read_readable
+from app.storage.damage import read_intact
 from app.storage.reading import parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
@@ -170,7 +170,7 @@ class LongActs:
     def recent(self, number: int = 20) -> list[LongAct]:
         """Return the latest acts, as they were written last, without damaged ones."""
         keys = sorted((stat.key for stat in self._store.list(ACTS_PREFIX)), reverse=True)
-        return [act for _, act in read_readable(self._store, keys[:number], lambda _, data: _decoded(data))]
+        return [act for _, act in read_intact(self._store, keys[:number], lambda _, data: _decoded(data))]
 
     def steer(self, ident: str, do: Steering, *, why: str = "") -> LongAct:
         """Pause, resume or cancel an act. It pauses and ends after its present batch.

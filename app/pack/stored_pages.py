@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.errors import ObjectDamaged, PreconditionFailed
-from app.storage.damage import readable
+from app.storage.damage import decoded_if_intact
 from app.storage.layout import (
     MAX_ADDRESS,
     Page,
@@ -54,7 +54,7 @@ def read_pages(store: ObjectStore, keys: Iterable[str]) -> Iterator[StoredConten
     for key, stored in read_objects(store, keys):
         if stored is None:
             continue
-        content = readable(store, key, stored, _content_of)
+        content = decoded_if_intact(store, key, stored, _content_of)
         if content is not None:
             yield StoredContent(id_in_key(key), stored.etag, content)
 

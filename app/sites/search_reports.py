@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from app.errors import ObjectDamaged
-from app.storage.damage import read_readable
+from app.storage.damage import read_intact
 from app.storage.reading import check_version, parsing
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
@@ -108,7 +108,7 @@ def add_to_report(store: ObjectStore, domain: str, day: date, counts: SearchRepo
 def read_reports(store: ObjectStore, domain: str, *, since: date) -> Iterator[tuple[date, SearchReport]]:
     """Yield the reports of a site by day, from `since` on, without damaged ones; raises StoreError."""
     keys = [key for day, key in _listed(store, report_prefix(domain)) if day >= since]
-    for key, report in read_readable(store, keys, lambda _, data: SearchReport.from_json(data)):
+    for key, report in read_intact(store, keys, lambda _, data: SearchReport.from_json(data)):
         yield _day_of(key) or since, report
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from app.crawl.record.keys import checked_domain
 from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed
 from app.sites.site import Site
-from app.storage.damage import read_one, read_readable, readable
+from app.storage.damage import decoded_if_intact, read_if_intact, read_intact
 from app.storage.reading import decoded, parsing
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
@@ -53,7 +53,7 @@ def read_site(store: ObjectStore, domain: str) -> Site | None:
 
 def readable_site(store: ObjectStore, domain: str) -> Site | None:
     """Return a site for a report, None for a damaged one, too, which is noted; raises StoreError."""
-    return read_one(store, site_key(domain), _parsed)
+    return read_if_intact(store, site_key(domain), _parsed)
 
 
 def add_site(store: ObjectStore, site: Site) -> None:
@@ -64,7 +64,7 @@ def add_site(store: ObjectStore, site: Site) -> None:
     key = site_key(site.domain)
 
     def added(stored: StoredObject | None) -> tuple[None, bytes]:
-        if readable(store, key, stored, _parsed):
+        if decoded_if_intact(store, key, stored, _parsed):
             raise PreconditionFailed(f"{key}: exists already")
         return None, site.to_json()
 
@@ -88,7 +88,7 @@ def update_site(store: ObjectStore, domain: str, change: Callable[[Site | None],
 
 def list_sites(store: ObjectStore) -> Iterator[Site]:
     """Yield all sites by domain, without damaged ones."""
-    for _, site in read_readable(store, [stat.key for stat in store.list(SITES_PREFIX)], _parsed):
+    for _, site in read_intact(store, [stat.key for stat in store.list(SITES_PREFIX)], _parsed):
         yield site
 
 
@@ -103,7 +103,7 @@ def read_start(store: ObjectStore, domain: str) -> Start | None:
         stored, written = store.get(key), store.stat(key).modified
     except ObjectNotFound:
         return None
-    return readable(store, key, stored, _parsed_start) or Start(written, "")
+    return decoded_if_intact(store, key, stored, _parsed_start) or Start(written, "")
 
 
 def _parsed_start(key: str, data: bytes) -> Start:

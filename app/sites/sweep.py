@@ -20,7 +20,7 @@ from app.crawl.traps import probe_url, text_hash
 from app.crawl.urls import PROBE, SITEMAP, canonical_key, robots_url
 from app.errors import PackError
 from app.pack.manifest import read_manifest
-from app.storage.damage import isolated, readable
+from app.storage.damage import decoded_if_intact, isolated
 from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_key, content_of, content_prefix
 from app.storage.reading import read_objects
 from app.storage.store import ObjectStore
@@ -144,7 +144,7 @@ class Sweep:
             content = None
             if entry.state in STORED_STATES:
                 key, found = next(objects)
-                content = readable(self.store, key, found, content_of)
+                content = decoded_if_intact(self.store, key, found, content_of)
             yield entry, content if isinstance(content, Page) else None
 
     def _start_timers(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:

@@ -72,7 +72,7 @@ class DamageNotes:
         return sorted((noted[member] for member in noted.keys() - repaired), key=lambda each: each.key)
 
 
-def readable(store: ObjectStore, key: str, stored: StoredObject | None, decode: Decoder[T]) -> T | None:
+def decoded_if_intact(store: ObjectStore, key: str, stored: StoredObject | None, decode: Decoder[T]) -> T | None:
     """Return what the decoder makes of an object, None for a missing one. A damaged one is noted, and missing, too."""
     try:
         return None if stored is None else decoded(key, stored, decode)
@@ -81,21 +81,21 @@ def readable(store: ObjectStore, key: str, stored: StoredObject | None, decode: 
         return None
 
 
-def read_readable(store: ObjectStore, keys: Iterable[str], decode: Decoder[T]) -> Iterator[tuple[str, T]]:
+def read_intact(store: ObjectStore, keys: Iterable[str], decode: Decoder[T]) -> Iterator[tuple[str, T]]:
     """Yield keys with what the decoder makes of their objects, in the order given, without those it cannot read."""
     for key, stored in read_objects(store, keys):
-        value = readable(store, key, stored, decode)
+        value = decoded_if_intact(store, key, stored, decode)
         if value is not None:
             yield key, value
 
 
-def read_one(store: ObjectStore, key: str, decode: Decoder[T]) -> T | None:
+def read_if_intact(store: ObjectStore, key: str, decode: Decoder[T]) -> T | None:
     """Return what the decoder makes of one object, None for a missing or damaged one."""
     try:
         stored = store.get(key)
     except ObjectNotFound:
         return None
-    return readable(store, key, stored, decode)
+    return decoded_if_intact(store, key, stored, decode)
 
 
 def note_damaged(store: ObjectStore, error: ObjectDamaged) -> None:

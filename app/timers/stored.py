@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from app.storage.damage import read_readable
+from app.storage.damage import read_intact
 from app.storage.reading import parsing
 from app.storage.store import ObjectStore
 from app.timers.timers import Callback
@@ -41,7 +41,7 @@ def delete_stored_timers(store: ObjectStore, domains: Iterable[str]) -> None:
 def stored_timers(store: ObjectStore, domain: str = "") -> Iterator[StoredTimer]:
     """Yield the timers of a domain or of all, without damaged ones."""
     keys = [timer_key(domain)] if domain else [stat.key for stat in store.list(_PREFIX)]
-    for _, timer in read_readable(store, keys, _timer_of):
+    for _, timer in read_intact(store, keys, _timer_of):
         yield timer
 
 

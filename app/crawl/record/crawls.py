@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, TypeAdapter
 
 from app.crawl.record.keys import CRAWLS_PREFIX, CrawlRef, domain_prefix
 from app.errors import ObjectDamaged
-from app.storage.damage import read_one, read_readable, readable
+from app.storage.damage import decoded_if_intact, read_if_intact, read_intact
 from app.storage.reading import check_version, parsing
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
@@ -97,7 +97,7 @@ _READER: Final = TypeAdapter(CrawlRecord)
 
 def read_crawl(store: ObjectStore, ref: CrawlRef) -> CrawlRecord | None:
     """Return the crawl, or None for an unknown or damaged one; raises StoreError."""
-    return read_one(store, ref.key, _parse)
+    return read_if_intact(store, ref.key, _parse)
 
 
 def add_crawl(store: ObjectStore, record: CrawlRecord) -> None:
@@ -112,7 +112,7 @@ def update_crawl(store: ObjectStore, ref: CrawlRef, change: Callable[[CrawlRecor
     """
 
     def changed(stored: StoredObject | None) -> tuple[CrawlRecord | None, bytes | None]:
-        former = readable(store, ref.key, stored, _parse)
+        former = decoded_if_intact(store, ref.key, stored, _parse)
         record = change(former) if former else None
         return record, record.to_json() if record and record != former else None
 
@@ -126,7 +126,7 @@ def list_crawls(store: ObjectStore, domain: str | None = None) -> list[CrawlReco
     keys = chain.from_iterable(
         (f"{prefix}{each}/crawl.json" for each in store.list_folders(prefix)) for prefix in prefixes
     )
-    crawls = [record for _, record in read_readable(store, keys, _parse)]
+    crawls = [record for _, record in read_intact(store, keys, _parse)]
     return sorted(crawls, key=lambda crawl: (crawl.started, crawl.id), reverse=True)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from app.crawl.record.keys import checked_domain
 from app.errors import ObjectNotFound
-from app.storage.damage import readable
+from app.storage.damage import decoded_if_intact
 from app.storage.reading import parsing
 from app.storage.store import ObjectStore
 
@@ -37,7 +37,7 @@ def removed_at(store: ObjectStore, domain: str) -> int | None:
         stored, written = store.get(key), store.stat(key).modified
     except ObjectNotFound:
         return None
-    at = readable(store, key, stored, _time_of)
+    at = decoded_if_intact(store, key, stored, _time_of)
     return int(written.timestamp()) if at is None else at
 
 

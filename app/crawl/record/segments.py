@@ -13,7 +13,7 @@ from app.crawl.record.entries import UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.latest import LatestEntries
 from app.errors import ObjectDamaged, PreconditionFailed
-from app.storage.damage import note_damaged, read_one
+from app.storage.damage import note_damaged, read_if_intact
 from app.storage.reading import decoded, read_objects
 from app.storage.store import ObjectStore
 
@@ -54,7 +54,7 @@ def next_offset(store: ObjectStore, ref: CrawlRef) -> int:
     A damaged segment counts as one with a single entry, so that the next one has another key.
     """
     keys = _segments(store, ref)
-    return _offset(keys[-1]) + len(read_one(store, keys[-1], _lines_of) or b"?") if keys else 0
+    return _offset(keys[-1]) + len(read_if_intact(store, keys[-1], _lines_of) or b"?") if keys else 0
 
 
 def read_entries(
@@ -92,7 +92,7 @@ def write_excluded(store: ObjectStore, ref: CrawlRef, entries: Iterable[UrlEntry
 
 def read_excluded(store: ObjectStore, ref: CrawlRef) -> list[UrlEntry]:
     """Return the list of a crawl's excluded URLs; empty for a crawl without one, or with a damaged one."""
-    return read_one(store, ref.excluded_key, _entries_of) or []
+    return read_if_intact(store, ref.excluded_key, _entries_of) or []
 
 
 def latest_entries(store: ObjectStore, ref: CrawlRef, *, after: Iterable[UrlEntry] = ()) -> LatestEntries:

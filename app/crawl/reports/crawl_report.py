@@ -20,7 +20,7 @@ from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries, read_excluded
 from app.crawl.urls import canonical_key
-from app.storage.damage import read_readable
+from app.storage.damage import read_intact
 from app.storage.layout import Page, content_key, id_in_key, outline_of, page_id
 from app.storage.store import ObjectStore
 
@@ -213,7 +213,7 @@ def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple
         for entry in entries.values()
         if entry.state in STORED_STATES and not entry.links
     )
-    for key, content in read_readable(store, stored, outline_of):
+    for key, content in read_intact(store, stored, outline_of):
         if isinstance(content, Page):
             yield entries[id_in_key(key)].url, tuple(link.url for link in content.links)
 
