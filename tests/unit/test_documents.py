@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,7 @@ def test_an_ellipsis_matches_some_text_or_some_lines() -> None:
     assert not matches("first", "first\nsecond")
 
 
+@cache
 def _texts(path: Path) -> list[str]:
     """Return the text constants of a module."""
     nodes = ast.walk(ast.parse(path.read_text()))
