@@ -159,6 +159,10 @@ def test_a_description_with_all_words_is_preferred_to_the_body() -> None:
     assert snippet.text == "About apple pear"
 
 
+def test_a_match_deep_in_a_long_page_is_found() -> None:
+    assert marked(cut(f"{FILLER * 10_000} needle", "needle ")) == ["needle"]
+
+
 def test_an_endless_word_is_cut() -> None:
     snippet = best_snippet(("x" * 10_000,), Matcher((Phrase(("xx",), prefix=True),)))
     assert len(snippet.text) <= WIDTH + 2
