@@ -150,16 +150,6 @@ def test_a_pack_is_moved_to_make_room_for_one_that_fits_nowhere_else() -> None:
     assert where(now, "goes.example") == {"b": 1}
 
 
-def test_a_pack_without_any_copy_gets_the_room_of_second_copies() -> None:
-    small = [pack(f"{n}.example", 20) for n in range(5)]
-    begin = state([*small, pack("new.example", 50)], searcher("a", 100, *small), searcher("b", 100, *small))
-
-    now = at_rest(begin)
-
-    assert len(where(now, "new.example")) == 1
-    assert all(where(now, each.domain) for each in small)
-
-
 def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None:
     packs = [pack(f"{n}.example", 10) for n in range(8)]
     begin = state(packs, searcher("a", 100, *packs), searcher("b", 100, *packs), searcher("c", 100))
