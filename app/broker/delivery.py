@@ -10,6 +10,10 @@ from typing import Any
 #: RabbitMQ before 4.0 also believes an `x-death` that a client sends, and drops such a message as a loop.
 BROKER_HEADERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 
+#: Headers with further routing keys, by which a producer sends copies (RabbitMQ, "Sender-selected Distribution"). With
+#: them, each replacement and each end of a wait would send the copies again.
+COPY_HEADERS = ("CC", "BCC")
+
 #: Properties that a replacement keeps. Not the expiration: the delay queue sets the wait. Not the user id either: the
 #: broker accepts only that of the connection, and would refuse every replacement with another user's.
 KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "message_id", "type", "timestamp", "app_id")
@@ -57,8 +61,12 @@ class Delivery:
         )
 
     def own_headers(self) -> dict[str, Any]:
-        """Return the headers without those of the broker."""
-        return {name: value for name, value in self.headers.items() if not name.startswith(BROKER_HEADERS)}
+        """Return the headers without those of the broker, and those that send copies."""
+        return {
+            name: value
+            for name, value in self.headers.items()
+            if not name.startswith(BROKER_HEADERS) and name not in COPY_HEADERS
+        }
 
     def kept_properties(self) -> dict[str, Any]:
         """Return the properties that a replacement keeps."""

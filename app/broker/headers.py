@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .delivery import BROKER_HEADERS, Delivery
+from .delivery import BROKER_HEADERS, COPY_HEADERS, Delivery
 from .failure import MAX_MESSAGE, MAX_TRACEBACK, Failure
 
 #: Budget of a replayed message: with `keep` its next failure dead-letters it, with `fresh` it has all its retries.
@@ -95,10 +95,11 @@ def failure_headers(delivery: Delivery, failure: Failure) -> dict[str, Any]:
 def headers_for_replay(headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
     """Return the headers with which a dead letter is replayed: its own ones, the budget and the replay history.
 
-    Celery's `expires` is left out: a worker would discard a letter that is replayed after that time.
+    Celery's `expires` is left out: a worker would discard a letter that is replayed after that time. So are those that
+    send copies: the producer has sent these.
     """
-    left_out = (PREFIX, *BROKER_HEADERS)
-    kept = {name: value for name, value in headers.items() if not name.startswith(left_out) and name != EXPIRES}
+    beginnings, names = (PREFIX, *BROKER_HEADERS), (EXPIRES, *COPY_HEADERS)
+    kept = {name: value for name, value in headers.items() if not name.startswith(beginnings) and name not in names}
     history = [str(headers.get(DEAD_ID, "")), *replay_history(headers)][:MAX_REPLAY_HISTORY]
     return kept | {REPLAY: budget, REPLAY_HISTORY: history}
 

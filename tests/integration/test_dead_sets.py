@@ -315,6 +315,12 @@ def test_a_replay_may_change_the_content_type_alone(dead: DeadSets, broker: Brok
     assert (message.content_type, bodies([message])) == ("text/x-number", ["1"])
 
 
+def test_a_replay_does_not_send_the_copies_again_that_a_producer_sent_by_cc(dead: DeadSets, broker: Broker) -> None:
+    broker.post(b"1", exchange="post.dead", key="mail", headers={"CC": ["orders"]})
+    assert dead.replay().complete
+    assert broker.depths(["mail", "orders"]) == [1, 0]
+
+
 def test_chosen_letters_leave_and_the_others_keep_their_order(
     dead: DeadSets, broker: Broker, publisher: Publisher, tmp_path: Path
 ) -> None:

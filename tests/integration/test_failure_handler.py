@@ -254,6 +254,15 @@ def test_without_a_broker_a_message_with_long_headers_waits_as_any_other(
     assert names(broker, "shop.delay.64000", number=1) == ["long"]
 
 
+def test_a_retry_does_not_send_the_copies_again_that_its_producer_sent_by_cc(
+    handler: FailureHandler, broker: Broker
+) -> None:
+    with Turn(handler) as turn:
+        turn.fail("a", CC=["outcomes"])
+    assert names(broker, "mail", number=1) == ["a"]
+    assert broker.depth("outcomes") == 0
+
+
 def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
     broker: Broker, broker_url: str, clock: HandTimer
 ) -> None:
