@@ -194,6 +194,14 @@ def test_a_refresh_for_browsers_without_javascript_or_of_a_nofollow_page_is_igno
         indexed(page(head), parser=parser)
 
 
+def test_a_refresh_header_within_five_seconds_is_a_redirect() -> None:
+    other = page("<meta http-equiv=refresh content='0;url=/c'>")
+    for body in (page(), other, ""):
+        assert classified(body, refresh="0; url=/b") == redirected("https://x.gov/b")
+    for header in ("30; url=/b", "5", "url=/b", ""):
+        assert classified(page(), refresh=header).state == "indexed"
+
+
 def test_a_long_link_header_is_read_in_little_time() -> None:
     began = time.process_time()
     for header in ("<" * 60_000, '<a>;"' * 12_000, "<a>" + " ;" * 30_000):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from app.crawl.policy import MAX_RETRY_AFTER
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
-from app.crawl.read.extract.contract import OWN_NAME, Extract, Extractor
+from app.crawl.read.extract.contract import OWN_NAME, Extract, Extractor, refresh_in
 from app.crawl.read.extract.pdf import UnreadablePdf
 from app.crawl.record.entries import MAX_VALIDATOR, Former
 from app.crawl.record.reasons import Reason
@@ -149,7 +149,7 @@ def without_content(response: Response, *, scope: Scope, limits: Limits) -> Fetc
     if status >= 500 or status in _TRANSIENT:
         raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=MAX_RETRY_AFTER))
     if status in _REDIRECTS:
-        return _redirect(response.url, _location(response), base=response.url, scope=scope, limits=limits)
+        return _redirect(response.url, _address_in(response, "location"), base=response.url, scope=scope, limits=limits)
     if status in (404, 410):
         return FetchResult("gone", str(status))
     if status not in (200, 203):
@@ -162,15 +162,15 @@ def other_url_of_page(response: Response) -> str | None:
 
     Some sites add a session to each URL of a visitor without cookies, or take a campaign away.
     """
-    target = resolve(response.url, _location(response)) if response.status in _REDIRECTS else None
+    target = resolve(response.url, _address_in(response, "location")) if response.status in _REDIRECTS else None
     if target is None or target == response.url or canonical_key(target) != canonical_key(response.url):
         return None
     return target
 
 
-def _location(response: Response) -> str:
+def _address_in(response: Response, header: str) -> str:
     # http.client decodes headers as Latin-1; a byte beyond ASCII is most likely part of UTF-8.
-    return response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
+    return response.headers.get(header, "").encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limits) -> FetchResult:
@@ -213,10 +213,13 @@ def _extracted(
     tags = response.headers.get("x-robots-tag", "").split("\n")
     by_header = robots_directives(tags, limits.robot)
     directives = by_header | extract.robots
-    if extract.refresh and not directives & _NOFOLLOW:
-        redirect = _redirect(response.url, extract.refresh, base=base, scope=scope, limits=limits)
-        if redirect.state == "redirected":
-            return redirect
+    # The header means the same as the element (WHATWG HTML, "shared declarative refresh steps"), and comes first.
+    by_refresh = refresh_in([{"content": _address_in(response, "refresh")}])
+    for refresh, relative_to in ((by_refresh, response.url), (extract.refresh, base)):
+        if refresh and not directives & _NOFOLLOW:
+            redirect = _redirect(response.url, refresh, base=relative_to, scope=scope, limits=limits)
+            if redirect.state == "redirected":
+                return redirect
     followed, excluded = _links(response, extract, base=base, canonical=canonical, scope=scope, limits=limits)
     if directives & _NOFOLLOW:
         excluded += not_followed(followed)
