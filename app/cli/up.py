@@ -46,10 +46,14 @@ def down() -> None:
 
 @cli.command()
 def systemd(
+    processes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROCESS]...", help="Those of this machine, such as `worker searcher`. Default: all."),
+    ] = None,
     directory: Annotated[Path, typer.Option(help="Folder for the units.")] = Path("/etc/systemd/system"),
 ) -> None:
     """Write systemd units of the Procfile's processes, and a target that starts all of them."""
-    for file in write_units(get_settings(), directory):
+    for file in write_units(get_settings(), directory, processes or ()):
         typer.echo(str(file))
 
 

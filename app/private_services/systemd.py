@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -73,17 +74,26 @@ WantedBy=multi-user.target
 """
 
 
-def units(settings: Settings) -> dict[str, str]:
-    """Return the texts of the units by file name. A searcher is an instance of a template, `REPLICAS` by default."""
+def units(settings: Settings, processes: Collection[str] = ()) -> dict[str, str]:
+    """Return the texts of the units by file name, of these processes or of all that the settings need.
+
+    A searcher is an instance of a template: `REPLICAS` run where all processes do, and one where `processes` names it.
+    Raises ServicesError for an unknown process.
+    """
+    commands = procfile()
+    if unknown := set(processes) - commands.keys():
+        raise ServicesError(
+            f"{', '.join(sorted(unknown))}: no process of the Procfile, which are {', '.join(commands)}"
+        )
+    chosen = set(processes) or commands.keys() - left_out(settings)
     # `%` begins a specifier of systemd. It refuses paths with quotes or backslashes.
     programs = str(Path(sys.executable).parent).replace("%", "%%")
     texts, wanted = {}, []
-    for name, command in procfile().items():
-        if name in left_out(settings):
-            continue
-        program, _, options = command.partition(" ")
+    for name in (each for each in commands if each in chosen):
+        program, _, options = commands[name].partition(" ")
         unit = f"perennial-{name}{'@' if name == SEARCHER else ''}.service"
-        numbers = [str(number + 1) for number in range(settings.replicas)] if name == SEARCHER else [""]
+        searchers = 1 if processes else settings.replicas
+        numbers = [str(number + 1) for number in range(searchers)] if name == SEARCHER else [""]
         wanted += [unit.replace("@", f"@{number}") for number in numbers]
         texts[unit] = _SERVICE.format(
             name=name,
@@ -94,10 +104,10 @@ def units(settings: Settings) -> dict[str, str]:
     return {TARGET: _TARGET.format(wanted=" ".join(wanted)), **texts}
 
 
-def write_units(settings: Settings, directory: Path) -> list[Path]:
+def write_units(settings: Settings, directory: Path, processes: Collection[str] = ()) -> list[Path]:
     """Write the units into a directory, and return their files; raises ServicesError where that fails."""
     files = []
-    for name, text in units(settings).items():
+    for name, text in units(settings, processes).items():
         file = directory / name
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -57,6 +57,20 @@ def test_the_target_starts_each_process_once_and_as_many_searchers_as_replicas(f
     assert {unit for unit in units if "@" not in unit} == others
 
 
+def test_a_machine_gets_the_units_of_its_own_processes_and_one_searcher(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["systemd", "worker", "searcher", "--directory", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    names = {"perennial.target", "perennial-worker.service", "perennial-searcher@.service"}
+    assert {file.name for file in tmp_path.iterdir()} == names
+    [wanted] = re.findall("^Wants=(.*)$", (tmp_path / "perennial.target").read_text(), re.MULTILINE)
+    assert wanted.split() == ["perennial-worker.service", "perennial-searcher@1.service"]
+
+
+def test_an_unknown_process_is_an_error_that_names_the_processes(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["systemd", "workers", "--directory", str(tmp_path)])
+    assert str(done.exception).startswith("workers: no process of the Procfile, which are worker, ")
+
+
 def test_systemd_reads_the_units_without_a_warning(folder: Path) -> None:
     command = [program("systemd-analyze", "systemd"), "verify", "--man=no", *map(str, folder.iterdir())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
