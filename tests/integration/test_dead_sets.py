@@ -141,6 +141,7 @@ def test_a_long_read_or_a_foreign_consumer_makes_the_dead_set_busy(
         with busy:
             dead.letters()
     eventually(lambda: Broker(broker_url).consumers("post.dead") == 0, "the foreign consumer is gone")
+    monkeypatch.setattr(reading, "LEASE_TIMEOUT", 60.0)
     assert len(dead.letters()) == 1
 
 
