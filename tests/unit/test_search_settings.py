@@ -328,6 +328,7 @@ def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path, 
 
 def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path: Path) -> None:
     store, kept = folder_store(tmp_path / "store"), folder_store(tmp_path / "kept")
+    create_marker(store)
 
     def total_of_process(number: int) -> int:
         """Return what a new searcher's process finds after its first reading of the store, which may fail."""
@@ -367,6 +368,28 @@ def test_another_store_and_one_that_was_emptied_change_no_settings(tmp_path: Pat
     store.delete(site_key("site.example"))
     reader.read()
     assert total_in(packs, "television") == 2
+
+
+def test_a_searcher_that_starts_with_an_empty_store_shows_no_hidden_page(tmp_path: Path) -> None:
+    """Such as the folder on which the store is to be mounted: the orchestrator keeps all packs then."""
+    store, kept = folder_store(tmp_path / "store"), folder_store(tmp_path / "kept")
+    create_marker(store)
+    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
+
+    def total_of_process(number: int) -> int:
+        packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
+        with closing(packs), closing(SearchSettingsReader(store, packs, kept=kept)) as reader:
+            reader.start()
+            packs.put(VERSION, write_pack(tmp_path / f"{number}.sqlite", PAGES))
+            return total_in(packs, "television")
+
+    assert total_of_process(1) == 1
+    (tmp_path / "store").rename(tmp_path / "away")
+    folder_store(tmp_path / "store")
+    assert [total_of_process(2), total_of_process(3)] == [1, 1]
+    # With its marker, a store is believed: the operator started this process with it.
+    create_marker(store)
+    assert total_of_process(4) == 2
 
 
 class FullDisk(FolderStore):
@@ -423,6 +446,7 @@ def test_a_searcher_reads_changed_settings_and_applies_them_to_present_and_later
     tmp_path: Path, packs: OpenPacks
 ) -> None:
     store = folder_store(tmp_path / "store")
+    create_marker(store)
     reader = SearchSettingsReader(store, packs, kept=folder_store(tmp_path / "kept"))
 
     def totals() -> tuple[int, int]:

@@ -71,16 +71,19 @@ class SearchSettingsReader:
     def read(self) -> None:
         """Read what has changed and apply it; raises StoreError, also for another store than the one before.
 
-        An empty store, or another one, must not show the hidden pages of the packs that searchers keep meanwhile.
+        An empty store, or another one, must not show the hidden pages of the packs that searchers keep meanwhile. The
+        first one that this process reads is believed if it has its marker: the operator started the process with it.
         """
         for key, site in list(self._not_kept.items()):
             self._keep(key, site)
         listed = {stat.key: stat.etag for stat in self._store.list(SITES_PREFIX) if stat.key.endswith(_SUFFIX)}
         store_id = read_marker(self._store)
-        if self._store_id not in ("", store_id):
-            raise StoreError(f"it is another store ({store_id or 'without marker'}, not {self._store_id})")
+        removed = self._etags.keys() - listed.keys()
+        if self._store_id not in ("", store_id) or (removed and not store_id):
+            former = self._store_id or "the former one"
+            raise StoreError(f"it is another store ({store_id or 'without marker'}, not {former})")
         self._store_id = store_id
-        for key in self._etags.keys() - listed.keys():
+        for key in removed:
             self._packs.apply(_domain(key), NO_SETTINGS)
             self._keep(key, None)
             del self._etags[key]
