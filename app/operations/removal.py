@@ -79,9 +79,10 @@ def remove_sites(
 ) -> tuple[list[Holdings], int]:
     """Delete all there is of these domains; return what there was, and the number of dead letters.
 
-    Waits up to `packer_wait` seconds for a packer at work on each, and raises SiteBusy after them. Work queues and
-    delay queues are not read. Messages that were published before the deletion are dropped by the workers that receive
-    them; those that are published after this function has returned are not.
+    Waits up to `packer_wait` seconds for a packer at work on each. One that is still at work holds up no other domain,
+    and SiteBusy is raised at the end. Work queues and delay queues are not read. Messages that were published before
+    the deletion are dropped by the workers that receive them; those that are published after this function has returned
+    are not.
     """
     with ops.act("site remove", ", ".join(domains), why=why) as act:
         publisher = ops.client_publisher()
@@ -93,12 +94,17 @@ def remove_sites(
             time.sleep(_PAUSE)
         # Also what pages in work published until they ended.
         at = _next_second()
-        deleted = [_delete(ops, removal, packer_wait, at=at) for removal in removals]
-        letters = dead_sets(ops.settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in domains)
+        found = [_delete(ops, removal, packer_wait, at=at) for removal in removals]
+        deleted = [each for each in found if isinstance(each, Holdings)]
         # Times of messages are whole seconds: what is published from now on is no older than the removal.
         time.sleep(max(0.0, at - time.time()))
-        publisher.publish([event_message("update", {"domain": domain}) for domain in domains])
+        gone = {each.domain for each in deleted}
+        # Searchers must not wait for the dead letters, on which another process may work for long.
+        publisher.publish([event_message("update", {"domain": domain}) for domain in sorted(gone)])
+        letters = dead_sets(ops.settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in gone)
         act.result = "; ".join(f"{each.domain}: {each}" for each in deleted) + f"; {letters} dead letters"
+        if busy := [each for each in found if isinstance(each, SiteBusy)]:
+            raise SiteBusy("; ".join(map(str, busy)))
     return deleted, letters
 
 
@@ -177,16 +183,19 @@ def _next_second() -> int:
     return int(time.time()) + 1
 
 
-def _delete(ops: Operations, removal: SiteRemoval, packer_wait: float, *, at: int) -> Holdings:
-    """Delete objects and keys while no packer is at work on the domain."""
+def _delete(ops: Operations, removal: SiteRemoval, packer_wait: float, *, at: int) -> Holdings | SiteBusy:
+    """Delete objects and keys while no packer is at work on the domain; return what there was, or why it is there."""
     deadline = time.monotonic() + packer_wait
     while True:
         try:
             with lease(ops.redis, f"pack:{removal.domain}"):
                 return removal.delete(at=at)
-        except Postpone as busy:
+        except Postpone:
             if time.monotonic() > deadline:
-                raise SiteBusy(f"{removal.domain}: {busy}; run it again") from busy
+                # Its settings are deleted, so that a file of sites does not show that it is to be removed.
+                return SiteBusy(
+                    f"{removal.domain} is being packed and is not deleted: run `perennial site remove {removal.domain}`"
+                )
             time.sleep(_PAUSE)
 
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
 
 from app.broker.connection import connected
 from app.broker.delivery import Delivery
+from app.broker.errors import DeadSetBusy
 from app.broker.headers import is_suspect, unacknowledged
 from app.crawl.frontier.values import Crawl, FoundPage, Host
 from app.crawl.record.removed_sites import is_removed, note_removed, removed_key
 from app.crawl.urls import Target
+from app.errors import SiteBusy
+from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import site_message
+from app.operations.operations import Operations
+from app.operations.operators import command_operator
+from app.operations.removal import remove_sites
+from app.redis_state.lease import lease
 from app.sites.removal import SiteRemoval
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
@@ -177,6 +185,44 @@ def test_a_removal_that_was_killed_after_its_first_step_is_completed_by_the_next
     SiteRemoval(DOMAIN, process.store, process.redis).stop(at=now + 1)
     assert is_removed(process.store, DOMAIN, now, now=now)
     assert leftovers(process, broker, DOMAIN)
+    invoked("site", "remove", DOMAIN, "--yes")
+    assert leftovers(process, broker, DOMAIN) == []
+
+
+def announced(broker: Broker) -> list[str]:
+    """Return the domains whose packs the orchestrator is to read again."""
+    bodies = [json.loads(message.body) for message in broker.take("orchestrator")]
+    return [body["domain"] for body in bodies if body["type"] == "update"]
+
+
+def test_searchers_unload_a_removed_site_while_another_process_works_on_the_dead_letters(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(process, broker, DOMAIN)
+    monkeypatch.setattr("app.broker.dead_letters.reading.LEASE_TIMEOUT", 0.3)
+    with closing(dead_sets(process.settings).iter_letters()) as letters:
+        next(letters)
+        with pytest.raises(DeadSetBusy):
+            remove_sites(Operations(process.settings, command_operator()), [DOMAIN])
+    assert announced(broker) == [DOMAIN]
+    invoked("site", "remove", DOMAIN, "--yes")
+    assert leftovers(process, broker, DOMAIN) == []
+
+
+def test_a_site_that_a_packer_has_holds_up_no_other_removal_and_the_error_names_what_completes_its_own(
+    process: Context, broker: Broker
+) -> None:
+    for domain in (DOMAIN, OTHER):
+        fill(process, broker, domain)
+    ops = Operations(process.settings, command_operator())
+    with (
+        lease(process.redis, f"pack:{DOMAIN}"),
+        pytest.raises(SiteBusy, match=f"run `perennial site remove {DOMAIN}`"),
+    ):
+        remove_sites(ops, [DOMAIN, OTHER], packer_wait=0.1)
+    assert announced(broker) == [OTHER]
+    assert leftovers(process, broker, OTHER) == []
+    assert DEAD_SET in leftovers(process, broker, DOMAIN)
     invoked("site", "remove", DOMAIN, "--yes")
     assert leftovers(process, broker, DOMAIN) == []
 
