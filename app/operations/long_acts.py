@@ -255,7 +255,8 @@ class LongActs:
                 updated=time.time(),
                 done=act.done + len(result.done),
                 stayed=len(result.stayed),
-                missing=former.missing + len(result.missing),
+                # Not of `former`: a write without an answer may have counted them, and is repeated.
+                missing=act.missing + len(result.missing),
                 listed=listed,
                 left=count,
                 note=result.stopped if phase == "stopped" else "",
