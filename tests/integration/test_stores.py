@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from app.storage.s3 import S3Store
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
 from tests.servers.s3 import S3Server
+from tests.support.proxy import Proxy
 from tests.support.stores import without_attributes
 
 pytestmark = pytest.mark.integration
@@ -234,6 +235,37 @@ class TestS3:
         one.put("k", b"1")
         assert keys(one) == ["k"]
         assert keys(other) == []
+
+    def test_a_conditional_write_whose_answer_was_lost_is_no_conflict_with_itself(self, server: S3Server) -> None:
+        """boto3 repeats the request, and the server refuses it: what the first one wrote is there."""
+        with closing(LosesAnswers(server.endpoint_url)) as network:
+            store = S3Store(server.bucket, str(uuid.uuid4()), network.url.replace("@", ""))
+            network.to_lose = 1
+            etag = store.put("k", b"1", if_absent=True)
+            assert (network.to_lose, store.get("k")) == (0, StoredObject(b"1", etag))
+            network.to_lose = 1
+            assert update_object(store, "k", lambda stored: ("added", stored.data + b"2" if stored else b"")) == "added"
+            assert (network.to_lose, store.get("k").data) == (0, b"12")
+            for refused in ({"if_absent": True}, {"if_match": etag}):
+                network.to_lose = 1
+                with pytest.raises(PreconditionFailed):
+                    store.put("k", b"3", **refused)
+                assert (network.to_lose, store.get("k").data) == (0, b"12")
+
+
+class LosesAnswers(Proxy):
+    """A network that breaks the connection in place of the next `to_lose` answers."""
+
+    to_lose = 0
+
+    def _filter(self) -> Callable[[bytes], bytes]:
+        def forwarded(data: bytes) -> bytes:
+            if self.to_lose and not data.startswith(b"HTTP/1.1 100 "):
+                self.to_lose -= 1
+                raise OSError("the answer is lost")
+            return data
+
+        return forwarded
 
 
 @pytest.mark.parametrize(
