@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -23,6 +24,7 @@ from app.cluster.orchestrator.store_scan import SCAN_INTERVAL
 from app.cluster.orchestrator.worker import OrchestratorConsumer
 from app.cluster.placement.model import AddressedOrder
 from app.cluster.protocol import MB, OrderOutcome, PackVersion, SearcherReport, to_payload
+from app.crawl.record.removed_sites import note_removed
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.marker import create_marker
@@ -246,6 +248,22 @@ def test_packs_that_vanish_together_are_kept(wire: Wire, store: ObjectStore, cap
     wire.service.receive_report(wire.report("a", 3, *map(version_of, DOMAINS)))
     eventually(lambda: wire.orders() == [] and "The store lacks 4 of 5 known packs" in caplog.text, "it is refused")
     assert wire.take(search("4.example")) is None
+
+
+def test_sites_that_an_operator_removed_are_unloaded_however_many(
+    wire: Wire, store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for domain in DOMAINS[1:]:
+        note_removed(store, domain, int(time.time()))
+        store.delete(manifest_key(domain))
+        wire.service.pack_updated(domain)
+    unloaded = [(SEARCHER_QUEUE.format("a"), "unload", domain) for domain in DOMAINS[1:]]
+    eventually(lambda: sorted(wire.orders()) == unloaded, "the removed sites are unloaded")
+    assert "The store lacks" not in caplog.text
+    # One more that vanished by itself is within what may always be deleted.
+    store.delete(manifest_key(DOMAINS[0]))
+    wire.service.pack_updated(DOMAINS[0])
+    eventually(lambda: len(wire.orders()) == len(DOMAINS), "the last one is unloaded, too")
 
 
 def started(*queues: str) -> Celery:

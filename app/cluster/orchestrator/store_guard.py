@@ -22,7 +22,8 @@ class StoreGuard:
         """`max_deleted_share` is the share of the known packs that may be deleted, from 0 to 1.
 
         It is measured from the largest number of packs that this object has seen: several scans delete no more than
-        one. A restart of the orchestrator is the operator's consent to the present number.
+        one. Packs of sites that an operator removed do not count. A restart of the orchestrator is the operator's
+        consent to the present number.
         """
         self._max_share = max_deleted_share
         self._largest = 0
@@ -34,7 +35,7 @@ class StoreGuard:
         """Return what to believe of a scan, or None; `domains` are those of all packs in catalog and searchers.
 
         Nothing is believed of a store without its marker, or with another id than before, while packs are known. Of a
-        scan that leaves too few of them, the deletions are not believed.
+        scan that leaves too few of them, the deletions are not believed, but for those of removed sites.
         """
         if domains and not result.store_id:
             self._log("The store has no marker (empty, or not mounted?): its scan is ignored and every pack is kept")
@@ -45,16 +46,18 @@ class StoreGuard:
                 "intended, restart the orchestrator"
             )
             return None
-        self._largest = max(self._largest, len(domains))
+        removed = result.removed & domains
+        self._largest = max(self._largest, len(domains)) - len(removed)
         most = max(ALWAYS_DELETABLE, int(self._max_share * self._largest))
-        missing = result.deleted & domains
-        if missing and self._largest - len(domains - missing) > most:
+        others = domains - removed
+        missing = result.deleted & others
+        if missing and self._largest - len(others - missing) > most:
             self._log(
-                f"The store lacks {len(missing)} of {len(domains)} known packs. Only {most} of {self._largest} may "
+                f"The store lacks {len(missing)} of {len(others)} known packs. Only {most} of {self._largest} may "
                 "vanish while the orchestrator runs: searchers keep them. If they were deleted on purpose, restart the "
                 "orchestrator with MAX_DELETED_SHARE=1"
             )
-            return replace(result, deleted=frozenset())
+            return replace(result, deleted=result.removed)
         self.store_id, self._logged = result.store_id, ""
         return result
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from app.broker.errors import InvalidMessage
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import size_mb
+from app.crawl.record.removed_sites import removed_at
 from app.errors import InvalidKey, PackCorrupt, PackNotFound, StoreError
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.storage.marker import create_marker, read_marker
@@ -23,6 +26,8 @@ SCAN_INTERVAL: Final = 300.0
 #: Seconds between two checks for unclear domains, and before the same ones are read from the store again.
 UNCLEAR_CHECK_INTERVAL: Final = 1.0
 UNCLEAR_RESCAN_INTERVAL: Final = 10.0
+#: Seconds after the removal of a site in which its pack may vanish because of it.
+_REMOVED_OF_LATE: Final = 86_400.0
 #: Seconds before a failed scan is repeated: after the first failure, and at most. Each failure doubles them.
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
 
@@ -43,11 +48,13 @@ def pack_of(manifest: Manifest) -> Pack:
 class ScanResult:
     """The result of a scan. `whole` is false for a scan of some domains; `error` is why it failed.
 
-    `store_id` is the id in the store's marker, empty without a marker.
+    `removed` are those of the deleted domains that an operator removed of late. `store_id` is the id in the store's
+    marker, empty without a marker.
     """
 
     packs: tuple[Pack, ...] = ()
     deleted: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
     whole: bool = False
     error: str = ""
     store_id: str = ""
@@ -90,7 +97,12 @@ class StoreScan:
             return None
         self._thread = None
         packs = tuple(pack for pack in self._result.packs if pack.domain not in self._outdated)
-        return replace(self._result, packs=packs, deleted=self._result.deleted - self._outdated)
+        return replace(
+            self._result,
+            packs=packs,
+            deleted=self._result.deleted - self._outdated,
+            removed=self._result.removed - self._outdated,
+        )
 
     def succeeded(self, *, due_at: float) -> None:
         """Note that the result was believed, and when the next scan may start."""
@@ -108,13 +120,15 @@ class StoreScan:
         try:
             store = self._store()
             packs = [pack_of(manifest) for manifest in list_manifests(store)] if whole else []
-            deleted = set()
+            deleted, removed = set[str](), set[str]()
             for domain in sorted(domains - {pack.domain for pack in packs}):
                 try:
                     packs.append(pack_of(read_manifest(store, domain)))
                 except (PackNotFound, InvalidKey, InvalidMessage):
                     # An invalid domain counts as deleted: no store can have its pack.
                     deleted.add(domain)
+                    if _is_removed(store, domain):
+                        removed.add(domain)
                 except PackCorrupt as error:
                     # Searchers may have an intact version: keep it until the manifest is readable.
                     log.warning("%s: manifest not readable, searchers keep their packs: %s", domain, error)
@@ -122,12 +136,26 @@ class StoreScan:
             if packs and not store_id:
                 log.warning("The store has packs but no marker, so it gets one now")
                 store_id = create_marker(store)
-            self._result = ScanResult(packs=tuple(packs), deleted=frozenset(deleted), whole=whole, store_id=store_id)
+            self._result = ScanResult(
+                packs=tuple(packs),
+                deleted=frozenset(deleted),
+                removed=frozenset(removed),
+                whole=whole,
+                store_id=store_id,
+            )
         except (StoreError, OSError) as error:
             self._result = ScanResult(whole=whole, error=str(error))
         except Exception as error:
             log.exception("Scan of the store failed")
             self._result = ScanResult(whole=whole, error=repr(error))
+
+
+def _is_removed(store: ObjectStore, domain: str) -> bool:
+    """Return whether an operator removed a domain of late. A pack that vanishes much later has another reason."""
+    with suppress(InvalidKey):
+        at = removed_at(store, domain)
+        return at is not None and time.time() - at < _REMOVED_OF_LATE
+    return False
 
 
 class ScanSchedule:
