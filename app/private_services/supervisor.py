@@ -185,7 +185,7 @@ class ProcessSupervisor:
         with suppress(queue.Empty):
             event = self._events.get(timeout=POLL)
             if event.type == "line":
-                self._printer.write(event)
+                self._print(event)
             else:
                 self._children[event.name].is_read = True
         now = time.monotonic()
@@ -220,7 +220,12 @@ class ProcessSupervisor:
 
     def _say(self, text: str) -> None:
         """Print a line of the supervisor itself."""
-        self._printer.write(Message("line", text, datetime.now(), SYSTEM, None))
+        self._print(Message("line", text, datetime.now(), SYSTEM, None))
+
+    def _print(self, line: Message) -> None:
+        """Print a line. It is lost where the terminal or the reader of the output is gone, or the disk is full."""
+        with suppress(OSError):  # An error would end the supervisor, and leave all processes running.
+            self._printer.write(line)
 
     def _report(self) -> None:
         try:

@@ -94,6 +94,23 @@ def test_a_terminal_that_is_closed_ends_all_processes_unless_nohup_keeps_them(tm
         signal.signal(signal.SIGHUP, former)
 
 
+def test_output_that_nobody_reads_any_more_leaves_no_process(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", SCRIPT, json.dumps({"sleeper": "sleep 300"}), str(tmp_path), "20"]
+    with (tmp_path / "errors").open("wb") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=writer, stderr=errors)
+    os.close(writer)
+    with process:
+        [sleeper] = eventually(lambda: psutil.Process(process.pid).children(), "the process starts")
+        assert b"sleeper started" in os.read(reader, 1_000)
+        # As in `perennial up | tee log` after Ctrl-C, which ends tee first, or where a terminal is closed.
+        os.close(reader)
+        process.terminate()
+        process.wait(60)
+    assert not sleeper.is_running()
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+
+
 def test_a_data_folder_that_cannot_be_made_is_an_error_that_says_so() -> None:
     with pytest.raises(ServicesError, match="cannot be made"), procfile.only_one(Path("/proc/nowhere")):
         pass
