@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -118,6 +119,9 @@ def options(
 
 def main() -> None:
     """Run the command. An expected error is one line on standard error; any other one is a traceback."""
+    # A terminal of Latin-1 cannot show every title and every line of a log: that ends no command, and not `up`.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli()
     except Exception as error:

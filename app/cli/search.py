@@ -71,7 +71,7 @@ def search(
             raise typer.BadParameter(str(error)) from error
     if as_json:
         fields = {"domains": request.domains, "query": request.q, "sort": request.sort, "offset": request.offset}
-        typer.echo(json.dumps(fields | asdict(result), ensure_ascii=False, indent=1))
+        typer.echo(json.dumps(fields | asdict(result), indent=1))
     names = {} if pack or as_json else _display_names(request.domains)
     out = Console(highlight=False, soft_wrap=True)
     for best_bet in () if as_json else result.best_bets:

@@ -25,7 +25,7 @@ def search_report(domain: Domain, as_json: AsJson = False) -> None:
     name, since = found.domain, found.since
     is_empty = not (found.searches or found.clicks)
     if as_json:
-        typer.echo(json.dumps(asdict(found), ensure_ascii=False))
+        typer.echo(json.dumps(asdict(found)))
         raise typer.Exit(code=1 if is_empty else 0)
     if not found.counted:
         typer.echo(f"{name}: not counted now; perennial site set {name} search_report=true", err=True)

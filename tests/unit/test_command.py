@@ -97,6 +97,18 @@ def test_what_redis_refuses_is_one_line_and_no_traceback(kind: type[RedisError])
     assert explained(kind("refused")) == (1, ["Redis refuses: refused. Check REDIS_URL, and the log of Redis"])
 
 
+def test_a_terminal_that_cannot_show_a_character_gets_its_escape_and_no_traceback(tmp_path: Path) -> None:
+    environment = {**os.environ, "STORE_URL": (tmp_path / "store").as_uri()}
+    assert perennial(environment, "store", "create").returncode == 0
+    assert perennial(environment, "site", "add", "site.example", "name=Żółw").returncode == 0
+    # A forked process would not read how its output is encoded.
+    command = [sys.executable, "-m", "app.cli.main", "site", "show", "site.example"]
+    environment["PYTHONIOENCODING"] = "latin-1"
+    shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="latin-1", check=False)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "name\t\\u017bó\\u0142w\n" in shown.stdout
+
+
 def test_an_export_that_fails_leaves_no_file_that_could_pass_for_one(tmp_path: Path) -> None:
     file = tmp_path / "letters.jsonl"
     done = perennial({**os.environ, "BROKER_URL": "amqp://127.0.0.1:1//"}, "dead", "export", "--output", str(file))
