@@ -334,6 +334,13 @@ def test_the_api_can_do_what_the_page_can(
     api("GET", "/acts/20260101T000000.000000-00000000", status=404)
 
 
+def test_a_letter_that_a_program_names_twice_counts_once(operator: OperatorAtPage, mortuary: Mortuary) -> None:
+    [ident] = mortuary.add(pages(1), failed("the site answered 503"))
+    act = operator.api("POST", "/dead/replay", json={"ids": [f"{DEAD_SET}/{ident}"] * 2})
+    assert (act["total"], act["subject"]) == (1, f"{DEAD_SET}/{ident}")
+    assert operator.ended(f"/ops/acts/{act['id']}").count("1 of 1 replayed") == 1
+
+
 def test_without_a_broker_pages_and_api_say_so(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, broker_url=SecretStr("amqp://127.0.0.1:1"))
     create_store(settings.store)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Self, cast, get_args
 from urllib.parse import parse_qsl
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from app.broker.dead_letters import DeadSets, IdsBySet, LetterSummary
 from app.broker.errors import InvalidMessage
@@ -26,10 +26,14 @@ _REF: Final = re.compile(r"(?P<set>[^/]{1,255})/(?P<id>[0-9A-Za-z.-]{8,80})")
 CANARY_SECONDS: Final = 60.0
 
 
+def _each_once(ids: list[str]) -> list[str]:
+    return list(dict.fromkeys(ids))
+
+
 class LetterChoice(ActBody):
     """The letters of an act: `ids`, or else all that `filters` match; an empty object matches all."""
 
-    ids: list[Annotated[str, Field(max_length=400)]] = Field(
+    ids: Annotated[list[Annotated[str, Field(max_length=400)]], AfterValidator(_each_once)] = Field(
         [], max_length=5_000, description="Dead set, slash and id of each.", examples=[["site.dead/1d6a0f0e"]]
     )
     filters: LetterQuery | None = Field(None, description="Filters as in the list's parameters.")
@@ -108,7 +112,7 @@ def chosen_by(visit: Visit) -> LetterChoice:
 
     The scope `marked-or-all` of a cause's page is `all` without `letter` fields.
     """
-    scope, refs = visit.value("scope"), list(dict.fromkeys(visit.form.get("letter", ())))
+    scope, refs = visit.value("scope"), visit.form.get("letter", ())
     if scope == "all" or (scope == "marked-or-all" and not refs):
         try:
             filters = dict(parse_qsl(visit.value("query"), max_num_fields=50))
