@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import Request
 from pydantic import SecretStr
 
+from app.errors import OperatorRequired
 from app.operations.audit import AuditEntry, AuditLog
 from app.operations.operations import Operations
 from app.operations.operators import command_operator
@@ -113,6 +117,23 @@ def test_wrong_passwords_and_names_are_refused_audited_and_limited(settings: Set
     statuses = [log_in(client, "a wrong password").status_code for _ in range(20)]
     assert statuses[-1] == 429
     assert len([entry for entry in audit(settings) if entry.result == "the password is wrong"]) == 1
+
+
+def test_refusals_at_the_same_time_are_all_audited(settings: Settings) -> None:
+    state = OpsState(settings, Access.of(settings))
+
+    def refuse(number: int) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/ops", "headers": [], "client": (f"10.0.0.{number}", 1)}
+        state.note_refusal(Request(scope), OperatorRequired("log in first"))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(32) as threads:
+            list(threads.map(refuse, range(250)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(audit(settings)) == 250
 
 
 @pytest.mark.parametrize(

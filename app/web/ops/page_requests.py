@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class OpsState:
     settings: Settings
     access: Access
     refusals: dict[tuple[str, str], float] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def operations(self, operator: Operator) -> Operations:
         """Return what acts of an operator work with."""
@@ -61,11 +63,12 @@ class OpsState:
     def note_refusal(self, request: Request, error: ApplicationError, *, name: str = "") -> None:
         """Keep a refusal in the audit, equal ones of a client once in REFUSAL_SECONDS."""
         address, now = (request.scope["client"] or ("unknown",))[0], time.monotonic()
-        self.refusals = {each: until for each, until in self.refusals.items() if until > now}
         kind = (client_key(address), error.reason)
-        if kind in self.refusals or len(self.refusals) >= _MAX_REFUSALS:
-            return
-        self.refusals[kind] = now + REFUSAL_SECONDS
+        with self.lock:
+            self.refusals = {each: until for each, until in self.refusals.items() if until > now}
+            if kind in self.refusals or len(self.refusals) >= _MAX_REFUSALS:
+                return
+            self.refusals[kind] = now + REFUSAL_SECONDS
         origin = Origin.PAGE if request.scope["path"].startswith(f"{OPS_PAGES}/") else Origin.API
         operator = Operator(name or f"unknown at {address}", Role.READ, origin)
         subject = f"{request.method} {request.scope['path']}"
