@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,17 @@ def test_several_scans_delete_no_more_packs_than_one_may() -> None:
         domains -= result.deleted
         kept.append(len(domains))
     assert kept == [8, 6, 6, 6]
+
+
+def test_a_removed_site_that_is_still_served_leaves_the_bound_of_the_others_as_it_is() -> None:
+    guard, served = StoreGuard(max_deleted_share=0.5), frozenset(sorted(DOMAINS)[5:])
+    assert guard.check(scanned("a", 5), DOMAINS) == scanned("a", 5)
+    [removed, vanished, *_] = sorted(served)
+    for _ in range(5):
+        result = ScanResult(store_id="a", deleted=frozenset({removed}), removed=frozenset({removed}))
+        assert guard.check(result, served) == result
+    both = replace(result, deleted=frozenset({removed, vanished}))
+    assert guard.check(both, served) == result
 
 
 def test_new_packs_make_room_for_deletions() -> None:

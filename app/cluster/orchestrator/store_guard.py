@@ -27,6 +27,8 @@ class StoreGuard:
         """
         self._max_share = max_deleted_share
         self._largest = 0
+        #: Removed sites whose packs are still served: each is subtracted from the largest number once.
+        self._removed = frozenset[str]()
         #: The id of the store that was believed last, empty before.
         self.store_id = ""
         self._logged = ""
@@ -47,9 +49,10 @@ class StoreGuard:
             )
             return None
         removed = result.removed & domains
-        self._largest = max(self._largest, len(domains)) - len(removed)
-        most = max(ALWAYS_DELETABLE, int(self._max_share * self._largest))
         others = domains - removed
+        self._largest = max(self._largest - len(removed - self._removed), len(others))
+        self._removed = (self._removed & domains) | removed
+        most = max(ALWAYS_DELETABLE, int(self._max_share * self._largest))
         missing = result.deleted & others
         if missing and self._largest - len(others - missing) > most:
             self._log(
