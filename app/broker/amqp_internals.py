@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from amqp import abstract_channel, serialization
+from amqp.exceptions import AccessRefused
 from amqp.spec import Basic
 from kombu import compression
 from kombu.messaging import Consumer
@@ -124,16 +125,22 @@ class PrefetchingConsumer(Consumer):  # type: ignore[misc]
     #: The prefetch count of all other queues, and of these by name.
     usual_prefetch = 0
     prefetch: Mapping[str, int] = MappingProxyType({})
+    #: Called with a queue from which the broker refuses to let this consumer read, and the error that is raised then.
+    on_refused: Callable[[Any, AccessRefused], None] = staticmethod(lambda *_: None)
 
     def _basic_consume(self, queue: Any, **options: Any) -> Any:
-        count = self.prefetch.get(queue.name)
-        if count is None or self.consuming_from(queue):
-            return super()._basic_consume(queue, queue.name, **options)
-        self.channel.basic_qos(0, count, False)
+        count = None if self.consuming_from(queue) else self.prefetch.get(queue.name)
+        if count is not None:
+            self.channel.basic_qos(0, count, False)
         try:
-            return super()._basic_consume(queue, queue.name, **options)
-        finally:
+            # kombu waits for the last answer only, so that a refusal would not belong to a queue.
+            tag = super()._basic_consume(queue, queue.name, **{**options, "nowait": False})
+        except AccessRefused as error:
+            self.on_refused(queue, error)
+            raise
+        if count is not None:
             self.channel.basic_qos(0, self.usual_prefetch, False)
+        return tag
 
 
 def forget_decoded_body(message: Any) -> None:

@@ -19,7 +19,7 @@ _NODE_DOWN = re.compile(r"home node '?([^' ]+)'? of durable queue .* is down or 
 
 @dataclass(frozen=True, slots=True)
 class RefusedDeclaration:
-    """A queue that could not be declared, and the broker's error."""
+    """A queue that could not be declared or consumed from, and the broker's error."""
 
     queue: Queue
     error: ChannelError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ from kombu import Connection
 
 from app.private_services import Urls
 from config.settings import Settings
+from tests.support import shop
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost
 from tests.support.shop_worker import post, runs, shop_worker
@@ -69,6 +71,31 @@ def test_a_run_counts_though_its_process_died_before_the_worker_read_that_it_beg
                 post(broker, "quick.mail", "suicide", tmp_path / f"journal-{number}")
             eventually(lambda: broker.depth("quick.dead") == messages, "all are dead", seconds=120)
     assert Counter(runs(tmp_path / f"journal-{number}") for number in range(messages)) == {3: messages}
+
+
+def test_a_worker_serves_all_queues_but_one_that_another_program_consumes_alone_and_that_one_afterwards(
+    services: Urls, tmp_path: Path
+) -> None:
+    held, after = tmp_path / "held", tmp_path / "after"
+    with own_vhost(services) as url:
+        broker = Broker(url)
+        with Connection(url) as foreign:
+            shop.policies.policy_for("mail.classic").work_queue("mail.classic")(foreign.default_channel).declare()
+            foreign.default_channel.basic_consume("mail.classic", exclusive=True)
+            with shop_worker(url, tmp_path / "worker.log", ["mail", "mail.classic", "quick.mail"]) as running:
+                for queue in ("mail", "quick.mail"):
+                    post(broker, queue, "succeed", tmp_path / queue)
+                    eventually((tmp_path / queue).exists, f"{queue} is served", seconds=60)
+                assert re.search("Queue mail.classic refused, .* next attempt in .* in exclusive use", running.log)
+                post(broker, "mail", "hold", held)
+                eventually(lambda: "hold[held] received" in running.log, "a long one runs")
+                foreign.release()
+                post(broker, "mail.classic", "succeed", after)
+                eventually(after.exists, "it is served", seconds=60)
+                assert broker.consumers("mail.classic") == 1
+                held.touch()
+                eventually(lambda: "hold[held] succeeded" in running.log, "the long one has ended")
+                assert running.log.count("hold[held] received") == 1
 
 
 def test_a_worker_waits_until_the_broker_gives_up_the_connection_of_its_killed_predecessor(

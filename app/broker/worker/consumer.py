@@ -179,6 +179,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def create_task_handler(self, *args: Any, **kwargs: Any) -> OnTask:
         """Wrap Celery's handler: note the queue, translate plain messages, and survive malformed ones."""
         run_task: OnTask = super().create_task_handler(*args, **kwargs)
+        self.task_consumer.on_refused = self.refused.note_not_consumed
         if self.hub is not None:
             self._loop_thread = self._failures.loop_thread = threading.get_ident()
             # `Hub.call_soon` runs its callback in the next turn, and that one may wait for a second first.
