@@ -44,6 +44,7 @@ def declare_queues(
     they are late. Raises what breaks the connection.
     """
     refusals = []
+    # The broker closes the channel with each refusal, and py-amqp opens it again.
     channel = connection.channel()
     for queue in queues:
         try:
@@ -53,13 +54,10 @@ def declare_queues(
                 # The refusal may be of its exchange, which a new queue would not change.
                 if queue.name not in disposable or error.method_sig != spec.Queue.Declare:
                     raise
-                channel = connection.channel()
                 channel.queue_delete(queue.name)
                 queue(channel).declare()
         except ChannelError as error:
             refusals.append(RefusedDeclaration(queue, error))
-            # The broker closes a channel with each refusal.
-            channel = connection.channel()
     channel.close()
     return refusals
 

@@ -14,10 +14,11 @@ import pytest
 import requests
 from amqp import Message, spec
 from amqp.abstract_channel import AbstractChannel
-from kombu import Connection
+from kombu import Connection, Queue
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
+from app.broker.declaring import declare_queues
 from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFailed, MigrationRefused
 from app.cli import topology as command
 from app.coverart.project import COVER_ART
@@ -68,6 +69,17 @@ def test_check_lists_what_is_missing_without_declaring_it_and_apply_declares_it(
     assert check_topology(settings).findings == []
     answer = json.loads(run(monkeypatch, settings, "check", "--json").stdout)
     assert answer == {"ok": True, "findings": []}
+
+
+def test_a_refused_declaration_keeps_no_channel_and_may_be_tried_for_as_long_as_a_worker_runs(connection: Any) -> None:
+    name = "differs"
+    Queue(name)(connection.channel()).declare()
+    other = Queue(name, queue_arguments={"x-max-length": 1})
+    declare_queues(connection, [other])
+    before = len(connection.connection.channels)
+    for _ in range(3):
+        assert [refusal.differs for refusal in declare_queues(connection, [other, Queue("new")])] == [True]
+    assert len(connection.connection.channels) == before
 
 
 @pytest.mark.parametrize(

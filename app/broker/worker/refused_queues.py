@@ -78,5 +78,6 @@ class RefusedQueues:
         except ChannelError as error:
             self.note_not_consumed(refusal.queue, error)
             return [self._not_consumed[name]]
-        channel.close()
+        finally:
+            channel.close()
         return []
