@@ -6,14 +6,16 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kombu import Connection, Exchange, Queue
+from pika.channel import Channel
 
 from app.broker.connection import connected
 from app.broker.delivery import Delivery
@@ -206,6 +208,29 @@ class TestConnection:
         by_hand.reply(taken[20], b"yes")
         assert again.result(60).body == b"yes"
         requestor.close()
+
+    def test_when_the_reply_queue_is_deleted_requests_in_flight_fail_and_the_next_one_is_answered(
+        self, broker_url: str, taken: list[Delivery]
+    ) -> None:
+        channels: list[Channel] = []
+
+        class Watched(Requestor):
+            def opened(self, channel: Channel, ready: Callable[[], None]) -> None:
+                channels.append(channel)
+                super().opened(channel, ready)
+
+        with closing(Watched(broker_url)) as requestor:
+            lost = requestor.send(ask(), deadline=60)
+            [request] = eventually(lambda: list(taken), "the request came")
+            # Only its own connection may delete an exclusive queue, and so may the broker.
+            delete = partial(channels[0].queue_delete, request.properties["reply_to"])
+            channels[0].connection.ioloop.add_callback_threadsafe(delete)
+            assert "BrokerUnreachable" in failure(lost)
+            answered = requestor.send(ask(b"again"), deadline=60)
+            eventually(lambda: len(taken) == 2, "the next request came")
+            with closing(Responder(broker_url, {}, problem=problem)) as responder:
+                responder.reply(taken[1], b"yes")
+                assert answered.result(60).body == b"yes"
 
     def test_without_a_connection_requests_fail_at_their_deadline_and_attempts_are_spaced_out(
         self, proxy: Proxy, echoing: Responder

@@ -130,7 +130,13 @@ class Requestor(ChannelOwner):
             reason = f"no queue is bound for exchange {method.exchange!r} with key {method.routing_key!r}"
             self._finish(properties.correlation_id, Unroutable(reason))
 
+        def on_cancelled(_cancelled: Any) -> None:
+            # The reply queue was deleted: requests that wait for it fail, and a new connection has another.
+            if channel.is_open:
+                channel.close(reply_text="the broker cancelled the consumer of replies")
+
         channel.add_on_return_callback(on_returned)
+        channel.add_on_cancel_callback(on_cancelled)
         for each in self._exchanges:
             # The broker works in order: the answer to the last declaration is the one to wait for.
             channel.exchange_declare(
