@@ -11,27 +11,22 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urljoin
 
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
-from urllib3.exceptions import ProtocolError
-from urllib3.util.retry import Retry
 
 from app.errors import FetchError
 from app.http.addresses import ANY_ADDRESS, AddressPolicy
-from app.http.fetcher import ClosedMeanwhile, guarded_pool
+from app.http.fetcher import REPEAT_ON_CLOSED, guarded_pool
 from app.http.response import Response, fetch_error, read_body
 from app.http.urls import without_credentials
 
 #: Idle connections to a host that are kept: those of as many threads.
 _MAX_KEPT = 64
-
-#: Seconds after which an idle connection is not used again: its server, or a router between, may have forgotten it.
-_MAX_IDLE = 4.0
 
 #: Redirects that one request follows.
 _MAX_REDIRECTS = 10
@@ -166,27 +161,16 @@ def _kept_session(process: int, policy: AddressPolicy) -> _Session:  # noqa: ARG
     return _Session(policy)
 
 
-class _RepeatOnClosed(Retry):
-    """Repeats a request only if the server closed a kept connection before it answered."""
-
-    def increment(self, *args: Any, **options: Any) -> Self:
-        """Return a policy for one more attempt, on another connection, or raise the error."""
-        error = options.get("error")
-        if isinstance(error, ProtocolError) and isinstance(error.args[-1], ClosedMeanwhile):
-            return self
-        return super().increment(*args, **options)
-
-
 class _GuardedAdapter(HTTPAdapter):
     """Connects through the guarded pool, whose TLS context decides which certificates are trusted."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
-        super().__init__(max_retries=_RepeatOnClosed(0, read=False))
+        super().__init__(max_retries=REPEAT_ON_CLOSED)
 
     def init_poolmanager(self, *_args: Any, **_options: Any) -> None:
         """Use the guarded pool in place of a pool of the adapter's own."""
-        self.poolmanager = guarded_pool(self._policy, maxsize=_MAX_KEPT, max_idle=_MAX_IDLE)
+        self.poolmanager = guarded_pool(self._policy, maxsize=_MAX_KEPT)
 
     def cert_verify(self, *_args: Any, **_options: Any) -> None:
         """Leave the pool's TLS context as it is."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import http.client
 import io
-import math
 import re
 import socket
 import ssl
@@ -18,15 +17,15 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import ada_url
 import certifi
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError
-from urllib3.util import Timeout
+from urllib3.exceptions import HTTPError, ProtocolError
+from urllib3.util import Retry, Timeout
 
 from app.errors import FetchError, InvalidUrl
 from app.http.addresses import ANY_ADDRESS, AddressPolicy
@@ -36,13 +35,16 @@ from config.settings import Settings
 #: A percent sign that encodes nothing. The WHATWG URL standard leaves it as it is.
 _SINGLE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _READ_SIZE = 65_536
+#: Seconds after which an idle connection is not used again: its server, or a router between, may have forgotten it.
+MAX_IDLE = 4.0
 _ACCEPT = "text/html,application/xhtml+xml,text/plain;q=0.8,*/*;q=0.1"
 
 
 class Fetcher:
     """GETs pages over kept-alive connections; one per process, made after the fork.
 
-    It keeps no cookies, reads no proxy or other setting from the environment and follows no redirect.
+    It keeps no cookies, reads no proxy or other setting from the environment and follows no redirect. If the server
+    just closed a kept connection, the request is sent once more.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Fetcher:
                     target,
                     headers={**self._headers, **(headers or {})},
                     timeout=Timeout(connect=self._connect_timeout, total=self._response_timeout),
-                    retries=False,
+                    retries=REPEAT_ON_CLOSED,
                     redirect=False,
                     assert_same_host=False,
                     preload_content=False,
@@ -150,13 +152,12 @@ def guarded_pool(
     proxy_login: str = "",
     ca_file: str = "",
     maxsize: int = 8,
-    max_idle: float = math.inf,
 ) -> urllib3.PoolManager:
     """Return a pool whose every connection checks its peer against `policy` before it sends anything.
 
     The peer may be any proxy that the caller names. Raises OSError for an invalid `ca_file`.
 
-    Of a host `maxsize` idle connections are kept, and used again within `max_idle` seconds.
+    Of a host `maxsize` idle connections are kept, and used again within MAX_IDLE seconds.
 
     Call `urlopen` with a `Timeout` and `preload_content=False`. Head and body together must arrive within the read
     time-out, or within what is left of the total. The pool reads no proxy from the environment.
@@ -169,16 +170,15 @@ def guarded_pool(
         )
     else:
         pool = urllib3.PoolManager(num_pools=64, maxsize=maxsize, ssl_context=_tls_context(ca_file))
-    pool.pool_classes_by_scheme = dict(_pool_classes(ANY_ADDRESS if proxy else policy, max_idle))
+    pool.pool_classes_by_scheme = dict(_pool_classes(ANY_ADDRESS if proxy else policy))
     return pool
 
 
 @functools.lru_cache(maxsize=64)
-def _pool_classes(policy: AddressPolicy, max_idle: float) -> Mapping[str, type[HTTPConnectionPool]]:
+def _pool_classes(policy: AddressPolicy) -> Mapping[str, type[HTTPConnectionPool]]:
     """Return classes whose connections check their peer against a policy; to make them takes a millisecond."""
-    limits = {"policy": policy, "max_idle": max_idle}
-    plain = type("GuardedConnection", (_Guarded, HTTPConnection), limits)
-    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), limits)
+    plain = type("GuardedConnection", (_Guarded, HTTPConnection), {"policy": policy})
+    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), {"policy": policy})
     return {
         "http": type("GuardedPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
         "https": type("GuardedSecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
@@ -205,18 +205,31 @@ class ClosedMeanwhile(http.client.RemoteDisconnected):
     """The server closed a connection that was kept from an earlier request, and did not answer on it."""
 
 
+class _RepeatOnClosed(Retry):
+    """Repeats a request only if the server closed a kept connection before it answered."""
+
+    def increment(self, *args: Any, **options: Any) -> Self:
+        """Return a policy for one more attempt, on another connection, or raise the error."""
+        error = options.get("error")
+        if isinstance(error, ProtocolError) and isinstance(error.args[-1], ClosedMeanwhile):
+            return self
+        return super().increment(*args, **options)
+
+
+REPEAT_ON_CLOSED: Final = _RepeatOnClosed(0, read=False)
+
+
 class _Guarded(_Base):
     """A connection that checks its peer's address and holds each response to its deadline."""
 
     policy: AddressPolicy
-    max_idle: float
     #: When the last response on it began; 0 for a connection without one.
     _used = 0.0
 
     @property
     def is_connected(self) -> bool:
         """Return whether it may be used for one more request."""
-        return super().is_connected and time.monotonic() - self._used < self.max_idle
+        return super().is_connected and time.monotonic() - self._used < MAX_IDLE
 
     def request(self, *args: Any, **options: Any) -> None:
         """Send a request; raises ClosedMeanwhile."""

@@ -85,6 +85,39 @@ def test_one_connection_serves_many_requests(site: Site, fetcher: Fetcher) -> No
     assert len(ports) == 1
 
 
+def test_a_request_is_sent_again_where_the_server_closed_its_kept_connections(site: Site, fetcher: Fetcher) -> None:
+    peers = []
+
+    def answer(request: Request, wire: Wire) -> None:
+        peers.append(wire.connection.getpeername())
+        if len(peers) > 1 and peers[-1] == peers[0]:
+            wire.close()
+        else:
+            page("T")(request, wire)
+
+    site.set("/", answer)
+    for _ in range(2):
+        assert fetcher.get(site.url).status == 200
+    assert peers[0] == peers[1] != peers[2]
+    assert len(peers) == 3
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    site: Site, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = set()
+
+    def answer(request: Request, wire: Wire) -> None:
+        ports.add(wire.connection.getpeername()[1])
+        page("T")(request, wire)
+
+    site.set("/", answer)
+    monkeypatch.setattr("app.http.fetcher.MAX_IDLE", 0.0)
+    for _ in range(3):
+        assert fetcher.get(site.url).status == 200
+    assert len(ports) == 3
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "header", "value"),
     [
