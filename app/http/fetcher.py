@@ -1,8 +1,8 @@
 """Get one URL over the guarded urllib3 pool: every peer address is checked, every response has one deadline.
 
-The pool relies on two details of urllib3 2, which tests/integration/test_fetch.py checks. `HTTPConnection._new_conn`
+The pool relies on three details, which tests/integration/test_fetch.py checks. `HTTPConnection._new_conn` of urllib3 2
 returns the connected socket before TLS and before anything is sent. `conn.timeout` holds the rest of `Timeout.total`
-when the response object is made.
+when the response object is made. `HTTPResponse._read_status` of http.client returns the status of a response.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import ada_url
@@ -271,10 +272,22 @@ class _Guarded(_Base):
     def response_class(  # type: ignore[override]  # A method in place of the class that http.client calls.
         self, sock: socket.socket, *args: Any, **options: Any
     ) -> http.client.HTTPResponse:
-        response = http.client.HTTPResponse(sock, *args, **options)
+        response = _Response(sock, *args, **options)
         seconds = self.timeout if isinstance(self.timeout, int | float) else 0.0
         response.fp = io.BufferedReader(_DeadlineReader(response.fp.detach(), sock, seconds), _READ_SIZE)
         return response
+
+
+class _Response(http.client.HTTPResponse):
+    """A response that skips all informational ones before it. The library takes 103 for the response itself.
+
+    The next request on the connection would then get what belongs to this one.
+    """
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]  # The library skips those of CONTINUE.
+        is_informational = 100 <= status < 200 and status != HTTPStatus.SWITCHING_PROTOCOLS
+        return version, HTTPStatus.CONTINUE if is_informational else status, reason
 
 
 class _DeadlineReader(io.RawIOBase):

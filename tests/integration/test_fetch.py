@@ -118,6 +118,17 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(
     assert len(ports) == 3
 
 
+def test_informational_responses_before_the_response_are_skipped(site: Site, fetcher: Fetcher) -> None:
+    def answer(request: Request, wire: Wire) -> None:
+        wire.send(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")
+        wire.send(b"HTTP/1.1 102 Processing\r\n\r\n")
+        page("Well")(request, wire)
+
+    site.set("/", answer)
+    found = fetcher.get(site.url)
+    assert (found.status, "link" in found.headers, b"Well" in found.body) == (200, False, True)
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "header", "value"),
     [
