@@ -20,9 +20,9 @@ _AGENT = re.compile(r"user[\s-]*agent(?=[\s:]|$)[\s:]*(.*)", re.I)
 #: With the misspellings that Protego reads, and with a space in place of the colon.
 _DISALLOW = re.compile(r"d[is]+a[sl]*l[ao]w(?:\s*:|\s)\s*(.+)", re.I)
 #: Lines that belong to no group.
-_SITE_WIDE = re.compile(r"(sitemaps?|site-map|host)(?=[\s:]|$)", re.I)
-#: Lines that end a list of robots. Without a colon, Protego reads those of known names only.
-_RULE = re.compile(r".*:|(?:allow|d[is]+a[sl]*l[ao]w|crawl[\s-]+delay|request[\s-]+rate|visit[\s-]+time)(?=\s|$)", re.I)
+_SITEMAP = re.compile(r"(?:sitemaps?|site-map)(?=[\s:]|$)", re.I)
+#: Lines that mean something to a robot, and end a list of robots. Unknown ones must not (RFC 9309 section 2.2.4).
+_RULE = re.compile(r"(?:allow|d[is]+a[sl]*l[ao]w|crawl[\s-]+delay|request[\s-]+rate|visit[\s-]+time)(?=[\s:]|$)", re.I)
 #: Begins each group of `own_lines`.
 OWN_AGENT: Final = "User-agent: *"
 
@@ -54,9 +54,8 @@ def own_lines(text: str, token: str) -> str:
                 has_own |= is_own
                 groups.add(is_own)
                 kept[is_own][number] = OWN_AGENT
-        elif site_wide := _SITE_WIDE.match(line):
-            if site_wide[1].lower() != "host":
-                kept[True][number] = kept[False][number] = line
+        elif _SITEMAP.match(line):
+            kept[True][number] = kept[False][number] = line
         elif _RULE.match(line):
             in_rules = True
             for group in groups:
