@@ -18,7 +18,7 @@ from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun
 from app.crawl.traps import error_hash, text_hash
-from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, canonical_key, links_in_scope
+from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, are_full, canonical_key, links_in_scope
 from app.errors import FetchError, ObjectNotFound
 from app.redis_state.client import get_raw_redis
 from app.storage.damage import decoded_if_intact
@@ -270,7 +270,7 @@ class PageWork:
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
         redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0
         links, excluded, found = result.links, result.excluded, list[FoundPage]()
-        if len(links) >= self._steps.limits.links:  # It may have more, whose pages have not vanished.
+        if are_full(links, limit=self._steps.limits.links):  # The pages of further ones have not vanished.
             self._steps.frontier.note_cut(target.crawl_id)
         if target.depth == 0 and not is_move(result):
             run = replace(run, beside=(self.sitemaps.of_robots_txt(run),))

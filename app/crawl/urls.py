@@ -25,9 +25,11 @@ MAX_LENGTH = 2_000
 MAX_SEGMENTS = 50
 #: Times that a path may have one segment; with more, it is a trap.
 MAX_REPEATED_SEGMENTS = 2
-#: Characters that a page's links and their base may have on average, if there are as many links as allowed. A long
-#: base makes every short link long, and each link is resolved before its scope is known.
+#: Characters that a page's links in scope may have on average, if there are as many links as allowed.
 _CHARACTERS_OF_A_LINK = 250
+#: The same for all of its links with their base. Each is resolved before its scope is known, which takes a second for
+#: ten times the text of a long page. A long base makes every short link long.
+_CHARACTERS_TO_RESOLVE = 20_000
 
 #: Message keys that name a page; the other keys of a message are its task's own.
 TARGET_FIELDS = ("url", "domain", "path", "scheme", "crawl_id", "depth")
@@ -391,19 +393,18 @@ class _Base:
 def links_in_scope(
     base: str, anchors: Iterable[tuple[str, str]], *, scope: Scope, limit: int
 ) -> tuple[tuple[Link, ...], tuple[Excluded, ...]]:
-    """Return the links in scope, in document order, at most `limit`, and the excluded ones: traps and blocked paths.
+    """Return the links in scope, in document order, until they `are_full`, and the excluded ones: traps, blocked paths.
 
     `anchors` are hrefs with their texts. Links are distinct by canonical key: the first of two URLs of one page is
-    kept, with the texts of both. All links after the first 250 * `limit` characters of links, in scope or not, are left
-    out.
+    kept, with the texts of both.
     """
     found: dict[str, Link] = {}
     excluded: dict[str, Excluded] = {}
-    left = limit * _CHARACTERS_OF_A_LINK
+    unresolved, left, left_excluded = limit * _CHARACTERS_TO_RESOLVE, *[limit * _CHARACTERS_OF_A_LINK] * 2
     base_url = _Base(base)
     for href, text in anchors:
-        left -= len(base) + len(href)
-        if left < 0 or len(found) >= limit:
+        unresolved -= len(base) + len(href)
+        if unresolved < 0 or left <= 0 or len(found) >= limit:
             break
         url = base_url.resolve(href)
         if url is None:
@@ -411,14 +412,22 @@ def links_in_scope(
         contained = scope.contains(url)
         if not contained and not scope.blocks(url):
             continue
-        key = _key_of(url)
         if not contained or is_trap(url, max_repeated=scope.max_repeated_segments):
-            if len(excluded) < limit:
+            if left_excluded > 0 and len(excluded) < limit:
+                key = _key_of(url)
                 excluded[key] = Excluded(url, key, Reason.REPEATED_SEGMENTS if contained else Reason.BLOCKED)
+                left_excluded -= len(url)
             continue
+        key = _key_of(url)
         link = found.get(key)
         if link is None:
             found[key] = Link(url, key, text)
+            left -= len(url)
         elif text and text != link.text and len(link.text) < MAX_ANCHORS:
             found[key] = Link(link.url, key, joined_texts([*link.text.split("\n"), *text.split("\n")]))
     return tuple(found.values()), tuple(excluded.values())
+
+
+def are_full(links: Collection[Link], *, limit: int) -> bool:
+    """Return whether links of a page, from `links_in_scope`, are as many or as long as allowed: it may have more."""
+    return len(links) >= limit or sum(len(link.url) for link in links) >= limit * _CHARACTERS_OF_A_LINK

@@ -337,13 +337,14 @@ def test_a_crawl_ends_within_the_budgets_of_its_site(process: Context) -> None:
     assert "stopped by max_query_variants 3, max_pattern_pages 4, max_identical_texts 2" in str(found)
 
 
+@pytest.mark.parametrize(("limit", "before"), [(2, []), (4, [f"/{'a' * 1_000}"])])
 def test_no_page_has_vanished_from_a_crawl_that_follows_a_part_of_the_links_of_a_page(
-    process: Context, site: Site, monkeypatch: pytest.MonkeyPatch
+    process: Context, site: Site, monkeypatch: pytest.MonkeyPatch, limit: int, before: list[str]
 ) -> None:
     crawl(process, site, "one")
     assert packed(process, site, "one") == 4
-    monkeypatch.setattr(process.steps, "limits", replace(process.steps.limits, links=2))
-    site.set("/", page("Home", "More links", links=["/new", "/amber", "/cedar"]))
+    monkeypatch.setattr(process.steps, "limits", replace(process.steps.limits, links=limit))
+    site.set("/", page("Home", "More links", links=["/new", *before, "/amber", "/cedar"]))
     site.set("/new", page("New"))
     crawl(process, site, "two")
     assert packed(process, site, "two") == 5

@@ -21,6 +21,7 @@ from app.crawl.urls import (
     Link,
     Scope,
     allows_port,
+    are_full,
     canonical_key,
     host_of,
     is_trap,
@@ -331,9 +332,19 @@ def test_many_links_below_a_long_base_or_with_long_queries_cost_little() -> None
 
 
 def test_links_end_at_a_number_of_characters_in_proportion_to_their_limit() -> None:
-    hrefs = [f"{number:0240}" for number in range(20)]
-    assert len(links(hrefs, "https://x.gov/", limit=10)) == 9
-    assert len(links(hrefs, "https://x.gov/", limit=20)) == 19
+    hrefs = [f"{number:0480}" for number in range(20)]
+    for limit, number in ((10, 6), (20, 11)):
+        found = links(hrefs, "https://x.gov/", limit=limit)
+        assert (len(found), are_full(found, limit=limit)) == (number, True)
+        assert not are_full(found[:-1], limit=limit)
+    assert are_full(links(map(str, range(20)), limit=10), limit=10)
+
+
+def test_links_that_no_crawl_follows_leave_room_for_the_others() -> None:
+    others = [f"https://other.gov/{number:0480}" for number in range(20)]
+    traps = [f"a/a/a/{number:0480}" for number in range(20)]
+    found = links([*others, *traps, "b"], limit=10)
+    assert ([link.url for link in found], are_full(found, limit=10)) == (["https://x.gov/docs/a/b"], False)
 
 
 @pytest.mark.parametrize(
