@@ -28,10 +28,10 @@ SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
 INSERT INTO pages (
-    object, etag, key, url, path, section, lang, modified, content_type, canonical, alternates, text_hash,
+    object, key, url, path, section, lang, modified, content_type, canonical, alternates, text_hash,
     title, description, headings, subsections, body
 )
-VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 

@@ -1,16 +1,20 @@
-"""The stored pages and tombstones of a domain as listed, in a file: memory does not grow with their number."""
+"""The stored pages and tombstones of a domain as listed, and how a pack differs from them.
+
+The listing of a full pack is in a file: memory does not grow with their number.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.errors import ObjectNotFound, PackError
-from app.storage.layout import content_key, id_in_key
+from app.storage.layout import content_key, id_in_key, list_versions
+from app.storage.reading import in_parallel, parallel_reads
 from app.storage.store import ObjectStore, Stat
 
 _SCHEMA: Final = """
@@ -18,28 +22,38 @@ PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 CREATE TABLE listed (
     object TEXT PRIMARY KEY, etag TEXT NOT NULL, size INTEGER NOT NULL, modified TEXT NOT NULL,
-    is_packed INTEGER NOT NULL
+    version TEXT NOT NULL, is_packed INTEGER NOT NULL
 ) WITHOUT ROWID;
 BEGIN;
 """
 #: A folder that is written meanwhile may list a file twice.
-_NOTE: Final = "INSERT OR REPLACE INTO listed (object, etag, size, modified, is_packed) VALUES (?, ?, ?, ?, ?)"
+_NOTE: Final = "INSERT OR REPLACE INTO listed VALUES (?, ?, ?, ?, ?, ?)"
 _TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM listed WHERE is_packed"
-_STATS: Final = "SELECT object, etag, size, modified FROM listed WHERE is_packed = ? ORDER BY object"
-#: Of rows: what was listed in place of them, with another ETag or none.
+_STATS: Final = "SELECT object, etag, size, modified, version FROM listed WHERE is_packed = ? ORDER BY object"
 _DIFFERING: Final = """
-SELECT pages.object, found.etag, found.size, found.modified
-FROM pages LEFT JOIN listing.listed AS found ON found.object = pages.object AND found.is_packed
-WHERE found.etag IS NOT pages.etag
+SELECT found.object, found.etag, size, modified, found.version
+FROM listing.listed AS found LEFT JOIN stored USING (object) WHERE is_packed AND found.etag IS NOT stored.etag
 """
-_WITHOUT_ROW: Final = """
-SELECT object, etag, size, modified FROM listing.listed AS found
-WHERE is_packed AND NOT EXISTS (SELECT 1 FROM pages WHERE pages.object = found.object)
+_WITHOUT_OBJECT: Final = """
+SELECT object FROM pages
+WHERE NOT EXISTS (SELECT 1 FROM listing.listed AS found WHERE found.object = pages.object AND is_packed) ORDER BY object
 """
-_TOMBSTONE: Final = "SELECT etag FROM gone WHERE object = ?"
-_ETAGS: Final = "SELECT etag FROM pages WHERE object = ? UNION ALL SELECT etag FROM gone WHERE object = ?"
+_NOTE_VERSIONS: Final = """
+UPDATE stored SET version = found.version FROM listing.listed AS found
+WHERE found.object = stored.object AND found.etag = stored.etag AND found.version IS NOT stored.version
+"""
+#: In order of the primary key, which is nearly that of the keys in a store.
+_STORED: Final = "SELECT object, version FROM stored ORDER BY object"
+_ETAG: Final = "SELECT etag FROM stored WHERE object = ?"
 _HAS_ROW: Final = "SELECT 1 FROM pages WHERE object = ?"
-_FORGET_TOMBSTONES: Final = "DELETE FROM gone WHERE object NOT IN (SELECT object FROM listing.listed)"
+
+
+class PackDifference(NamedTuple):
+    """Objects that a pack has otherwise, in key order; page ids of rows without an object; and unchanged objects."""
+
+    changed: list[Stat]
+    deleted: list[str]
+    unchanged: list[Stat]
 
 
 class Listing:
@@ -73,20 +87,14 @@ class Listing:
         Return the objects that differ, in key order, and the page ids of rows without an object.
         """
         with self._attached(database):
-            differing = database.execute(_DIFFERING).fetchall()
-            without_row = database.execute(_WITHOUT_ROW).fetchall()
-        deleted = sorted(page_id for page_id, etag, *_ in differing if etag is None)
-        changed = [
-            self._stat(page_id, etag, size, modified)
-            for page_id, etag, size, modified in (*differing, *without_row)
-            if etag is not None and database.execute(_TOMBSTONE, (page_id,)).fetchone() != (etag,)
-        ]
+            changed = [self._stat(*columns) for columns in database.execute(_DIFFERING)]
+            deleted = [page_id for (page_id,) in database.execute(_WITHOUT_OBJECT)]
         return sorted(changed, key=lambda stat: stat.key), deleted
 
-    def forget_tombstones(self, database: sqlite3.Connection) -> None:
-        """Remove the recorded tombstones of a pack that were not listed any more."""
+    def note_versions(self, database: sqlite3.Connection) -> None:
+        """Note in a pack with which versions its objects were listed."""
         with self._attached(database):
-            database.execute(_FORGET_TOMBSTONES)
+            database.execute(_NOTE_VERSIONS)
 
     @contextmanager
     def _attached(self, database: sqlite3.Connection) -> Iterator[None]:
@@ -97,8 +105,8 @@ class Listing:
         finally:
             database.execute("DETACH listing")
 
-    def _stat(self, page_id: str, etag: str, size: int, modified: str) -> Stat:
-        return Stat(content_key(self._domain, page_id), etag, size, datetime.fromisoformat(modified))
+    def _stat(self, page_id: str, etag: str, size: int, modified: str, version: str) -> Stat:
+        return Stat(content_key(self._domain, page_id), etag, size, datetime.fromisoformat(modified), version)
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -110,22 +118,49 @@ class Listing:
 
 
 def difference_of(
-    database: sqlite3.Connection, store: ObjectStore, domain: str, page_ids: Iterable[str]
-) -> tuple[list[Stat], list[str]]:
-    """Compare single pages of the store with a pack, as `Listing.difference` does."""
-    changed: list[Stat] = []
-    deleted: list[str] = []
-    for page_id in sorted(set(page_ids)):
-        etags = database.execute(_ETAGS, (page_id, page_id)).fetchall()
-        try:
-            stat = store.stat(content_key(domain, page_id))
-        except ObjectNotFound:
-            deleted.append(page_id)
+    database: sqlite3.Connection, store: ObjectStore, domain: str, page_ids: Iterable[str] | None
+) -> PackDifference:
+    """Compare single pages of the store with a pack, by ETag; of all pages (None) those with other versions."""
+    if page_ids is None:
+        page_ids = find_unlike(database.execute(_STORED), list_versions(store, domain))
+
+    def stat(page_id: str) -> Stat | None:
+        with suppress(ObjectNotFound):
+            return store.stat(content_key(domain, page_id))
+        return None
+
+    difference = PackDifference([], [], [])
+    ids = sorted(set(page_ids))
+    for page_id, found in zip(ids, in_parallel(stat, ids, threads=parallel_reads(store)), strict=True):
+        if found is None:
+            difference.deleted.append(page_id)
+        elif database.execute(_ETAG, (page_id,)).fetchone() == (found.etag,):
+            difference.unchanged.append(found)
         else:
-            changed += [stat] * ((stat.etag,) not in etags)
-    return changed, [page_id for page_id in deleted if database.execute(_HAS_ROW, (page_id,)).fetchone()]
+            difference.changed.append(found)
+    # Of a recorded tombstone no row is left.
+    difference.deleted[:] = (each for each in difference.deleted if database.execute(_HAS_ROW, (each,)).fetchone())
+    return difference
+
+
+def find_unlike(rows: Iterator[tuple[str, str | None]], listed: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the names that two sequences of names and versions, both in order, do not have in common.
+
+    Where one is not in order, some are returned that they have in common.
+    """
+    unlike: set[str] = set()
+    row = next(rows, None)
+    for name, version in listed:
+        while row and row[0] < name:
+            unlike.add(row[0])
+            row = next(rows, None)
+        if row != (name, version):
+            unlike.add(name)
+        if row and row[0] == name:
+            row = next(rows, None)
+    return unlike.union(name for name, _ in (*filter(None, [row]), *rows))
 
 
 def _row(stat: Stat, is_packed: Callable[[str], bool]) -> tuple[Any, ...]:
     page_id = id_in_key(stat.key)
-    return page_id, stat.etag, stat.size, stat.modified.isoformat(), is_packed(page_id)
+    return page_id, stat.etag, stat.size, stat.modified.isoformat(), stat.version, is_packed(page_id)

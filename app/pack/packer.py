@@ -215,9 +215,7 @@ def pack_full(
                 raise PackRefused(
                     f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
                 )
-            listing.forget_tombstones(database)
-            rows.note_tombstones(database, tombstones)
-            noted = rows.noted_tombstones(database)
+            noted = rows.take_tombstones(database) | {each.page_id: each.etag for each in tombstones}
             manifest = run.publish(database, previous, crawl_id=plan.crawl_id, is_new=counts is None)
         delete_tombstones(store, domain, noted)
         removed = write_tombstones(
@@ -275,10 +273,7 @@ def _update(
     Return None, with nothing published, where pages that came and went have used up the row ids.
     """
     with db.open_for_update(path) as database:
-        if page_ids is None:
-            changed, deleted = run.list_stored().difference(database)
-        else:
-            changed, deleted = difference_of(database, run.store, run.domain, page_ids)
+        changed, deleted, unchanged = difference_of(database, run.store, run.domain, page_ids)
         if not changed and not deleted:
             return run.result(present, rows.RowCounts(0, 0, 0), written=False)
         counts = _apply(run, database, present, changed, deleted, deletions=deletions)
@@ -287,6 +282,8 @@ def _update(
         if not counts:
             return run.result(present, counts, written=False)
         _refuse_empty(run.domain, rows.count(database), previous)
+        with db.transaction(database):
+            rows.note_versions(database, (*changed, *unchanged))
         return run.result(run.publish(database, previous, crawl_id=previous.crawl_id, is_new=False), counts)
 
 
@@ -331,6 +328,7 @@ def _full_database(
             if not complete.must_rebuild(database, len(changed) + len(deleted)):
                 counts = _apply(run, database, previous.manifest, changed, deleted)
                 if counts is not None:
+                    listing.note_versions(database)
                     yield database, counts
                     return
     with _new_database(run, listing) as database:
@@ -366,6 +364,7 @@ def _new_database(run: PackRun, listing: Listing) -> Iterator[sqlite3.Connection
             reserve_ids(database, listing.count)
             stored = read_pages(run.store, (stat.key for stat in listing.stats(packed=True)))
             complete.derive_all(database, rows.load(database, stored, partial(_read_again, run)))
+        listing.note_versions(database)
         yield database
 
 

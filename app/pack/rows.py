@@ -12,15 +12,16 @@ from app.pack import repeated
 from app.pack.anchors import note_links
 from app.pack.groups import hash_of
 from app.pack.stored_pages import StoredContent
-from app.storage.layout import MAX_HEADINGS, Page, Tombstone
+from app.storage.layout import MAX_HEADINGS, Page, Tombstone, id_in_key
 from app.storage.page_parts import HEADINGS
+from app.storage.store import Stat
 from app.text.languages import detect_language
 from app.text.lines import without_ends
 from app.text.names import shown_term
 
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
-    *("object", "etag", "key", "url", "path", "section", "modified", "content_type", "canonical", "alternates"),
+    *("object", "key", "url", "path", "section", "modified", "content_type", "canonical", "alternates"),
     *("headings", "subsections", "lang", "title", "description", "text_hash", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
@@ -31,9 +32,9 @@ UPSERT: Final = (
 UPDATE: Final = (
     f"UPDATE pages SET {', '.join(f'{name} = ?{at}' for at, name in enumerate(COLUMNS, 1))} WHERE object = ?1"  # noqa: S608 (ours)
 )
-_NOTE_TOMBSTONE: Final = (
-    "INSERT INTO gone (object, etag) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET etag = excluded.etag"
-)
+_NOTE_STORED: Final = "INSERT OR REPLACE INTO stored (object, etag) VALUES (?, ?)"
+_NOTE_VERSION: Final = "UPDATE stored SET version = ? WHERE object = ? AND etag = ?"
+_IS_TOMBSTONE: Final = "object NOT IN (SELECT object FROM pages)"
 
 #: Characters of a section, and of the heading of a subsection.
 MAX_SECTION: Final = 200
@@ -77,7 +78,7 @@ def load(database: sqlite3.Connection, contents: Iterable[StoredContent], read_a
     sample = repeated.LEAST_PAGES
     for number, stored in enumerate(contents, 1):
         if isinstance(stored.content, Tombstone):
-            note_tombstones(database, [stored])
+            _note_stored(database, stored)
         else:
             _write(database, INSERT, stored, stored.content, lines)
         if number == sample:
@@ -99,14 +100,16 @@ def leave_out_repeated(
     return lines
 
 
-def note_tombstones(database: sqlite3.Connection, tombstones: Iterable[StoredContent]) -> None:
-    """Record the tombstones with their ETags, so that the next incremental pack does not read them again."""
-    database.executemany(_NOTE_TOMBSTONE, ((stored.page_id, stored.etag) for stored in tombstones))
+def take_tombstones(database: sqlite3.Connection) -> dict[str, str]:
+    """Forget the recorded tombstones, and return their ETags by page id."""
+    noted = dict(database.execute(f"SELECT object, etag FROM stored WHERE {_IS_TOMBSTONE}"))  # noqa: S608 (ours)
+    database.execute(f"DELETE FROM stored WHERE {_IS_TOMBSTONE}")  # noqa: S608 (ours)
+    return noted
 
 
-def noted_tombstones(database: sqlite3.Connection) -> dict[str, str]:
-    """Return the ETags of the recorded tombstones by page id."""
-    return dict(database.execute("SELECT object, etag FROM gone"))
+def note_versions(database: sqlite3.Connection, stats: Iterable[Stat]) -> None:
+    """Note the versions of listed objects, unless what was read of them had another ETag."""
+    database.executemany(_NOTE_VERSION, ((stat.version, id_in_key(stat.key), stat.etag) for stat in stats))
 
 
 def apply(
@@ -126,11 +129,10 @@ def apply(
         has_row = bool(database.execute("SELECT 1 FROM pages WHERE object = ?", (stored.page_id,)).fetchone())
         if isinstance(stored.content, Page):
             _write(database, UPSERT, stored, stored.content, lines)
-            database.execute("DELETE FROM gone WHERE object = ?", (stored.page_id,))
             added, changed = added + (not has_row), changed + has_row
         elif deletions or not has_row:
             removed += _delete(database, stored.page_id)
-            note_tombstones(database, [stored])
+            _note_stored(database, stored)
     if deletions:
         removed += sum(_delete(database, page_id) for page_id in deleted)
     return RowCounts(added, changed, removed)
@@ -147,7 +149,7 @@ def section(path: str) -> str:
 
 
 def _delete(database: sqlite3.Connection, page_id: str) -> int:
-    for table in ("links", "lines"):
+    for table in ("links", "lines", "stored"):
         database.execute(f"DELETE FROM {table} WHERE object = ?", (page_id,))  # noqa: S608 - The names are constants.
     return database.execute("DELETE FROM pages WHERE object = ?", (page_id,)).rowcount
 
@@ -184,8 +186,14 @@ def _write(
         lines = [*map(_storable, lines)]
     body, hashes, removed = repeated.without(lines, repeated_lines)
     database.execute(statement, _row(stored, page, body))
+    _note_stored(database, stored)
     note_links(database, stored.page_id, page)
     repeated.note_lines(database, stored.page_id, hashes, removed)
+
+
+def _note_stored(database: sqlite3.Connection, stored: StoredContent) -> None:
+    """Note the ETag of what was read, so that the next incremental pack does not read it again."""
+    database.execute(_NOTE_STORED, (stored.page_id, stored.etag))
 
 
 def _row(stored: StoredContent, page: Page, body: str) -> tuple[str | int, ...]:
@@ -196,7 +204,7 @@ def _row(stored: StoredContent, page: Page, body: str) -> tuple[str | int, ...]:
     title, description = _storable(page.title), _storable(page.description)
     lang = _storable(page.lang) or detect_language(f"{title} {description} {body}")
     texts = (lang, title, description, hash_of(title, without_ends(body)))
-    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds, *headings)), *texts, body)
+    return (stored.page_id, *map(_storable, (*names, *kinds, *headings)), *texts, body)
 
 
 def _storable(text: str) -> str:

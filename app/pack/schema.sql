@@ -18,7 +18,6 @@ CREATE TABLE pages (
     -- A full pack gives ids from 1 on in order of quality. None is used again: a later row is not in that order.
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     object       TEXT NOT NULL UNIQUE,             -- page id: content/<domain>/<object>.json
-    etag         TEXT NOT NULL,                    -- of the stored object that this row was made from
     key          TEXT NOT NULL UNIQUE,             -- canonical key
     url          TEXT NOT NULL,
     path         TEXT NOT NULL,                    -- with the query
@@ -70,10 +69,11 @@ CREATE TABLE words (
     docs INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Tombstones in the store, recorded so that the next incremental pack does not read them again.
-CREATE TABLE gone (
-    object TEXT PRIMARY KEY,
-    etag   TEXT NOT NULL
+-- The stored objects that the rows of pages were made from, and tombstones, so that the next incremental pack reads others only.
+CREATE TABLE stored (
+    object  TEXT PRIMARY KEY,
+    etag    TEXT NOT NULL,
+    version TEXT                          -- with which the store has listed this ETag, or NULL
 ) WITHOUT ROWID;
 
 -- Names that pages define, so that a query which is a name is one look-up: the folded words of the name's last part, the

@@ -31,12 +31,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from stat import S_ISREG
-from typing import Final
+from typing import Final, TypeVar
 
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.disk import FolderSync, locked, make_folder, sync_file
 from app.storage.etags import computed_etag, correct_etag, hash_of, note_etag, noted_etag
 from app.storage.store import Stat, StoredObject, check_key
+
+T = TypeVar("T")
 
 #: First path segment of the store's own files, which are not objects.
 RESERVED: Final = ".store"
@@ -147,6 +149,14 @@ class FolderStore:
 
     def list(self, prefix: str) -> Iterator[Stat]:
         """Yield every object whose key begins with `prefix`, in key order."""
+        return self._each(prefix, self._stat)
+
+    def list_versions(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Yield key and version of every object whose key begins with `prefix`, in key order."""
+        return self._each(prefix, lambda key: (key, _version(self._status(key))))
+
+    def _each(self, prefix: str, read: Callable[[str], T]) -> Iterator[T]:
+        """Yield what `read` returns for each key that begins with `prefix`, in key order."""
         folder, slash, name = prefix.rpartition("/")
         if folder:
             check_key(folder)
@@ -155,7 +165,7 @@ class FolderStore:
             # One context for each of very many keys would take as long as their entries.
             self.busy_since = time.monotonic()
             try:
-                stat = self._stat(key)
+                found = read(key)
             except (FileNotFoundError, NotADirectoryError):
                 self._require_store()
                 continue
@@ -163,7 +173,7 @@ class FolderStore:
                 raise StoreError(f"{key}: {error}") from error
             finally:
                 self.busy_since = 0.0
-            yield stat
+            yield found
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Yield the next segment of the keys that go on after it. See `ObjectStore.list_folders`."""
@@ -238,14 +248,18 @@ class FolderStore:
             return None
 
     def _stat(self, key: str) -> Stat:
-        path = self._objects + key
-        status = os.stat(path)
-        if not S_ISREG(status.st_mode):
-            raise FileNotFoundError(key)
+        path, status = self._objects + key, self._status(key)
         etag = noted_etag(path, status)
         if etag is None:
             etag, status = computed_etag(path)
-        return Stat(key, etag, status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
+        modified = EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
+        return Stat(key, etag, status.st_size, modified, _version(status))
+
+    def _status(self, key: str) -> os.stat_result:
+        status = os.stat(self._objects + key)
+        if not S_ISREG(status.st_mode):
+            raise FileNotFoundError(key)
+        return status
 
     def _locked(self, key: str) -> AbstractContextManager[None]:
         return locked(f"{self._locks}{zlib.crc32(key.encode()) % LOCKS:02x}")
@@ -308,6 +322,11 @@ class FolderStore:
             raise StoreError(f"{key}: {error}") from error
         finally:
             self.busy_since = 0.0
+
+
+def _version(status: os.stat_result) -> str:
+    """Return what an ETag is kept with: see `etags`."""
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def _checked(key: str) -> str:

@@ -142,10 +142,20 @@ def id_in_key(object_key: str) -> str:
 
 def list_pages(store: ObjectStore, domain: str) -> Iterator[Stat]:
     """Yield the stored pages and tombstones of a domain in key order."""
-    prefix = content_prefix(domain)
-    for stat in store.list(prefix):
-        if stat.key.endswith(_PAGE_SUFFIX) and "/" not in stat.key[len(prefix) :] and stat.key.isprintable():
-            yield stat
+    start = len(content_prefix(domain))
+    return (stat for stat in store.list(content_prefix(domain)) if _is_page(stat.key[start:]))
+
+
+def list_versions(store: ObjectStore, domain: str) -> Iterator[tuple[str, str]]:
+    """Yield page id and version of what `list_pages` yields, in key order."""
+    start = len(content_prefix(domain))
+    for key, version in store.list_versions(content_prefix(domain)):
+        if _is_page(key[start:]):
+            yield key[start : -len(_PAGE_SUFFIX)], version
+
+
+def _is_page(name: str) -> bool:
+    return name.endswith(_PAGE_SUFFIX) and "/" not in name and name.isprintable()
 
 
 def list_ids(store: ObjectStore, domain: str) -> set[str]:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import boto3
@@ -117,7 +118,7 @@ class S3Store:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""
         with self._errors_translated(key):
             response = self._client().head_object(Bucket=self.bucket, Key=self._name(key))
-        return Stat(key, _unquoted(response["ETag"]), response["ContentLength"], response["LastModified"])
+        return _stat(key, response["ETag"], response["ContentLength"], response["LastModified"])
 
     def list(self, prefix: str) -> Iterator[Stat]:
         """Yield every object whose key begins with `prefix`, in key order, requesting 1000 at a time."""
@@ -126,7 +127,11 @@ class S3Store:
             for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix):
                 for entry in page.get("Contents", ()):
                     key = entry["Key"].removeprefix(self.prefix)
-                    yield Stat(key, _unquoted(entry["ETag"]), entry["Size"], entry["LastModified"])
+                    yield _stat(key, entry["ETag"], entry["Size"], entry["LastModified"])
+
+    def list_versions(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Yield key and version, which is the ETag, of every object whose key begins with `prefix`."""
+        return ((stat.key, stat.version) for stat in self.list(prefix))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Yield the next segment of the keys that go on after it, requesting 1000 at a time. See `ObjectStore`."""
@@ -205,6 +210,10 @@ class S3Store:
             raise StoreError(f"{name}: {error}") from error
         except BotoCoreError as error:
             raise StoreError(f"{name}: {error}") from error
+
+
+def _stat(key: str, etag: str, size: int, modified: datetime) -> Stat:
+    return Stat(key, _unquoted(etag), size, modified, version=_unquoted(etag))
 
 
 def _unquoted(etag: str) -> str:

@@ -25,12 +25,16 @@ NO_NAMES: Final = frozenset({b"", b".", b".."})
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """An object as listed: its key, opaque ETag, size in bytes and time of the last write (UTC)."""
+    """An object as listed: its key, opaque ETag, size in bytes and time of the last write (UTC).
+
+    Whatever writes other bytes gives it another version. To list versions may cost less than to list ETags.
+    """
 
     key: str
     etag: str
     size: int
     modified: datetime
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,9 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str) -> Iterator[Stat]:
         """Yield every object whose key begins with `prefix`, in key order, however many there are."""
+
+    def list_versions(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Yield key and version of every object whose key begins with `prefix`, in key order."""
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Yield the next segment of the keys that go on after it, each once and in order.

@@ -88,6 +88,20 @@ class TestEveryStore:
         assert store.get("k").data == b"short"
         assert store.stat("k").etag == second
 
+    def test_an_object_gets_another_version_when_other_bytes_are_written(self, store: ObjectStore) -> None:
+        def version() -> str:
+            ((key, version),) = store.list_versions("content/")
+            assert key == "content/a"
+            assert store.stat("content/a").version == next(store.list("content/")).version == version
+            return version
+
+        store.put("content/a", b"first")
+        first = version()
+        store.put("content/a", b"first")
+        assert version() == first
+        store.put("content/a", b"other")
+        assert version() != first
+
     def test_a_part_of_an_object_is_read_and_ends_where_the_object_ends(self, store: ObjectStore) -> None:
         store.put("k", b"0123456789")
         parts = [store.get_part("k", start, size) for start, size in ((0, 3), (4, 2), (8, 5), (10, 1), (99, 1))]

@@ -71,6 +71,10 @@ class RecordingStore(FolderStore):
         self.listed.append(prefix)
         return super().list(prefix)
 
+    def list_versions(self, prefix: str) -> Iterator[tuple[str, str]]:
+        self.listed.append(prefix)
+        return super().list_versions(prefix)
+
     def get(self, key: str) -> StoredObject:
         self.read.append(key)
         return super().get(key)

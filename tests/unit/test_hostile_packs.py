@@ -51,10 +51,10 @@ FOREVER = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT m
         ("CREATE TABLE letters (text)", "table letters"),
         (f"CREATE VIEW letters AS {FOREVER}", "view letters"),
         (f"DROP TABLE words; CREATE VIEW words AS SELECT 'a' AS word, ({FOREVER}) AS docs", "table words, view words"),
-        ("CREATE TRIGGER gift AFTER INSERT ON gone BEGIN DELETE FROM pages; END", "trigger gift"),
-        ("CREATE INDEX slow ON gone (hex(zeroblob(99999999)))", "index slow"),
+        ("CREATE TRIGGER gift AFTER INSERT ON stored BEGIN DELETE FROM pages; END", "trigger gift"),
+        ("CREATE INDEX slow ON stored (hex(zeroblob(99999999)))", "index slow"),
         ("DROP INDEX pages_copies", "index pages_copies"),
-        ("DROP TABLE gone; CREATE TABLE gone (object TEXT, etag TEXT CHECK (abs(etag) > 0))", "table gone"),
+        ("DROP TABLE stored; CREATE TABLE stored (object TEXT, etag TEXT CHECK (abs(etag) > 0))", "table stored"),
         ("DROP TABLE names", "table names"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.pack import database
+from app.pack.listing import find_unlike
 from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
+from app.storage import folder
+from app.storage.etags import noted_etag
 from app.storage.layout import CONTENT_PREFIX, Page, content_key, id_in_key, list_ids, page_id
 from app.storage.page_parts import Block, PageLink, Term, body_of
 from app.storage.store import ObjectStore
@@ -185,6 +189,44 @@ def test_a_full_pack_reads_all_pages_when_many_have_changed_since_it_last_did(tm
         pack_full(store, DOMAIN, FullPackPlan(crawl_id=str(crawl)), work=tmp_path)
         read.append(len(read_pages(store)))
     assert read == [40, 3, 3, 3, 40, 3]
+
+
+@pytest.mark.parametrize("pages", [40, 160])
+def test_of_unchanged_pages_an_update_reads_neither_etags_nor_contents_however_many_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    store, etags = RecordingStore(folder_store(tmp_path / "store").root), set[str]()
+
+    def noted(path: str, status: os.stat_result) -> str | None:
+        etags.update([id_in_key(path)] * (f"/{CONTENT_PREFIX}" in path))
+        return noted_etag(path, status)
+
+    put(store, *(long(number, "words") for number in range(pages)))
+    pack_full(store, DOMAIN, work=tmp_path)
+    changed, removed, touched = (page_id(f"https://{DOMAIN}/{number}") for number in range(3))
+    put(store, long(0, "other words"))
+    store.delete(content_key(DOMAIN, removed))
+    os.utime(store.root / content_key(DOMAIN, touched))
+    monkeypatch.setattr(folder, "noted_etag", noted)
+    for with_etag, read in (({changed, touched}, {changed}), (set[str](), set[str]())):
+        etags.clear()
+        store.read.clear()
+        assert pack_incremental(store, DOMAIN, work=tmp_path).written == bool(read)
+        assert etags == with_etag
+        assert read_pages(store) == read
+    assert len(packed(store, tmp_path)["pages"]) == pages - 1
+
+
+names = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("12")), unique_by=lambda each: each[0])
+
+
+@given(names, names)
+def test_a_listing_is_unlike_the_noted_versions_in_what_they_do_not_have_in_common(
+    rows: list[tuple[str, str]], listed: list[tuple[str, str]]
+) -> None:
+    unlike = {name for name, _ in {*rows} ^ {*listed}}
+    assert find_unlike(iter(sorted(rows)), sorted(listed)) == unlike
+    assert find_unlike(iter(rows), listed) >= unlike
 
 
 def long(number: int, text: str) -> Page:
