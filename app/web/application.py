@@ -9,10 +9,10 @@ from functools import partial
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.routing import iter_route_contexts
 from redis import RedisError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import Match
 from starlette.types import Scope
 
 from app.broker.errors import ApplicationError, InvalidMessage
@@ -169,8 +169,9 @@ def _answer_error(request: Request, error: Exception) -> Response:
 
 def _methods_of(request: Request) -> set[str]:
     """Return the methods that an address has: each of its routes has only its own."""
-    at_address = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
-    return {method for route in at_address for method in getattr(route, "methods", None) or ()}
+    routes = [each for each in iter_route_contexts(request.app.routes) if each.path_regex.match(request.scope["path"])]
+    methods = {method for route in routes for method in route.methods or ()}
+    return methods | ({"HEAD"} if "GET" in methods else set())
 
 
 def _error_response(scope: Scope, error: type[ApplicationError], detail: str) -> Response:

@@ -236,6 +236,22 @@ def test_an_unreadable_form_is_a_page_that_says_why(client: httpx.Client) -> Non
     assert "the form cannot be read" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/ops/login", "GET, HEAD, POST"),
+        ("GET", "/ops/logout", "POST"),
+        ("DELETE", "/ops/audit", "GET, HEAD"),
+        ("PATCH", "/api/v1/ops/sites/a.gov", "GET, HEAD, POST"),
+    ],
+)
+def test_the_refusal_of_a_method_names_those_of_the_address(
+    client: httpx.Client, method: str, path: str, allowed: str
+) -> None:
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
 def test_a_form_that_is_cut_off_is_a_refusal_and_no_unforeseen_error(
     client: httpx.Client, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
