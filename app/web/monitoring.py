@@ -205,6 +205,10 @@ def metrics(request: Request) -> Response:
     They hold numbers and the names of indexed sites, and no queries. A proxy in front of a public server should
     restrict /metrics.
     """
-    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    accept = request.headers.get("accept", "")
+    try:
+        encode, media_type = choose_encoder(accept)
+    except TypeError:  # The library cannot compare a version that is no number.
+        encode, media_type = choose_encoder("")
     registry = request.app.state.metrics.registry
     return Response(encode(registry), headers={"Content-Type": media_type})

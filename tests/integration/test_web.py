@@ -228,6 +228,12 @@ def test_the_process_is_ready_when_searches_can_be_answered(
     assert "perennial_packs{" not in metrics
 
 
+@pytest.mark.parametrize("accepted", ["application/openmetrics-text; version=x", ";;,", "text/plain; version=", "\xff"])
+def test_metrics_are_answered_whatever_is_accepted(client: httpx.Client, accepted: str) -> None:
+    answer = client.get("/metrics", headers={"Accept": accepted.encode("latin-1")})  # type: ignore[dict-item]
+    assert (answer.status_code, "perennial_routes_known" in answer.text) == (200, True)
+
+
 def test_metrics_count_requests_searches_routes_and_requests_to_searchers(pack: Path) -> None:
     with served(create_app(ScriptedSearchClient([pack]), rate_limit="3/hour", counts=lambda: {"sent": 3})) as client:
         client.get("/api/v1/search", params=SEARCH)
