@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 
 import uvicorn
@@ -56,6 +57,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Set the socket's options and start the time limit; refuse a connection of an address that has too many."""
         super().connection_made(transport)
+        if self.client:
+            # A socket for both families has addresses of IPv4 in another form, in which no proxy is trusted.
+            self.client = (plain_address(self.client[0]), self.client[1])
         if self.client and not is_trusted(self.client[0], self.config.forwarded_allow_ips):
             key = client_key(self.client[0])
             peers = (each.client for each in self.connections if isinstance(each, BoundedProtocol) and each.client)
@@ -177,8 +181,13 @@ def is_trusted(address: str, proxies: Sequence[str]) -> bool:
         return True
     try:
         peer = ip_address(address)
-        # A socket for both families has the addresses of IPv4 in this form.
-        peer = getattr(peer, "ipv4_mapped", None) or peer
     except ValueError:
         return address in proxies
     return any(peer in ip_network(proxy, strict=False) for proxy in proxies)
+
+
+def plain_address(address: str) -> str:
+    """Return an address of IPv4 without the form that it has as one of IPv6 (RFC 4291 section 2.5.5.2)."""
+    with suppress(ValueError):
+        return str(getattr(ip_address(address), "ipv4_mapped", None) or address)
+    return address

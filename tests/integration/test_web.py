@@ -188,6 +188,17 @@ def test_visitors_behind_a_proxy_have_allowances_of_their_own_only_if_the_proxy_
     assert statuses == ([200, 429, 429] if shared else [200, 200, 429])
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_proxy_is_trusted_also_at_a_socket_for_both_families(pack: Path) -> None:
+    app = create_app(ScriptedSearchClient([pack]), rate_limit="1/hour")
+    with served(app, proxies=("127.0.0.1",), for_both_families=True) as client:
+        for visitor in ("198.51.100.7", "198.51.100.8"):
+            answer = client.get("/suggest", params=SEARCH, headers={"X-Forwarded-For": visitor})
+            assert answer.status_code == 200
+        https = client.get("/opensearch.xml", headers={"X-Forwarded-Proto": "https", "Host": "site.example"})
+        assert 'template="https://site.example/' in https.text
+
+
 class SlowSearchClient(ScriptedSearchClient):
     """Searches once `let` is set."""
 

@@ -19,10 +19,18 @@ from tests.support.worker import Worker, start_module
 
 
 @contextmanager
-def served(app: FastAPI, *, proxies: Sequence[str] = LOOPBACK) -> Iterator[httpx.Client]:
-    """Serve the application on a free port of the loopback; `proxies` may name a visitor's address."""
+def served(
+    app: FastAPI, *, proxies: Sequence[str] = LOOPBACK, for_both_families: bool = False
+) -> Iterator[httpx.Client]:
+    """Serve the application on a free port of the loopback; `proxies` may name a visitor's address.
+
+    With `for_both_families` the socket is one of IPv6 that also takes connections of IPv4.
+    """
     server = create_server(app, proxies=proxies)
     listener = socket.create_server(("127.0.0.1", 0))
+    if for_both_families:
+        listener.close()
+        listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -188,7 +188,7 @@ def test_uvicorns_protocol_has_what_the_bounded_protocol_overrides_and_reads() -
     ("address", "trusted"), [("127.0.0.1", True), ("::ffff:127.0.0.1", True), ("::ffff:1.2.3.4", False)]
 )
 def test_a_proxy_is_trusted_also_where_a_socket_for_both_families_maps_its_address(address: str, trusted: bool) -> None:
-    assert server.is_trusted(address, ["127.0.0.1"]) is trusted
+    assert server.is_trusted(server.plain_address(address), ["127.0.0.1"]) is trusted
 
 
 def test_a_time_that_no_time_zone_can_hold_is_shown_as_it_is() -> None:
