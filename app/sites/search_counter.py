@@ -11,14 +11,16 @@ import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import date
 from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from app.crawl.urls import Scope, parse_url
-from app.errors import InvalidUrl, StoreError
+from app.errors import InvalidUrl, ObjectNotFound, StoreError
 from app.search.query import words
 from app.sites.search_reports import Click, SearchReport, add_to_report, delete_old_reports, today
+from app.sites.stored import site_key
 from app.storage.open import store_of
 from app.storage.store import ObjectStore
 from config.settings import Settings
@@ -133,7 +135,9 @@ class SearchCounter:
                 self._cleaned = now
             while pending:
                 (domain, day), counts = next(iter(pending.items()))
-                add_to_report(self._store, domain, day, counts)
+                with suppress(ObjectNotFound):  # A removed site is counted until its removal is noticed here.
+                    self._store.stat(site_key(domain))
+                    add_to_report(self._store, domain, day, counts)
                 del pending[domain, day]
             self._failing = False
         except StoreError as error:

@@ -18,6 +18,8 @@ from app.broker.errors import RequestTimedOut
 from app.search.contract import BestBet
 from app.sites.search_counter import SearchCounter
 from app.sites.search_reports import read_reports, total
+from app.sites.site import Site as CrawledSite
+from app.sites.stored import add_site
 from app.web.application import create_app
 from tests.packs import page, write_pack
 from tests.servers.site import Site
@@ -332,6 +334,7 @@ def test_a_click_on_a_result_is_counted_where_the_site_wants_it_and_the_link_wor
     documents = [_page_at(site, f"/guide/{number}", f"Streams, part {number}", "Streams.") for number in (1, 2)]
     client = ScriptedSearchClient([write_pack(tmp_path / "pack.sqlite", documents, domain=site.domain)])
     store = folder_store(tmp_path / "store")
+    add_site(store, CrawledSite.of(site.domain, {"search_report": True}))
     counter = SearchCounter(store, lambda: {site.domain})
 
     def is_counted(clicks: int) -> bool:

@@ -13,6 +13,8 @@ import pytest
 from app.search.contract import BestBet
 from app.sites.search_counter import THRESHOLD, SearchCounter
 from app.sites.search_reports import SearchReport, read_reports, total
+from app.sites.site import Site
+from app.sites.stored import add_site
 from app.web.application import create_app
 from tests.packs import page, write_pack
 from tests.support.scripted import ScriptedSearchClient
@@ -33,6 +35,7 @@ class Counted:
         other = write_pack(folder / "2.sqlite", pages, domain="off.example")
         self.searches = ScriptedSearchClient([write_pack(folder / "1.sqlite", pages), other])
         self._store = folder_store(folder / "store")
+        add_site(self._store, Site.of(DOMAIN, {"search_report": True}))
         self._counter = SearchCounter(self._store, lambda: {DOMAIN})
         self.app = create_app(self.searches, search_counter=self._counter)
 

@@ -26,7 +26,7 @@ from app.sites.search_reports import (
     total,
 )
 from app.sites.site import Site
-from app.sites.stored import add_site
+from app.sites.stored import add_site, site_key
 from app.storage.folder import FolderStore
 from app.storage.store import ObjectStore, StoredObject
 from tests.support.command import as_process_with
@@ -99,6 +99,7 @@ def test_only_urls_of_the_site_are_kept(url: str, kept: str) -> None:
 
 
 def test_queries_and_clicks_are_kept_once_they_were_seen_often_enough_on_a_day(store: ObjectStore) -> None:
+    add_site(store, Site.of(DOMAIN, {"search_report": True}))
     counter = SearchCounter(store, lambda: {DOMAIN})
     for number in range(THRESHOLD + 2):
         counter.count_search([DOMAIN, "off.example"], "Zebra", found=False)
@@ -122,6 +123,7 @@ def test_queries_and_clicks_are_kept_once_they_were_seen_often_enough_on_a_day(s
 
 def test_counts_wait_in_bounded_memory_while_the_store_fails(store: ObjectStore, tmp_path: Path) -> None:
     failing = AwayStore(tmp_path / "store")
+    add_site(store, Site.of(DOMAIN, {"search_report": True}))
     counter = SearchCounter(failing, lambda: {DOMAIN})
     letters = str.maketrans("0123456789", "ghijklmnop")
     for number in range(MAX_COUNTED + 10):
@@ -136,6 +138,16 @@ def test_counts_wait_in_bounded_memory_while_the_store_fails(store: ObjectStore,
     found = report(store)
     assert found.searches == MAX_COUNTED + 10 + 2 * THRESHOLD
     assert found.queries == {"wordg": THRESHOLD + 1}
+
+
+def test_a_site_that_was_removed_since_it_was_counted_gets_no_report_again(store: ObjectStore) -> None:
+    counter = SearchCounter(store, lambda: {DOMAIN, "other.example"})
+    for domain in (DOMAIN, "other.example"):
+        add_site(store, Site.of(domain, {"search_report": True}))
+    counter.count_search([DOMAIN, "other.example"], "amber", found=True)
+    store.delete(site_key(DOMAIN))
+    counter.add_to_reports()
+    assert (report(store).searches, report(store, "other.example").searches) == (0, 1)
 
 
 def test_a_report_is_bounded_and_deleted_after_its_retention(store: ObjectStore) -> None:
