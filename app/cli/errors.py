@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 
 import redis.exceptions
@@ -17,6 +18,8 @@ _SEARCH_REMEDY = (
     "start the orchestrator and searchers with `perennial up`, or search a pack's file with"
     " `perennial search --pack FILE`"
 )
+#: Numbers of errors without a file's name that come of the standard output. A reader that has ended needs no line.
+_OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 #: What a user can do about errors of searches.
 _REMEDIES: Mapping[type[Exception], str] = {
     SearchUnavailable: _SEARCH_REMEDY,
@@ -42,5 +45,7 @@ def explained(error: BaseException) -> tuple[int, list[str]] | None:
     cause = error.__cause__ if isinstance(error, SearchUnavailable) else error
     if isinstance(cause, (BrokerUnreachable, OperationalError)):
         return 1, [unreachable_text("RabbitMQ", cause, get_settings())]
+    if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
+        return 1, [f"the output cannot be written: {error.strerror}"] if error.errno != errno.EPIPE else []
     remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), None)
     return (1, [str(error), *([remedy] if remedy else [])]) if isinstance(error, ApplicationError) else None

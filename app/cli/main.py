@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -123,7 +124,12 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        cli()
+        try:
+            cli()
+        finally:
+            # What is left in the buffer: Python would report a full disk after the exit code is chosen.
+            if sys.stdout:  # A shell may close it.
+                sys.stdout.flush()
     except Exception as error:
         # Imported on failure only: the clients' error classes cost more CPU time than the rest of the start.
         from app.cli.errors import explained
@@ -134,6 +140,9 @@ def main() -> None:
         exit_code, lines = explanation
         for line in lines:
             typer.echo(f"perennial: {line}", err=True)
+        if isinstance(error, OSError):
+            # Python writes the buffer once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(exit_code)
 
 

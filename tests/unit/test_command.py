@@ -109,6 +109,30 @@ def test_a_terminal_that_cannot_show_a_character_gets_its_escape_and_no_tracebac
     assert "name\t\\u017bó\\u0142w\n" in shown.stdout
 
 
+@pytest.mark.parametrize("arguments", [("--version",), ("config", "show"), ("config", "show", "--json")])
+def test_a_full_disk_behind_the_output_is_one_line_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "app.cli.main", *arguments]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "perennial: the output cannot be written: No space left on device\n")
+
+
+def test_what_is_left_in_the_buffer_is_written_before_the_exit_code_is_chosen() -> None:
+    script = "import sys\nfrom app.cli import main\nmain.cli = lambda: sys.stdout.write('x')\nmain.main()"
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "perennial: the output cannot be written: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+    closed = f"{sys.executable} -m app.cli.main --version >&-"
+    done = subprocess.run(["/bin/sh", "-c", closed], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_export_that_fails_leaves_no_file_that_could_pass_for_one(tmp_path: Path) -> None:
     file = tmp_path / "letters.jsonl"
     done = perennial({**os.environ, "BROKER_URL": "amqp://127.0.0.1:1//"}, "dead", "export", "--output", str(file))
