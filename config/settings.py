@@ -83,14 +83,12 @@ class Settings(BaseSettings):
     )
     broker_api_url: Annotated[SecretStr, AfterValidator(checks.url_of("http", "https", several=True))] = Field(
         SecretStr(""),
-        description="RabbitMQ's management API, of each node with semicolons between; Flower uses the first. Empty: "
-        "the private one, or none.",
+        description="RabbitMQ's management API, of each node with semicolons between. Empty: the private one, or none.",
     )
     store_url: Annotated[str, AfterValidator(checks.store_url)] = Field(
         "",
-        description="`file:///folder`, or `s3://bucket/prefix`, for a server other than Amazon's with "
-        "`?endpoint=https://s3.example`, or `https://{bucket}.s3.example` if it wants the bucket in its name. Empty: "
-        "below the data folder.",
+        description="`file:///folder`, or `s3://bucket/prefix`, for another server than Amazon's with "
+        "`?endpoint=https://s3.example` or `https://{bucket}.s3.example`. Empty: below the data folder.",
     )
 
     # Broker
@@ -128,8 +126,7 @@ class Settings(BaseSettings):
     )
     user_agent: Annotated[str, AfterValidator(checks.user_agent)] = Field(
         f"Perennial/0.1 (+{EXAMPLE_CONTACT})",
-        description="Sent with every request, with a web page or mail address at which owners of sites reach you. A "
-        "worker warns while that is the example's.",
+        description="Sent with every request, with a web page or mail address at which owners of sites reach you.",
     )
     host_delay: float = Field(
         1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt requires more."
@@ -148,17 +145,14 @@ class Settings(BaseSettings):
     response_timeout: float = Field(
         30.0,
         gt=0,
-        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service, which holds a "
-        "worker.",
+        description="Seconds for a whole response of a site, the archive or MusicBrainz's web service.",
     )
     max_body_bytes: int = Field(
         5_000_000,
         gt=0,
         description="Bytes of a page after decompression; its parser holds 40 times as much.",
     )
-    max_pages: int = Field(
-        20_000, gt=0, description="Pages of one crawl, which bounds what a site without a limit of its own may cost."
-    )
+    max_pages: int = Field(20_000, gt=0, description="Pages of one crawl of a site without a limit of its own.")
     soft_404_probe: bool = Field(
         True,
         description="Whether each crawl requests one page that cannot exist, to recognise error pages. `false` where "
@@ -191,13 +185,12 @@ class Settings(BaseSettings):
         10.0,
         ge=0,
         le=3_600,
-        description="Seconds in which equal art messages, of one edit, become one. 0: none do.",
+        description="Seconds in which equal art messages become one. 0: none do.",
     )
     art_outage_pause: float = Field(
         30.0,
         gt=0,
-        description="Seconds of pause while the archive, or MusicBrainz's database or web service, is away; doubled "
-        "up to ten minutes.",
+        description="Seconds of pause while a service of cover art is away; doubled up to ten minutes.",
     )
     archive_url: Annotated[str, AfterValidator(checks.archive_url)] = Field(
         "https://{bucket}.s3.us.archive.org/{file}",
@@ -215,8 +208,7 @@ class Settings(BaseSettings):
     )
     event_queue_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""),
-        description="The database with `artwork_indexer.event_queue`, whose events become messages, by a role that "
-        "may write there. Empty: not read.",
+        description="The database with `artwork_indexer.event_queue`, by a role that may write there. Empty: not read.",
     )
     event_timeout: float = Field(
         7_200.0,
@@ -224,7 +216,7 @@ class Settings(BaseSettings):
         description="Seconds without a run after which an event's message counts as lost, while its queue is empty.",
     )
     musicbrainz_ws_url: Annotated[str, AfterValidator(_HTTP)] = Field(
-        "https://musicbrainz.org/ws/2", description="MusicBrainz's web service, which describes releases and events."
+        "https://musicbrainz.org/ws/2", description="MusicBrainz's web service."
     )
 
     # Search
@@ -248,7 +240,7 @@ class Settings(BaseSettings):
     searcher_disk_mb: int = Field(
         4_000,
         ge=1,
-        description="MB (2^20 bytes) of packs that one searcher keeps; less where the disk is full.",
+        description="MB (2^20 bytes) of packs that one searcher keeps.",
     )
     packer_disk_mb: int = Field(
         2_000,
@@ -269,16 +261,14 @@ class Settings(BaseSettings):
     )
     webhook_secret: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
         SecretStr(""),
-        description="Key of the signature by which your server knows the events: 16 characters or more.",
+        description="Key of the events' signature: 16 characters or more.",
     )
     smtp_url: Annotated[SecretStr, AfterValidator(checks.smtp_url)] = Field(
         SecretStr(""),
         description="Mail server for events: `smtps://user:password@host`, `smtp+starttls://…`, or `smtp://host` "
         "without TLS and login. Empty: no mails.",
     )
-    mail_from: Annotated[str, AfterValidator(checks.mail_address)] = Field(
-        "", description="Sender of the mails, as your mail server accepts it."
-    )
+    mail_from: Annotated[str, AfterValidator(checks.mail_address)] = Field("", description="Sender of the mails.")
     mail_to: Annotated[Commas[str], AfterValidator(checks.each(checks.mail_address))] = Field(
         (), description="Recipients of the mails, with commas between."
     )
@@ -330,17 +320,16 @@ class Settings(BaseSettings):
         "INFO", description="Lowest severity that is logged."
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="Form of log lines: for people, or one JSON object a line for a collector."
+        "text", description="Form of log lines: for people, or one JSON object a line."
     )
     otel_exporter_otlp_endpoint: str = Field(
         "",
         description="URL of an OpenTelemetry collector (OTLP over HTTP), for `perennial[traces]`. The SDK reads "
-        "other variables `OTEL_…`. Empty: no traces.",
+        "other variables `OTEL_…`.",
     )
     sentry_dsn: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
         SecretStr(""),
-        description="DSN of a Sentry project, for `perennial[sentry]`. The SDK reads other variables `SENTRY_…`. "
-        "Empty: no reports.",
+        description="DSN of a Sentry project, for `perennial[sentry]`. The SDK reads other variables `SENTRY_…`.",
     )
 
     @model_validator(mode="before")
