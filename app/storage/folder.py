@@ -325,8 +325,8 @@ class FolderStore:
 
 
 def _version(status: os.stat_result) -> str:
-    """Return what an ETag is kept with: see `etags`."""
-    return f"{status.st_mtime_ns:x}-{status.st_size:x}"
+    """Return what differs between two files of a key. Within one tick of the clock only the inode may do."""
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def _checked(key: str) -> str:

@@ -103,6 +103,17 @@ def test_a_file_changed_by_another_program_gets_a_new_etag(tmp_path: Path, has_a
     assert store.stat("k").etag == store.get("k").etag == folder_store(tmp_path / "other").put("k", b"new!")
 
 
+def test_objects_of_one_size_that_are_written_in_one_tick_of_the_clock_have_other_versions(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+
+    def version_after(data: bytes) -> str:
+        store.put("a", data)
+        os.utime(tmp_path / "a", (1, 1))
+        return store.stat("a").version
+
+    assert version_after(b"first") != version_after(b"other")
+
+
 def test_an_object_whose_bytes_a_faulty_disk_changed_is_written_again_once_a_reader_met_it(
     tmp_path: Path, has_attributes: bool
 ) -> None:

@@ -241,7 +241,7 @@ def test_the_process_is_ready_when_searches_can_be_answered(
 
 @pytest.mark.parametrize("accepted", ["application/openmetrics-text; version=x", ";;,", "text/plain; version=", "\xff"])
 def test_metrics_are_answered_whatever_is_accepted(client: httpx.Client, accepted: str) -> None:
-    answer = client.get("/metrics", headers={"Accept": accepted.encode("latin-1")})  # type: ignore[dict-item]
+    answer = client.get("/metrics", headers={b"Accept": accepted.encode("latin-1")})
     assert (answer.status_code, "perennial_routes_known" in answer.text) == (200, True)
 
 
