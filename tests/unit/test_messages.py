@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from amqp import Message
+from billiard.einfo import ExceptionInfo
 from celery import Celery
+from celery.exceptions import Terminated
 from celery.worker.strategy import hybrid_to_proto2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +27,10 @@ from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, Unk
 from app.broker.headers import DELIVERIES, is_suspect, is_uncounted, unacknowledged
 from app.broker.outgoing import wire_message
 from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, replacement_of
+from app.broker.policies.drop import DropAll
+from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.failures import message_id
+from app.broker.worker.install import install
 from app.broker.worker.request import Request
 from app.crawl.urls import Target, parse_message_domain, parse_target
 from app.errors import InvalidUrl, OutOfScope
@@ -266,6 +272,58 @@ def test_a_tasks_message_that_would_stop_its_worker_or_wait_in_its_memory_is_inv
         Request(
             message, app=app, task=app.tasks["celery.chain"], body=contents, headers=merged, decoded=decoded, utc=utc
         )
+
+
+def sell() -> None:
+    """Do nothing."""
+
+
+class Unavailable:
+    """A result backend that cannot be reached."""
+
+    def mark_as_revoked(self, *_arguments: Any, **_options: Any) -> None:
+        raise OSError("no space left")
+
+
+def terminated() -> ExceptionInfo:
+    """Return what the pool reports of a process that was killed by a signal."""
+    try:
+        raise Terminated(9)  # noqa: TRY301 - ExceptionInfo takes the exception at hand.
+    except Terminated:
+        return ExceptionInfo()
+
+
+REVOKED: dict[str, Callable[[Request], object]] = {
+    "expired": lambda request: request.revoked(),
+    "terminated": lambda request: request.terminate(SimpleNamespace(terminate_job=lambda *_: None)),
+    "killed": lambda request: request.on_failure(terminated()),
+}
+
+
+@pytest.mark.parametrize("how", REVOKED)
+def test_a_revoked_message_is_acknowledged_though_the_result_backend_cannot_be_reached(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery(set_as_current=False)
+    install(app, RetryPolicies({}, default=DropAll()))
+    app.failures = SimpleNamespace(note_outcome=lambda *_: None, report_outcome=lambda *_: None)
+    app.task(sell, name="sell")
+    app.tasks["sell"].backend = Unavailable()
+    headers = {"task": "sell", "id": "a", "expires": "2020-01-01T00:00:00+00:00"}
+    message = KombuMessage(
+        "[[], {}, {}]",
+        channel=None,
+        headers=headers,
+        delivery_info={"queue": "mail"},
+        content_type="application/json",
+        content_encoding="utf-8",
+    )
+    acknowledged: list[Any] = []
+    request: Any = Request(message, app=app, task=app.tasks["sell"], on_ack=lambda *_: acknowledged.append(1))
+    request.time_start = 1.0
+    assert REVOKED[how](request) in (True, None)
+    assert acknowledged == [1]
+    assert "sell[a] is revoked, and its result is not recorded: no space left" in caplog.text
 
 
 def came(fields: list[tuple[bytes, bytes]], body: bytes, encoding: str | None, queue: str, again: bool) -> Delivery:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from os import _exit as end_at_once  # With the module it would be counted as a private name of billiard.
@@ -173,13 +174,16 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
 class RevocableRequest(Request):  # type: ignore[misc]
     """Celery's request with a hook for revoked messages, and with its private context made public.
 
-    Celery sends the events of a revoked message and of a cancelled run before it does anything else about them.
+    Celery sends the events of a revoked message and of a cancelled run before it does anything else about them. Then it
+    records the revoked one, and acknowledges it last: without this, a result backend that is away would prevent it.
     """
 
     #: Whether the worker cancelled the run, to stop or to reconnect.
     was_cancelled = False
     #: Whether the message was announced as revoked, or is to be terminated when its process reports the start.
     was_revoked = False
+    #: Whether the event of a revoked message was sent.
+    _is_announced = False
 
     def on_revoked(self, reason: str) -> None:
         """Act before Celery acknowledges a message that was revoked, has expired or was terminated."""
@@ -189,14 +193,39 @@ class RevocableRequest(Request):  # type: ignore[misc]
         if type == "task-cancelled":
             self.was_cancelled = True
         elif type == "task-revoked":
-            self.was_revoked = True
+            self.was_revoked = self._is_announced = True
             self.on_revoked("expired" if fields["expired"] else "terminated" if fields["terminated"] else "revoked")
         super().send_event(type, **fields)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         """Kill the process of the run, at once or when it reports the start."""
         self.was_revoked = True
-        super().terminate(pool, signal)
+        with self._acknowledged_if_revoked():
+            super().terminate(pool, signal)
+
+    def revoked(self) -> bool:
+        """Return whether the message was revoked or has expired; it is acknowledged then."""
+        with self._acknowledged_if_revoked():
+            if not super().revoked():
+                return False
+        return True
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        """Handle the end of a run; a run that was terminated is revoked."""
+        with self._acknowledged_if_revoked():
+            super().on_failure(exc_info, send_failed_event, return_ok)
+
+    @contextmanager
+    def _acknowledged_if_revoked(self) -> Iterator[None]:
+        """Acknowledge a message that the block announces as revoked, and then cannot record as such."""
+        try:
+            yield
+        except Exception as error:
+            if not self._is_announced:
+                raise
+            logger.warning("%s[%s] is revoked, and its result is not recorded: %s", self.name, self.id, error)
+            # If it is the connection to the broker that broke, this raises the same again.
+            self.acknowledge()
 
     @property
     def context(self) -> Any:
