@@ -12,15 +12,17 @@ from typing import Annotated
 import typer
 
 from app.broker.connection import connected
-from app.broker.errors import TopologyDiffers
+from app.broker.errors import MigrationRefused, TopologyDiffers
 from app.cli.arguments import AsJson
 from app.cli.printing import print_result
+from app.messages.circuit_breakers import breakers_by_queue
+from app.redis_state.client import get_quick_redis
 from app.topology import migrate as migration
 from app.topology.check import check_topology
 from app.topology.compare import TopologyFinding
 from app.topology.declare import all_queues, declare_all
 from app.topology.model import bindings_of
-from config.settings import get_settings
+from config.settings import Settings, get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
@@ -65,7 +67,9 @@ def migrate(queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queu
 
     Stop its consumers and publishers first.
     """
-    migration.migrate(queue, get_settings(), typer.echo)
+    settings = get_settings()
+    _require_not_paused(queue, settings)
+    migration.migrate(queue, settings, typer.echo)
 
 
 @cli.command()
@@ -77,6 +81,16 @@ def show() -> None:
             typer.echo(f"    {name} = {value}")
         for exchange, key in sorted(bindings_of(queue)):
             typer.echo(f"    <- {exchange} [{key}]" if key else f"    <- {exchange}")
+
+
+def _require_not_paused(queue: str, settings: Settings) -> None:
+    """Raise MigrationRefused while a circuit breaker keeps workers from consuming a queue: they do not show there."""
+    for breaker in breakers_by_queue(settings, get_quick_redis(settings.redis)).get(queue, ()):
+        if breaker.seconds_open() > 0:
+            raise MigrationRefused(
+                f"{queue} may have workers that wait for the circuit breaker of the {breaker.service}: "
+                "stop them, and run this again when it is closed"
+            )
 
 
 def _finding_lines(findings: Sequence[TopologyFinding]) -> Iterable[str]:

@@ -16,6 +16,7 @@ from amqp import Message, spec
 from amqp.abstract_channel import AbstractChannel
 from kombu import Connection, Queue
 from pydantic import SecretStr
+from redis import Redis
 from typer.testing import CliRunner, Result
 
 from app.broker.declaring import declare_queues
@@ -23,6 +24,7 @@ from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFaile
 from app.cli import topology as command
 from app.coverart.project import COVER_ART
 from app.operations.doctor.checks import run_checks
+from app.storage.outage import store_breaker
 from app.topology import migrate as migration
 from app.topology import retry_policies
 from app.topology.check import check_topology, management_api
@@ -304,6 +306,19 @@ def test_a_used_or_unknown_queue_or_one_without_the_api_is_not_migrated(declared
     with pytest.raises(InvalidMessage, match="unknown queue"):
         migration.migrate("cover-art-archive.index", other, print)
     assert broker_topology(declared, connection) == before
+
+
+def test_a_queue_from_which_a_circuit_breaker_keeps_its_workers_is_not_migrated(
+    declared: Settings, connection: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, before = changed(declared, queue_type="classic"), broker_topology(declared, connection)
+    store_breaker(redis).fail(reason="the disk is away")
+    result = run(monkeypatch, other, "migrate", "site.index")
+    assert isinstance(result.exception, MigrationRefused)
+    assert re.search(r"site\.index may have workers.* circuit breaker of the store", str(result.exception))
+    assert broker_topology(declared, connection) == before
+    # It has no part in delay queues.
+    assert run(monkeypatch, other, "migrate", "site.delay.8000").exit_code == 0
 
 
 class Killed(BaseException):
