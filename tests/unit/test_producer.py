@@ -21,6 +21,7 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
+from app.broker.worker.producer import NotConfirmed
 from app.messages.envelopes import queue_message, site_message
 from app.topology.retry_policies import budgets
 from config.routes import ROUTES
@@ -82,10 +83,20 @@ def test_a_budget_that_cannot_be_kept_is_refused_at_the_call(
 
 
 @pytest.mark.parametrize("when", [{"countdown": 3}, {"eta": datetime(2030, 1, 1)}])
-def test_a_countdown_or_an_eta_is_refused_at_the_call_whichever_way_it_goes(task: Any, when: dict[str, Any]) -> None:
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_countdown_or_an_eta_is_refused_at_the_call_whichever_way_it_goes(
+    task: Any, when: dict[str, Any], protocol: int
+) -> None:
+    task.app.conf.task_protocol = protocol
     for send in (task.apply_async, task.s().apply_async, partial(task.app.send_task, task.name)):
         with pytest.raises(InvalidMessage, match="send: neither countdown nor eta; every delay is a message"):
             send(**when)
+
+
+def test_an_unreachable_broker_is_an_error_with_the_id_of_a_message_of_the_older_protocol(task: Any) -> None:
+    task.app.conf.task_protocol = 1
+    with pytest.raises(NotConfirmed, match=r"post\.send\[an-id\] is not confirmed"):
+        task.apply_async(task_id="an-id", retry=False)
 
 
 def test_plain_messages_of_ours_carry_the_budget_of_their_route() -> None:

@@ -87,7 +87,8 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         send: Send = super().send_task_message
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
-            if message.headers.get("eta"):
+            # In Celery's protocol 1, the body is a table with what headers hold now.
+            if (message.headers or message.body).get("eta"):
                 raise InvalidMessage(f"{name}: neither countdown nor eta; every delay is a message in the broker")
             for header, value in self._budget(name, options).items():
                 message.headers.setdefault(header, value)
@@ -201,7 +202,7 @@ def _send_confirmed(send: Send, producer: Any, name: str, message: Any, timeout:
     except BaseException as error:
         connection.collect(socket_timeout=1)
         if isinstance(error, _NOT_SENT):
-            raise NotConfirmed(f"{name}[{message.headers['id']}] is not confirmed: {error}") from error
+            raise NotConfirmed(f"{name}[{message.properties['correlation_id']}] is not confirmed: {error}") from error
         raise
 
 
