@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections import Counter
@@ -96,6 +97,23 @@ def test_a_worker_serves_all_queues_but_one_that_another_program_consumes_alone_
                 held.touch()
                 eventually(lambda: "hold[held] succeeded" in running.log, "the long one has ended")
                 assert running.log.count("hold[held] received") == 1
+
+
+def test_a_message_of_celerys_protocol_1_runs_and_spends_the_same_budget(services: Urls, tmp_path: Path) -> None:
+    exchange = shop.policies.policy_for("quick.mail").work_queue("quick.mail").exchange.name
+    with own_vhost(services) as url:
+        broker = Broker(url)
+        with shop_worker(url, tmp_path / "worker.log", ["quick.mail"]) as running:
+            for task in ("succeed", "fail"):
+                fields = {"task": f"tests.support.shop.{task}", "id": task, "args": [str(tmp_path / task)]}
+                body = json.dumps({**fields, "kwargs": {}, "retries": 0, "eta": None, "expires": None}).encode()
+                described = {"content_type": "application/json", "content_encoding": "utf-8"}
+                broker.post(body, exchange=exchange, key="quick.mail", **described)
+            eventually(lambda: broker.depth("quick.dead") == 1, "one is dead", seconds=60)
+            eventually(lambda: "succeed[succeed] succeeded" in running.log, "the other one has ended")
+        [dead] = broker.take("quick.dead")
+        assert (dead.headers["perennial-task"], json.loads(dead.body)["id"]) == ("tests.support.shop.fail", "fail")
+        assert [runs(tmp_path / task) for task in ("succeed", "fail")] == [1, 3]
 
 
 def test_a_worker_waits_until_the_broker_gives_up_the_connection_of_its_killed_predecessor(

@@ -173,8 +173,16 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             raise RecoverableConnectionError(f"channel closed: {error}") from error
 
     def to_task(self, message: Any) -> None:
-        """Turn a message without a `task` header into a task's message, in place. This class knows no such messages."""
-        raise Undecodable(f"not a task's message: {bytes(message.body or b'')[:60]!r}")
+        """Turn a message without a `task` header into a task's message, in place: one of Celery's protocol 1.
+
+        Its body is a table that names the task. Celery reads the rest of it. Raises Undecodable for any other message.
+        """
+        delivery = message.original = original_delivery(message)
+        try:
+            named = {name: message.payload[name] for name in ("task", "id")}
+        except (DecodeError, ContentDisallowed, LookupError, TypeError) as error:
+            raise Undecodable(f"not a task's message: {delivery.body[:60]!r}") from error
+        message.headers = {**delivery.headers, **named}
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> OnTask:
         """Wrap Celery's handler: note the queue, translate plain messages, and survive malformed ones."""
