@@ -104,16 +104,23 @@ def test_a_message_of_celerys_protocol_1_runs_and_spends_the_same_budget(service
     with own_vhost(services) as url:
         broker = Broker(url)
         with shop_worker(url, tmp_path / "worker.log", ["quick.mail"]) as running:
-            for task in ("succeed", "fail"):
-                fields = {"task": f"tests.support.shop.{task}", "id": task, "args": [str(tmp_path / task)]}
-                body = json.dumps({**fields, "kwargs": {}, "retries": 0, "eta": None, "expires": None}).encode()
-                described = {"content_type": "application/json", "content_encoding": "utf-8"}
+            # A replay counts, whenever its message was to expire: in this protocol its body has the time.
+            for task, name, more in (
+                ("succeed", "succeed", {}),
+                ("fail", "fail", {}),
+                ("succeed", "replayed", {"perennial-replay": "keep"}),
+            ):
+                fields = {"task": f"tests.support.shop.{task}", "id": name, "args": [str(tmp_path / name)]}
+                expires = "2020-01-01T00:00:00+00:00" if more else None
+                body = json.dumps({**fields, "kwargs": {}, "retries": 0, "eta": None, "expires": expires}).encode()
+                described = {"content_type": "application/json", "content_encoding": "utf-8", "headers": more}
                 broker.post(body, exchange=exchange, key="quick.mail", **described)
             eventually(lambda: broker.depth("quick.dead") == 1, "one is dead", seconds=60)
-            eventually(lambda: "succeed[succeed] succeeded" in running.log, "the other one has ended")
+            for name in ("succeed", "replayed"):
+                eventually(lambda: f"succeed[{name}] succeeded" in running.log, "the others have ended")  # noqa: B023
         [dead] = broker.take("quick.dead")
         assert (dead.headers["perennial-task"], json.loads(dead.body)["id"]) == ("tests.support.shop.fail", "fail")
-        assert [runs(tmp_path / task) for task in ("succeed", "fail")] == [1, 3]
+        assert [runs(tmp_path / name) for name in ("succeed", "replayed", "fail")] == [1, 1, 3]
 
 
 def test_a_worker_waits_until_the_broker_gives_up_the_connection_of_its_killed_predecessor(

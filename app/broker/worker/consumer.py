@@ -30,7 +30,7 @@ from ..errors import (
     UnknownType,
     WorkerMisconfigured,
 )
-from ..headers import is_uncounted, unacknowledged
+from ..headers import EXPIRES, REPLAY, is_uncounted, unacknowledged
 from ..nesting import may_be_deep, require_shallow
 from ..outcomes import outcomes_exchange
 from ..policies.base import Dead, Decision, Drop
@@ -182,7 +182,9 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             named = {name: message.payload[name] for name in ("task", "id")}
         except (DecodeError, ContentDisallowed, LookupError, TypeError) as error:
             raise Undecodable(f"not a task's message: {delivery.body[:60]!r}") from error
-        message.headers = {**delivery.headers, **named}
+        # A replay does not expire: its header is left out, and here the body has the time.
+        lasting = {EXPIRES: None} if REPLAY in delivery.headers else {}
+        message.headers = {**delivery.headers, **named, **lasting}
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> OnTask:
         """Wrap Celery's handler: note the queue, translate plain messages, and survive malformed ones."""
