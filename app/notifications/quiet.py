@@ -24,13 +24,18 @@ class QuietState:
 
     def is_quiet(self, now: float) -> bool:
         """Return whether the period of the last event that was sent goes on."""
-        return self.sent_at is not None and now < self.sent_at + QUIET_PERIOD
+        return self.sent_at is not None and is_within(self.sent_at, now)
 
     def after(self, now: float) -> QuietState:
         """Return the state after one more event, which is suppressed or sent."""
         if self.is_quiet(now):
             return replace(self, suppressed=self.suppressed + 1)
         return QuietState(sent_at=now)
+
+
+def is_within(began: float, now: float) -> bool:
+    """Return whether a quiet period goes on. One that begins far ahead of `now` is of a clock that was set back."""
+    return began - QUIET_PERIOD < now < began + QUIET_PERIOD
 
 
 class QuietPeriods:

@@ -11,7 +11,7 @@ from redis import Redis
 
 from app.crawl.frontier.values import FailingCrawl
 from app.notifications.events import DeadSetGrew, PublicEvent, SiteUnreachable, doctor_error
-from app.notifications.quiet import QUIET_PERIOD
+from app.notifications.quiet import is_within
 from app.redis_state.client import PREFIX
 
 #: The hash of what was former.
@@ -28,7 +28,7 @@ class Depth:
     def is_growth(self, letters: int, now: float) -> bool:
         """Return whether `letters` are reported: the first ones, twice as many, or more after a quiet period."""
         is_much = not self.letters or letters >= 2 * self.letters
-        return letters > self.letters and (is_much or now >= self.at + QUIET_PERIOD)
+        return letters > self.letters and (is_much or not is_within(self.at, now))
 
 
 class Watch:

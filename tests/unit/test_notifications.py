@@ -142,6 +142,14 @@ def test_a_dead_set_is_reported_when_it_has_its_first_letters_and_then_when_it_d
     assert Depth().is_growth(1, 0.0)
 
 
+def test_a_clock_that_is_set_back_ends_a_quiet_period_instead_of_making_it_longer() -> None:
+    ahead = 86_400.0 * 365
+    assert not QuietState(sent_at=ahead).is_quiet(0.0)
+    assert Depth(10, ahead).is_growth(11, 0.0)
+    # Clocks of two machines differ by seconds.
+    assert QuietState(sent_at=5.0).is_quiet(0.0)
+
+
 def test_the_example_of_the_guide_accepts_a_signed_delivery_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     [code] = re.findall(r"```python\n(.*?)```", Path(ROOT / "docs/guides/notifications.md").read_text(), re.DOTALL)
     names: dict[str, Any] = {}
