@@ -51,6 +51,8 @@ _MEMORY: Final = 200_000
 _MEMORY_BETWEEN_PACKS: Final = 20_000
 #: Pairs of characters of one word of a query.
 _MAX_PAIRS: Final = 16
+#: Letters and digits of another script that are one part with the character beside them, as in `2026年`.
+_LONGEST_BESIDE: Final = 4
 
 
 class _Memory(dict[str, "Word"]):
@@ -125,7 +127,7 @@ class Variants:
     def _word(self, written: str) -> Word:
         folded = written.casefold()
         stem = self._stem(folded) if len(folded) <= _LONGEST else ""
-        unspaced = () if folded.isascii() else tuple(_parts(folded))
+        unspaced = () if folded.isascii() else (*_parts(folded), *_parts_at_edges(folded))
         # Snowball leaves nothing of some words, such as the Greek "εις".
         stems = unspaced or (stem or folded,)
         self._have_several = self._have_several or len(stems) > 1
@@ -236,15 +238,20 @@ def is_unspaced(word: str) -> bool:
 def unspaced_parts_of(word: str) -> tuple[str, ...]:
     """Return what a typed word of an unspaced script is looked for by: its pairs of characters, but not its grammar.
 
+    A word without such a pair, as `第1章`, is looked for by `第1` and `1章`: its `1` is on most pages.
     Other words have no such parts.
     """
-    parts = tuple(dict.fromkeys(_parts(word)))
-    return (tuple(part for part in parts if not _GRAMMAR.fullmatch(part)) or parts)[:_MAX_PAIRS]
+    every = tuple(dict.fromkeys(_parts(word)))
+    parts = tuple(part for part in every if not _GRAMMAR.fullmatch(part)) or every
+    if not any(map(is_unspaced, parts)):
+        parts = tuple(part for part in _parts_at_edges(word) if not _GRAMMAR.fullmatch(part)) or parts
+    return parts[:_MAX_PAIRS]
 
 
 def all_parts_of(word: str) -> tuple[str, ...]:
     """Return the same with its grammar: what a page has that has the word as it is written."""
-    return tuple(dict.fromkeys(_parts(word.casefold())))[:_MAX_PAIRS]
+    folded = word.casefold()
+    return tuple(dict.fromkeys((*_parts(folded), *_parts_at_edges(folded))))[:_MAX_PAIRS]
 
 
 def index_stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:
@@ -273,3 +280,17 @@ def _parts(word: str) -> Iterator[str]:
         yield from map("".join, pairwise(run.group()))
     if end and _WORD.search(other := word[end:]):
         yield other
+
+
+def _parts_at_edges(word: str) -> Iterator[str]:
+    """Yield each short part in another script with the last character before it, and with the first one after it."""
+    if word.isascii():
+        return
+    before, end = "", 0
+    for run in _UNSPACED.finditer(word):
+        other = word[end : run.start()]
+        if len(other) <= _LONGEST_BESIDE and _WORD.fullmatch(other):
+            yield from (f"{before}{other}", f"{other}{run.group()[0]}") if before else (f"{other}{run.group()[0]}",)
+        before, end = run.group()[-1], run.end()
+    if before and len(other := word[end:]) <= _LONGEST_BESIDE and _WORD.fullmatch(other):
+        yield f"{before}{other}"

@@ -72,6 +72,20 @@ def test_a_letter_or_digit_within_a_word_is_a_part_of_it(tmp_path: Path, word: s
         assert [(hit.path, found.relaxed) for hit in found.hits] == [("/word", False)]
 
 
+def test_a_digit_between_single_characters_is_found_with_them(tmp_path: Path) -> None:
+    bodies = {"/one": "これは第1章です。", "/eleven": "第11章の1です。", "/year": "2026年3月から", "/three": "3年の2月"}
+    pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
+    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
+
+        def paths(q: str) -> list[str]:
+            return [hit.path for hit in searcher.search(parse(q)).hits]
+
+        assert paths("第1章") == paths("第1章では") == ["/one"]
+        assert (paths("第11章"), paths("2026年"), paths("3月")) == (["/eleven"], ["/year"], ["/year"])
+        [hit] = searcher.search(parse("第1章")).hits
+        assert [text for text, is_marked in hit.snippet.pieces if is_marked] == ["第1章"]
+
+
 def test_a_quoted_and_an_excluded_word_are_found_within_longer_ones(tmp_path: Path) -> None:
     bodies = {"/city": "東京都庁の案内所は新宿にあります。", "/train": "東京からは新幹線で二時間です。"}
     pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
