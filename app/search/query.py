@@ -308,6 +308,7 @@ def parse(text: str, *, keep_stop_words: bool = False) -> Query:
         raise InvalidQuery(f"the query has {len(text)} characters; at most {MAX_CHARACTERS} are searched for")
     required: list[tuple[Phrase, list[tuple[int, int]]]] = []
     excluded: list[Phrase] = []
+    text = text.replace("\xad", "")  # Soft hyphens of copied words, which pages have not.
     for chunk in _CHUNK.finditer(text.translate(_QUOTES)):
         kind = "run" if chunk["phrase"] is None else "phrase"
         offset = chunk.start(kind)

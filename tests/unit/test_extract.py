@@ -89,6 +89,8 @@ def test_all_fields_of_a_page_are_extracted(parser: Extractor) -> None:
         ("<a href>x</a><a href=''>y</a>", Extract(body="xy", links=(Anchor("", "x\ny"),))),
         ("<p>f(x)<a href=#f>¶</a><p>¶ 3 a¶b", Extract(body="f(x) ¶ 3 a¶b", links=(Anchor("", "¶"),))),
         ("<p>a\x00b\xa0c", Extract(body="ab c")),
+        ("<title>Hand&shy;buch</title><h2>Hand\xadbuch</h2><p>Schiff&#173;fahrt<p>&shy;",
+         Extract(title="Handbuch", headings=("Handbuch",), body="Handbuch Schifffahrt")),
         ("<p hidden>a</p><p style='color: red; DISPLAY : none'>b</p><b hidden>c<i>d</i></b><p hidden=until-found>e",
          Extract(body="e")),
         ("<p style='display:none-such'>a<p style='x-display:none'>b<div hidden><div hidden><h2>c</h2></div>d</div>",

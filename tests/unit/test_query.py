@@ -103,6 +103,7 @@ def test_the_tokenizer_is_that_of_the_schema() -> None:
         ('a -"b c" -dd -e', f'("a" AND "e") NOT ({AS_WRITTEN}"b" + "c" OR {AS_WRITTEN}"dd")'),
         ("--verbose ", '"verbose"'),
         ("read-only ", '"read" + "only"'),
+        ("Schiff\xadfahrt ", '"Schifffahrt"'),
         ("a AND b OR NOT NEAR ", '"b" AND "NOT" AND "NEAR"'),
         ("how do I open files? ", '"open" AND "files"'),
         ("what's new in 3.9 ", '"new" AND "3" + "9"'),

@@ -164,8 +164,8 @@ class Extractor(Protocol):
 
 
 def collapsed(text: str) -> str:
-    """Return the text with every run of white space as one space, and none at its ends."""
-    return " ".join(text.split())
+    """Return the text with white space collapsed, and without soft hyphens, which would end a word in a search."""
+    return " ".join(text.replace("\xad", "").split())
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
