@@ -375,6 +375,14 @@ def test_a_text_that_shows_how_html_declares_an_encoding_has_none_itself(declara
     assert indexed("Zürich".encode("latin-1"), content_type="text/plain; charset=latin1").body == "Zürich"
 
 
+def test_an_element_of_xhtml_that_closes_itself_is_empty() -> None:
+    head = "<title/><script src='x'/><style\ntype='text/css' />"
+    body = "<div class='a'/><iframe src='frame'/><br/><p>First<br/>line</p><textarea/><a href='b'/><p>Last</p>"
+    xhtml = f"<html xmlns='http://www.w3.org/1999/xhtml'><head>{head}</head><body>{body}</body></html>"
+    found = indexed(xhtml, content_type="application/xhtml+xml")
+    assert (found.body, urls(found)) == ("First line Last", ("https://x.gov/docs/frame", "https://x.gov/docs/b"))
+
+
 @pytest.mark.parametrize("label", ["text/plain", "text/markdown"])
 def test_plain_text_is_a_page_without_links(label: str) -> None:
     found = indexed("See <a href='/b'>\nhere", content_type=label, url="https://x.gov/notes/read%20me.txt?x")

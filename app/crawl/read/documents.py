@@ -12,7 +12,13 @@ from app.crawl.urls import path_of
 from app.http.response import Response
 from app.storage.page_parts import Block
 
-HTML = frozenset({"text/html", "application/xhtml+xml"})
+_XHTML = "application/xhtml+xml"
+HTML = frozenset({"text/html", _XHTML})
+#: An element of XML that is empty, and the elements of which HTML knows it.
+_EMPTY = re.compile(r"<([A-Za-z][\w:.-]*)((?:\s[^<>]*)?)/>")
+_VOID = frozenset({
+    "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr",
+})  # fmt: skip
 _PLAIN = "text/plain"
 #: Media types of text that is no HTML.
 _TEXTS = frozenset({_PLAIN, "text/markdown", "text/x-markdown"})
@@ -53,6 +59,8 @@ def extract_document(response: Response, media_type: str, extractor: Extractor) 
     if not is_html:
         lines = paragraphs(document)
         return Extract(title=name, body=collapsed(document), blocks=(Block(lines),) if lines else ())
+    if media_type == _XHTML:  # HTML has no other empty elements: it would take what follows for their content.
+        document = _EMPTY.sub(lambda tag: tag[0] if tag[1] in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>", document)
     if excess := excess_complexity(document):
         raise TooComplex(excess)
     return extractor.extract(document)
