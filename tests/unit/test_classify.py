@@ -155,9 +155,31 @@ def test_a_canonical_url_in_scope_is_followed_and_any_other_is_ignored(
 
 def test_versions_of_a_page_in_other_languages_are_followed_after_its_links() -> None:
     tags = '<link rel=alternate hreflang=de href=de><link rel=alternate type="application/rss+xml" href=feed>'
-    found = classified(page(tags, "/b"), link='</en>; rel=alternate; hreflang=en, <https://y.gov/fr>; hreflang="fr"')
+    found = classified(
+        page(tags, "/b"), link='</en>; rel=alternate; hreflang=en, <https://y.gov/fr>; rel=alternate; hreflang="fr"'
+    )
     assert urls(found) == ("https://x.gov/b", "https://x.gov/docs/de", "https://x.gov/en")
     assert urls(classified(page(f"{tags}<meta name=robots content=nofollow>", "/b"))) == ()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '</b>; rel=next; title="the canonical page; rel=canonical"',
+        '</b>; rel=canonical; anchor="/other"',
+        "</b>; rel=next; rel=canonical",
+        "</b>; rel=stylesheet; hreflang=de",
+        "</b>; rel=alternate; title=hreflang",
+    ],
+)
+def test_another_link_of_a_header_is_neither_a_canonical_url_nor_a_version_in_another_language(header: str) -> None:
+    found = indexed(page(), link=header)
+    assert (found.canonical, found.alternates, urls(found)) == ("", (), ())
+
+
+def test_the_parameters_of_a_link_of_a_header_may_be_written_with_spaces() -> None:
+    found = indexed(page(), link='</b> ; REL = "x canonical" ; type="text/html", </c>;hreflang=de;rel=alternate')
+    assert (found.canonical, found.alternates) == ("https://x.gov/b", ("https://x.gov/c",))
 
 
 @pytest.mark.parametrize(

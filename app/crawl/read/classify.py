@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from app.crawl.policy import MAX_RETRY_AFTER
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
-from app.crawl.read.extract.contract import OWN_NAME, Extract, Extractor, refresh_in
+from app.crawl.read.extract.contract import OWN_NAME, Extract, Extractor, alternates_in, canonical_in, refresh_in
 from app.crawl.read.extract.pdf import UnreadablePdf
 from app.crawl.record.entries import MAX_VALIDATOR, Former
 from app.crawl.record.reasons import Reason
@@ -45,8 +45,9 @@ _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "m
 _NAMED = re.compile(r"\s*([a-z*][a-z0-9_-]*)\s*:\s*", re.I)
 #: Header values are Latin-1 without control characters (RFC 9110 section 5.5).
 _UNSENDABLE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
-#: A link of a Link header and its parameters (RFC 8288 section 3).
+#: A link of a Link header and its parameters, and one of these (RFC 8288 section 3).
 _LINK = re.compile(r'<([^<>]*)>((?:\s*;(?:[^",;<]|"[^"]*")*)*)')
+_PARAMETER = re.compile(r';\s*([^\s=;"]+)\s*(?:=\s*(?:"([^"]*)"|([^\s;"]*)))?')
 #: Characters of a Link header that are read.
 _MAX_LINK_HEADER = 20_000
 #: The web is not older; an earlier date comes from a clock that was never set.
@@ -278,7 +279,7 @@ def _canonical(response: Response, extract: Extract, *, base: str, scope: Scope)
     if extract.canonical:
         declared = resolve(base, extract.canonical)
     else:
-        named = next((url for url, parameters in _header_links(response) if "canonical" in parameters), "")
+        named = canonical_in(_header_links(response))
         declared = resolve(response.url, named) if named else None
     # One out of the scope is ignored: on a mirror it would make every page a duplicate of another site.
     if declared is None or not scope.contains(declared) or canonical_key(declared) == canonical_key(response.url):
@@ -286,12 +287,13 @@ def _canonical(response: Response, extract: Extract, *, base: str, scope: Scope)
     return declared
 
 
-def _header_links(response: Response) -> list[tuple[str, str]]:
-    """Return URL and parameters, in lower case, of each link in the Link header (RFC 8288)."""
-    return [
-        (url, parameters.lower())
-        for url, parameters in _LINK.findall(response.headers.get("link", "")[:_MAX_LINK_HEADER])
-    ]
+def _header_links(response: Response) -> Iterator[dict[str, str]]:
+    """Yield each link of the page in the Link header as the attributes of a `<link>` (RFC 8288)."""
+    for url, parameters in _LINK.findall(response.headers.get("link", "")[:_MAX_LINK_HEADER]):
+        # Of equal names, the first one counts.
+        found = {name.lower(): quoted or plain for name, quoted, plain in reversed(_PARAMETER.findall(parameters))}
+        if "anchor" not in found:  # A link of another page.
+            yield {**found, "href": url}
 
 
 def _links(
@@ -310,7 +312,7 @@ def _links(
 def _alternates(response: Response, extract: Extract, *, base: str) -> list[str]:
     """Return the URLs that a page names as its versions in other languages."""
     found = [resolve(base, href) for href in extract.alternates]
-    found += [resolve(response.url, url) for url, parameters in _header_links(response) if "hreflang" in parameters]
+    found += [resolve(response.url, url) for url in alternates_in(_header_links(response))]
     return [url for url in found if url]
 
 
