@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import zstandard
 
@@ -33,9 +34,11 @@ _ENTRY_SIZE, _REST_SIZE = 128, 2**14
 _OBJECT_NAME: Final = re.compile(r"[0-9]{1,10}-[0-9a-f]{16}")
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The SHA-256 of its content in hexadecimal, the number of its object in the table, and its bytes in that."""
+class Frame(NamedTuple):
+    """The SHA-256 of its content in hexadecimal, the number of its object in the table, and its bytes in that.
+
+    A pack has thousands: a dataclass would take longer to make and to hash.
+    """
 
     sha256: str
     number: int
@@ -62,9 +65,8 @@ class FrameTable:
 
     def to_bytes(self) -> bytes:
         """Serialise."""
-        frames = [[frame.sha256, frame.number, frame.start, frame.size] for frame in self.frames]
-        fields = {"objects": self.objects, "frames": frames}
-        return zstandard.ZstdCompressor().compress(json.dumps(fields, separators=(",", ":")).encode())
+        fields = {"objects": self.objects, "frames": self.frames}
+        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(json.dumps(fields, separators=(",", ":")).encode())
 
     @classmethod
     def from_bytes(cls, data: bytes, *, size: int) -> FrameTable:
@@ -74,17 +76,22 @@ class FrameTable:
         try:
             loaded: dict[str, Any] = json.loads(fields)
             objects = tuple((str(name), int(length)) for name, length in loaded["objects"])
-            frames = tuple(Frame(str(hashed), *map(int, place)) for hashed, *place in loaded["frames"])
+            frames = tuple(map(Frame._make, loaded["frames"]))
+            hashes, *places = zip(*frames, strict=True) if frames else ((),)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise PackCorrupt(f"not a table of frames: {error!r}") from error
+        if {*map(type, hashes)} - {str} or {*map(type, chain(*places))} - {int}:
+            raise PackCorrupt("not a table of frames: a hash or a number has another type")
         if len(frames) != count:
             raise PackCorrupt(f"the table lists {len(frames)} frames, and {size} bytes have {count}")
         if not all(_OBJECT_NAME.fullmatch(name) for name, _ in objects):
             raise PackCorrupt("the table names an object that no packer writes")
-        if not all(0 <= each.number < len(objects) and each.start >= 0 for each in frames):
+        if not all(0 <= number < len(objects) and start >= 0 for _, number, start, _ in frames):
             raise PackCorrupt("the table lists a frame outside of its objects")
         sizes = [length for _, length in objects]
-        if not all(0 < each.size <= _MAX_FRAME and each.end <= sizes[each.number] <= MAX_OBJECT for each in frames):
+        if not all(
+            0 < size <= _MAX_FRAME and start + size <= sizes[number] <= MAX_OBJECT for _, number, start, size in frames
+        ):
             raise PackCorrupt("the table lists a frame or an object of a size that no packer writes")
         return cls(objects, frames)
 

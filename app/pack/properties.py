@@ -21,7 +21,10 @@ _MAX_VALUES: Final = {"section": 4_000, "lang": 500, "type": 500}
 _MAX_IDS: Final = 64
 _SPARE_IDS: Final = 64_000
 
-_EXTENT: Final = "SELECT count(*), coalesce(min(id), 1), coalesce(max(id), 0) FROM pages"
+#: SQLite looks up the lowest and the highest key, unless one query asks for both.
+_EXTENT: Final = """
+SELECT count(*), coalesce((SELECT min(id) FROM pages), 1), coalesce((SELECT max(id) FROM pages), 0) FROM pages
+"""
 _VALUES: Final = f"""
 pages.id, pages.inlinks, pages.versions, CASE WHEN pages.hidden THEN pages.shown_as ELSE 0 END,
 CAST(substr(pages.section, 1, {_MAX_SECTION}) AS TEXT), CAST(substr(pages.lang, 1, {_MAX_LANG}) AS TEXT),

@@ -130,7 +130,7 @@ def test_a_pack_with_a_damaged_frame_is_refused(
     table, key = read_table(store, manifest), frames_key(DOMAIN, manifest.own_object)
     first, data = table.frames[0], store.get(key).data
     frame = damage(data[first.start : first.end])
-    changed = replace(first, start=0, size=len(frame))
+    changed = first._replace(start=0, size=len(frame))
     table_data = replace(table, frames=(changed, *table.frames[1:])).to_bytes()
     store.put(key, frame + table_data)
     stored = replace(manifest, sha256=sha256(table_data), table_start=len(frame), table_size=len(table_data))
@@ -163,6 +163,8 @@ def make_long(fields: dict[str, Any], size: int) -> None:
         (lambda fields: fields["frames"].pop(), "the table lists 1 frames"),
         (lambda fields: fields["frames"][0].pop(), "not a table of frames"),
         (lambda fields: fields["frames"][0].__setitem__(3, math.inf), "not a table of frames"),
+        (lambda fields: fields["frames"][0].__setitem__(1, "0"), "not a table of frames"),
+        (lambda fields: fields["frames"][0].__setitem__(0, 0), "not a table of frames"),
         (lambda fields: fields["frames"][0].__setitem__(1, 1), "outside of its objects"),
         (lambda fields: fields["frames"][0].__setitem__(2, -1), "outside of its objects"),
         (lambda fields: fields["frames"][0].__setitem__(2, 2**70), "a size that no packer writes"),
