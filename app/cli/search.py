@@ -61,7 +61,9 @@ def search(
     ] = None,
 ) -> None:
     """Search indexed sites. Exit 1 without hits or answer."""
-    with closing(LocalSearchClient(pack) if pack else ClusterSearchClient.of(get_settings())) as client:
+    with closing(
+        LocalSearchClient(pack) if pack else ClusterSearchClient.of(get_settings(), reconnects=False)
+    ) as client:
         domains, q = _domains_and_query(words, client if pack else None)
         filters = Filters(section=section, lang=lang, type=kind)
         request = SearchRequest(q=q, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)

@@ -26,7 +26,7 @@ _NUMBERS = ("free MB", "of MB", "packs", "loads", "reported", "pages", "version"
 @cli.command()
 def searchers(as_json: AsJson = False) -> None:
     """Show searchers and packs. Exit 1 if the orchestrator is unreachable or a pack is unassigned."""
-    with closing(ClusterSearchClient.of(get_settings())) as client:
+    with closing(ClusterSearchClient.of(get_settings(), reconnects=False)) as client:
         routes = client.routes()
     console = Console(highlight=False)
     if as_json:

@@ -315,6 +315,14 @@ def test_without_an_orchestrator_search_is_unavailable_with_the_reason(world: Wo
         ask(nowhere)
 
 
+def test_a_client_without_reconnections_does_not_wait_for_a_broker_until_the_deadline() -> None:
+    nowhere = ClusterSearchClient("amqp://127.0.0.1:1//", deadline=600.0, reconnects=False)
+    with ThreadPoolExecutor() as pool, closing(nowhere):
+        error = pool.submit(ask, nowhere).exception(60)
+    assert isinstance(error, SearchUnavailable)
+    assert "Connection refused" in str(error)
+
+
 def test_the_first_search_waits_for_settled_routes(world: World) -> None:
     world.routes = routes(route("a.example"), settled=False)
     keeper = world.orchestrator()

@@ -52,13 +52,21 @@ class Requestor(ChannelOwner):
 
     Replies arrive in an exclusive queue that the broker named and deletes with the connection (the "dynamic queue" of
     the AMQP clients document). `exchanges` are declared on each new connection: the broker closes the channel for a
-    request to an exchange that does not exist. `connections` counts the opened connections.
+    request to an exchange that does not exist. `connections` counts the opened connections. Requests that are not sent
+    yet wait for a connection until their deadlines; without `reconnects` they fail with the first attempt to open one.
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 5.0, heartbeat: float = 10.0, exchanges: Iterable[Exchange] = ()
+        self,
+        url: str,
+        *,
+        timeout: float = 5.0,
+        heartbeat: float = 10.0,
+        exchanges: Iterable[Exchange] = (),
+        reconnects: bool = True,
     ) -> None:
         self._exchanges = tuple(exchanges)
+        self._reconnects = reconnects
         self._thread = ChannelThread(url, self, timeout=timeout, heartbeat=heartbeat, name="requestor")
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
@@ -146,7 +154,7 @@ class Requestor(ChannelOwner):
 
     def lost(self, error: BrokerUnreachable) -> None:
         """Fail the requests that were written: their replies go to a queue that no longer exists."""
-        self._fail(error, also_unsent=False)
+        self._fail(error, also_unsent=not self._reconnects)
 
     def _publish(self, call: _Call, channel: Channel) -> None:
         left = int(1_000 * (call.until - time.monotonic()))

@@ -48,14 +48,14 @@ _SUGGEST_DEADLINE = 1.0
 class ClusterSearchClient(SearchClient):
     """Queries searchers over the broker, from any thread. While the orchestrator is away, its last routes are used."""
 
-    def __init__(self, url: str, *, deadline: float = DEADLINE, declare: bool = True) -> None:
+    def __init__(self, url: str, *, deadline: float = DEADLINE, declare: bool = True, reconnects: bool = True) -> None:
         """Use the broker at `url`; a search takes at most `deadline` seconds. Connects at the first request.
 
-        With `declare` it declares the exchanges that it publishes to.
+        With `declare` it declares the exchanges that it publishes to. `reconnects` is as of Requestor.
         """
         self._deadline = deadline
         exchanges = [requests_exchange, queries_exchange] if declare else []
-        self._requestor = Requestor(url, timeout=deadline, exchanges=exchanges)
+        self._requestor = Requestor(url, timeout=deadline, exchanges=exchanges, reconnects=reconnects)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="search-client")
         self._searchers = SearcherBalancer(self._requestor)
         self._routes = RouteCache(
@@ -67,9 +67,9 @@ class ClusterSearchClient(SearchClient):
         )
 
     @classmethod
-    def of(cls, settings: Settings) -> ClusterSearchClient:
-        """Return the client that the settings describe."""
-        return cls(settings.broker, declare=settings.declare_topology)
+    def of(cls, settings: Settings, *, reconnects: bool = True) -> ClusterSearchClient:
+        """Return the client that the settings describe. A command, whose user waits, does without reconnections."""
+        return cls(settings.broker, declare=settings.declare_topology, reconnects=reconnects)
 
     def counts(self) -> dict[str, int]:
         """Return the counters of requests since the start, by the names of `Count`."""
