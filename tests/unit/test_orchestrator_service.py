@@ -184,6 +184,23 @@ def test_a_request_comes_back_from_the_queue_of_a_killed_searcher_and_goes_to_an
     assert b"expected a name" in (wire.take(search(7)) or b"")
 
 
+def test_a_searcher_that_registered_after_a_request_came_back_from_its_queue_stays(wire: Wire) -> None:
+    request, queue = search("0.example"), SEARCHER_QUEUE.format("a")
+    wire.returned(queue, request)
+    wire.now += 0.01
+    wire.service.receive_report(wire.report("a", 3, *map(version_of, DOMAINS)))
+    wire.service.turn()
+    assert [each.searcher_id for each in wire.service.state.routes(now=wire.now).searchers] == ["a"]
+    assert wire.forwarded == [queue]
+    # A heartbeat says nothing of its queue: it comes by another connection.
+    wire.now += 0.01
+    wire.returned(queue, request)
+    wire.now += 0.01
+    wire.service.receive_report(replace(wire.report("a", 4), holdings=None))
+    wire.service.turn()
+    assert wire.service.state.routes(now=wire.now).searchers == ()
+
+
 def test_an_announced_version_is_loaded_and_a_deleted_pack_is_unloaded_and_forgotten(
     wire: Wire, store: ObjectStore
 ) -> None:

@@ -74,7 +74,7 @@ class _Holdings:
 
 
 class SearcherRecord:
-    """One searcher. `last_seen` is the time of its last report, on the orchestrator's clock.
+    """One searcher: its last report came at `last_seen`, its last registration at `registered_at`, by one clock.
 
     It adds to `changed` each domain whose version on the searcher has changed, or whether the searcher serves it.
     """
@@ -82,7 +82,7 @@ class SearcherRecord:
     def __init__(self, registration: SearcherReport, now: float, changed: set[str]) -> None:
         self._changed = changed
         self.report = registration
-        self.last_seen = now
+        self.last_seen = self.registered_at = now
         # A dict keeps their order.
         self._loading = dict.fromkeys(registration.loading or ())
         self._holdings = _holdings(registration, now)
@@ -97,6 +97,8 @@ class SearcherRecord:
     def receive(self, report: SearcherReport, *, now: float) -> bool:
         """Receive a report that is later than all others; return whether it changes anything but packs and orders."""
         before, self.report, self.last_seen = self.report, report, now
+        if report.holdings is not None:
+            self.registered_at = now
         changed = False
         if report.leaving != before.leaving:
             self.note_all()

@@ -114,11 +114,12 @@ class OrchestratorService:
             ),
             HEARTBEAT: self._receive_heartbeat,
         }
-        self._returned: queue.SimpleQueue[tuple[str, Delivery]] = queue.SimpleQueue()
+        #: Queues that do not exist, what was sent there, and when it came back.
+        self._returned: queue.SimpleQueue[tuple[str, Delivery, float]] = queue.SimpleQueue()
         self._responder = respond(
             handlers,
             problem=lambda error: to_json(problem_reply(error, process="orchestrator")),
-            returned=lambda name, delivery: self._returned.put((name, delivery)),
+            returned=lambda name, delivery: self._returned.put((name, delivery, clock())),
         )
         self._stop: Callable[[], None] = lambda: None
         self._may_place_at = clock()
@@ -165,8 +166,8 @@ class OrchestratorService:
         """Process returned messages and finished scans, start due scans and send due orders."""
         now = self._clock()
         while not self._returned.empty():
-            name, delivery = self._returned.get()
-            self.state.remove_searcher(searcher_of(name) or "", "its queue does not exist")
+            name, delivery, at = self._returned.get()
+            self.state.remove_searcher(searcher_of(name) or "", "its queue does not exist", unless_registered_since=at)
             if delivery.properties.get("reply_to"):
                 # A client waits for a reply: forward its request to another searcher.
                 self.take(delivery)

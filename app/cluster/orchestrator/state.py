@@ -65,8 +65,14 @@ class OrchestratorState:
         """Return the searchers of which a message is missing, each once: request that they register again."""
         return self._registry.registrations_to_request()
 
-    def remove_searcher(self, searcher_id: str, reason: str) -> None:
-        """Remove a searcher, whatever its last report said."""
+    def remove_searcher(self, searcher_id: str, reason: str, *, unless_registered_since: float = float("inf")) -> None:
+        """Remove a searcher, whatever its last report said.
+
+        One that has registered since then stays: its queue was missing while it connected again.
+        """
+        record = self._registry.records.get(searcher_id)
+        if record is not None and record.registered_at > unless_registered_since:
+            return
         if self._registry.remove(searcher_id):
             log.warning("Searcher %s removed: %s", searcher_id, reason)
             self._table.remove_searcher(searcher_id)
