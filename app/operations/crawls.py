@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.broker.errors import InvalidMessage
-from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
+from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, read_crawl, update_crawl
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.urls import parse_domain, parse_target
 from app.errors import ActRefused
@@ -98,9 +98,19 @@ def set_states(ops: Operations, domain: str, state: CrawlState) -> list[str]:
         updated = update_crawl(ops.store, record.ref, change)
         if updated is None or updated.state != state:
             continue  # It has ended since it was listed.
-        frontier.set_state(record.id, state)
+        _set_in_redis(ops, updated)
         changed.append(record.id)
     return changed
+
+
+def _set_in_redis(ops: Operations, record: CrawlRecord) -> None:
+    """Give Redis the state of a crawl's record, also of one that another operator changes at the same time."""
+    present: CrawlRecord | None = record
+    while present and present.state in FORMER_STATES:
+        ops.frontier.set_state(present.id, present.state)
+        before, present = present, read_crawl(ops.store, record.ref)
+        if present and present.state == before.state:
+            return
 
 
 def repair(ops: Operations, domain: str = "", *, why: str = "") -> list[Action]:

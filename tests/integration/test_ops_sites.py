@@ -15,10 +15,11 @@ import pytest
 from pydantic import SecretStr
 
 from app.broker.connection import connected
+from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
-from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl, list_crawls, update_crawl
+from app.crawl.record.crawls import CrawlRecord, CrawlSettings, CrawlState, add_crawl, list_crawls, update_crawl
 from app.crawl.record.reasons import Reason
 from app.errors import ActRefused
 from app.operations import crawls, removal
@@ -268,6 +269,23 @@ def test_a_crawl_that_ends_while_it_is_to_be_paused_is_not_said_to_be_paused(
     with pytest.raises(ActRefused, match="no crawl that is running"):
         crawls.change_crawls(ops, DOMAIN, "paused")
     assert ops.frontier.progress(DOMAIN).state == "running"
+
+
+def test_a_crawl_that_two_operators_change_at_once_has_one_state_in_store_and_redis(
+    process: Context, policy: CrawlPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "b"))
+    ops, set_state = Operations(process.settings, command_operator()), Frontier.set_state
+
+    def set_late(frontier: Frontier, crawl_id: str, state: CrawlState) -> None:
+        monkeypatch.setattr(Frontier, "set_state", set_state)
+        assert crawls.change_crawls(ops, DOMAIN, "cancelled").crawls == [crawl_id]
+        set_state(frontier, crawl_id, state)
+
+    monkeypatch.setattr(Frontier, "set_state", set_late)
+    crawls.change_crawls(ops, DOMAIN, "paused")
+    assert [record.state for record in list_crawls(process.store, DOMAIN)] == ["cancelled"]
+    assert ops.frontier.progress(DOMAIN).state == "cancelled"
 
 
 def test_urls_are_listed_by_reason_and_one_is_explained_with_its_history(
