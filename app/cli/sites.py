@@ -14,10 +14,11 @@ import typer
 from app.cli.arguments import AsJson, Domain, DryRun, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_json, print_lines, print_result
+from app.crawl.record.removed_sites import unfinished_removals
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite
 from app.operations import removal, sites
-from app.sites.declared import differences, read_declared
+from app.sites.declared import Difference, differences, read_declared
 from app.sites.site import Site
 from app.sites.stored import list_sites
 
@@ -109,6 +110,11 @@ def apply(
     ops = operations()
     declared = read_declared(file)
     found = differences(declared, list_sites(ops.store))
+    if prune:
+        # A removal that was killed had deleted the site's settings first.
+        others = declared.keys() | {each.domain for each in found}
+        begun = [domain for domain in unfinished_removals(ops.store) if domain not in others]
+        found += [Difference("remove", domain, None, {}) for domain in begun]
     removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
     if removed and not yes:
         question = f"Delete all of {', '.join(removed)}, their messages and dead letters?"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from app.broker.errors import Postpone, PublishFailed
 from app.crawl.frontier.values import LEASE
+from app.crawl.record.removed_sites import note_finished
 from app.crawl.urls import Target, parse_domain
 from app.errors import ActRefused, InvalidSite, PreconditionFailed, SiteBusy
 from app.messages.dead_sets import dead_sets, domain_of
@@ -102,6 +103,8 @@ def remove_sites(
         # Searchers must not wait for the dead letters, on which another process may work for long.
         publisher.publish([event_message("update", {"domain": domain}) for domain in sorted(gone)])
         letters = dead_sets(ops.settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in gone)
+        for domain in gone:
+            note_finished(ops.store, domain, at)
         act.result = "; ".join(f"{each.domain}: {each}" for each in deleted) + f"; {letters} dead letters"
         if busy := [each for each in found if isinstance(each, SiteBusy)]:
             raise SiteBusy("; ".join(map(str, busy)))
@@ -192,7 +195,6 @@ def _delete(ops: Operations, removal: SiteRemoval, packer_wait: float, *, at: in
                 return removal.delete(at=at)
         except Postpone:
             if time.monotonic() > deadline:
-                # Its settings are deleted, so that a file of sites does not show that it is to be removed.
                 return SiteBusy(
                     f"{removal.domain} is being packed and is not deleted: run `perennial site remove {removal.domain}`"
                 )

@@ -76,7 +76,7 @@ class SiteRemoval:
 
         Messages that were published before `at`, in seconds since the epoch, are dropped. This is noted first.
         """
-        note_removed(self._store, self.domain, at)
+        note_removed(self._store, self.domain, at, unfinished=True)
         for key in (site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)
 
@@ -105,7 +105,7 @@ class SiteRemoval:
 
         A mark of each crawl stays in Redis for a week: late messages of a crawl that is cancelled do nothing.
         """
-        note_removed(self._store, self.domain, at)
+        note_removed(self._store, self.domain, at, unfinished=True)
         found, ids = self.holdings(), self._crawl_ids()
         # The manifest is deleted first: without it there is no pack, whatever else is left.
         for key in (*sorted(self._packed(), reverse=True), site_key(self.domain), start_key(self.domain)):

@@ -6,6 +6,7 @@ import json
 import time
 from contextlib import closing
 from datetime import UTC, datetime
+from typing import NoReturn
 
 import pytest
 
@@ -187,6 +188,35 @@ def test_a_removal_that_was_killed_after_its_first_step_is_completed_by_the_next
     assert leftovers(process, broker, DOMAIN)
     invoked("site", "remove", DOMAIN, "--yes")
     assert leftovers(process, broker, DOMAIN) == []
+
+
+def test_apply_with_prune_completes_a_removal_that_was_killed_and_no_site_that_is_crawled_again(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for domain in (DOMAIN, OTHER, "c.gov"):
+        fill(process, broker, domain)
+    SiteRemoval(DOMAIN, process.store, process.redis).stop(at=int(time.time()) + 1)
+    invoked("site", "remove", OTHER, "--yes")
+    with monkeypatch.context() as patch:
+        patch.setattr("app.broker.dead_letters.DeadSets.forget", failing)
+        with pytest.raises(KeyboardInterrupt):
+            remove_sites(Operations(process.settings, command_operator()), ["c.gov"])
+    # It was removed, and is crawled again without settings.
+    page = Page(canonical_key="x", url="https://b.a.gov/x", domain=OTHER, path="/x", title="X", body="x")
+    process.store.put(content_key(OTHER, page_id("x")), to_json(page))
+    file = process.settings.data_dir / "sites.toml"
+    file.write_text("")
+    planned = invoked("site", "apply", str(file), "--prune", "--dry-run")
+    assert planned.splitlines()[:-1] == [f"would remove {DOMAIN}", "would remove c.gov"]
+    assert DOMAIN not in invoked("site", "apply", str(file))
+    invoked("site", "apply", str(file), "--prune", "--yes")
+    assert leftovers(process, broker, DOMAIN) == leftovers(process, broker, "c.gov") == []
+    assert leftovers(process, broker, OTHER) == [content_key(OTHER, page_id("x"))]
+    assert invoked("site", "apply", str(file), "--prune") == "0 sites declared, 0 differ\n"
+
+
+def failing(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def announced(broker: Broker) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from app.crawl.record.keys import checked_domain
 from app.errors import ObjectNotFound
-from app.storage.damage import decoded_if_intact
+from app.storage.damage import decoded_if_intact, read_intact
 from app.storage.reading import parsing
-from app.storage.store import ObjectStore
+from app.storage.store import ObjectStore, StoredObject
+from app.storage.updating import update_object
 
 #: Keys of the times of removal begin with this.
 REMOVED_PREFIX: Final = "removed/"
@@ -22,9 +23,29 @@ def removed_key(domain: str) -> str:
     return f"{REMOVED_PREFIX}{checked_domain(domain)}.json"
 
 
-def note_removed(store: ObjectStore, domain: str, at: int) -> None:
-    """Note that a domain is removed with all messages that were published before `at`, in seconds since the epoch."""
-    store.put(removed_key(domain), json.dumps({"at": at}).encode())
+def note_removed(store: ObjectStore, domain: str, at: int, *, unfinished: bool = False) -> None:
+    """Note that a domain is removed with all messages that were published before `at`, in seconds since the epoch.
+
+    The removal is `unfinished` until all of the domain is deleted.
+    """
+    store.put(removed_key(domain), _noted(at, unfinished=unfinished))
+
+
+def note_finished(store: ObjectStore, domain: str, at: int) -> None:
+    """Note that all of a domain is deleted, unless another removal of it has begun since."""
+    unfinished, finished = _noted(at, unfinished=True), _noted(at, unfinished=False)
+
+    def changed(stored: StoredObject | None) -> tuple[None, bytes | None]:
+        return None, finished if stored and stored.data == unfinished else None
+
+    update_object(store, removed_key(domain), changed)
+
+
+def unfinished_removals(store: ObjectStore) -> list[str]:
+    """Return the domains whose removal has begun and not ended, in their order."""
+    keys = [stat.key for stat in store.list(REMOVED_PREFIX)]
+    found = [key for key, is_unfinished in read_intact(store, keys, _is_unfinished) if is_unfinished]
+    return sorted(key.removeprefix(REMOVED_PREFIX).removesuffix(".json") for key in found)
 
 
 def removed_at(store: ObjectStore, domain: str) -> int | None:
@@ -39,6 +60,16 @@ def removed_at(store: ObjectStore, domain: str) -> int | None:
         return None
     at = decoded_if_intact(store, key, stored, _time_of)
     return int(written.timestamp()) if at is None else at
+
+
+def _noted(at: int, *, unfinished: bool) -> bytes:
+    return json.dumps({"at": at} | ({"unfinished": True} if unfinished else {})).encode()
+
+
+def _is_unfinished(key: str, data: bytes) -> bool:
+    del key
+    with parsing("the time of a removal", data):
+        return bool(json.loads(data).get("unfinished"))
 
 
 def _time_of(key: str, data: bytes) -> int:
