@@ -42,7 +42,7 @@ class Part(Generic[T]):
     def __init__(self, name: str, gather: Callable[[], T], *, every: float) -> None:
         self._name, self._gather, self._every = name, gather, every
         self._changed = threading.Condition()
-        self._is_gathering = False
+        self._is_gathering = self._is_outdated = False
         self._began = 0.0
         self._gathered: tuple[float, PartReading[T]] | None = None
 
@@ -77,19 +77,26 @@ class Part(Generic[T]):
     def forget(self) -> None:
         """Let the next reading gather the value again, such as after an act."""
         with self._changed:
-            self._gathered = None
+            # What is being gathered now may have been read before the act.
+            self._gathered, self._is_outdated = None, self._is_gathering
 
     def _run(self) -> None:
-        reading: PartReading[T]
+        while True:
+            reading = self._reading()
+            with self._changed:
+                if not self._is_outdated:
+                    self._gathered = (time.monotonic(), reading)
+                    self._is_gathering = False
+                    self._changed.notify_all()
+                    return
+                self._is_outdated = False
+
+    def _reading(self) -> PartReading[T]:
         try:
-            reading = PartReading(self._gather())
+            return PartReading(self._gather())
         except (ApplicationError, RedisError, OSError) as error:
-            reading = PartReading(trouble=str(error) or type(error).__name__)
+            return PartReading(trouble=str(error) or type(error).__name__)
         except Exception as error:
             # A page that waits for this thread shows it, as any other finding.
             logger.exception("The part %s of the overview cannot be gathered", self._name)
-            reading = PartReading(trouble=f"{type(error).__name__}; the log of the web process has the details")
-        with self._changed:
-            self._gathered = (time.monotonic(), reading)
-            self._is_gathering = False
-            self._changed.notify_all()
+            return PartReading(trouble=f"{type(error).__name__}; the log of the web process has the details")
