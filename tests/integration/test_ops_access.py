@@ -211,6 +211,15 @@ def test_the_user_header_counts_from_a_trusted_proxy_only(settings: Settings) ->
         assert client.get("/api/v1/ops/status", headers=kim, params={"domain": "a.gov"}).status_code == 401
 
 
+def test_a_name_that_a_proxy_sends_as_utf_8_is_the_one_of_the_settings(settings: Settings) -> None:
+    own = settings.model_copy(update={"ops_user_header": "X-Forwarded-User", "ops_actors": ("Jürgen Żółw",)})
+    with page_of(own, proxies=("127.0.0.1",)) as client:
+        page = client.get("/ops/audit", headers={b"X-Forwarded-User": "Jürgen Żółw".encode()}).text
+        assert "Jürgen Żółw" in page
+        assert "may act" in page
+        assert "J\xfcrgen" in client.get("/ops/audit", headers={b"X-Forwarded-User": b"J\xfcrgen"}).text
+
+
 @pytest.mark.parametrize(
     ("body", "headers"),
     [

@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -138,6 +139,8 @@ class Access:
 
     def _user_of_proxy(self, request: Request) -> Operator | None:
         name = request.headers.get(self.user_header, "") if self.user_header else ""
+        with suppress(UnicodeError):  # Proxies send UTF-8, and the framework reads ISO 8859-1.
+            name = name.encode("latin-1").decode()
         if not name or not request.scope.get(FROM_PROXY):
             return None
         role = Role.ACT if name in self.actors or "*" in self.actors else Role.READ
