@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -33,6 +34,7 @@ from app.web.ops import live
 from app.web.ops.home import fragments
 from config.settings import Settings
 from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form
+from tests.support.peers import route, routes
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.waiting import eventually
 
@@ -260,6 +262,21 @@ def test_an_orchestrator_that_is_away_is_a_finding(operable: Settings) -> None:
         assert "The orchestrator is away: no orchestrator answers" in client.get("/ops/searchers").text
         assert "the orchestrator is away: no orchestrator answers" in texts(client)
         assert client.get("/api/v1/ops/searchers", headers=api_headers()).status_code == 503
+
+
+def test_the_link_to_further_packs_leads_on_although_the_pack_before_them_was_removed(
+    operable: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted, found = ScriptedSearchClient([]), [route(f"{number:03}.example", "one") for number in range(150)]
+    monkeypatch.setattr(scripted, "routes", lambda: routes(*found))
+    with operated(operable, scripted) as client:
+        [link] = re.findall(r'href="(/ops/searchers[^"]*)" rel="next"', client.get("/ops/searchers").text)
+        del found[99]
+        eventually(lambda: "149 packs" in client.get("/ops/searchers").text, "the pack is removed")
+        further = client.get(html.unescape(link)).text
+        assert "149.example" in further
+        assert "000.example" not in further
+        assert "There is no pack on this page" in client.get("/ops/searchers", params={"page": 9}).text
 
 
 def events(client: httpx.Client, number: int) -> list[dict[str, str]]:

@@ -13,6 +13,7 @@ from app.operations.overview import PATIENCE
 from app.operations.site_list import part_of_domain
 from app.web.ops.api_requests import answer, calling
 from app.web.ops.page_requests import Reading, overview_of
+from app.web.ops.site_urls import PageNumber
 from app.web.ops.subject_routes import Subject
 
 subject = Subject()
@@ -22,21 +23,22 @@ _PER_PAGE = 100
 
 
 @subject.pages.get("/searchers", response_class=HTMLResponse)
-def show_searchers(visit: Reading, domain: str = "", after: str = "") -> HTMLResponse:
-    """Show the searchers, and the packs whose domain contains `domain`, those with a fault first."""
+def show_searchers(visit: Reading, domain: str = "", page: PageNumber = 1) -> HTMLResponse:
+    """Show the searchers, and a page of the packs whose domain contains `domain`, those with a fault first."""
     reading = overview_of(visit.request).routes.read(time.monotonic() + PATIENCE)
     packs = []
     if reading.value is not None:
         wanted = part_of_domain(domain)
         found = (route for route in reading.value.routes if wanted in route.domain)
         packs = sorted(found, key=lambda route: (bool(route.searchers), not route.missing, route.domain))
-    start = next((place + 1 for place, route in enumerate(packs) if route.domain == after), 0)
+    end = page * _PER_PAGE
     return visit.page(
         "searchers.html",
         reading=reading,
-        packs=packs[start : start + _PER_PAGE],
+        packs=packs[end - _PER_PAGE : end],
         total=len(packs),
-        next_after=packs[start + _PER_PAGE - 1].domain if len(packs) > start + _PER_PAGE else "",
+        number=page,
+        has_more=len(packs) > end,
         domain=domain,
     )
 
