@@ -12,7 +12,7 @@ BROKER_HEADERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-coun
 
 #: Headers with further routing keys, by which a producer sends copies (RabbitMQ, "Sender-selected Distribution"). With
 #: them, each replacement and each end of a wait would send the copies again.
-COPY_HEADERS = ("CC", "BCC")
+_COPY_HEADERS = ("CC", "BCC")
 
 #: Properties that a replacement keeps. Not the expiration: the delay queue sets the wait. Not the user id either: the
 #: broker accepts only that of the connection, and would refuse every replacement with another user's.
@@ -60,17 +60,18 @@ class Delivery:
             redelivered=bool(message.delivery_info.get("redelivered")),
         )
 
-    def own_headers(self) -> dict[str, Any]:
-        """Return the headers without those of the broker, and those that send copies."""
-        return {
-            name: value
-            for name, value in self.headers.items()
-            if not name.startswith(BROKER_HEADERS) and name not in COPY_HEADERS
-        }
-
     def kept_properties(self) -> dict[str, Any]:
         """Return the properties that a replacement keeps."""
         return {name: self.properties[name] for name in KEPT_PROPERTIES if self.properties.get(name) is not None}
+
+
+def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message's headers without those of the broker, and those that send copies."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if not name.startswith(BROKER_HEADERS) and name not in _COPY_HEADERS
+    }
 
 
 def raw_body(body: Any, encoding: str | None) -> bytes:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .delivery import BROKER_HEADERS, COPY_HEADERS, Delivery
+from .delivery import Delivery, own_headers
 from .failure import MAX_MESSAGE, MAX_TRACEBACK, Failure
 
 #: Budget of a replayed message: with `keep` its next failure dead-letters it, with `fresh` it has all its retries.
@@ -98,8 +98,8 @@ def headers_for_replay(headers: Mapping[str, Any], budget: ReplayBudget) -> dict
     Celery's `expires` is left out: a worker would discard a letter that is replayed after that time. So are those that
     send copies: the producer has sent these.
     """
-    beginnings, names = (PREFIX, *BROKER_HEADERS), (EXPIRES, *COPY_HEADERS)
-    kept = {name: value for name, value in headers.items() if not name.startswith(beginnings) and name not in names}
+    own = own_headers(headers).items()
+    kept = {name: value for name, value in own if not name.startswith(PREFIX) and name != EXPIRES}
     history = [str(headers.get(DEAD_ID, "")), *replay_history(headers)][:MAX_REPLAY_HISTORY]
     return kept | {REPLAY: budget, REPLAY_HISTORY: history}
 

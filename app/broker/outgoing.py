@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import amqp_internals
-from .delivery import Delivery
+from .delivery import Delivery, own_headers
 from .errors import InvalidMessage
 from .headers import DELIVERIES
 
@@ -57,7 +57,7 @@ class Outgoing:
 
         The count of unacknowledged deliveries is removed, too: a message is replaced after a run that ended.
         """
-        own = {name: value for name, value in delivery.own_headers().items() if name != DELIVERIES}
+        own = {name: value for name, value in own_headers(delivery.headers).items() if name != DELIVERIES}
         return cls.copy_of(delivery, exchange=exchange, routing_key=routing_key, headers=own | dict(headers))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from app.broker.delivery import Delivery
+from app.broker.delivery import Delivery, own_headers
 from app.broker.errors import UnknownType
 from app.messages.envelopes import call_of_envelope
 from app.topology.declare import all_queues, declare_all
@@ -72,7 +72,7 @@ def test_a_message_of_a_later_release_is_told_apart_by_its_type() -> None:
 def test_unknown_fields_and_headers_of_a_later_release_are_no_error() -> None:
     later = _delivery(type="index", url="https://a.example/", weight=7)
     assert call_of_envelope(later).kwargs["weight"] == 7
-    assert later.own_headers()["perennial-later"] == "kept"
+    assert own_headers(later.headers)["perennial-later"] == "kept"
 
 
 def _delivery(**payload: object) -> Delivery:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.broker.delivery import Delivery
+from app.broker.delivery import Delivery, own_headers
 from app.broker.failure import Failure
 from app.broker.policies.base import Dead, Drop, Policy, Postponed, Reject, Retry
 
@@ -48,14 +48,14 @@ def live(policy: Policy, outcomes: Sequence[bool | None], came: Delivery, failur
         match decision:
             case Retry(delay_ms=delay_ms, headers=added):
                 life.delays.append(delay_ms)
-                life.headers = now.own_headers() | dict(added)
+                life.headers = own_headers(now.headers) | dict(added)
             case Postponed(headers=added):
-                life.headers = now.own_headers() | dict(added)
+                life.headers = own_headers(now.headers) | dict(added)
             case Reject(delay_ms=delay_ms):
                 life.delays.append(delay_ms)
                 life.headers = life.headers | {"x-death": _rejected(life.headers.get("x-death", []), came.queue)}
             case Dead(headers=added):
-                life.died, life.headers = True, now.own_headers() | dict(added)
+                life.died, life.headers = True, own_headers(now.headers) | dict(added)
                 return life
             case Drop():
                 return life

@@ -14,7 +14,7 @@ from typing import Any
 from pika import BasicProperties
 from pika.channel import Channel
 
-from ..delivery import Delivery
+from ..delivery import Delivery, own_headers
 from ..errors import ApplicationError, BrokerUnreachable, Overloaded, Undecodable, UnknownType
 from ..nesting import read_json
 from ..outgoing import Outgoing
@@ -119,7 +119,7 @@ class Responder(ChannelOwner):
         properties: dict[str, Any] = delivery.kept_properties() | {"delivery_mode": 1}
         if expiration := delivery.properties.get("expiration"):
             properties["expiration"] = expiration
-        headers = delivery.own_headers()
+        headers = own_headers(delivery.headers)
         self.send(Outgoing.copy_of(delivery, exchange="", routing_key=queue, headers=headers, properties=properties))
 
     def send(self, message: Outgoing) -> None:
