@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 from amqp.exceptions import NotFound
 
 from ..declaring import require_missing
 from ..errors import DeadSetBusy, QueueUnavailable
-from .shards import MISSING_IN_ROW, index_queue, shard_name
+from .shards import existing_shards, index_queue, shard_name
 
 
 def count_letters(connection: Any, set_name: str) -> int | None:
@@ -20,10 +19,8 @@ def count_letters(connection: Any, set_name: str) -> int | None:
     try:
         before = _count_free(connection, set_name)
         is_sharded = _count_free(connection, index_queue(set_name).name) is not None
-        total, missing, numbers = 0, 0 if is_sharded else MISSING_IN_ROW, count(1)
-        while missing < MISSING_IN_ROW:
-            found = _count_free(connection, shard_name(set_name, next(numbers)))
-            total, missing = total + (found or 0), missing + 1 if found is None else 0
+        shards = existing_shards(lambda number: _count_free(connection, shard_name(set_name, number)))
+        total = sum(letters for _, letters in shards) if is_sharded else 0
         after = _count_free(connection, set_name)
     except (DeadSetBusy, QueueUnavailable):
         return None

@@ -28,7 +28,7 @@ _BATCH = 500
 #: Ids that are looked for in the packed index; for more of them it is unpacked.
 _FEW_IDS = 20
 #: Missing shards in a row after which no further one is looked for. Each shard gets the lowest free number.
-MISSING_IN_ROW = 16
+_MISSING_IN_ROW = 16
 
 #: Gets a text for the operator, about what is not as the index says or was not done.
 OnWarning = Callable[[str], None]
@@ -189,16 +189,13 @@ class ShardedSet:
 
     def _find_unnamed(self) -> None:
         """Look for shards that the index does not name."""
-        missing = 0
-        for number in count(1):
-            found = None if number in self._entries else self._count(number)
-            missing = 0 if found is not None or number in self._entries else missing + 1
-            if found:
+        for number, letters in existing_shards(self._count):
+            if number in self._entries:
+                continue
+            if letters:
                 self._entries[number] = ShardEntry(number, filled_at=0.0, count=-1)
-            elif found is not None:
+            else:
                 self.lease.delete_if_empty(shard_name(self.lease.name, number))
-            if missing == MISSING_IN_ROW:
-                return
 
     def _compare_all(self) -> None:
         for entry in list(self._entries.values()):
@@ -345,6 +342,20 @@ class ShardedSet:
 
     def _count(self, number: int) -> int | None:
         return self.lease.count(shard_name(self.lease.name, number))
+
+
+def existing_shards(count_letters: Callable[[int], int | None]) -> Iterator[tuple[int, int]]:
+    """Yield number and length of each shard; `count_letters` returns the length by the number, None for a missing one.
+
+    A shard may be missing between others.
+    """
+    missing, numbers = 0, count(1)
+    while missing < _MISSING_IN_ROW:
+        number = next(numbers)
+        letters = count_letters(number)
+        missing = missing + 1 if letters is None else 0
+        if letters is not None:
+            yield number, letters
 
 
 def shard_name(set_name: str, number: int) -> str:
