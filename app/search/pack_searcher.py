@@ -197,9 +197,9 @@ class PackSearcher:
 
     def suggest(self, text: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return completions of a text that a person is typing; raises SearchTimeout, PackCorrupt."""
-        pages, hidden = self._properties.pages, self._applied[1].hidden
+        pages, shown = self._properties.pages, self._applied[1]
         with self._connections.connection(self._time_limit) as connection:
-            return suggest.suggestions(connection, text, pages=pages, hidden=hidden, limit=limit)
+            return suggest.suggestions(connection, text, pages=pages, shown=shown, limit=limit)
 
     def close(self) -> None:
         """Close the pack. Running searches are not interrupted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from app.errors import InvalidQuery
@@ -12,6 +12,7 @@ from app.search import pack_tables
 from app.search.definitions import names_beginning_with
 from app.search.pack_tables import cut
 from app.search.query import GAP, MAX_CHARACTERS, Phrase, Query, fold, parse, words
+from app.search.visible import VisiblePages
 from app.text.titles import without_numbering
 
 #: Completions of the last word, and names, examined per suggestion wanted.
@@ -30,14 +31,15 @@ _MAX_NAME_LENGTH = 80
 #: Characters of a page's title and headings in which names are looked for.
 _MAX_TITLE, _MAX_HEADINGS = 1_000, 50_000
 
+_COLUMNS = f"{cut('title', _MAX_TITLE)}, {cut('headings', _MAX_HEADINGS)}"
 _NAMES = f"""
-SELECT rowid, {cut("title", _MAX_TITLE)}, {cut("headings", _MAX_HEADINGS)}
+SELECT rowid, {_COLUMNS}
 FROM names WHERE rowid IN (SELECT rowid FROM names WHERE names MATCH ? LIMIT ?)
 """  # noqa: S608 (ours)
 
 
 def suggestions(
-    connection: sqlite3.Connection, text: str, *, pages: int, hidden: Container[int], limit: int
+    connection: sqlite3.Connection, text: str, *, pages: int, shown: VisiblePages, limit: int
 ) -> tuple[str, ...]:
     """Return queries: names that the pack defines and that begin with `text`, completions of its last word, and titles.
 
@@ -47,10 +49,10 @@ def suggestions(
         query = parse(text, keep_stop_words=True)
     except InvalidQuery:
         return ()
-    defined = names_beginning_with(connection, query, hidden=hidden, limit=_MAX_DEFINED)
-    words_completed = _completed(connection, query, pages=pages, hidden=hidden, limit=limit)
+    defined = names_beginning_with(connection, query, hidden=shown.unnamed, limit=_MAX_DEFINED)
+    words_completed = _completed(connection, query, pages=pages, shown=shown, limit=limit)
     completed = _distinct([*defined, *islice(words_completed, limit)], unlike=[text])
-    names = _distinct(_matching_names(connection, query, hidden=hidden, limit=limit), unlike=[text, *completed])
+    names = _distinct(_matching_names(connection, query, shown=shown, limit=limit), unlike=[text, *completed])
     # A title is a better suggestion than a word, so titles get half of the suggestions if there are enough.
     most = max(limit - len(names), (limit + 1) // 2)
     return tuple(_distinct([*completed[:most], *names, *completed[most:]], unlike=[text])[:limit])
@@ -68,7 +70,7 @@ def _distinct(texts: Iterable[str], *, unlike: Iterable[str]) -> list[str]:
 
 
 def _completed(
-    connection: sqlite3.Connection, query: Query, *, pages: int, hidden: Container[int], limit: int
+    connection: sqlite3.Connection, query: Query, *, pages: int, shown: VisiblePages, limit: int
 ) -> Iterator[str]:
     """Yield the query with its last word completed, if a page has that word and all others."""
     if not query.unfinished or _OPTION.search(query.text):
@@ -89,13 +91,16 @@ def _completed(
     for word in ordered:
         text = query.text + word[len(prefix) :]
         if len(text) < MAX_CHARACTERS and pack_tables.first_matches(
-            connection, parse(text + " ", keep_stop_words=True).match, hidden=hidden, limit=1
+            connection, parse(text + " ", keep_stop_words=True).match, hidden=shown.hidden, limit=1
         ):
             yield text
 
 
-def _matching_names(connection: sqlite3.Connection, query: Query, *, hidden: Container[int], limit: int) -> list[str]:
-    """Return titles, or headings, with all words of the query; those that begin with the query come first."""
+def _matching_names(connection: sqlite3.Connection, query: Query, *, shown: VisiblePages, limit: int) -> list[str]:
+    """Return titles, or headings, with all words of the query; those that begin with the query come first.
+
+    In place of the names of a hidden page, those of the copy that is shown for it count.
+    """
     *firsts, last = query.words
     terms = [*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=query.unfinished and len(last) > 1)]
     rows = connection.execute(
@@ -106,7 +111,9 @@ def _matching_names(connection: sqlite3.Connection, query: Query, *, hidden: Con
     needles = [last_needle, *(f"{GAP}{word}{GAP}" for word in complete)]
     names: dict[str, None] = {}
     for page, *texts in rows:
-        for text in texts if page not in hidden else ():
+        if page in shown.shown_as:
+            ((*texts,),) = pack_tables.read_rows(connection, _COLUMNS, (shown.shown_as[page],))
+        for text in texts if page not in shown.hidden else ():
             lines = [line for line in _lines_with_all(text, needles) if len(line) <= _MAX_NAME_LENGTH]
             names |= dict.fromkeys(without_numbering(line) for line in lines)
             if lines:  # The headings count only if the title does not have all words.

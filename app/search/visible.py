@@ -28,11 +28,12 @@ class VisiblePages:
     """`hidden` are the pages that are no hits. `copies` are the other pages of each group, by the one that is shown.
 
     `shown_as` has the copy that is shown in place of a page whose path is hidden. The page itself is ranked, and is not
-    in `hidden`: the pack has the stems and names of no copy.
+    in `hidden`: the pack has the stems and names of no copy. It is in `unnamed`: no name of it may be shown.
     """
 
     hidden: Container[int]
     copies: CopiesByPage
+    unnamed: Container[int]
     shown_as: Mapping[int, int] = field(default_factory=dict)
 
     def shown(self, pages: Iterable[int]) -> list[int]:
@@ -43,7 +44,7 @@ class VisiblePages:
 def all_visible(properties: Properties) -> VisiblePages:
     """Return the pages of a pack that are shown without any setting of its site."""
     hidden: Container[int] = HiddenPages(properties.shown_as) if properties.copies else frozenset()
-    return VisiblePages(hidden, properties.copies)
+    return VisiblePages(hidden, properties.copies, hidden)
 
 
 def without_paths(connection: sqlite3.Connection, properties: Properties, hides: Callable[[str], bool]) -> VisiblePages:
@@ -70,4 +71,5 @@ def without_paths(connection: sqlite3.Connection, properties: Properties, hides:
             left.remove(shown)
         if left:
             copies[shown] = tuple(left)
-    return VisiblePages(HiddenPages(properties.shown_as, excluded - shown_as.keys()), copies, shown_as)
+    hidden, unnamed = (HiddenPages(properties.shown_as, each) for each in (excluded - shown_as.keys(), excluded))
+    return VisiblePages(hidden, copies, unnamed, shown_as)

@@ -235,6 +235,17 @@ def test_of_a_group_whose_shown_page_is_hidden_a_copy_is_shown(tmp_path: Path) -
         assert (hit.path, hit.copy_urls) == ("/copy/g", ("https://site.example/copy/of/g",))
 
 
+def test_of_a_group_whose_shown_page_is_hidden_the_names_of_the_copy_are_suggested(tmp_path: Path) -> None:
+    canonical = "https://site.example/draft"
+    draft = page("/draft", "Amber secret", "Amber things.", headings="Amber plans")
+    copy = page("/copy/of/draft", "Amber guide", "Other things.", headings="Amber help", canonical=canonical)
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [draft, copy, *FILLER]))) as searcher:
+        assert searcher.suggest("amber") == ("Amber secret",)
+        apply(searcher, hidden_paths=["/draft"])
+        assert [hit.title for hit in found(searcher, "amber").hits] == ["Amber guide"]
+        assert searcher.suggest("amber") == ("Amber guide",)
+
+
 def test_a_hidden_page_is_no_version_of_another_one(tmp_path: Path) -> None:
     made = [
         *(page(f"/{lang}/a", f"Amber {lang}", f"amber {lang}", lang=lang) for lang in ("en", "de", "fr")),
