@@ -22,7 +22,7 @@ from requests.auth import AuthBase
 from app.errors import FetchError
 from app.http.addresses import ANY_ADDRESS, AddressPolicy
 from app.http.fetcher import REPEAT_ON_CLOSED, guarded_pool
-from app.http.response import Response, fetch_error, read_body
+from app.http.response import REDIRECTS, Response, fetch_error, read_body
 from app.http.urls import without_credentials
 
 #: Idle connections to a host that are kept: those of as many threads.
@@ -30,7 +30,6 @@ _MAX_KEPT = 64
 
 #: Redirects that one request follows.
 _MAX_REDIRECTS = 10
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,7 @@ class ApiClient:
             for _ in range(_MAX_REDIRECTS + 1):
                 response = self._send_once(session, method, url, headers or {}, body)
                 location = response.headers.get("location")
-                if not follow or response.status not in _REDIRECTS or not location:
+                if not follow or response.status not in REDIRECTS or not location:
                     return response
                 try:
                     url = urljoin(response.url, location)

@@ -25,6 +25,8 @@ from urllib3.exceptions import (
 from app.broker.nesting import read_json
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
 
+#: Statuses of a redirect to the URL in the Location header.
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: Members of a gzip body. Each costs a copy of what was received after it.
 MAX_MEMBERS = 10_000
 

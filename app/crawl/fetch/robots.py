@@ -14,7 +14,7 @@ from app.crawl.fetch.robots_lines import OWN_AGENT, denying_line, own_lines
 from app.crawl.policy import MAX_RETRY_AFTER, product_token
 from app.crawl.urls import allows_port, host_of, resolve, robots_url
 from app.errors import FetchError, ForbiddenAddress, RobotsUnavailable
-from app.http.response import Response
+from app.http.response import REDIRECTS, Response
 
 #: Bytes of a robots.txt that are read; RFC 9309 section 2.5 requires at least this many.
 MAX_BYTES = 500 * 1024
@@ -27,7 +27,6 @@ MAX_SITEMAPS = 500
 
 #: Wildcards of a robots.txt that are matched. Real files have some hundreds.
 _MAX_WILDCARDS = 5_000
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ALLOW_LINE = re.compile(r"allow(?=[\s:])", re.I)
 
 
@@ -69,7 +68,7 @@ def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> s
             if response.truncated or len(body) > MAX_BYTES:  # Without its last line: a part of a rule is another rule.
                 body = body[: max(body.rfind(end, 0, MAX_BYTES) for end in (b"\n", b"\r")) + 1]
             return body.decode()
-        if response.status not in _REDIRECTS:
+        if response.status not in REDIRECTS:
             return ""
         target = resolve(target, response.headers.get("location", "http://"))
     return ""

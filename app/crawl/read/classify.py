@@ -29,12 +29,11 @@ from app.crawl.urls import (
     resolve,
 )
 from app.errors import ServerError
-from app.http.response import Response
+from app.http.response import REDIRECTS, Response
 from app.http.urls import without_credentials
 from app.storage.layout import Page, bounded
 from app.storage.page_parts import PageLink, hash_of
 
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: The server asks for another try later, as with 5xx: Request Timeout, Too Early, Too Many Requests.
 _TRANSIENT = frozenset({408, 425, 429})
 #: Directives for robots: `none` is both.
@@ -149,7 +148,7 @@ def without_content(response: Response, *, scope: Scope, limits: Limits) -> Fetc
     status = response.status
     if status >= 500 or status in _TRANSIENT:
         raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=MAX_RETRY_AFTER))
-    if status in _REDIRECTS:
+    if status in REDIRECTS:
         return _redirect(response.url, _address_in(response, "location"), base=response.url, scope=scope, limits=limits)
     if status in (404, 410):
         return FetchResult("gone", str(status))
@@ -163,7 +162,7 @@ def other_url_of_page(response: Response) -> str | None:
 
     Some sites add a session to each URL of a visitor without cookies, or take a campaign away.
     """
-    target = resolve(response.url, _address_in(response, "location")) if response.status in _REDIRECTS else None
+    target = resolve(response.url, _address_in(response, "location")) if response.status in REDIRECTS else None
     if target is None or target == response.url or canonical_key(target) != canonical_key(response.url):
         return None
     return target
