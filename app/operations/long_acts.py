@@ -245,9 +245,9 @@ class LongActs:
         def ended(former: LongAct) -> LongAct:
             if former.run != act.run:
                 return former
-            phase: Phase = "stopped" if result.stopped else "done"
-            if former.wanted and result.stopped:
-                phase = former.wanted
+            # What an operator wanted stays, also where it was carried out: by this write, or while the run was silent.
+            kept = former.phase if former.phase in ("paused", "cancelled") else "stopped"
+            phase: Phase = (former.wanted or kept) if result.stopped else "done"
             return replace(
                 former,
                 phase=phase,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,26 @@ class Unanswering(FolderStore):
         return etag
 
 
-def test_letters_that_were_missing_count_once_if_the_end_of_an_act_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unanswering:
     store = Unanswering(tmp_path)
     store.create()
     monkeypatch.setattr(Operations, "store", store)
     monkeypatch.setattr(LongActs, "_start", lambda _self, act, _ids, _patience: act)
-    acts, ids = LongActs(Operations(Settings(), command_operator())), {"site.dead": ["1", "2", "3"]}
+    return store
+
+
+@pytest.fixture
+def acts(store: Unanswering) -> LongActs:
+    """Return acts whose runs a test ends by hand."""
+    del store
+    return LongActs(Operations(Settings(), command_operator()))
+
+
+def test_letters_that_were_missing_count_once_if_the_end_of_an_act_is_written_again(
+    store: Unanswering, acts: LongActs
+) -> None:
+    ids = {"site.dead": ["1", "2", "3"]}
 
     def end(act: LongAct, result: OperationResult) -> LongAct:
         store.answers = False
@@ -56,3 +69,21 @@ def test_letters_that_were_missing_count_once_if_the_end_of_an_act_is_written_ag
     assert (first.phase, first.done, first.missing, first.left) == ("stopped", 1, 1, 1)
     second = end(acts.resume(first.id), OperationResult(missing=["3"]))
     assert (second.phase, second.done, second.missing) == ("done", 1, 2)
+
+
+def test_a_cancelled_act_stays_cancelled_if_its_end_is_written_again_or_comes_after_a_silence(
+    store: Unanswering, acts: LongActs
+) -> None:
+    ids, halted = {"site.dead": ["1", "2"]}, OperationResult(done=["1"], stopped="cancelled")
+    act = acts.begin(LetterOrder(verb="replay"), ids, subject="all")
+    acts.steer(act.id, "cancel")
+    store.answers = False
+    with pytest.raises(StoreError, match="no answer"):
+        acts.end(act, halted, ids)
+    acts.end(act, halted, ids)
+    assert (acts.read(act.id).phase, acts.read(act.id).note) == ("cancelled", "")
+    silent = acts.begin(LetterOrder(verb="replay"), ids, subject="all")
+    acts.change(silent.id, lambda former: replace(former, phase="interrupted"))
+    acts.steer(silent.id, "cancel")
+    acts.end(silent, OperationResult(done=["1"], stopped="another process counted it as interrupted"), ids)
+    assert (acts.read(silent.id).phase, acts.read(silent.id).done) == ("cancelled", 1)
