@@ -113,10 +113,8 @@ class LongActs:
         self._ops = ops
         self._store = ops.store
 
-    def begin(
-        self, order: LetterOrder, ids: IdsBySet, *, subject: str, why: str = "", patience: float = PATIENCE
-    ) -> LongAct:
-        """Begin an act on letters in a thread and return it, after at most `patience` seconds.
+    def begin(self, order: LetterOrder, ids: IdsBySet, *, subject: str, why: str = "") -> LongAct:
+        """Begin an act on letters in a thread and return it, after at most PATIENCE seconds.
 
         Raises RoleRequired, and InvalidMessage for no letter or too many.
         """
@@ -142,7 +140,7 @@ class LongActs:
             )
             self._store.put(_key(ident), _encoded(act), if_absent=True)
             audited.result = f"begun with {total:,} letters"
-        return self._start(act, ids, patience)
+        return self._start(act, ids)
 
     def read(self, ident: str) -> LongAct:
         """Return an act; raises ResourceNotFound. One whose process was killed becomes `interrupted`.
@@ -193,7 +191,7 @@ class LongActs:
             audited.result = f"{act.done:,} of {act.total:,} done"
             return self.change(ident, steered)
 
-    def resume(self, ident: str, *, why: str = "", patience: float = PATIENCE) -> LongAct:
+    def resume(self, ident: str, *, why: str = "") -> LongAct:
         """Continue an act with the letters that are left. Raises InvalidMessage for one that cannot continue."""
         run = uuid.uuid4().hex
 
@@ -206,7 +204,7 @@ class LongActs:
             act = self.read(ident)
             audited.result = f"{act.left:,} letters are left"
             act = self.change(ident, resumed)
-        return self._start(act, self.ids(ident), patience)
+        return self._start(act, self.ids(ident))
 
     def ids(self, ident: str, *, chosen: bool = False) -> dict[str, list[str]]:
         """Return the ids of the letters that are left, or of all chosen ones, by dead set."""
@@ -269,11 +267,11 @@ class LongActs:
             self._ops.operator, f"{act.order.verb} ended", act.subject, why=act.why, result=text, id=act.id
         )
 
-    def _start(self, act: LongAct, ids: IdsBySet, patience: float) -> LongAct:
+    def _start(self, act: LongAct, ids: IdsBySet) -> LongAct:
         run = _Run(self._ops, self, act, ids)
         thread = threading.Thread(target=run.keep, name=f"act {act.id}", daemon=True)
         thread.start()
-        thread.join(patience)
+        thread.join(PATIENCE)
         return self._stored(act.id)
 
     def _stored(self, ident: str) -> LongAct:

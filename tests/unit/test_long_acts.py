@@ -38,7 +38,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unanswering:
     store = Unanswering(tmp_path)
     store.create()
     monkeypatch.setattr(Operations, "store", store)
-    monkeypatch.setattr(LongActs, "_start", lambda _self, act, _ids, _patience: act)
+    monkeypatch.setattr(LongActs, "_start", lambda _self, act, _ids: act)
     return store
 
 
