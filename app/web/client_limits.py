@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv6Network, ip_address
 
 from limits import parse
 from limits.aio.storage import MemoryStorage
@@ -113,15 +113,17 @@ class ConcurrencyLimit:
                 self._free.release()
 
 
+def plain_address(address: str) -> str:
+    """Return an address of IPv4 without the form that it has as one of IPv6 (RFC 4291 section 2.5.5.2)."""
+    with suppress(ValueError):
+        return str(getattr(ip_address(address), "ipv4_mapped", None) or address)
+    return address
+
+
 @lru_cache(maxsize=4_096)
 def client_key(address: str) -> str:
     """Return the key of a client's quota: its IPv4 address, or the /64 network of its IPv6 address (RFC 4291)."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:64]  # A name that a proxy gave.
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((parsed, 64), strict=False))
+    plain = plain_address(address)
+    with suppress(ValueError):
+        return str(IPv6Network((plain, 64), strict=False))
+    return plain[:64]  # An address of IPv4, or a name that a proxy gave.

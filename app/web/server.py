@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from ipaddress import ip_address, ip_network
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.web.client_limits import client_key
+from app.web.client_limits import client_key, plain_address
 
 #: Seconds that open requests get to end after SIGTERM.
 GRACE = 2
@@ -184,10 +183,3 @@ def is_trusted(address: str, proxies: Sequence[str]) -> bool:
     except ValueError:
         return address in proxies
     return any(peer in ip_network(proxy, strict=False) for proxy in proxies)
-
-
-def plain_address(address: str) -> str:
-    """Return an address of IPv4 without the form that it has as one of IPv6 (RFC 4291 section 2.5.5.2)."""
-    with suppress(ValueError):
-        return str(getattr(ip_address(address), "ipv4_mapped", None) or address)
-    return address

@@ -20,7 +20,7 @@ from app.cluster.protocol import PackRoute, Routes
 from app.search.contract import Filters, Hit, SearchRequest, SearchResult, Subsection, Version
 from app.search.snippet import Snippet
 from app.web import application, client_limits, server
-from app.web.client_limits import ConcurrencyLimit, RateLimiter, client_key
+from app.web.client_limits import ConcurrencyLimit, RateLimiter, client_key, plain_address
 from app.web.labels import label_of
 from app.web.middleware import search_cost
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
@@ -188,7 +188,7 @@ def test_uvicorns_protocol_has_what_the_bounded_protocol_overrides_and_reads() -
     ("address", "trusted"), [("127.0.0.1", True), ("::ffff:127.0.0.1", True), ("::ffff:1.2.3.4", False)]
 )
 def test_a_proxy_is_trusted_also_where_a_socket_for_both_families_maps_its_address(address: str, trusted: bool) -> None:
-    assert server.is_trusted(server.plain_address(address), ["127.0.0.1"]) is trusted
+    assert server.is_trusted(plain_address(address), ["127.0.0.1"]) is trusted
 
 
 def test_a_time_that_no_time_zone_can_hold_is_shown_as_it_is() -> None:
