@@ -22,11 +22,6 @@ MARK = "PERENNIAL_SERVICES"
 _children: list[subprocess.Popen[bytes]] = []
 
 
-def _nothing(pid: int) -> None:
-    """Do nothing before a stop."""
-    del pid
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
     """How to run one service. `answers` returns whether it accepts our credentials; times are in seconds.
@@ -44,7 +39,7 @@ class Service:
     answers: Callable[[], bool]
     start_timeout: float
     stop_timeout: float
-    before_stop: Callable[[int], None] = _nothing
+    before_stop: Callable[[int], None] = lambda _pid: None
 
     def pids(self) -> list[int]:
         """Return the ids of its running processes: at most one."""
