@@ -93,9 +93,13 @@ class _Child:
         assert self.process is not None  # noqa: S101 - has_ended() was true.
         self.exit_code, self.process = self.process.wait(), None
         if may_restart:
-            self.crashes = 1 if now - self.started_at >= RECOVERED else self.crashes + 1
-            wait = restart_wait(self.crashes)
-            self.restart_at = None if wait is None else now + wait
+            self.note_crash(now)
+
+    def note_crash(self, now: float) -> None:
+        """Count a crash, and note when the process is restarted."""
+        self.crashes = 1 if now - self.started_at >= RECOVERED else self.crashes + 1
+        wait = restart_wait(self.crashes)
+        self.restart_at = None if wait is None else now + wait
 
     def next_step(self) -> str:
         """Return the text for what follows its last crash."""
@@ -154,18 +158,24 @@ class ProcessSupervisor:
         return next((128 - code if code < 0 else code for code in codes), 128 + max(self._signals, default=0))
 
     def _start(self, child: _Child) -> None:
-        # `exec`: the leader is the command itself, not a shell before it.
-        child.process = subprocess.Popen(  # noqa: S602 - a Procfile's commands are for a shell.
-            f"exec {child.command}",
-            shell=True,
-            env=self._env,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
         child.is_read, child.restart_at, child.started_at = False, None, time.monotonic()
+        try:
+            # `exec`: the leader is the command itself, not a shell before it.
+            child.process = subprocess.Popen(  # noqa: S602 - a Procfile's commands are for a shell.
+                f"exec {child.command}",
+                shell=True,
+                env=self._env,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:  # It would end the supervisor, and leave the others running.
+            child.note_crash(child.started_at)
+            self._say(f"{child.name} not started: {error}{child.next_step()}")
+            self._report()
+            return
         self._say(f"{child.name} started (pid={child.process.pid})")
         assert child.process.stdout is not None  # noqa: S101 - Popen was called with a pipe.
         output = child.process.stdout

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -11,7 +15,7 @@ from pydantic import SecretStr
 from app.coverart.project import COVER_ART, EVENT_ART, settings_of
 from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, load, save
 from app.private_services.procfile import left_out
-from app.private_services.supervisor import RESTARTS, restart_wait
+from app.private_services.supervisor import RESTARTS, ProcessSupervisor, restart_wait
 from config.settings import Settings
 from tests.support.command import as_process_with, invoked
 
@@ -20,6 +24,26 @@ pytestmark = pytest.mark.unit
 
 def test_each_restart_waits_twice_as_long_and_the_sixth_crash_in_a_row_is_the_last() -> None:
     assert [restart_wait(crashes) for crashes in range(1, RESTARTS + 2)] == [1, 2, 4, 8, 16, None]
+
+
+def test_a_process_that_cannot_be_started_has_crashed_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start: Any = subprocess.Popen
+    states: list[Sequence[ProcessState]] = []
+
+    def refuse(command: str, **options: Any) -> Any:
+        if "refused" in command:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return start(command, **options)
+
+    monkeypatch.setattr("app.private_services.supervisor.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("app.private_services.supervisor.signal.signal", lambda *_: None)
+    monkeypatch.setattr("app.private_services.supervisor.subprocess.Popen", refuse)
+    commands = {"one": "sh -c 'exit 3'", "two": "refused"}
+    assert ProcessSupervisor(commands, os.environ, changed=states.append).run() == 3
+    assert [(each.name, each.state, each.crashes) for each in states[-1]] == [("one", "down", 6), ("two", "down", 6)]
+    assert "two not started: [Errno 11] Resource temporarily unavailable; restart 1 of 5" in capsys.readouterr().out
 
 
 def test_states_are_read_as_they_were_saved_and_a_damaged_file_is_no_state(tmp_path: Path) -> None:
