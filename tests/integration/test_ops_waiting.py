@@ -105,6 +105,20 @@ def test_a_waiting_message_is_shown_with_its_reason_and_a_look_changes_nothing(
     assert [b"/0" in bodies[0], b"/1" in bodies[1], b"/2" in bodies[2]] == [True] * 3
 
 
+def test_invisible_characters_and_halves_of_a_pair_in_a_waiting_message_are_escaped(
+    operable: Settings, client: httpx.Client, publisher: Publisher
+) -> None:
+    _, decision, delivery = failed(operable, 0, error=HOSTILE)
+    publisher.declare([decision.queue])
+    message = replacement_of(decision, replace(delivery, body=delivery.body.replace(b"/0", rb"/\u202e\ud800")))
+    assert message is not None
+    publisher.publish([message])
+    opened = client.get("/ops/waiting", params={"queue": QUEUE})
+    assert opened.status_code == 200
+    assert r"https://site.example/\u202e\ud800" in opened.text
+    assert not {"\u202e", "\x1b"} & set(opened.text)
+
+
 def test_opening_the_page_again_does_not_read_the_queue_again(
     operable: Settings, client: httpx.Client, publisher: Publisher
 ) -> None:
