@@ -6,6 +6,7 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from app.errors import PackCorrupt
@@ -33,11 +34,9 @@ CAST(substr(pages.content_type, 1, {_MAX_TYPE}) AS TEXT), CAST(substr(pages.modi
 _ROWS: Final = f"SELECT {_VALUES} FROM pages ORDER BY id"  # noqa: S608 (ours)
 _NUMBERS: Final = ("inlinks", "versions", "hidden", "shown_as", "modified")
 _TEXTS: Final = ("section", "lang", "content_type")
-#: Changed rows with other properties than before, and whether all numbers for texts may differ. Texts are numbered in
-#: order of the rows.
+#: Ids of changed rows, and their properties, which are others than before; NULL for removed rows.
 _CHANGED: Final = f"""
-SELECT pages.id IS NULL OR former.url IS NOT NULL
-    AND ({" OR ".join(f"former.{name} IS NOT pages.{name}" for name in _TEXTS)}), {_VALUES}
+SELECT former.id, {_VALUES}
 FROM former_pages AS former LEFT JOIN pages ON pages.id = former.id
 WHERE {" OR ".join(f"former.{name} IS NOT pages.{name}" for name in (*_NUMBERS, *_TEXTS))}
 ORDER BY former.id
@@ -62,9 +61,15 @@ class _Columns:
             if name in self._codes:
                 self._codes[name] = {text: code for code, text in enumerate(json.loads(texts))}
 
-    def extend(self, last: int) -> None:
+    @property
+    def are_complete(self) -> bool:
+        """Whether each text has a code of its own."""
+        return all(len(codes) < _MAX_VALUES[name] for name, codes in self._codes.items())
+
+    def resize(self, last: int) -> None:
         """Have a number for every row id up to the last one."""
         for numbers in self._numbers.values():
+            del numbers[last + 1 :]
             numbers.frombytes(bytes(numbers.itemsize * (last + 1 - len(numbers))))
 
     def note(self, values: Sequence[Any]) -> None:
@@ -77,6 +82,19 @@ class _Columns:
         texts = {"section": section, "lang": lang.lower(), "type": content_type.partition(";")[0].strip().lower()}
         for name, text in texts.items():
             self._numbers[name][page] = _code(self._codes[name], text, most=_MAX_VALUES[name])
+
+    def forget(self, page: int) -> None:
+        """Forget the properties of a removed row."""
+        for numbers in self._numbers.values():
+            numbers[page : page + 1] = array("I", [0] * len(numbers[page : page + 1]))
+
+    def number_texts(self) -> None:
+        """Give the texts that rows have the codes that they would get if all rows were noted again."""
+        for name, codes in self._codes.items():
+            texts, in_order = [*codes], dict.fromkeys(chain([0], self._numbers[name]))
+            new = {former: code for code, former in enumerate(in_order)}
+            self._numbers[name] = array("I", map(new.__getitem__, self._numbers[name]))
+            self._codes[name] = {texts[former]: code for former, code in new.items()}
 
     def stored(self) -> Iterator[_Stored]:
         """Yield the arrays as they are stored."""
@@ -92,19 +110,25 @@ def write_properties(database: sqlite3.Connection) -> None:
 
 
 def update_properties(database: sqlite3.Connection) -> None:
-    """Bring `properties` up to date with changed rows. They are read from all rows only if a text changed or went."""
+    """Bring `properties` up to date with changed rows. All rows are read only where there are too many texts."""
     changed = database.execute(_CHANGED).fetchall()
-    if any(are_others for are_others, *_ in changed):
-        write_properties(database)
-    elif changed:
-        columns, before = _Columns(), database.execute(_STORED).fetchall()
-        columns.read(before)
-        columns.extend(database.execute(_EXTENT).fetchone()[2])
-        for _, *values in changed:
-            columns.note(values)
+    if not changed:
+        return
+    columns, before = _Columns(), database.execute(_STORED).fetchall()
+    columns.read(before)
+    columns.resize(database.execute(_EXTENT).fetchone()[2])
+    for page, own, *values in changed:
+        if own is None:
+            columns.forget(page)
+        else:
+            columns.note((page, *values))
+    if columns.are_complete:
+        columns.number_texts()
         differing = set(columns.stored()) - set(before)
         database.executemany("DELETE FROM properties WHERE name = ?", [(name,) for name, *_ in differing])
         database.executemany(_INSERT, sorted(differing))
+    else:
+        write_properties(database)
 
 
 def are_ids_spent(database: sqlite3.Connection) -> bool:
@@ -129,7 +153,7 @@ def _arrays(database: sqlite3.Connection) -> Iterator[_Stored]:
     if first < 1 or _are_spent(rows, last):
         raise ValueError(f"row ids from {first} to {last} for {rows} pages")
     columns = _Columns()
-    columns.extend(last)
+    columns.resize(last)
     for values in database.execute(_ROWS):
         columns.note(values)
     yield from columns.stored()
