@@ -257,7 +257,7 @@ class Settings(BaseSettings):
     # Notifications
     webhook_url: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
         SecretStr(""),
-        description="URL to which workers POST events; it may be in your network. Empty: none are sent.",
+        description="URL to which workers POST events; it may be in your network.",
     )
     webhook_secret: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
         SecretStr(""),
@@ -266,7 +266,7 @@ class Settings(BaseSettings):
     smtp_url: Annotated[SecretStr, AfterValidator(checks.smtp_url)] = Field(
         SecretStr(""),
         description="Mail server for events: `smtps://user:password@host`, `smtp+starttls://…`, or `smtp://host` "
-        "without TLS and login. Empty: no mails.",
+        "without TLS and login.",
     )
     mail_from: Annotated[str, AfterValidator(checks.mail_address)] = Field("", description="Sender of the mails.")
     mail_to: Annotated[Commas[str], AfterValidator(checks.each(checks.mail_address))] = Field(
@@ -285,8 +285,7 @@ class Settings(BaseSettings):
     )
     web_cors_origins: Annotated[Commas[str], AfterValidator(checks.each(checks.origin))] = Field(
         (),
-        description="Origins (`https://site.example`), or `*`, whose pages may use the JSON API and the search box. "
-        "Empty: none.",
+        description="Origins (`https://site.example`), or `*`, whose pages may use the JSON API and the search box.",
     )
     web_operator_token: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
         SecretStr(""),

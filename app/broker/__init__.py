@@ -1,1 +1,1 @@
-"""Everything about RabbitMQ that other Celery applications can take: it imports nothing of this one and no settings."""
+"""What other Celery applications can use, too: it imports nothing of this one and no settings."""

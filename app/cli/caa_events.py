@@ -23,7 +23,10 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List events of a state, the oldest first: id, type, action, runs, creation, last reason, message."""
+    """List events of a state, the oldest first.
+
+    The columns are id, type, action, runs, creation, last reason and message.
+    """
     with art.open_table(operations()) as connection:
         events = event_table.list_events(connection, state, limit=limit)
     cells = (

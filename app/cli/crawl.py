@@ -20,7 +20,7 @@ cli = typer.Typer()
 
 @cli.command()
 def pause(domain: Domain, why: Why = "", as_json: AsJson = False) -> None:
-    """Pause a domain's crawls: open pages go back to their backlogs, and no page is requested."""
+    """Pause a domain's crawls: open pages go back to their backlogs."""
     _change(domain, "paused", why, as_json)
 
 

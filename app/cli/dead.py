@@ -213,7 +213,7 @@ def export(
 def restore(
     file: Annotated[Path, typer.Argument(help="A file that `drop` or `export` wrote.")], as_json: AsJson = False
 ) -> None:
-    """Put exported dead letters back into their dead sets; those that are there are skipped."""
+    """Put exported dead letters back into their dead sets. Those that are there are skipped."""
     restored = _sets().restore(read_export(file))
     print_result({"restored": restored}, f"{len(restored):,} restored", as_json=as_json)
 
@@ -280,7 +280,7 @@ def note(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The note.")],
     as_json: AsJson = False,
 ) -> None:
-    """Keep a note about a dead letter; the operations page shows it."""
+    """Keep a note about a dead letter. The operations page shows it."""
     ops = operations()
     letter = find_letter(ops.dead_sets, ident)
     notes = add_note(ops, letter.id, text)

@@ -46,7 +46,7 @@ COMMANDS = tuple(
             "urls",
             "List a domain's broken links, and the pages that have them. Exit 1 if there are any.",
         ),
-        ("pause", "crawl", "Pause a domain's crawls: open pages go back to their backlogs, and no page is requested."),
+        ("pause", "crawl", "Pause a domain's crawls: open pages go back to their backlogs."),
         ("resume", "crawl", "Resume a domain's paused crawls."),
         ("cancel", "crawl", "Cancel a domain's crawls for good. Stored pages are packed."),
         ("repair", "crawl", "Compare the store with Redis, and begin again what is missing there."),
@@ -54,7 +54,7 @@ COMMANDS = tuple(
         ("up", "up", "Start private services where no URLs are given, and all processes, until Ctrl-C or `down`."),
         ("down", "up", "Stop the processes of `perennial up`, then the private services; their data stay."),
         ("search", "search", "Search indexed sites. Exit 1 without hits or answer."),
-        ("search-report", "search_report", "Report searches without results and clicks of a site that counts them."),
+        ("search-report", "search_report", "Report a site's searches without results, and clicks."),
         (
             "searchers",
             "searchers",
@@ -62,7 +62,7 @@ COMMANDS = tuple(
         ),
         ("site", "sites", "Sites: start URLs, schedule, limits, and what their requests need."),
         ("services", "services", "The private RabbitMQ and Redis of this checkout."),
-        ("systemd", "up", "Write systemd units of the Procfile's processes, and a target that starts all of them."),
+        ("systemd", "up", "Write systemd units of the Procfile's processes, and a target of all."),
         ("topology", "topology", "Exchanges, queues and bindings."),
         ("dead", "dead", "Messages that spent their retries, or that nothing can be done with."),
         ("caa", "caa", "Cover art and event art: what the archive holds, and what it should."),
@@ -70,7 +70,7 @@ COMMANDS = tuple(
         (
             "password",
             "password",
-            "Print the hash of a password that is typed or read from standard input, for OPS_PASSWORD.",
+            "Print the hash of a password, for OPS_PASSWORD. It is typed, or read from standard input.",
         ),
         ("config", "config", "The settings, which come from the environment."),
     )

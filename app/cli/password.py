@@ -16,7 +16,7 @@ _LEAST = 12
 
 @cli.command()
 def password() -> None:
-    """Print the hash of a password that is typed or read from standard input, for OPS_PASSWORD."""
+    """Print the hash of a password, for OPS_PASSWORD. It is typed, or read from standard input."""
     if sys.stdin.isatty():
         given = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     else:

@@ -20,7 +20,7 @@ _LINES = 20
 
 @cli.command("search-report")
 def search_report(domain: Domain, as_json: AsJson = False) -> None:
-    """Report searches without results and clicks of a site that counts them."""
+    """Report a site's searches without results, and clicks."""
     found = searches(operations(), domain)
     name, since = found.domain, found.since
     is_empty = not (found.searches or found.clicks)

@@ -46,7 +46,7 @@ def accounts(
         typer.Option(help="Folder for their passwords; `accounts` below the data folder if it is left out."),
     ] = None,
 ) -> None:
-    """Make an account of the broker for each kind of process, and a file with it."""
+    """Make an account of the broker, in a file, for each kind of process."""
     settings = get_settings()
     for file in make_accounts(settings, directory or settings.data_dir / "accounts"):
         typer.echo(str(file))

@@ -61,7 +61,7 @@ def collect(
     why: Why = "",
     as_json: AsJson = False,
 ) -> None:
-    """Delete what nothing uses any more: frames, tombstones, and what crawls and removed sites left."""
+    """Delete what nothing uses: frames, tombstones, and what crawls and removed sites left."""
     collected = collect_unused(operations(), days=days, dry_run=dry_run, why=why)
     if as_json:
         print_json(asdict(each) for each in collected)

@@ -63,7 +63,7 @@ def check(as_json: AsJson = False) -> None:
 
 @cli.command()
 def migrate(queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]) -> None:
-    """Give a queue the arguments of the code: move its messages aside, declare it again, move them back.
+    """Give a queue the arguments of the code: move its messages aside, declare it, move them back.
 
     Stop its consumers and publishers first.
     """

@@ -52,7 +52,7 @@ def systemd(
     ] = None,
     directory: Annotated[Path, typer.Option(help="Folder for the units.")] = Path("/etc/systemd/system"),
 ) -> None:
-    """Write systemd units of the Procfile's processes, and a target that starts all of them."""
+    """Write systemd units of the Procfile's processes, and a target of all."""
     for file in write_units(get_settings(), directory, processes or ()):
         typer.echo(str(file))
 

@@ -1,1 +1,1 @@
-"""The messages of this application: envelopes, the consumer that makes tasks of them, events, and dead letters."""
+"""Messages of this application: envelopes, their consumer, events, and dead letters."""

@@ -1,1 +1,1 @@
-"""Events for other programs and for operators, and their delivery by webhook and by mail."""
+"""Events for programs and operators, and their delivery by webhook and mail."""

@@ -72,7 +72,7 @@ class CrawlCut(_CrawlEvent):
 
 
 class CrawlFailed(_CrawlEvent):
-    """A crawl ended without any page with content, and messages of it spent their retry budget."""
+    """A crawl ended without any page with content, and with dead letters."""
 
     type: Literal["crawl.failed"] = "crawl.failed"
 
@@ -92,7 +92,7 @@ class PackWritten(PublicEvent):
 
 
 class DeadSetGrew(PublicEvent):
-    """A dead set has more letters: the first ones, twice as many as reported before, or more after the quiet period."""
+    """A dead set has its first letters, twice as many as reported, or more after the quiet period."""
 
     type: Literal["dead_set.grew"] = "dead_set.grew"
     dead_set: str
@@ -101,7 +101,7 @@ class DeadSetGrew(PublicEvent):
 
 
 class SiteUnreachable(PublicEvent):
-    """A crawl goes on, and all that its site gave lately are failed connections, time-outs or server errors."""
+    """A crawl got only failed connections, time-outs or server errors lately."""
 
     type: Literal["site.unreachable"] = "site.unreachable"
     crawl_id: str

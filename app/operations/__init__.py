@@ -1,1 +1,1 @@
-"""What an operator does: one function for each act, called by commands, pages and the HTTP API alike."""
+"""What an operator does: a function for each act, called by commands, pages and the HTTP API."""

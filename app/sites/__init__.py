@@ -1,1 +1,1 @@
-"""What is known of each site: its settings and schedule as one object in the store, its status, and its sweeps."""
+"""Each site: its settings and schedule as one object in the store, its status, and its sweeps."""

@@ -1,1 +1,1 @@
-"""Object stores: one contract, implemented by a folder and by S3, and the layout of what this application stores."""
+"""Object stores: one contract, implemented by a folder and by S3, and the layout of keys."""

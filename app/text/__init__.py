@@ -1,1 +1,1 @@
-"""Words of human languages: stop words, stems and other forms under which a word of a page can be found."""
+"""Words of human languages: stop words, stems and other forms."""

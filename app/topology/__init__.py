@@ -1,1 +1,1 @@
-"""The broker topology of this application: declare it, compare it with a running broker, migrate a queue."""
+"""The broker topology: declare it, compare it with a broker, migrate a queue."""

@@ -1,1 +1,1 @@
-"""Search clients: a request goes to the searchers that have its domains, and their replies are merged."""
+"""Search clients: send a request to the searchers of its domains, and merge their replies."""

@@ -1,1 +1,1 @@
-"""One searcher: the packs on its disk, its replies to queries and its reports to the orchestrator."""
+"""One searcher: packs on its disk, replies to queries, reports to the orchestrator."""

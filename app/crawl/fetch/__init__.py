@@ -1,1 +1,1 @@
-"""Requests as a site wants them: the rules of its robots.txt, and clients with its headers, proxy and certificates."""
+"""Requests as a site wants them: robots.txt, headers, proxy and certificates."""

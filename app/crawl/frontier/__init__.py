@@ -1,1 +1,1 @@
-"""What all workers share of the crawls, in Redis: states of pages, backlog, admission window, host limits."""
+"""What workers share of crawls in Redis: states of pages, backlog, admission window, host limits."""

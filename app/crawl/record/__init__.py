@@ -1,1 +1,1 @@
-"""The record of each crawl in the store: what the crawl is, and what became of each of its URLs."""
+"""The record of each crawl in the store: what became of each of its URLs."""

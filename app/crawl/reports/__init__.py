@@ -1,1 +1,1 @@
-"""What operators and visitors read of crawls: totals by reason, broken links, explanations, all URLs."""
+"""Reports of crawls: totals by reason, broken links, explanations, all URLs."""

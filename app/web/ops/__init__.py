@@ -1,1 +1,1 @@
-"""Operations: what goes on, what failed, and acts on it; each subject has pages and addresses of the JSON API."""
+"""Operations: each subject has pages and addresses of the JSON API."""
