@@ -99,12 +99,16 @@ def url_of(*schemes: str, several: bool = False) -> Callable[[_Text], _Text]:
     return check
 
 
+#: How a URL has what only an address of IPv6 may have.
+_BRACKETS = "; in a password, [ and ] are %5B and %5D"
+
+
 def _require_readable(url: str, expected: str) -> None:
     """Raise ValueError for a URL that no process could read, such as one with a bracket in its password."""
     try:
         urlsplit(url)
     except ValueError:
-        raise ValueError(f"expected {expected}; in a password, [ and ] are %5B and %5D") from None
+        raise ValueError(f"expected {expected}{_BRACKETS}") from None
 
 
 def address(value: str) -> str:
@@ -213,7 +217,8 @@ def postgresql_url(value: SecretStr) -> SecretStr:
     valid = all(each and int(each[2] or 0) <= _MAX_PORT for each in found) and "@" not in login + database
     if url and (scheme not in ("postgresql", "postgres") or not rest.isprintable() or not valid):
         raise ValueError("expected postgresql://user:password@host/database, with a / or @ of a password as %2F or %40")
-    _require_readable(url, "postgresql://user:password@host/database")
+    if not {"[", "]"}.isdisjoint(login):
+        raise ValueError(f"expected postgresql://user:password@host/database{_BRACKETS}")
     if re.search("[?%]", rest):
         # Few URLs have options or escapes, and few processes need psycopg: 0.15 s of CPU.
         from psycopg import ProgrammingError, conninfo

@@ -34,6 +34,9 @@ ABOUT = ("url", "domain", "crawl_id")
 #: The tasks whose message begins a crawl unless it names one. Its id is the crawl's.
 BEGINS_CRAWL = frozenset(ROUTE_BY_TYPE[kind].task for kind in ("index+crawl", "crawl"))
 
+#: The password of each URL in a setting. Python 3.13's `urlsplit` refuses several hosts, of which one is IPv6.
+_PASSWORD = re.compile(r"://[^:/?#]*:([^/?#]*)@")
+
 #: Characters of the shortest secret that is masked: a shorter one may be a word.
 _SHORTEST = 6
 
@@ -47,7 +50,7 @@ def secrets_in(settings: Settings) -> re.Pattern[str]:
         found.update(settings.secrets_of_sites().values())
     for name, value in given.items():
         if name.endswith("_url"):
-            found.update(urlsplit(node).password or "" for node in value.split(";"))
+            found.update(_PASSWORD.findall(value))
         elif name.endswith("archive_keys"):
             found.update(value.split(":"))
         elif name not in ("account_passwords", "site_secrets"):
