@@ -81,7 +81,8 @@ def installed(wheel: Path) -> Path:
 
 
 def test_the_wheel_holds_every_file_of_its_packages(installed: Path) -> None:
-    listed = run("git", "ls-files", "app", "config", "tasks", folder=ROOT).split()
+    files = (path for name in ("app", "config", "tasks") for path in (ROOT / name).rglob("*") if path.is_file())
+    listed = [str(path.relative_to(ROOT)) for path in files if path.parent.name != "__pycache__"]
     code = "import config.settings; print(config.settings.ROOT)"
     modules = Path(run(installed / "python", "-c", code, folder=installed).strip())
     assert modules.is_relative_to(installed.parent)
