@@ -107,7 +107,7 @@ def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay_
 def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:
     """Return up to 60 phrases of texts with their paths, of 30 pages, each on one page only, names included.
 
-    None contains a title of two words or more: it would name the page of that title.
+    None contains a first heading of two words or more: it would name the page of that heading.
     """
     with contextlib.closing(sqlite3.connect(pack)) as database:
         select = "SELECT path, body, title, description, headings, anchors FROM pages WHERE NOT hidden"
@@ -117,8 +117,8 @@ def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:
     chosen = random.Random(seed).sample(sorted(phrases_of), 30)
     sampled = [(path, phrase) for path in chosen for phrase in phrases_of[path][0][:400:20]]
     unique = [(path, phrase) for path, phrase in sampled if pages_with[phrase] == 1]
-    titles = [" ".join(words(title)) for _, _, title, *_ in rows]
-    names = [f" {title} " for title in titles if " " in title]
+    headings = [" ".join(words(row[4].partition("\n")[0])) for row in rows]
+    names = [f" {heading} " for heading in headings if " " in heading]
     return [(path, phrase) for path, phrase in unique if not any(name in f" {phrase} " for name in names)][:60]
 
 
