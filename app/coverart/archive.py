@@ -289,10 +289,11 @@ class Refusal:
     def refuses(self) -> bool:
         """Whether it refuses. A 200 with an error does: S3 may fail after it has begun to answer a copy.
 
-        So does a 200 with a web page: a gateway sent it, and not S3.
+        So does a 200 with a web page: a gateway sent it, and not S3. Many servers call an empty body HTML.
         """
-        is_page = "text/html" in self._response.headers.get("content-type", "").lower() or _PAGE.match(self._text)
-        return not self._response.ok or bool(self._code and "<Error>" in self._text) or bool(is_page)
+        is_html = "text/html" in self._response.headers.get("content-type", "").lower()
+        is_page = bool(self._text.strip() and (is_html or _PAGE.match(self._text)))
+        return not self._response.ok or is_page or bool(self._code and "<Error>" in self._text)
 
     @property
     def item_gone(self) -> bool:

@@ -186,7 +186,8 @@ class ArchiveServer(Site):
         item.files[name] = data
         item.written[name] = time.time()
         _derive(item, name)
-        return reply(b"", content_type="")
+        # Many servers call an empty body HTML.
+        return reply(b"", content_type="text/html")
 
     def _delete(self, request: Request, bucket: str, name: str) -> Answer:
         item = self._items.get(bucket)
@@ -198,7 +199,7 @@ class ArchiveServer(Site):
         if request.headers.get("x-archive-cascade-delete") == "1":
             for thumbnail in _thumbnails(name):
                 item.files.pop(thumbnail, None)
-        return reply(b"", status=204, content_type="")
+        return reply(b"", status=204, content_type="text/html")
 
     def _read(self, bucket: str, name: str) -> Answer:
         found = self._source(bucket, name)
