@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import typer
 
-from app.broker.errors import ApplicationError
 from app.cli.caa_jobs import BATCH, GidRun
 from app.cli.context import operations
 from app.cli.printing import print_lines
@@ -26,6 +25,7 @@ from app.coverart.archive import PublicArchive
 from app.coverart.audit import ArtFinding, FindHomes, audit
 from app.coverart.jobs import Delete, kind_of
 from app.coverart.musicbrainz import Connection
+from app.coverart.outages import OUTAGE_ITEMS
 from app.coverart.project import Entity, Project
 from app.coverart.webservice import WebService
 from app.errors import (
@@ -39,7 +39,8 @@ from app.errors import (
 )
 from app.operations.art_audit import MAX_FINDINGS, MAX_TEXT, ArtAudit, KeptFinding, keep_audit
 
-#: Seconds between attempts to reach an unavailable archive or web service, unless it names them; then the audit ends.
+#: Seconds between attempts to reach an unavailable archive or web service, or those that it asks for if they are more.
+#: Then the audit ends.
 _PAUSES = (1.0, 4.0, 15.0, 30.0, 60.0)
 _LONGEST_PAUSE = 600.0
 _UNAVAILABLE = (ArchiveUnavailable, WebServiceUnavailable)
@@ -61,6 +62,8 @@ class Comparison:
     every_metadata: bool
     _in_use: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
+    #: Items that could not be read, since the last one that could.
+    _unread: list[str] = field(default_factory=list)
 
     def compare(
         self, pages: Iterable[Sequence[tuple[str, Entity | None]]], *, jobs: int
@@ -78,36 +81,42 @@ class Comparison:
     def findings(self, pair: tuple[str, Entity | None]) -> tuple[ArtFinding, ...] | RemoteError:
         """Return the differences of the item of a gid with its entity, or the error of an item that cannot be read.
 
-        Sends one request where nothing differs. Raises ArchiveUnavailable and WebServiceUnavailable when the pauses
-        are used up.
+        Sends one request where nothing differs. Raises the error of an outage when the pauses are used up.
         """
         gid, entity = pair
         try:
-            item = self._patiently(lambda: self.public.item(self.project.bucket(gid)))
-            if self.given and entity is None and item is None:
-                name = f"{self.project.entity} {gid}"
-                raise ResourceNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
-            compare = partial(
-                audit,
-                self.project,
-                gid,
-                item=item,
-                # Each is requested once, also where the item is compared twice.
-                read_file=cache(lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name))),
-                read_metadata=cache(self.metadata),
-                find_homes=self.homes,
-                every_metadata=self.every_metadata,
-            )
-            if not compare(entity):
-                return ()
-            # The entity was read some seconds before the item. What it is now decides.
-            with self._in_use:
-                entity = musicbrainz.entity(self.connection, self.project, gid)
-            return compare(entity)
-        except _UNAVAILABLE:
-            raise
+            found = self._compared(gid, entity)
         except (ArchiveError, WebServiceError) as error:
+            if self._is_outage(error):
+                raise
+            if error.evidence != "answered":
+                self._unread.append(gid)
             return error
+        self._unread.clear()
+        return found
+
+    def _compared(self, gid: str, entity: Entity | None) -> tuple[ArtFinding, ...]:
+        item = self._patiently(lambda: self.public.item(self.project.bucket(gid)))
+        if self.given and entity is None and item is None:
+            name = f"{self.project.entity} {gid}"
+            raise ResourceNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
+        compare = partial(
+            audit,
+            self.project,
+            gid,
+            item=item,
+            # Each is requested once, also where the item is compared twice.
+            read_file=cache(lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name))),
+            read_metadata=cache(self.metadata),
+            find_homes=self.homes,
+            every_metadata=self.every_metadata,
+        )
+        if not compare(entity):
+            return ()
+        # The entity was read some seconds before the item. What it is now decides.
+        with self._in_use:
+            entity = musicbrainz.entity(self.connection, self.project, gid)
+        return compare(entity)
 
     def homes(self, images: Collection[int]) -> dict[int, str]:
         """Return the gid of the entity of each image that has one."""
@@ -119,15 +128,20 @@ class Comparison:
         return self._patiently(lambda: self.web_service.metadata(self.project, gid))
 
     def _patiently(self, read: Callable[[], Result]) -> Result:
-        """Return what `read` returns; while its service is unavailable, pause as long as it says, or by `_PAUSES`."""
+        """Return what `read` returns; in an outage pause by `_PAUSES`, or as long as the service says."""
         for pause in () if self.given else _PAUSES:
             try:
                 return read()
-            except _UNAVAILABLE as error:
-                wanted = pause if error.retry_after is None else error.retry_after
-                if wanted > _LONGEST_PAUSE or self._stopped.wait(wanted):
+            except (ArchiveError, WebServiceError) as error:
+                wanted = max(pause, error.retry_after or 0.0)
+                if not self._is_outage(error) or wanted > _LONGEST_PAUSE or self._stopped.wait(wanted):
                     raise
         return read()
+
+    def _is_outage(self, error: RemoteError) -> bool:
+        """Return whether a service is away: it says so, or several items could not be read, one after another."""
+        is_row = len(self._unread) >= OUTAGE_ITEMS and not self.given
+        return isinstance(error, _UNAVAILABLE) or (is_row and error.evidence != "answered")
 
 
 class AuditReport:
@@ -223,7 +237,7 @@ class AuditReport:
         """Keep how an audit of all items ends, in the store; while that is away, say so and go on."""
         try:
             yield
-        except (KeyboardInterrupt, ApplicationError) as error:
+        except BaseException as error:
             self.audit.stopped = (str(error) or "interrupted")[:MAX_TEXT]
             raise
         finally:

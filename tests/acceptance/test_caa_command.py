@@ -5,6 +5,7 @@ The commands run in this process, by the function that `perennial` calls: a star
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import sys
@@ -12,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from unittest.mock import Mock
 
 import pytest
 from kombu import Connection
 from pydantic import SecretStr
 
 from app.cli import caa as commands
+from app.cli import caa_audit
 from app.cli.main import main
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, EVENT_ART, listing
@@ -124,9 +127,10 @@ def art(
 
 
 @pytest.fixture
-def caa(art: ArtSystem) -> Command:
+def caa(art: ArtSystem, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Releases A, B and C, each with an image, all written; of the messages that this made none is left."""
     command = Command(art)
+    monkeypatch.setattr(caa_audit, "_PAUSES", (0.01,) * 5)
     art.archive.clear()
     art.archive.faults.clear()
     art.web_service.faults.clear()
@@ -327,13 +331,6 @@ def test_nothing_is_repaired_by_what_a_lagging_standby_has(caa: Command) -> None
     assert caa("audit", "--fix", A).stderr == "1 release compared: 0 findings; 0 jobs enqueued\n"
 
 
-def test_an_unreadable_item_is_reported_and_the_others_are_compared(caa: Command) -> None:
-    caa.art.archive.faults.add(reply("<html>"), path=f"/metadata/mbid-{A}")
-    done = caa("audit", "--all", status=1)
-    assert done.stderr.splitlines()[0].startswith(f"{A}: not compared: GET http://127.0.0.1:")
-    assert done.stderr.splitlines()[1] == "3 releases compared: 0 findings; 1 could not be read"
-
-
 def kept_audits(caa: Command) -> dict[str, ArtAudit]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in caa.art.environment.items():
@@ -344,7 +341,9 @@ def kept_audits(caa: Command) -> dict[str, ArtAudit]:
     return audits
 
 
-def test_how_the_last_audit_of_all_ended_is_kept_also_where_it_was_stopped(caa: Command) -> None:
+def test_how_the_last_audit_of_all_ended_is_kept_also_where_it_was_stopped(
+    caa: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = kept_audits(caa)
     caa("audit", A)
     assert kept_audits(caa) == before
@@ -362,16 +361,34 @@ def test_how_the_last_audit_of_all_ended_is_kept_also_where_it_was_stopped(caa: 
     stopped = kept_audits(caa)["cover-art-archive"]
     assert (stopped.items, stopped.last) == (1, A)
     assert "SlowDown" in stopped.stopped
+    monkeypatch.setattr(caa_audit, "print_lines", Mock(side_effect=OSError(errno.EPIPE, "Broken pipe")))
+    caa("audit", "--all", status=1)
+    assert kept_audits(caa)["cover-art-archive"].stopped == "[Errno 32] Broken pipe"
 
 
 def test_an_audit_pauses_for_an_unavailable_archive_then_names_the_point_to_continue_at(caa: Command) -> None:
-    caa.art.archive.faults.add(slow_down("0"), path=f"/metadata/mbid-{B}", times=5)
+    began = time.monotonic()
+    caa.art.archive.faults.add(slow_down(), path=f"/metadata/mbid-{B}", times=5)
     assert caa("audit", "--all").stderr == "3 releases compared: 0 findings\n"
+    assert time.monotonic() - began > sum(caa_audit._PAUSES)
     caa.art.archive.faults.add(slow_down("0"), path=f"/metadata/mbid-{B}", times=6)
     done = caa("audit", "--all", status=1)
     assert done.stderr.splitlines()[0] == f"1 done; continue with --after {A}"
     assert "503: SlowDown" in done.stderr.splitlines()[1]
     assert caa("audit", "--all", "--after", A, "--jobs", "16").stderr == "2 releases compared: 0 findings\n"
+
+
+def test_an_unreadable_item_is_reported_and_several_in_a_row_are_an_outage(
+    caa: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caa_audit, "OUTAGE_ITEMS", 2)
+    caa.art.archive.faults.add(reply("<html>"), path="/metadata/*", times=7)
+    done = caa("audit", "--all", "--jobs", "1", status=1)
+    assert done.stderr.splitlines()[0].startswith(f"{A}: not compared: GET http://127.0.0.1:")
+    assert done.stderr.splitlines()[2] == "3 releases compared: 0 findings; 2 could not be read"
+    caa.art.archive.faults.add(failure(502), path="/metadata/*", times=8)
+    done = caa("audit", "--all", "--jobs", "1", status=1)
+    assert done.stderr.splitlines()[2] == f"2 done; continue with --after {B}"
 
 
 @pytest.mark.parametrize("command", ["reindex", "audit"])
