@@ -121,7 +121,8 @@ class Indexer:
         service and database.
         """
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
-        breakers = self.services.needed_by(kind_of(job), of_event=self.is_of_event)
+        reads_database = self.is_of_event or (isinstance(job, Delete) and job.id is None)
+        breakers = self.services.needed_by(kind_of(job), reads_database=reads_database)
         try:
             with admit_to_all(breakers, *gids, *map(self.project.bucket, gids)):
                 match job:

@@ -68,14 +68,14 @@ class Services:
         """All of them."""
         return self.archive, self.database, self.web_service, self.public
 
-    def needed_by(self, kind: str, *, of_event: bool = False) -> tuple[CircuitBreaker, ...]:
+    def needed_by(self, kind: str, *, reads_database: bool = False) -> tuple[CircuitBreaker, ...]:
         """Return the circuit breakers of the services that each `index`, `move` or `delete` needs.
 
-        `of_event` is for a job of the event queue, whose `delete` reads the database, too.
+        `reads_database` is for a `delete` that reads the database, as that of a listing does.
         """
         if kind == "index":
             return self.archive, self.database, self.web_service
-        return (self.archive, self.database) if kind == "move" or of_event else (self.archive,)
+        return (self.archive, self.database) if kind == "move" or reads_database else (self.archive,)
 
 
 @contextmanager

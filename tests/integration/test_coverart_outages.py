@@ -285,9 +285,10 @@ def test_while_the_database_is_away_jobs_that_need_it_wait_and_the_others_run(
         error = handle(away, Index(gid))
         assert isinstance(error, Postpone)
         assert isinstance(error.__cause__, DatabaseUnavailable)
-    postponed = handle(indexer, Index(gids(1)[0]))
-    assert isinstance(postponed, Postpone)
-    assert "MusicBrainz database" in postponed.why
+    for job in (Index(gids(1)[0]), Delete(gids(1)[0])):
+        postponed = handle(indexer, job)
+        assert isinstance(postponed, Postpone)
+        assert "MusicBrainz database" in postponed.why
     assert handle(indexer, Delete(gids(1)[0], 1)) is None
 
 
