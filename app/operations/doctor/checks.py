@@ -16,6 +16,7 @@ from app.broker.publishing import Publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.coverart import musicbrainz
 from app.coverart.event_state import event_queue_state
+from app.coverart.project import served
 from app.operations.doctor import probes
 from app.operations.doctor.breaker_states import breaker_states
 from app.operations.doctor.check import CheckContext, CheckResult, DoctorCheck, unverified
@@ -299,13 +300,15 @@ def circuit_breakers(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def musicbrainz_database(context: CheckContext) -> Iterator[CheckResult]:
-    """Open MusicBrainz's database, which jobs of cover art read, and which must be the primary."""
+    """Read MusicBrainz's database as jobs of each archive do; it must be the primary."""
     url = context.settings.musicbrainz_url.get_secret_value()
     if not url:
         yield CheckResult("ok", "MUSICBRAINZ_URL is empty, so no art is served")
         return
-    with musicbrainz.connect(url, primary=True):
-        yield CheckResult("ok", "MusicBrainz's database answers, and is the primary")
+    with musicbrainz.connect(url, primary=True) as connection:
+        for project in served(context.settings).values():
+            musicbrainz.entity(connection, project, musicbrainz.FIRST_GID)
+        yield CheckResult("ok", "MusicBrainz's database answers, may be read, and is the primary")
 
 
 def event_queue(context: CheckContext) -> Iterator[CheckResult]:
