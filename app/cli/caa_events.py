@@ -30,7 +30,7 @@ def list_(
     with art.open_table(operations()) as connection:
         events = event_table.list_events(connection, state, limit=limit)
     cells = (
-        (each.id, each.entity, each.action, each.attempts, iso(each.created), *each.reasons[-1:], each.message)
+        (each.id, each.entity, each.action, each.attempts, iso(each.created), "".join(each.reasons[-1:]), each.message)
         for each in events
     )
     if as_json:

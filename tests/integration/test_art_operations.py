@@ -258,7 +258,8 @@ def test_the_commands_print_what_they_did_and_the_state(
         assert "events of the type release: 0 queued; 1 running; 1 failed" in status
         assert "no event reader runs" in status
         assert json.loads(run("caa", "handback", "--json"))["ids"] == [running]
-        assert desk.states()[running] == ("queued", 0)
+        listed = run("caa", "events", "list", "--state", "queued").split("\t")
+        assert (listed[3], listed[5:]) == ("0", ["", f'{{"gid": "{B}"}}\n'])
         assert "resumed" in run("caa", "events", "resume")
     finally:
         get_settings.cache_clear()
