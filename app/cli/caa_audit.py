@@ -26,7 +26,7 @@ from app.coverart.audit import ArtFinding, FindHomes, audit
 from app.coverart.jobs import Delete, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.outages import OUTAGE_ITEMS
-from app.coverart.project import Entity, Project
+from app.coverart.project import LISTING_FILE, Entity, Project
 from app.coverart.webservice import WebService
 from app.errors import (
     ArchiveError,
@@ -96,7 +96,8 @@ class Comparison:
         return found
 
     def _compared(self, gid: str, entity: Entity | None) -> tuple[ArtFinding, ...]:
-        item = self._patiently(lambda: self.public.item(self.project.bucket(gid)))
+        bucket = self.project.bucket(gid)
+        item = self._patiently(lambda: self.public.item(bucket))
         if self.given and entity is None and item is None:
             name = f"{self.project.entity} {gid}"
             raise ResourceNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
@@ -105,10 +106,10 @@ class Comparison:
             self.project,
             gid,
             item=item,
-            # Each is requested once, also where the item is compared twice.
-            read_file=cache(lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name))),
-            read_metadata=cache(self.metadata),
             find_homes=self.homes,
+            # Each is requested once, also where the item is compared twice.
+            read_listing=cache(lambda: self._patiently(lambda: self.public.file(bucket, LISTING_FILE))),
+            read_metadata=cache(lambda: self._patiently(lambda: self.web_service.metadata(self.project, gid))),
             every_metadata=self.every_metadata,
         )
         if not compare(entity):
@@ -122,10 +123,6 @@ class Comparison:
         """Return the gid of the entity of each image that has one."""
         with self._in_use:
             return musicbrainz.homes(self.connection, self.project, images)
-
-    def metadata(self, gid: str) -> bytes | None:
-        """Return the metadata that an `index` of a gid would write now, None for an entity that is gone."""
-        return self._patiently(lambda: self.web_service.metadata(self.project, gid))
 
     def _patiently(self, read: Callable[[], Result]) -> Result:
         """Return what `read` returns; in an outage pause by `_PAUSES`, or as long as the service says."""

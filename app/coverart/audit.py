@@ -30,11 +30,8 @@ Kind = Literal[
 #: Returns the gid of each image's entity; an image without an entity is left out.
 FindHomes = Callable[[Collection[int]], Mapping[int, str]]
 
-#: Returns a file by the name of its item and its own, or None.
-ReadFile = Callable[[str, str], bytes | None]
-
-#: Returns the metadata of a gid that the writer would write now, or None for an entity that the web service lacks.
-ReadMetadata = Callable[[str], bytes | None]
+#: Returns a document, or None if it does not exist.
+ReadDocument = Callable[[], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +55,9 @@ def audit(
     entity: Entity | None,
     item: ArchiveItem | None,
     *,
-    read_file: ReadFile,
     find_homes: FindHomes,
-    read_metadata: ReadMetadata,
+    read_listing: ReadDocument,
+    read_metadata: ReadDocument,
     every_metadata: bool = False,
 ) -> tuple[ArtFinding, ...]:
     """Return the differences between the item of `gid` and `entity`, which the database returned for it.
@@ -70,8 +67,8 @@ def audit(
     reported without details, since nothing in it can be read or changed. With `every_metadata` also metadata are
     compared that are younger than the entity: the database has no time of some changes.
 
-    Calls no function where names, checksums and times of the files show that nothing differs. Raises the functions'
-    errors.
+    `read_listing` returns the item's listing, `read_metadata` the metadata that the writer would write now. Calls no
+    function where names, checksums and times of the files show that nothing differs. Raises the functions' errors.
     """
     if item is not None and item.dark:
         return (ArtFinding(gid, "dark", ""),)
@@ -83,7 +80,7 @@ def audit(
     expected = [project.image_file(gid, image.id, image.suffix) for image in (own.images if own else ())]
     homes = {**(find_homes(unexpected) if unexpected else {}), **merged}
     return (
-        *_listing_findings(project, gid, own, item, read_file),
+        *_listing_findings(project, gid, own, item, read_listing),
         *(
             _metadata_findings(project, own, item, read_metadata, every=every_metadata)
             if own is not None and item is not None
@@ -106,7 +103,7 @@ def same_listing(stored: bytes, expected: bytes) -> bool:
 
 
 def _listing_findings(
-    project: Project, gid: str, own: Entity | None, item: ArchiveItem | None, read_file: ReadFile
+    project: Project, gid: str, own: Entity | None, item: ArchiveItem | None, read_listing: ReadDocument
 ) -> Iterator[ArtFinding]:
     checksum = item.files.get(LISTING_FILE) if item is not None else None
     if own is None:
@@ -121,12 +118,12 @@ def _listing_findings(
     expected = listing(project, own)
     if checksum == _checksum(expected):
         return
-    if not same_listing(read_file(project.bucket(gid), LISTING_FILE) or b"", expected):
+    if not same_listing(read_listing() or b"", expected):
         yield ArtFinding(gid, "listing-stale", LISTING_FILE, Index(gid))
 
 
 def _metadata_findings(
-    project: Project, own: Entity, item: ArchiveItem, read_metadata: ReadMetadata, *, every: bool
+    project: Project, own: Entity, item: ArchiveItem, read_metadata: ReadDocument, *, every: bool
 ) -> Iterator[ArtFinding]:
     """Yield at most one finding: the metadata are missing, or other bytes than the writer would write now."""
     file = project.metadata_file(own.gid)
@@ -135,7 +132,7 @@ def _metadata_findings(
         yield ArtFinding(own.gid, "metadata-missing", file, Index(own.gid))
     # Those that were written before the entity last changed may be stale. The archive shows whole seconds.
     elif every or (written is not None and written + 1 < own.changed):
-        expected = read_metadata(own.gid)
+        expected = read_metadata()
         if expected is not None and item.files[file] != _checksum(expected):
             yield ArtFinding(own.gid, "metadata-stale", file, Index(own.gid))
 

@@ -6,11 +6,13 @@ import json
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.audit import ArtFinding, FindHomes, ReadMetadata, audit, same_listing
+from app.coverart.audit import ArtFinding, FindHomes, ReadDocument, audit, same_listing
 from app.coverart.indexer import delete, index, move
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, listing
@@ -55,19 +57,19 @@ def nobodys(images: Collection[int]) -> dict[int, str]:
     return {}
 
 
-def unread(gid: str) -> bytes | None:
-    raise AssertionError(f"the metadata of {gid} need not be compared")
+def unread() -> bytes | None:
+    raise AssertionError("this document need not be compared")
 
 
 def found(
-    server: ArchiveServer, entity: Entity | None, homes: FindHomes = nobodys, read_metadata: ReadMetadata = unread
+    server: ArchiveServer, entity: Entity | None, homes: FindHomes = nobodys, read_metadata: ReadDocument = unread
 ) -> list[tuple[str, str, Job | None]]:
     """Return the findings of A's item, which has metadata if it has anything."""
     if server.files(BUCKET) and METADATA not in server.files(BUCKET):
         server.upload(BUCKET, METADATA, b"<metadata/>")
     public = PublicArchive.of(settings_of(server))
-    item = public.item(BUCKET)
-    findings = audit(COVER_ART, A, entity, item, read_file=public.file, find_homes=homes, read_metadata=read_metadata)
+    item, stored = public.item(BUCKET), partial(public.file, BUCKET, "index.json")
+    findings = audit(COVER_ART, A, entity, item, find_homes=homes, read_listing=stored, read_metadata=read_metadata)
     assert {finding.gid for finding in findings} <= {A}
     return [(finding.kind, finding.file, finding.fix) for finding in findings]
 
@@ -161,7 +163,7 @@ def test_metadata_that_are_missing_or_older_than_a_change_that_they_lack_are_fou
     server.upload(BUCKET, file(1), b"picture")
     server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
     item = PublicArchive.of(settings_of(server)).item(BUCKET)
-    [missing] = audit(COVER_ART, A, ONE, item, read_file=never, find_homes=nobodys, read_metadata=unread)
+    [missing] = audit(COVER_ART, A, ONE, item, find_homes=nobodys, read_listing=unread, read_metadata=unread)
     assert missing == ArtFinding(A, "metadata-missing", METADATA, Index(A))
 
     xml = metadata("release", A, "Début & more")
@@ -171,7 +173,7 @@ def test_metadata_that_are_missing_or_older_than_a_change_that_they_lack_are_fou
     changed = replace(ONE, changed=1_002.0)
     # The writer would write these bytes: only another checksum counts. One that is gone by now has nothing to write.
     for present, expected in ((xml, []), (xml.replace(b"more", b"more "), stale), (None, [])):
-        assert found(server, changed, read_metadata=lambda _, present=present: present) == expected  # type: ignore[misc]
+        assert found(server, changed, read_metadata=Mock(return_value=present)) == expected
     assert not any("/download/" in path for path in server.paths())
 
 
@@ -181,21 +183,9 @@ def test_with_every_metadata_also_those_are_compared_that_no_time_shows_as_stale
     server.upload(BUCKET, METADATA, b"<metadata/>")
     item = PublicArchive.of(settings_of(server)).item(BUCKET)
     for present, kinds in ((b"<metadata/>", []), (b"<metadata></metadata>", ["metadata-stale"])):
-        findings = audit(
-            COVER_ART,
-            A,
-            ONE,
-            item,
-            read_file=never,
-            find_homes=nobodys,
-            read_metadata=lambda _, present=present: present,  # type: ignore[misc]
-            every_metadata=True,
-        )
+        read = partial(audit, find_homes=nobodys, read_listing=unread, read_metadata=Mock(return_value=present))
+        findings = read(COVER_ART, A, ONE, item, every_metadata=True)
         assert [finding.kind for finding in findings] == kinds
-
-
-def never(bucket: str, name: str) -> bytes | None:
-    raise AssertionError(f"{bucket}/{name} need not be read")
 
 
 def test_a_dark_item_is_one_finding(server: ArchiveServer) -> None:
@@ -247,8 +237,10 @@ def test_the_jobs_of_an_audit_repair_its_findings(server: ArchiveServer) -> None
 
 
 def looked_at(gid: str, entity: Entity, public: PublicArchive) -> tuple[ArtFinding, ...]:
-    item = public.item(COVER_ART.bucket(gid))
-    return audit(COVER_ART, gid, entity, item, read_file=public.file, find_homes=nobodys, read_metadata=unread)
+    bucket = COVER_ART.bucket(gid)
+    read_listing = partial(public.file, bucket, "index.json")
+    item = public.item(bucket)
+    return audit(COVER_ART, gid, entity, item, find_homes=nobodys, read_listing=read_listing, read_metadata=unread)
 
 
 def mend(fix: Job | None, entity: Entity, settings: Settings) -> None:
