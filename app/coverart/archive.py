@@ -115,13 +115,9 @@ class Archive:
         """Return whether an object exists. A redirect means yes: the archive redirects reads to the file's server."""
         return self._request("HEAD", bucket, file, {})
 
-    def url(self, bucket: str, file: str) -> str:
-        """Return the URL of an object."""
-        return self.template.replace("{bucket}", bucket).replace("{file}", file)
-
     def _request(self, method: str, bucket: str, file: str, headers: Mapping[str, str], *, body: bytes = b"") -> bool:
         """Return whether the archive did it; False for a missing object that is not written. Raises its refusal."""
-        first = url = self.url(bucket, file)
+        first = url = self.template.replace("{bucket}", bucket).replace("{file}", file)
         with self.reporting(bucket):
             for _ in range(_MAX_REDIRECTS):
                 response = _send(self.http, method, url, headers=headers, body=body)

@@ -50,10 +50,6 @@ class Project:
         """Return the name of an entity's metadata within its item."""
         return f"{self.bucket(gid)}_mb_metadata.xml"
 
-    def entity_url(self, gid: str) -> str:
-        """Return the URL of an entity at MusicBrainz."""
-        return f"https://musicbrainz.org/{self.entity}/{gid}"
-
     def image_url(self, gid: str, name: str) -> str:
         """Return the public URL of an image (`123.jpg`) or a thumbnail (`123-250.jpg`)."""
         return f"{self.public_url}/{self.entity}/{gid}/{name}"
@@ -169,5 +165,5 @@ def listing(project: Project, entity: Entity) -> bytes:
         }
         for image in entity.images
     ]
-    document = {"images": images, project.entity: project.entity_url(entity.gid)}
+    document = {"images": images, project.entity: f"https://musicbrainz.org/{project.entity}/{entity.gid}"}
     return json.dumps(document, sort_keys=True).encode()

@@ -47,7 +47,7 @@ def test_a_redirect_leads_to_the_archive_if_the_host_that_would_get_the_keys_is_
     location: str, host: str | None
 ) -> None:
     archive = Archive.of(Settings(archive_url="https://{bucket}.s3.us.archive.org/{file}"))
-    target = archive.redirect_target(archive.url("mbid-a", "index.json"), location)
+    target = archive.redirect_target("https://mbid-a.s3.us.archive.org/index.json", location)
     assert (target and urlsplit(target).hostname) == host
 
 
