@@ -275,7 +275,10 @@ class Refusal:
         self._parts = [self._element(name) for name in ("Code", "Message", "Resource")]
         self._code, *words = self._parts
         self._words = "\n".join(words)
-        self._not_found = response.status == 404 or self._code in _NOT_FOUND
+        is_html = "text/html" in response.headers.get("content-type", "").lower()
+        # A gateway sent it, and not S3. Many servers call an empty body HTML.
+        self._is_page = bool(self._text.strip() and (is_html or _PAGE.match(self._text)))
+        self._not_found = self._code in _NOT_FOUND or (response.status == 404 and not self._is_page)
 
     def _element(self, name: str) -> str:
         found = re.search(rf"<{name}>(.*?)</{name}>", self._text, re.DOTALL)
@@ -283,13 +286,8 @@ class Refusal:
 
     @property
     def refuses(self) -> bool:
-        """Whether it refuses. A 200 with an error does: S3 may fail after it has begun to answer a copy.
-
-        So does a 200 with a web page: a gateway sent it, and not S3. Many servers call an empty body HTML.
-        """
-        is_html = "text/html" in self._response.headers.get("content-type", "").lower()
-        is_page = bool(self._text.strip() and (is_html or _PAGE.match(self._text)))
-        return not self._response.ok or is_page or bool(self._code and "<Error>" in self._text)
+        """Whether it refuses. A 200 with a page or an error does: S3 may fail after it has begun to answer a copy."""
+        return not self._response.ok or self._is_page or bool(self._code and "<Error>" in self._text)
 
     @property
     def item_gone(self) -> bool:

@@ -342,7 +342,7 @@ def test_an_image_whose_copy_begins_as_a_success_and_ends_as_an_error_is_not_del
     assert [request.method for request in server.requests] == ["PUT"]
 
 
-@pytest.mark.parametrize("status", [500, 502, 503])
+@pytest.mark.parametrize("status", [404, 500, 502, 503])
 def test_a_gateways_page_does_not_pass_for_a_deletion(server: ArchiveServer, both: Ends, status: int) -> None:
     server.faults.add(reply(GATEWAYS_PAGE, status=status), method="DELETE")
     with pytest.raises(ArchiveError, match=f"{status}: <style>"):
