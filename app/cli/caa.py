@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import Annotated
 
@@ -44,6 +44,7 @@ def reindex(
     limit: Limit = None,
     rate: Rate = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask, even for many messages.")] = False,
+    why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Enqueue `index` of releases, which writes their listing and metadata again."""
@@ -55,7 +56,7 @@ def reindex(
                 f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)",
                 without_terminal=f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit",
             )
-        with run.progress(total) as show:
+        with run.progress(total) as show, run.act("art reindex", why):
             for batch in run.batches(run.existing(connection)):
                 run.wait(len(batch))
                 run.publish([Index(gid) for gid in batch])
@@ -80,6 +81,7 @@ def audit(
     after: After = "",
     limit: Limit = None,
     rate: Rate = None,
+    why: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Compare the archive with the database; exit 1 on findings. --all includes merged and deleted releases."""
@@ -93,6 +95,7 @@ def audit(
         # What a standby lacks must not be deleted from the archive.
         run.connect(primary=fix) as connection,
         run.connect(primary=fix) as second,
+        run.act("art repair", why) if fix else nullcontext(),
     ):
         public, web_service = PublicArchive.of(run.settings), WebService.of(run.settings)
         comparison = Comparison(run.project, public, web_service, second, given=not every, every_metadata=metadata)

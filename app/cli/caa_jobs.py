@@ -122,6 +122,16 @@ class GidRun:
             self._publisher.publish([message(job, self.project.prefix, str(uuid.uuid4())) for job in jobs])
             self.published.update(map(kind_of, jobs))
 
+    @contextmanager
+    def act(self, name: str, why: str) -> Iterator[None]:
+        """Keep in the audit what the block enqueues, and for which gids."""
+        given = list(self.gids) or "all"
+        with operations().act(name, self.project.prefix, why=why, gids=given) as act:
+            try:
+                yield
+            finally:
+                act.details["enqueued"] = dict(self.published)
+
     @cached_property
     def _publisher(self) -> Publisher:
         return operations().client_publisher()

@@ -10,9 +10,10 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -90,6 +91,17 @@ class Command:
         with self.art.database.transaction():
             yield self.art.database
             self.art.database.execute("TRUNCATE amqp.outbox")
+
+    @property
+    def operations(self) -> Operations:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.art.environment.items():
+                patch.setenv(name, value)
+            return Operations(Settings(), command_operator())
+
+    def last_act(self) -> tuple[str, str, Mapping[str, Any]]:
+        entry = next(self.operations.audit.entries())
+        return entry.act, entry.why, entry.details
 
     def enqueued(self) -> list[tuple[str, bytes]]:
         """Remove and return routing key and body of everything that is enqueued, index first, delete last."""
@@ -187,6 +199,7 @@ def test_a_release_that_is_named_is_enqueued_by_the_gid_that_it_has_now(caa: Com
     done = caa("reindex", A.upper(), C, B)
     assert done.stdout == "index of 2 releases enqueued\n"
     assert caa.enqueued() == [("index", A.encode()), ("index", B.encode())]
+    assert caa.last_act() == ("art reindex", "", {"gids": [A, C, B], "enqueued": {"index": 2}})
     assert json.loads(caa("reindex", A, "--json").stdout) == {"archive": "cover-art-archive", "enqueued": 1, "last": A}
 
 
@@ -256,7 +269,8 @@ def test_fixes_are_enqueued_and_images_are_deleted_only_with_a_confirmation(caa:
         ("delete", f"index.json\n{GONE}".encode()),
     ]
     assert caa.enqueued() == fixes
-    report = json.loads(caa("audit", "--fix", "--yes", "--json", A, GONE, status=1).stdout)
+    report = json.loads(caa("audit", "--fix", "--yes", "--json", "--why", "a test", A, GONE, status=1).stdout)
+    assert caa.last_act() == ("art repair", "a test", {"gids": [A, GONE], "enqueued": report["enqueued"]})
     assert (report["enqueued"], report["not_deleted"]) == ({"index": 1, "move": 1, "delete": 2}, 0)
     assert caa.enqueued() == [*fixes[:2], ("delete", f"9\n{A}\npng".encode()), fixes[2]]
 
@@ -332,11 +346,7 @@ def test_nothing_is_repaired_by_what_a_lagging_standby_has(caa: Command) -> None
 
 
 def kept_audits(caa: Command) -> dict[str, ArtAudit]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in caa.art.environment.items():
-            patch.setenv(name, value)
-        ops = Operations(Settings(), command_operator())
-    audits, trouble = read_audits(ops, ["cover-art-archive", "event-art-archive"])
+    audits, trouble = read_audits(caa.operations, ["cover-art-archive", "event-art-archive"])
     assert not trouble
     return audits
 
