@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from redis import Redis
 
@@ -31,8 +30,7 @@ FREE_RUNS, MAX_FREE_RUNS = "perennial-free-runs", 20
 FIRST_FREE_RUNS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(NamedTuple):
     """The circuit breakers of the services that the jobs of one archive need. All archives share the last three."""
 
     archive: CircuitBreaker
@@ -62,11 +60,6 @@ class Services:
             breaker("musicbrainz:web-service", "MusicBrainz web service"),
             breaker("art-public", "public archive"),
         )
-
-    @property
-    def breakers(self) -> tuple[CircuitBreaker, ...]:
-        """All of them."""
-        return self.archive, self.database, self.web_service, self.public
 
     def needed_by(self, kind: str, *, reads_database: bool = False) -> tuple[CircuitBreaker, ...]:
         """Return the circuit breakers of the services that each `index`, `move` or `delete` needs.

@@ -220,7 +220,7 @@ def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_op
     redis = get_redis(served.redis)
     art = Services.of("cover-art-archive", served, redis)
     store = store_breaker(redis)
-    for breaker in (*art.breakers, store):
+    for breaker in (*art, store):
         for item in range(OUTAGE_ITEMS):
             breaker.fail(str(item), reason=f"503 of {breaker.name}")
     found = [(result.status, result.text) for result in results(served)["circuit breakers"]]

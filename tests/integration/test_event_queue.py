@@ -457,26 +457,20 @@ def test_an_event_that_cannot_become_a_message_fails_alone(table: Table) -> None
     assert table.reasons(wrong[1]) == [f"event {wrong[1]}: delete_image without artwork_id, suffix"]
 
 
-def test_an_unknown_action_and_a_message_that_is_no_object_fail_their_row_alone(table: Table) -> None:
+def test_an_unknown_action_and_a_message_that_is_no_object_or_cannot_be_read_fail_their_row_alone(table: Table) -> None:
     table.db.execute("ALTER TYPE artwork_indexer.event_queue_action ADD VALUE IF NOT EXISTS 'rotate'")
     rotate, right = table.add("rotate", gid()), table.add("index", gid(B))
-    wrong = [table.add("index", message) for message in ("null", "[1]", '"gid"')]
-    noop = table.add("noop", "null")
-    assert table.publish() == [right]
+    too_large, too_long, too_deep, deepest = "9" * 5_000, '"' + "x" * 20_000 + '"', nested(100), nested(99)
+    more = [f'{{"gid": "{A}", "more": {value}}}' for value in (too_large, too_long, too_deep)]
+    wrong = [table.add("index", message) for message in ("null", "[1]", '"gid"', *more)]
+    deep, noop = table.add("index", f'{{"gid": "{C}", "more": {deepest}}}'), table.add("noop", "null")
+    assert table.publish() == [right, deep]
     states = table.states()
-    assert [states[each] for each in (rotate, *wrong)] == [("failed", 1)] * 4
+    assert [states[each] for each in (rotate, *wrong)] == [("failed", 1)] * 7
     assert states[noop] == ("completed", 1)
     assert table.reasons(rotate) == [f"event {rotate}: unknown action rotate"]
     expected = f"event {wrong[0]}: index whose message is no JSON object of at most 10,000 characters and 100 levels"
     assert table.reasons(wrong[0]) == [expected]
-
-
-def test_a_message_that_is_too_long_too_deep_or_has_too_large_a_number_fails_its_row_alone(table: Table) -> None:
-    number, text, deep, deepest = "9" * 5_000, '"' + "x" * 20_000 + '"', nested(100), nested(99)
-    wrong = [table.add("index", f'{{"gid": "{A}", "more": {value}}}') for value in (number, text, deep)]
-    right = table.add("index", f'{{"gid": "{B}", "more": {deepest}}}')
-    assert table.publish() == [right]
-    assert [table.states()[each] for each in wrong] == [("failed", 1)] * 3
 
 
 def test_reasons_are_bounded_and_any_text_can_be_one(table: Table) -> None:

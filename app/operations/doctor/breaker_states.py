@@ -40,7 +40,7 @@ def breaker_states(settings: Settings) -> Sequence[BreakerState]:
     Raises RedisError.
     """
     redis = get_quick_redis(settings.redis)
-    of_art = [each for exchange in settings.art_exchanges for each in Services.of(exchange, settings, redis).breakers]
+    of_art = [each for exchange in settings.art_exchanges for each in Services.of(exchange, settings, redis)]
     of_receivers = [receiver_breaker(redis, name, settings) for name in settings.receivers]
     # All archives share some of them.
     breakers = {each.name: each for each in (*of_art, store_breaker(redis), *of_receivers)}
