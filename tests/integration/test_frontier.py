@@ -425,16 +425,28 @@ def test_each_key_of_a_crawl_expires_whichever_of_its_completions_made_the_key(
     assert [key for key in redis.keys("perennial:crawl:c*") if redis.ttl(key) < 0] == []
 
 
-def test_a_long_crawl_keeps_the_excluded_urls_that_it_noted_at_its_beginning(
+def test_no_key_of_an_active_crawl_expires_however_long_it_takes_or_is_paused(
     frontier: Frontier, redis_url: str
 ) -> None:
     redis = get_redis(redis_url)
-    complete_one(frontier, "c", "page", "start", host=HOST, excluded=[("nofollow", link("1")), ("blocked", link("2"))])
-    keys = redis.keys("perennial:crawl:c:excluded*")
+    excluded = [("nofollow", link("1")), ("blocked", link("2"))]
+    complete_one(frontier, "c", "page", "start", host=HOST, links=[link("3")], excluded=excluded, max_pages=9)
+    frontier.set_state("c", "paused")
+    keys = redis.keys("perennial:crawl:c*") + redis.keys("perennial:domain:a.gov:*")
     for key in keys:
         redis.expire(key, 5)
-    complete(Frontier(redis, ttl=60), "page", "next")  # As in another process, or after a minute.
-    assert [redis.ttl(key) > 5 for key in keys] == [True] * 3
+    assert list(frontier.refill(stalled=60)) == []
+    assert [key for key in keys if redis.ttl(key) <= 5] == []
+
+
+def test_a_crawl_that_has_ended_leaves_no_key_that_stays_for_ever(frontier: Frontier, redis_url: str) -> None:
+    redis = get_redis(redis_url)
+    enter(frontier, "start")
+    frontier.set_state("c", "cancelled")
+    assert not enter(frontier, "start").fetch  # Redelivered: its process was killed.
+    assert frontier.close("c")
+    frontier.add_line("c", "the line of a page that was indexed later")
+    assert [key for key in redis.keys("*") if redis.ttl(key) < 0] == []
 
 
 def test_a_crawl_that_is_cancelled_while_a_page_is_in_work_ends(frontier: Frontier) -> None:

@@ -4,6 +4,11 @@
 local NAME = 16
 -- Values that one command takes, an even number: some are pairs.
 local PART = 2000
+-- What the keys of a crawl's parts end with. The parts of `excluded` are in exclude.lua.
+local PARTS = {
+    '', ':pages', ':admitted', ':retrying', ':backlog', ':unconfirmed', ':record', ':failures', ':former', ':budgets',
+    ':texts', ':closed', ':refilled', ':excluded',
+}
 
 -- Add values to the end of a list.
 local function append(list, ...)
@@ -34,6 +39,24 @@ local function window_of(info, pages, window, probe)
         redis.call('HDEL', info, 'probe')
     end
     return tonumber(window) or 1
+end
+
+-- Give the parts of a crawl a TTL, or with 'NX' those that have none.
+local function expire(crawl, ttl, ...)
+    for _, part in ipairs(PARTS) do
+        redis.call('EXPIRE', crawl .. part, ttl, ...)
+    end
+end
+
+-- Renew the TTL of all keys of a crawl.
+local function renew(crawl, ttl)
+    expire(crawl, ttl)
+    for _, field in ipairs(redis.call('HKEYS', crawl)) do
+        local reason = string.match(field, '^listed:(.*)$')
+        if reason then
+            redis.call('EXPIRE', crawl .. ':excluded:' .. reason, ttl)
+        end
+    end
 end
 
 -- Admit pages of a crawl from its backlog into its admission window. Return their items, and how many share a message.
@@ -130,7 +153,7 @@ end
 
 -- Note that a page failed: it leaves the admission window until its retry. Its failures are counted: 'number time
 -- error'. An `index` or a `crawl`, which no call enters, stays where it is.
-local function note_failed(admitted, retrying, failures, name, error, ttl)
+local function note_failed(admitted, retrying, failures, name, error)
     local entry = redis.call('HGET', admitted, name)
     if entry then
         if #name == NAME then
@@ -139,7 +162,6 @@ local function note_failed(admitted, retrying, failures, name, error, ttl)
         end
         local number = tonumber(string.match(redis.call('HGET', failures, name) or '', '^%d+') or 0) + 1
         redis.call('HSET', failures, name, string.format('%d %d %s', number, seconds(), error))
-        redis.call('EXPIRE', failures, ttl)
     end
 end
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,6 @@ CRAWLS = 1_000
 PAGES = 500_000
 #: Begins the names by which a process caches excluded pages, so that a link that is followed still counts as new.
 _EXCLUDED = "excluded "
-#: Seconds between two renewals of the TTL of a crawl's keys by one process.
-_RENEW_EVERY = 60.0
 
 
 @dataclass(slots=True)
@@ -29,7 +26,6 @@ class _Cached:
     born: str = ""
     seen: set[str] = field(default_factory=set)
     confirmed: list[str] = field(default_factory=list)
-    renewed: float = -_RENEW_EVERY
 
 
 class _FoundLinks:
@@ -136,16 +132,6 @@ class CrawlCache:
             cached = self._of(crawl_id)
             names, cached.confirmed = cached.confirmed, []
             return names
-
-    def must_renew(self, crawl_id: str) -> bool:
-        """Return whether the TTL of the crawl's keys must be renewed, and note that it is."""
-        now = time.monotonic()
-        with self._lock:
-            cached = self._of(crawl_id)
-            if now - cached.renewed < _RENEW_EVERY:
-                return False
-            cached.renewed = now
-            return True
 
     def __len__(self) -> int:
         return len(self._crawls)

@@ -1,6 +1,6 @@
 -- Close a crawl: it is no longer active, and the hashes of its texts are not needed. A crawl whose pages or lines of
 -- the record wait again stays active. Another end may be published at once. Returns 1 if the crawl is closed.
--- KEYS: the crawl, admitted, retrying, backlog, record, active crawls. ARGV: the crawl's id.
+-- KEYS: the crawl, admitted, retrying, backlog, record, active crawls. ARGV: the crawl's id, ttl (s).
 redis.call('DEL', KEYS[1] .. ':ending')
 local open = redis.call('HLEN', KEYS[2]) + redis.call('HLEN', KEYS[3]) + redis.call('LLEN', KEYS[4])
 if open + redis.call('LLEN', KEYS[5]) > 0 then
@@ -8,4 +8,5 @@ if open + redis.call('LLEN', KEYS[5]) > 0 then
 end
 redis.call('SREM', KEYS[6], ARGV[1])
 redis.call('DEL', KEYS[1] .. ':texts')
+renew(KEYS[1], ARGV[2])
 return 1

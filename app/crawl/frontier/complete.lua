@@ -13,8 +13,7 @@
 -- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have
 -- admitted, ttl (s), pages that the crawl may have, the crawl's id, names of messages whose unconfirmed pages are
 -- published with commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in a
--- row, pages that a message may have or '', 1 to renew the ttl of keys that have one, what tells the crawl that has seen
--- the links left out from others, or ''.
+-- row, pages that a message may have or '', what tells the crawl that has seen the links left out from others, or ''.
 -- Then for each page: its message's name, 'd' (done), 'x' (dead) or 'f' (failed),
 -- 1 if it is indexed, line of the record or '', or the error of a failed one, hash of its text or '',
 -- length of its canonical key, number of links, number of excluded links, a name and an entry for each link, and a
@@ -28,10 +27,10 @@ local limits = {pattern = tonumber(ARGV[8]), variants = tonumber(ARGV[9]), ident
 local ended, names, states, links, hashes, linked = {}, {}, {}, {}, {}, {}
 local info = redis.call('HMGET', crawl, 'state', 'seen', 'done', 'dead', 'indexed', 'born', 'recorded')
 local born = (info[6] or '') .. ' ' .. (redis.call('GET', KEYS[12]) or '')
-if ARGV[13] ~= '' and ARGV[13] ~= born then
+if ARGV[12] ~= '' and ARGV[12] ~= born then
     return {born}
 end
-local at = 14
+local at = 13
 while at < #ARGV do
     local each = {name = ARGV[at], state = ARGV[at + 1], indexed = ARGV[at + 2] == '1', line = ARGV[at + 3]}
     each.text, each.length, each.links = ARGV[at + 4], tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
@@ -40,7 +39,7 @@ while at < #ARGV do
     at = each.excluded + 3 * tonumber(ARGV[at + 7])
     each.last = at - 1
     if each.state == 'f' then
-        note_failed(admitted, retrying, failures, each.name, each.line, ARGV[4])
+        note_failed(admitted, retrying, failures, each.name, each.line)
         each = {name = each.name}
     else
         append(names, each.name)
@@ -194,14 +193,8 @@ elseif caller and redis.call('PTTL', KEYS[10]) <= 0 then
         redis.call('HSET', KEYS[6], caller, table.concat(unconfirmed))
     end
 end
--- A key that this call has made gets its TTL at once: this may be the last one.
-local renews = ARGV[12] == '1'
-for _, key in ipairs({budgets.key, texts.key, crawl .. ':former', crawl .. ':closed', unpack(KEYS, 1, 7)}) do
-    redis.call('EXPIRE', key, ARGV[4], unpack(renews and {} or {'NX'}))
-end
-if renews then
-    renew_excluded(crawl, ARGV[4])
-end
+-- A key that this call has made gets its TTL at once: a crawl of a client has no end.
+expire(crawl, ARGV[4], 'NX')
 local left = redis.call('HLEN', admitted) + redis.call('HLEN', retrying) + redis.call('LLEN', KEYS[5])
 -- Also a crawl that has nothing left, until its end is recorded.
 if left > 0 or redis.call('HEXISTS', crawl, 'domain') == 1 then

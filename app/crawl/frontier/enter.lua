@@ -110,6 +110,7 @@ if delay > 0 then
     redis.call('EXPIRE', KEYS[7], 86400)
 end
 redis.call('ZADD', KEYS[8], string.format('%.3f', now + ARGV[3]), request)
+redis.call('EXPIRE', KEYS[8], ARGV[3])
 local opened = {}
 for index, entry in ipairs(redis.call('HMGET', KEYS[3], unpack(names))) do
     if rows[index][1] == 'fetch' and not states[index] then

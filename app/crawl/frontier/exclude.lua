@@ -16,19 +16,9 @@ local function exclude(crawl, pages, reason, name, entry)
     if listed < LISTED and redis.call('HSETNX', key, name, reason .. entry) == 1 then
         redis.call('HINCRBY', crawl, 'listed:' .. reason, 1)
     end
-    local left = redis.call('TTL', crawl)
-    redis.call('EXPIRE', counted, left > 0 and left or 86400)
-    redis.call('EXPIRE', key, left > 0 and left or 86400)
-    return true
-end
-
--- Renew the TTL of what is noted of a crawl's excluded URLs: most of a site's menu is noted once, at the beginning.
-local function renew_excluded(crawl, ttl)
-    redis.call('EXPIRE', crawl .. ':excluded', ttl)
-    for _, field in ipairs(redis.call('HKEYS', crawl)) do
-        local reason = string.match(field, '^listed:(.*)$')
-        if reason then
-            redis.call('EXPIRE', crawl .. ':excluded:' .. reason, ttl)
-        end
+    if listed == 0 then
+        local left = redis.call('TTL', crawl)
+        redis.call('EXPIRE', counted, left > 0 and left or 86400)
     end
+    return true
 end

@@ -99,10 +99,10 @@ class Frontier(CrawlView):
         self._refill = load_script(redis, admit, folder / "refill.lua")
         self._release = load_script(redis, admit, folder / "release.lua")
         self._rebuild = load_script(redis, admit, budgets, folder / "exclude.lua", folder / "rebuild.lua")
-        self._add_line = load_script(redis, record, folder / "add_line.lua")
+        self._add_line = load_script(redis, admit, record, folder / "add_line.lua")
         self._next_lines = load_script(redis, record, folder / "next_lines.lua")
         self._stored = load_script(redis, folder / "stored.lua")
-        self._close = load_script(redis, folder / "close.lua")
+        self._close = load_script(redis, admit, folder / "close.lua")
         self._note_published = load_script(redis, folder / "published.lua")
 
     def begin(self, crawl: Crawl) -> None:
@@ -200,11 +200,10 @@ class Frontier(CrawlView):
         keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "unconfirmed", "record")
         keys += [*host_keys(host.name), ACTIVE_CRAWLS, EPOCH]
         confirmed = ",".join(self._cache.take_confirmed(crawl_id))
-        renews = int(self._cache.must_renew(crawl_id))
         settings = [
             *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission),
             *(self._ttl, max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments),
-            *(batch or "", renews),
+            batch or "",
         ]
         reply = list[Any]()
         while not reply:
@@ -229,7 +228,8 @@ class Frontier(CrawlView):
 
         Return whether the caller is to write a segment.
         """
-        return bool(self._add_line(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[line, uuid.uuid4().hex]))
+        keys = parts_of(crawl_key(crawl_id), "", "record")
+        return bool(self._add_line(keys=keys, args=[line, uuid.uuid4().hex, self._ttl]))
 
     def release(
         self, crawl_id: str, kind: MessageKind, canonical_key: str, host: str, *, failed: bool, error: str = ""
@@ -238,12 +238,13 @@ class Frontier(CrawlView):
         key = crawl_key(crawl_id)
         self._release(
             keys=[*parts_of(key, "admitted", "retrying"), host_keys(host)[1], f"{key}:failures"],
-            args=[message_name(kind, canonical_key), int(failed), error[:MAX_ERROR], self._ttl],
+            args=[message_name(kind, canonical_key), int(failed), error[:MAX_ERROR]],
         )
 
     def refill(self, *, stalled: float) -> Iterator[Refill]:
         """Admit pages of all active crawls; yield each crawl with new pages, ended, or `stalled` seconds idle."""
-        rows = self._refill(keys=[ACTIVE_CRAWLS], args=[f"{PREFIX}crawl:", HOST_PREFIX, self._admission, stalled])
+        prefixes = (f"{PREFIX}crawl:", HOST_PREFIX, f"{PREFIX}domain:")
+        rows = self._refill(keys=[ACTIVE_CRAWLS], args=[*prefixes, self._admission, stalled, self._ttl])
         for crawl_id, domain, ended, idle, wait, size, *items in rows:
             names = tuple(item[: item.index("[")] for item in items)
             admitted = admitted_of(items, float(wait), int(size))
@@ -305,7 +306,7 @@ class Frontier(CrawlView):
     def close(self, crawl_id: str) -> bool:
         """Note that a crawl has ended and that its record is complete; return whether that is so."""
         keys = [*parts_of(crawl_key(crawl_id), "", "admitted", "retrying", "backlog", "record"), ACTIVE_CRAWLS]
-        return bool(self._close(keys=keys, args=[plain_id(crawl_id)]))
+        return bool(self._close(keys=keys, args=[plain_id(crawl_id), self._ttl]))
 
     def abandon(self, crawl_id: str) -> None:
         """Note a crawl as no longer active although its record is not complete: its `end_crawl` is dead-lettered."""

@@ -34,6 +34,7 @@ if wait <= 0 and redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[3]) and not redis
 end
 if wait <= 0 then
     redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[1])
+    redis.call('EXPIRE', KEYS[3], ARGV[4])
     redis.call('HSET', KEYS[1], 'last', string.format('%.6f', now))
     redis.call('HDEL', KEYS[2], ARGV[1])
     wait = 0

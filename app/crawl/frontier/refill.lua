@@ -3,8 +3,10 @@
 -- 1 if nothing is left of it and its end is not published, seconds since its last progress, seconds until the next
 -- request to its host, pages that share a message, and items.
 -- Pages of an earlier call are returned again until their publication is noted.
--- KEYS: active crawls. ARGV: prefix of crawls' keys, prefix of hosts' keys, pages that all crawls may have admitted,
--- seconds without progress after which a crawl is returned.
+-- No key of an active crawl expires, also of one that is paused for long.
+-- KEYS: active crawls. ARGV: prefix of crawls' keys, prefix of hosts' keys, prefix of domains' keys, pages that all
+-- crawls may have admitted, seconds without progress after which a crawl is returned, ttl (s).
+local ttl = tonumber(ARGV[6])
 local now = seconds()
 local rows = {}
 for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
@@ -12,6 +14,13 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
     local fields = redis.call('HMGET', crawl, 'domain', 'last', 'delay', 'state', 'id')
     local domain, last, delay = fields[1], tonumber(fields[2]), tonumber(fields[3] or 0)
     local admitted, retrying = crawl .. ':admitted', crawl .. ':retrying'
+    -- Rarely: each renewal is written to Redis' file, too.
+    if redis.call('TTL', crawl) < ttl * 0.99 then
+        renew(crawl, ttl)
+        for _, key in ipairs(domain and {':latest', ':crawls'} or {}) do
+            redis.call('EXPIRE', ARGV[3] .. domain .. key, ttl)
+        end
+    end
     if not domain then
         redis.call('SREM', KEYS[1], id)
     else
@@ -28,13 +37,10 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
         local host = ARGV[2] .. domain
         if redis.call('PTTL', host .. ':hold') <= 0 then
             local new
-            new, batch = admit(crawl, crawl .. ':pages', admitted, crawl .. ':backlog', KEYS[1], tonumber(ARGV[3]))
+            new, batch = admit(crawl, crawl .. ':pages', admitted, crawl .. ':backlog', KEYS[1], tonumber(ARGV[4]))
             for _, item in ipairs(new) do
                 items[#items + 1] = item
                 redis.call('SADD', refilled, string.sub(item, 1, NAME))
-            end
-            if #new > 0 then
-                redis.call('EXPIRE', refilled, math.max(1, redis.call('TTL', crawl)))
             end
         end
         if fields[4] == 'cancelled' then
@@ -44,7 +50,7 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
         local left = open + redis.call('LLEN', crawl .. ':backlog')
         local ended = left == 0 and redis.call('EXISTS', crawl .. ':ending') == 0
         local idle = last and now - last or 0
-        if #items > 0 or ended or (open > 0 and idle > tonumber(ARGV[4])) then
+        if #items > 0 or ended or (open > 0 and idle > tonumber(ARGV[5])) then
             local wait = string.format('%.3f', rest(host, delay, now))
             rows[#rows + 1] = {fields[5] or id, domain, ended and 1 or 0, string.format('%.3f', idle), wait, batch, unpack(items)}
         end

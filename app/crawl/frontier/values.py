@@ -27,7 +27,7 @@ NEW_CRAWL = f"{ACTIVE_CRAWLS}:new"
 HOST_PREFIX = f"{PREFIX}host:"
 
 #: Seconds after which a request that has not ended counts as lost. Then another message of its page may be fetched.
-LEASE = 150.0
+LEASE = 150
 
 #: `page` is the one message of a page of a recorded crawl; a client's crawl has an `index` and a `crawl` for each page.
 MessageKind = Literal["page", "index", "crawl"]
