@@ -258,7 +258,8 @@ class CrawlRecorder:
             write_excluded(self._store, ref, report.listed)
 
         def ended(record: CrawlRecord) -> CrawlRecord:
-            state: CrawlState = "done" if record.state == "running" else record.state
+            # One that was paused while its last pages were in work is done, too.
+            state: CrawlState = record.state if record.is_finished else "done"
             # The end may be handled twice, and the crawl has ended with the first one.
             took = {"seconds": record.counts.get("seconds", seconds)}
             return replace(record, state=state, counts={**counts, **took}, reasons=reasons, closed=closed)

@@ -195,3 +195,14 @@ def test_crawls_are_paused_resumed_and_cancelled_by_command(process: Context) ->
     assert (record.state, record.counts["cut"]) == ("cancelled", 1)
     assert invoked("repair") == f"{DOMAIN}: timer started: pack_full in 30 s\n"
     assert invoked("repair", DOMAIN) == "nothing was missing\n"
+
+
+def test_a_crawl_that_is_paused_while_its_last_page_is_in_work_is_done(process: Context) -> None:
+    crawl = begin(process)
+    invoked("pause", DOMAIN)
+    complete(process, "start")
+    assert process.recorder.end(crawl)
+    record = latest_crawl(process.store, DOMAIN)
+    assert record is not None
+    assert record.state == "done"
+    assert "paused" not in invoked("status", DOMAIN)

@@ -7,6 +7,9 @@ if open + redis.call('LLEN', KEYS[5]) > 0 then
     return 0
 end
 redis.call('SREM', KEYS[6], ARGV[1])
+if redis.call('HGET', KEYS[1], 'state') == 'paused' then
+    redis.call('HSET', KEYS[1], 'state', 'running')
+end
 redis.call('DEL', KEYS[1] .. ':texts')
 renew(KEYS[1], ARGV[2])
 return 1
