@@ -267,6 +267,8 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
     crawl = frontier.crawl(target.crawl_id)
     if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
         return
+    if crawl is None and kind == "page":  # Redis has lost the crawl: without an entry, the sweep must find the page.
+        return
     failures, former = frontier.failures(target.crawl_id, kind, key), frontier.former(target.crawl_id, key)
     entry = UrlEntry(
         url=target.url,

@@ -104,6 +104,7 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     process.recorder.flush(CrawlRef(DOMAIN, "c"))
     complete(process, "third", "fourth")  # Its entry is lost with Redis: it is fetched again.
     lost(process.redis)
+    complete_dead(process.frontier, Target(url("third"), DOMAIN, url("third"), "c"), "page")  # It failed meanwhile.
     assert sweep() == [
         f"{DOMAIN}: crawl c is running: 1 pages wait in its backlog again",
         f"{DOMAIN}: timer started: pack_full in 30 s",
