@@ -111,11 +111,13 @@ class CrawlRecorder:
             self._frontier.begin(crawl)
 
     def _note_former(self, record: CrawlRecord, *, longest: float | None, scheduled: bool) -> None:
-        """Give the frontier the validators of the domain's latest finished crawl, if that selected links as this one.
+        """Give the frontier the validators of the domain's latest crawl that is done, if it selected links as this one.
 
         Otherwise the links of the stored pages are not those that this crawl follows, and it gets the sitemaps only.
+        Without any that is done, it is the latest one that was cancelled.
         """
-        former = next((each for each in list_crawls(self._store, record.domain) if each.is_finished), None)
+        finished = (each for each in list_crawls(self._store, record.domain) if each.is_finished)
+        former = min(finished, key=lambda each: each.state != "done", default=None)
         if former is None:
             self._frontier.note_former(record.id, ())
             return

@@ -46,6 +46,7 @@ from tasks.base import Context
 from tasks.pack import pack_full
 from tests.servers.site import Answer, Request, Site, failure, in_letters, page, redirect, reply, robots, with_etag
 from tests.support.broker import Broker
+from tests.support.command import invoked
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -110,6 +111,10 @@ def test_unchanged_pages_are_not_written_and_are_requested_with_the_validators_t
     assert [call.args[1] for call in put.call_args_list if call.args[1].startswith("content/")] == []
     assert reasons(process, site) == {reason: 4}
     assert packed(process, site, "two") == 4
+    begun = Crawl("cancelled", site.domain, site.url, datetime.now(UTC), recorded=True)
+    process.recorder.begin(begun, timer_timeout=30, callback={})
+    invoked("cancel", site.domain)
+    process.recorder.end(begun)
     assert [request.headers.get("if-none-match") for request in crawl(process, site, "three")] == [validator] * 4
 
 
