@@ -64,8 +64,8 @@ class S3Store:
         """Return the object; raises ObjectNotFound."""
         with self._errors_translated(key):
             response = self._client().get_object(Bucket=self.bucket, Key=self._name(key))
-            with response["Body"] as body:
-                return StoredObject(body.read(), _unquoted(response["ETag"]))
+            # Not as a context manager, which yields the stream without botocore's errors.
+            return StoredObject(response["Body"].read(), _unquoted(response["ETag"]))
 
     def get_part(self, key: str, start: int, size: int) -> bytes:
         """Return a part of the object; raises ObjectNotFound. See `ObjectStore.get_part`."""
@@ -73,8 +73,7 @@ class S3Store:
         try:
             with self._errors_translated(key):
                 response = self._client().get_object(Bucket=self.bucket, Key=self._name(key), Range=part)
-                with response["Body"] as body:
-                    return body.read()
+                return response["Body"].read()
         except StoreError as error:
             if isinstance(error.__cause__, ClientError) and error.__cause__.response["Error"]["Code"] in BEYOND_END:
                 return b""

@@ -244,6 +244,14 @@ class TestS3:
         with pytest.raises(StoreError, match=r"s3://b/k.*Could not connect"):
             S3Store("b", endpoint_url="http://127.0.0.1:1").put("k", b"")
 
+    def test_an_answer_that_breaks_off_is_a_store_error(self, server: S3Server) -> None:
+        with closing(BreaksOff(server.endpoint_url)) as network:
+            store = S3Store(server.bucket, str(uuid.uuid4()), network.url.replace("@", ""))
+            store.put("k", bytes(2**20))
+            for read in (store.get, lambda key: store.get_part(key, 0, 2**20)):
+                with pytest.raises(StoreError, match=r"/k: .*Connection broken"):
+                    read("k")
+
     def test_a_prefix_keeps_stores_in_one_bucket_apart(self, server: S3Server) -> None:
         one, other = (S3Store(server.bucket, f"apart/{name}", server.endpoint_url) for name in ("a", "ab"))
         one.put("k", b"1")
@@ -277,6 +285,18 @@ class LosesAnswers(Proxy):
             if self.to_lose and not data.startswith(b"HTTP/1.1 100 "):
                 self.to_lose -= 1
                 raise OSError("the answer is lost")
+            return data
+
+        return forwarded
+
+
+class BreaksOff(Proxy):
+    """A network that breaks the connection after the first part of a long answer."""
+
+    def _filter(self) -> Callable[[bytes], bytes]:
+        def forwarded(data: bytes) -> bytes:
+            if not data.startswith(b"HTTP/1.1 "):
+                raise OSError("the answer breaks off")
             return data
 
         return forwarded
