@@ -36,7 +36,7 @@ from typing import Final, TypeVar
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.disk import FolderSync, locked, make_folder, sync_file
 from app.storage.etags import computed_etag, correct_etag, hash_of, note_etag, noted_etag
-from app.storage.store import Stat, StoredObject, check_key
+from app.storage.store import Stat, StoredObject, check_key, fault_of
 
 T = TypeVar("T")
 
@@ -281,7 +281,7 @@ class FolderStore:
                 return sorted(
                     entry.name + "/" if entry.is_dir() else entry.name
                     for entry in entries
-                    if entry.name.startswith(name) and (folder or entry.name != RESERVED)
+                    if entry.name.startswith(name) and (folder or entry.name != RESERVED) and not fault_of(entry.name)
                 )
         except (FileNotFoundError, NotADirectoryError):
             return []

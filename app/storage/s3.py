@@ -14,10 +14,11 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.store import Stat, StoredObject, check_key
+from app.storage.store import Stat, StoredObject, check_key, fault_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
 
 #: Seconds to connect.
 CONNECT_TIMEOUT: Final = 3.0
@@ -121,11 +122,10 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[Stat]:
         """Yield every object whose key begins with `prefix`, in key order, requesting 1000 at a time."""
-        with self._errors_translated(prefix):
-            pages = self._client().get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix):
-                for entry in page.get("Contents", ()):
-                    key = entry["Key"].removeprefix(self.prefix)
+        for page in self._pages(prefix):
+            for entry in page.get("Contents", ()):
+                key = entry["Key"].removeprefix(self.prefix)
+                if not fault_of(key):
                     yield _stat(key, entry["ETag"], entry["Size"], entry["LastModified"])
 
     def list_versions(self, prefix: str) -> Iterator[tuple[str, str]]:
@@ -134,11 +134,16 @@ class S3Store:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Yield the next segment of the keys that go on after it, requesting 1000 at a time. See `ObjectStore`."""
+        for page in self._pages(prefix, Delimiter="/"):
+            for entry in page.get("CommonPrefixes", ()):
+                folder = entry["Prefix"].removeprefix(self.prefix).removesuffix("/")
+                if not fault_of(folder):
+                    yield folder.removeprefix(prefix)
+
+    def _pages(self, prefix: str, **options: Any) -> Iterator[ListObjectsV2OutputTypeDef]:
         with self._errors_translated(prefix):
             pages = self._client().get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix, Delimiter="/"):
-                for entry in page.get("CommonPrefixes", ()):
-                    yield entry["Prefix"].removeprefix(self.prefix + prefix).rstrip("/")
+            yield from pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix, **options)
 
     def delete(self, key: str, *, if_match: str | None = None) -> None:
         """Remove the object; raises PreconditionFailed. A missing object is no error. See `ObjectStore.delete`."""
@@ -157,14 +162,14 @@ class S3Store:
 
     def create(self) -> bool:
         """Create the bucket and return True; False if it exists and is accessible. Raises StoreError."""
-        client = self._client()
-        region = client.meta.region_name
-        # Amazon requires a location for every region but its first; other servers have no regions.
-        needs_location = region != "us-east-1" and not self.endpoint_url
         try:
             with self._errors_translated(""):
-                client.head_bucket(Bucket=self.bucket)
+                self._client().head_bucket(Bucket=self.bucket)
         except ObjectNotFound:
+            client = self._client()
+            region = client.meta.region_name
+            # Amazon requires a location for every region but its first; other servers have no regions.
+            needs_location = region != "us-east-1" and not self.endpoint_url
             location: dict[str, Any] = {"LocationConstraint": region}
             options: dict[str, Any] = {"CreateBucketConfiguration": location} if needs_location else {}
             with self._errors_translated(""):

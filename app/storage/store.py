@@ -78,7 +78,11 @@ class ObjectStore(Protocol):
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Yield every object whose key begins with `prefix`, in key order, however many there are."""
+        """Yield every object whose key begins with `prefix`, in key order, however many there are.
+
+        No listing has what another program left under a name that is no key: `sites/` of a web console, a name with a
+        line break.
+        """
 
     def list_versions(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Yield key and version of every object whose key begins with `prefix`, in key order."""
@@ -99,19 +103,22 @@ class ObjectStore(Protocol):
 
 def check_key(key: str) -> str:
     """Return the key; raises InvalidKey for one that a store cannot hold or that would leave a folder."""
+    if fault := fault_of(key):
+        raise InvalidKey(f"key {key[:200]!r}: {fault}")
+    return key
+
+
+def fault_of(key: str) -> str:
+    """Return why a store cannot hold an object of this key; empty for a valid one."""
     try:
         encoded = key.encode()
     except UnicodeEncodeError:
-        raise InvalidKey(f"key {key[:200]!r}: not valid Unicode") from None
+        return "not valid Unicode"
     segments = encoded.split(b"/")
     if len(encoded) > MAX_KEY_BYTES:
-        fault = f"longer than {MAX_KEY_BYTES} bytes"
-    elif CONTROL.search(encoded):
-        fault = "contains a control character"
-    elif not NO_NAMES.isdisjoint(segments):
-        fault = "a segment is empty, '.' or '..'"
-    elif max(map(len, segments)) > MAX_SEGMENT_BYTES:
-        fault = f"a segment is longer than {MAX_SEGMENT_BYTES} bytes"
-    else:
-        return key
-    raise InvalidKey(f"key {key[:200]!r}: {fault}")
+        return f"longer than {MAX_KEY_BYTES} bytes"
+    if CONTROL.search(encoded):
+        return "contains a control character"
+    if not NO_NAMES.isdisjoint(segments):
+        return "a segment is empty, '.' or '..'"
+    return f"a segment is longer than {MAX_SEGMENT_BYTES} bytes" if max(map(len, segments)) > MAX_SEGMENT_BYTES else ""

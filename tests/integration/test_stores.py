@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
+from app.storage.folder import FolderStore
 from app.storage.open import open_store
 from app.storage.s3 import S3Store
 from app.storage.store import ObjectStore, StoredObject
@@ -153,6 +154,20 @@ class TestEveryStore:
                 with pytest.raises(InvalidKey, match="key"):
                     operation(key)
         assert keys(store) == []
+
+    def test_what_has_no_key_of_a_store_is_not_listed(self, store: ObjectStore) -> None:
+        """A web console makes `sites/`, and any program a name with a line break: readers of a listing ended there."""
+        etag = store.put("sites/a.json", b"1")
+        if isinstance(store, FolderStore):
+            (store.root / "b\n").mkdir()
+            for name in ("sites/b\n.json", "b\n/c.json"):
+                (store.root / name).write_bytes(b"2")
+        elif isinstance(store, S3Store):
+            for name in ("sites/", "b" * 256 + "/c.json"):
+                store._client().put_object(Bucket=store.bucket, Key=store.prefix + name, Body=b"2")
+        assert [(stat.key, stat.etag) for stat in store.list("")] == [("sites/a.json", etag)]
+        assert [key for key, _ in store.list_versions("sites/")] == ["sites/a.json"]
+        assert list(store.list_folders("")) == ["sites"]
 
     def test_a_listing_is_in_key_order_for_any_prefix(self, store: ObjectStore) -> None:
         names = ["a-b", "a.b", "a/b", "a/b-c", "a/bc/d", "a0", "a/é", "b/a", "Z", "a/b.json"]
