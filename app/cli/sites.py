@@ -14,13 +14,11 @@ import typer
 from app.cli.arguments import AsJson, Domain, DryRun, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_json, print_lines, print_result
-from app.crawl.record.removed_sites import unfinished_removals
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite
 from app.operations import removal, sites
-from app.sites.declared import Difference, differences, read_declared
+from app.sites.declared import differences, read_declared
 from app.sites.site import Site
-from app.sites.stored import list_sites
 
 cli = typer.Typer(no_args_is_help=True, help="Sites: start URLs, schedule, limits, and what their requests need.")
 
@@ -109,20 +107,14 @@ def apply(
     """Make the sites as a file declares them. Without --prune, those that it does not name stay."""
     ops = operations()
     declared = read_declared(file)
-    found = differences(declared, list_sites(ops.store))
-    if prune:
-        # A removal that was killed had deleted the site's settings first.
-        others = declared.keys() | {each.domain for each in found}
-        begun = [domain for domain in unfinished_removals(ops.store) if domain not in others]
-        found += [Difference("remove", domain, None, {}) for domain in begun]
+    found = differences(declared, ops.store, prune=prune)
     removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
     if removed and not yes:
-        question = f"Delete all of {', '.join(removed)}, their messages and dead letters?"
-        confirm(question)
-    if removed:
-        removal.remove_sites(ops, removed, why=why)
+        confirm(f"Delete all of {', '.join(removed)}, their messages and dead letters?")
     if not dry_run:
         sites.apply(ops, found, declared, why=why)
+    if removed:  # At last: it waits for packers, and fails where one does not end.
+        removal.remove_sites(ops, removed, why=why)
     differing = [each for each in found if prune or each.act != "remove"]
     if as_json:
         print_json({"act": each.act, "domain": each.domain, "fields": dict(each.fields)} for each in differing)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from app.crawl.record.removed_sites import unfinished_removals
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite, InvalidUrl
 from app.sites.site import Site
+from app.sites.stored import list_sites
+from app.storage.store import ObjectStore
 
 #: Fields that commands change: a file that does not name them leaves them as they are.
 _KEPT: Final = ("state", "blocked", "created")
@@ -55,11 +58,17 @@ def read_declared(path: Path) -> dict[str, dict[str, Any]]:
     return declared
 
 
-def differences(declared: Mapping[str, Mapping[str, Any]], present: Iterable[Site]) -> list[Difference]:
-    """Return what differs between declared sites and those that are present, by domain."""
-    stored = {site.domain: site for site in present}
+def differences(
+    declared: Mapping[str, Mapping[str, Any]], store: ObjectStore, *, prune: bool = False
+) -> list[Difference]:
+    """Return what differs between declared sites and those in the store, by domain.
+
+    With `prune`, so does a site whose removal was killed: its settings were deleted first.
+    """
+    stored = {site.domain: site for site in list_sites(store)}
+    begun = unfinished_removals(store) if prune else ()
     found = []
-    for domain in sorted(declared.keys() | stored.keys()):
+    for domain in sorted({*declared, *stored, *begun}):
         former = stored.get(domain)
         if domain not in declared:
             found.append(Difference("remove", domain, former, {}))

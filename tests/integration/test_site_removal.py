@@ -6,6 +6,7 @@ import json
 import time
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -145,13 +146,20 @@ def test_removal_waits_for_a_request_that_has_not_ended(
     assert leftovers(process, broker, DOMAIN) == []
 
 
-def test_apply_with_prune_removes_what_a_file_does_not_name(process: Context, broker: Broker) -> None:
+def test_apply_with_prune_removes_what_a_file_does_not_name_after_all_other_changes(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(process, broker, DOMAIN)
     file = process.settings.data_dir / "sites.toml"
     file.write_text(f'[[sites]]\ndomain = "{OTHER}"\n')
     assert f"would remove {DOMAIN}" in invoked("site", "apply", str(file), "--prune", "--dry-run")
     assert f"not in the file: {DOMAIN}" in invoked("site", "apply", str(file))
     invoked("site", "apply", str(file), "--prune", exit_code=2)
+    file.write_text(f'{file.read_text()}[[sites]]\ndomain = "d.gov"\n')
+    monkeypatch.setattr("app.operations.removal.remove_sites", partial(remove_sites, packer_wait=0.1))
+    with lease(process.redis, f"pack:{DOMAIN}"), pytest.raises(SiteBusy):
+        invoked("site", "apply", str(file), "--prune", "--yes")
+    assert read_site(process.store, "d.gov") is not None
     add_site(process.store, Site.of("c.gov", {}))
     assert f"remove {DOMAIN}" in invoked("site", "apply", str(file), "--prune", "--yes")
     assert leftovers(process, broker, DOMAIN) == leftovers(process, broker, "c.gov") == []
