@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, StoreError
 from app.pack import database
 from app.pack.complete import writer
@@ -217,8 +218,8 @@ def unused_frames(store: ObjectStore, domain: str, listed: Iterable[Stat], oldes
     try:
         manifest = read_manifest(store, domain) if old else None
         used = read_table(store, manifest).objects if manifest else ()
-    except PackNotFound:
-        return list(old.values())  # A domain without a pack uses none of them.
+    except (PackNotFound, InvalidMessage):
+        return list(old.values())  # A domain without a pack uses none of them, nor does what is no domain.
     except (PackCorrupt, ObjectNotFound) as error:
         log.warning("%s: no frames are collected: %s", domain, error)
         return []
