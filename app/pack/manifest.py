@@ -14,6 +14,7 @@ from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
 from app.pack.database import read_meta
 from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX, announcement_key, manifest_key
+from app.storage.reading import read_objects
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -136,15 +137,13 @@ def read_manifest(store: ObjectStore, domain: str) -> Manifest:
 def list_manifests(store: ObjectStore) -> list[Manifest]:
     """Return the manifests of all domains, in key order. An invalid manifest is logged and left out."""
     manifests = []
-    for stat in store.list(MANIFEST_PREFIX):
-        if stat.key.endswith(MANIFEST_SUFFIX):
-            try:
-                domain = stat.key.removeprefix(MANIFEST_PREFIX).removesuffix(MANIFEST_SUFFIX)
-                manifests.append(Manifest.from_json(store.get(stat.key).data, domain=domain))
-            except ObjectNotFound:
-                continue
-            except PackCorrupt as error:
-                log.warning("Manifest %s ignored: %s", stat.key, error)
+    keys = [stat.key for stat in store.list(MANIFEST_PREFIX) if stat.key.endswith(MANIFEST_SUFFIX)]
+    for key, stored in read_objects(store, keys):
+        domain = key.removeprefix(MANIFEST_PREFIX).removesuffix(MANIFEST_SUFFIX)
+        try:
+            manifests += [Manifest.from_json(stored.data, domain=domain)] if stored else []
+        except PackCorrupt as error:
+            log.warning("Manifest %s ignored: %s", key, error)
     return manifests
 
 
