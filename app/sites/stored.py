@@ -99,11 +99,9 @@ def read_start(store: ObjectStore, domain: str) -> Start | None:
     would have the time and so the id of the site's first one, which has ended.
     """
     key = start_key(domain)
-    try:
-        stored, written = store.get(key), store.stat(key).modified
-    except ObjectNotFound:
-        return None
-    return decoded_if_intact(store, key, stored, _parsed_start) or Start(written, "")
+    with suppress(ObjectNotFound):
+        return decoded_if_intact(store, key, store.get(key), _parsed_start) or Start(store.stat(key).modified, "")
+    return None
 
 
 def _parsed_start(key: str, data: bytes) -> Start:

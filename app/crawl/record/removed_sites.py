@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 from app.crawl.record.keys import checked_domain
@@ -54,12 +55,10 @@ def removed_at(store: ObjectStore, domain: str) -> int | None:
     A damaged object counts as a removal when it was written.
     """
     key = removed_key(domain)
-    try:
-        stored, written = store.get(key), store.stat(key).modified
-    except ObjectNotFound:
-        return None
-    at = decoded_if_intact(store, key, stored, _time_of)
-    return int(written.timestamp()) if at is None else at
+    with suppress(ObjectNotFound):
+        at = decoded_if_intact(store, key, store.get(key), _time_of)
+        return int(store.stat(key).modified.timestamp()) if at is None else at
+    return None
 
 
 def _noted(at: int, *, unfinished: bool) -> bytes:
