@@ -160,7 +160,7 @@ def _is_page(name: str) -> bool:
 
 def list_ids(store: ObjectStore, domain: str) -> set[str]:
     """Return the page ids of a domain's stored pages and tombstones."""
-    return {id_in_key(stat.key) for stat in list_pages(store, domain)}
+    return {page_id for page_id, _ in list_versions(store, domain)}
 
 
 def frames_prefix(domain: str) -> str:
