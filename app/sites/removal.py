@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Final
 
 from redis import Redis
@@ -17,6 +16,7 @@ from app.redis_state.client import PREFIX
 from app.sites.search_reports import report_prefix
 from app.sites.stored import site_key, start_key
 from app.storage.layout import announcement_key, content_prefix, frames_prefix, manifest_key
+from app.storage.reading import in_parallel, parallel_reads
 from app.storage.store import ObjectStore
 from app.timers.stored import delete_stored_timers
 from app.timers.timers import Timers
@@ -111,8 +111,9 @@ class SiteRemoval:
         for key in (*sorted(self._packed(), reverse=True), site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)
         prefixes = (content_prefix(self.domain), domain_prefix(self.domain), report_prefix(self.domain))
-        for key in list(chain.from_iterable((stat.key for stat in self._store.list(prefix)) for prefix in prefixes)):
-            self._store.delete(key)
+        keys = [stat.key for prefix in prefixes for stat in self._store.list(prefix)]
+        for _ in in_parallel(self._store.delete, keys, threads=parallel_reads(self._store)):
+            pass
         Timers(self._redis).delete(self.domain)
         delete_stored_timers(self._store, [self.domain])
         self._delete_keys(ids)
