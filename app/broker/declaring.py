@@ -9,12 +9,15 @@ from typing import Any
 
 from amqp import spec
 from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
-from kombu import Queue
+from kombu import Exchange, Queue
 
-from .errors import QueueUnavailable
+from .errors import QueueUnavailable, TopologyDiffers
 
 #: RabbitMQ's text for a classic queue whose node is down. The queue and its messages return with the node.
 _NODE_DOWN = re.compile(r"home node '?([^' ]+)'? of durable queue .* is down or inaccessible")
+
+#: How RabbitMQ's text for a declaration with other arguments begins.
+_PRECONDITION = "PRECONDITION_FAILED - "
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,17 @@ class RefusedDeclaration:
     def __str__(self) -> str:
         if node := node_down(self.error):
             return f"its node {node} is down; it returns with that node"
-        return str(self.error.reply_text).removeprefix("PRECONDITION_FAILED - ")
+        return str(self.error.reply_text).removeprefix(_PRECONDITION)
+
+
+def declare_exchanges(connection: Any, exchanges: Iterable[Exchange]) -> None:
+    """Declare exchanges; raises TopologyDiffers for one that has another type or other arguments."""
+    with connection.channel() as channel:
+        try:
+            for exchange in exchanges:
+                exchange(channel).declare()
+        except PreconditionFailed as error:
+            raise TopologyDiffers(str(error.reply_text).removeprefix(_PRECONDITION)) from None
 
 
 def declare_queues(

@@ -19,11 +19,17 @@ APPLY = "perennial topology apply"
 #: The remedy for queues of a node that is down.
 _START_NODE = "start the node; never delete the queue to declare it elsewhere, as its messages are on that node"
 
+#: The remedy for a queue with other arguments, or with a migration that has not ended.
+_MIGRATE = "stop its consumers and publishers, then: perennial topology migrate"
+
 #: Names of delay queues: namespace and milliseconds.
 _DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
 
 #: Names of the further queues of a dead set, which are declared when it is long.
 _OF_DEAD_SET = re.compile(r"(.+)\.(shard\.\d+|index)")
+
+#: What follows the name of a queue in that of its aside queue, in which its messages are while it is migrated.
+ASIDE = ".aside"
 
 #: Keys of which RabbitMQ applies the lower value, of the policy or of the queue's argument.
 _LIMITS = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
@@ -54,6 +60,11 @@ def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
             problem = f"{setting} {consequence}"
             findings.append(TopologyFinding(subject=f"queue {name}", problem=problem, remedy=remedy))
     findings += _unavailable(ours, found)
+    findings += [
+        TopologyFinding(subject=f"queue {name}", problem="its migration has not ended", remedy=f"{_MIGRATE} {name}")
+        for name in ours.queues
+        if f"{name}{ASIDE}" in found.queues
+    ]
     for loop in ttl_loops(found):
         finding = TopologyFinding(
             severity="note" if ours.queues.keys().isdisjoint(loop) else "error",
@@ -93,7 +104,7 @@ def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyF
                 problem="other arguments: declaring it is refused (406), and it is not served",
                 expected=difference[0],
                 found=difference[1],
-                remedy=f"stop its consumers and publishers, then: perennial topology migrate {name}",
+                remedy=f"{_MIGRATE} {name}",
             )
 
 
@@ -108,7 +119,7 @@ def _other_exchanges(ours: Topology, found: Topology) -> Iterator[TopologyFindin
                 remedy += "; without a pause: meanwhile, what expires in a classic queue is dropped"
             yield TopologyFinding(
                 subject=f"exchange {name}",
-                problem="another type or other arguments: declaring it is refused (406), and a worker cannot start",
+                problem="another type or other arguments: it is refused (406), and what needs it is not served",
                 expected=difference[0],
                 found=difference[1],
                 remedy=remedy,
@@ -134,7 +145,7 @@ def _declared_arguments(declared: ExchangeDefinition | QueueDefinition) -> dict[
     arguments = {
         name: value for name, value in declared.arguments.items() if (name, value) != ("x-queue-type", "classic")
     }
-    return exchange_type | {"durable": declared.durable} | arguments
+    return exchange_type | {"durable": declared.durable, **dict.fromkeys(declared.flags, True)} | arguments
 
 
 def _unbound_targets(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:

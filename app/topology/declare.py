@@ -9,7 +9,7 @@ from typing import Any
 from kombu import Queue
 
 from app.broker.connection import connected
-from app.broker.declaring import RefusedDeclaration, declare_queues
+from app.broker.declaring import RefusedDeclaration, declare_exchanges, declare_queues
 from app.broker.outcomes import outcomes_exchange
 from app.broker.policies.delays import delay_queue
 from app.topology.queues import events_exchange, notification_queues, queries_exchange, requests_exchange, task_queues
@@ -78,9 +78,5 @@ def declare_all(connection: Any, settings: Settings) -> list[RefusedDeclaration]
 
 
 def _declare(connection: Any, queues: Iterable[Queue]) -> list[RefusedDeclaration]:
-    with connection.channel() as channel:
-        events_exchange(channel).declare()
-        requests_exchange(channel).declare()
-        queries_exchange(channel).declare()
-        outcomes_exchange(channel).declare()
+    declare_exchanges(connection, (events_exchange, requests_exchange, queries_exchange, outcomes_exchange))
     return declare_queues(connection, queues, disposable=DISPOSABLE)

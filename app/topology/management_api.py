@@ -15,6 +15,8 @@ from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Rep
 
 #: What to do about an API that is missing or does not answer.
 REMEDY = "enable the plugin rabbitmq_management, and set BROKER_API_URL to http://user:password@host:15672/api"
+#: What to do about an account that may read the overview, and no more.
+_RIGHTS = "give its account the tag administrator, and permissions for the vhost"
 
 #: The response timeout is in seconds. A list of queues with statistics has 1 to 2 kB for each.
 UNHURRIED = ApiClient(response_timeout=10.0, max_body_bytes=100_000_000)
@@ -63,8 +65,17 @@ class ManagementApi:
         self._vhost = quote(vhost, safe="")
 
     def cluster_name(self) -> str:
-        """Return the name of the cluster."""
-        return str(self._get("overview").get("cluster_name", ""))
+        """Return the name of the cluster. Raises ManagementFailed if the broker keeps no statistics.
+
+        Without them the API shows neither the policies of a queue nor its unacknowledged messages.
+        """
+        overview = self._get("overview")
+        if overview.get("disable_stats"):
+            raise ManagementFailed(
+                "management API (BROKER_API_URL) has no statistics: remove management.disable_stats and "
+                "management_agent.disable_metrics_collector from rabbitmq.conf"
+            )
+        return str(overview.get("cluster_name", ""))
 
     def clock(self) -> float:
         """Return the broker's clock, in whole seconds since the epoch."""
@@ -86,6 +97,7 @@ class ManagementApi:
                 each["durable"],
                 _arguments(each["arguments"]),
                 policies.get(each.get("policy", ""), {}),
+                flags=_flags(each),
             )
             for each in self._get(f"exchanges/{self._vhost}")
             if each["name"]
@@ -98,6 +110,7 @@ class ManagementApi:
                 _arguments(each.get("effective_policy_definition")),
                 policy_names=_policy_names(each, policies),
                 replicas=_replicas(each),
+                flags=_flags(each),
             )
             for each in self._get(f"queues/{self._vhost}")
         ]
@@ -170,7 +183,8 @@ class ManagementApi:
                 problem = "answers with invalid JSON"
             # The next request begins with the next node.
             self._urls.append(self._urls.pop(0))
-        raise kind(f"management API (BROKER_API_URL) {problem}: {REMEDY}")
+        remedy = _RIGHTS if kind is ManagementRefused else REMEDY
+        raise kind(f"management API (BROKER_API_URL) {problem}: {remedy}")
 
 
 def _statistics(queue: Mapping[str, Any]) -> QueueStatistics:
@@ -214,6 +228,11 @@ def _replicas(queue: Mapping[str, Any]) -> Replicas:
     node = queue.get("node")
     members = (str(node),) if node else ()
     return Replicas(members, () if queue.get("state") in ("down", "stopped") else members)
+
+
+def _flags(declared: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of what is set of an exchange or a queue, and of nothing that the code declares."""
+    return frozenset(name for name in ("auto_delete", "exclusive", "internal") if declared.get(name))
 
 
 def _arguments(value: Any) -> dict[str, Any]:

@@ -16,13 +16,16 @@ from typing import Any
 from kombu import Exchange, Queue
 
 from app.broker.connection import connected
+from app.broker.declaring import declare_exchanges
 from app.broker.errors import InvalidMessage, MigrationRefused
 from app.broker.headers import COUNTED_BY_BROKER
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.topology.check import is_declared, management_api
+from app.topology.compare import ASIDE
 from app.topology.declare import all_queues
 from app.topology.management_api import ManagementApi
+from app.topology.model import exchanges_of
 from config.settings import Settings
 
 #: Messages that are copied before their confirms are awaited; after a kill, at most one batch exists twice.
@@ -39,8 +42,8 @@ def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int
     """Give one of our queues the arguments of the code; return the number of messages moved back.
 
     `report` is called with a line for each step. Raises InvalidMessage for an unknown queue; MigrationRefused while the
-    queue has consumers or unacknowledged messages; ManagementFailed without the management API, as only that shows
-    bindings and unacknowledged messages.
+    queue has consumers or unacknowledged messages; TopologyDiffers for its exchange; ManagementFailed without the
+    management API, as only that shows bindings and unacknowledged messages.
     """
     queue = {queue.name: queue for queue in all_queues(settings)}.get(name)
     if queue is None:
@@ -65,10 +68,10 @@ class _Migration:
         self._publisher = publisher
         self._report = report
         self._name = queue.name
-        aside = Exchange(f"{self._name}.aside", type="fanout")
+        aside = Exchange(f"{self._name}{ASIDE}", type="fanout")
         # Classic: a quorum queue counts each get as a delivery, and RabbitMQ 4 drops a message after 20.
         self._aside = Queue(aside.name, exchange=aside, routing_key="", durable=True)
-        self._back = Exchange(f"{self._name}.aside.back", type="fanout")
+        self._back = Exchange(f"{aside.name}.back", type="fanout")
 
     def run(self) -> int:
         """Run the steps that no earlier run has completed; return the number of messages moved back."""
@@ -77,6 +80,7 @@ class _Migration:
             self._report(f"{self._name} already has the arguments of the code")
             return 0
         if declared is False:
+            declare_exchanges(self._connection, exchanges_of(self._queue))
             self._refuse_if_used()
             self._set_aside()
             self._replace()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import kombu
@@ -11,13 +14,17 @@ import kombu
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDefinition:
-    """An exchange; `broker_policy` is what a policy of the broker adds to its arguments."""
+    """An exchange; `broker_policy` is what a policy of the broker adds to its arguments.
+
+    `flags` are those of `auto_delete` and `internal` that are set.
+    """
 
     name: str
     type: str
     durable: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
     broker_policy: Mapping[str, Any] = field(default_factory=dict)
+    flags: frozenset[str] = frozenset()
 
     @property
     def alternate(self) -> str | None:
@@ -42,7 +49,8 @@ class Replicas:
 class QueueDefinition:
     """A queue; `broker_policy` is what policies of the broker add to its arguments.
 
-    `policy_names` has, for each key of `broker_policy`, the policy or operator policy that sets it.
+    `policy_names` has, for each key of `broker_policy`, the policy or operator policy that sets it. `flags` are those
+    of `auto_delete` and `exclusive` that are set.
     """
 
     name: str
@@ -51,6 +59,7 @@ class QueueDefinition:
     broker_policy: Mapping[str, Any] = field(default_factory=dict)
     policy_names: Mapping[str, str] = field(default_factory=dict)
     replicas: Replicas = Replicas()
+    flags: frozenset[str] = frozenset()
 
     def option(self, name: str) -> Any:
         """Return the argument `x-<name>`, else the policy's value, else None."""
@@ -93,7 +102,7 @@ class Binding:
     to_exchange: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Topology:
     """Everything that a vhost has, or that our code declares; by name.
 
@@ -104,6 +113,16 @@ class Topology:
     queues: Mapping[str, QueueDefinition]
     bindings: frozenset[Binding]
     default_queue_type: str = "classic"
+
+    @cached_property
+    def by_source(self) -> Mapping[str, Sequence[Binding]]:
+        """The bindings of each exchange that has any."""
+        return _grouped(self.bindings, attrgetter("source"))
+
+    @cached_property
+    def by_destination(self) -> Mapping[str, Sequence[Binding]]:
+        """The bindings to each queue or exchange that has any."""
+        return _grouped(self.bindings, attrgetter("destination"))
 
 
 def declared_topology(queues: Iterable[kombu.Queue], exchanges: Iterable[kombu.Exchange] = ()) -> Topology:
@@ -136,6 +155,13 @@ def exchanges_of(queue: kombu.Queue) -> list[kombu.Exchange]:
     """Return the exchanges that are declared with a queue, in the order of its bindings."""
     own = [queue.exchange] if queue.exchange and queue.exchange.name else []
     return own + [each.exchange for each in queue.bindings or ()]
+
+
+def _grouped(bindings: Iterable[Binding], key: Callable[[Binding], str]) -> Mapping[str, Sequence[Binding]]:
+    grouped = defaultdict[str, list[Binding]](list)
+    for binding in bindings:
+        grouped[key(binding)].append(binding)
+    return grouped
 
 
 def _text(value: Any) -> str | None:

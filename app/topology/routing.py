@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphlib
 import re
+from functools import cache
 
 from app.topology.model import Binding, QueueDefinition, Topology
 
@@ -26,8 +27,8 @@ def routed_queues(
     visited |= {exchange}
     exchange_type = topology.exchanges[exchange].type
     found: set[QueuedKey] = set()
-    for binding in topology.bindings:
-        if binding.source != exchange or not _matches(exchange_type, binding.key, key):
+    for binding in topology.by_source.get(exchange, ()):
+        if not _matches(exchange_type, binding.key, key):
             continue
         key_after = key if key is not None else _known_key(topology, binding)
         if binding.to_exchange:
@@ -40,7 +41,7 @@ def routed_queues(
 
 def queued_keys(topology: Topology, queue: str) -> set[QueuedKey]:
     """Return the routing keys with which messages can arrive in a queue, by its bindings."""
-    keys = {_known_key(topology, each) for each in topology.bindings if each.destination == queue}
+    keys = {_known_key(topology, each) for each in topology.by_destination.get(queue, ())}
     return {(queue, key) for key in keys} or {(queue, queue)}
 
 
@@ -59,6 +60,14 @@ def ttl_loops(topology: Topology) -> list[list[str]]:
 
     Source: RabbitMQ, Dead Letter Exchanges: "messages will be dropped if there was no rejections in the entire cycle".
     """
+
+    @cache  # Many queues have the same dead-letter exchange.
+    def expiring_again(exchange: str, key: str | None) -> set[QueuedKey]:
+        routed = routed_queues(topology, exchange, key)
+        # A queue that was declared while the API was read has bindings only.
+        queues = {queued: topology.queues[queued[0]] for queued in routed if queued[0] in topology.queues}
+        return {queued for queued, queue in queues.items() if _expires_to_exchange(queue)}
+
     graph: dict[QueuedKey, set[QueuedKey]] = {}
     unvisited = [
         queued
@@ -70,8 +79,7 @@ def ttl_loops(topology: Topology) -> list[list[str]]:
         queued = unvisited.pop()
         if queued not in graph:
             queue = topology.queues[queued[0]]
-            targets = routed_queues(topology, queue.dead_letter_exchange or "", queue.dead_letter_key or queued[1])
-            graph[queued] = {each for each in targets if _expires_to_exchange(topology.queues[each[0]])}
+            graph[queued] = expiring_again(queue.dead_letter_exchange or "", queue.dead_letter_key or queued[1])
             unvisited.extend(graph[queued])
     loops: list[list[str]] = []
     while True:

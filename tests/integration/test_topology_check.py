@@ -20,7 +20,7 @@ from redis import Redis
 from typer.testing import CliRunner, Result
 
 from app.broker.declaring import declare_queues
-from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFailed, MigrationRefused
+from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFailed, MigrationRefused, TopologyDiffers
 from app.cli import topology as command
 from app.coverart.project import COVER_ART
 from app.operations.doctor.checks import run_checks
@@ -104,15 +104,27 @@ def test_without_a_management_api_the_error_names_the_remedy(settings: Settings)
         check_topology(without_api(settings))
 
 
-def test_other_arguments_are_found_and_refused_by_apply(declared: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_arguments_are_found_and_refused_by_apply(
+    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retry_policies, "DELIVERY_LIMIT", 7)
-    findings = check_topology(declared).findings
-    names = [each.subject.removeprefix("queue site.") for each in findings]
-    assert names == ["index", "crawl", "page", "timer", "pack"]
-    assert all("x-delivery-limit" in each.found for each in findings)
-    refused = run(monkeypatch, declared, "apply")
-    assert refused.exit_code == 1
-    assert "topology check" in str(refused.exception)
+    with connection.channel() as channel:
+        channel.queue_delete("orchestrator.error")
+        channel.queue_declare("orchestrator.error", durable=True, auto_delete=True)
+        channel.queue_bind("orchestrator.error", "orchestrator.error", "#")
+        error, *findings = check_topology(declared).findings
+        assert (error.subject, error.found) == ("queue orchestrator.error", "auto_delete = True")
+        names = [each.subject.removeprefix("queue site.") for each in findings]
+        assert names == ["index", "crawl", "page", "timer", "pack"]
+        assert all("x-delivery-limit" in each.found for each in findings)
+        refused = run(monkeypatch, declared, "apply")
+        assert refused.exit_code == 1
+        assert "topology check" in str(refused.exception)
+        # A worker would connect again many times a second.
+        channel.exchange_delete("perennial.queries")
+        channel.exchange_declare("perennial.queries", "fanout", durable=True, auto_delete=False)
+    with pytest.raises(TopologyDiffers, match=r"inequivalent arg 'type' for exchange 'perennial\.queries'"):
+        declare_all(connection, declared)
 
 
 def test_a_foreign_exchange_of_our_name_deletes_no_queue(declared: Settings, connection: Any) -> None:

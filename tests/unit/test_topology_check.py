@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.broker.errors import ManagementFailed
 from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
@@ -19,7 +21,7 @@ from app.operations.doctor.consumer_timeout import consumer_timeout, max_unackno
 from app.private_services.procfile import procfile
 from app.topology.compare import APPLY, compare, former_delay_queues, harmful_settings
 from app.topology.declare import all_queues
-from app.topology.management_api import _statistics
+from app.topology.management_api import ManagementApi, _statistics
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
 from app.topology.queues import events_exchange
 from app.topology.routing import lost_keys, routed_queues, ttl_loops
@@ -100,6 +102,28 @@ def test_a_different_argument_is_reported_with_both_values_and_the_migration() -
     assert finding.expected == "x-delivery-limit = 50, no x-max-length"
     assert finding.found == "x-delivery-limit = 7, x-max-length = 9"
     assert finding.remedy.endswith("perennial topology migrate site.index")
+
+
+def test_what_the_code_never_sets_is_a_difference() -> None:
+    dead = replace(OURS.queues["site.dead"], flags=frozenset({"auto_delete"}))
+    found = compare(OURS, plus(OURS, dead, replace(OURS.exchanges["site"], flags=frozenset({"internal"}))))
+    assert [(each.subject, each.expected, each.found) for each in found] == [
+        ("exchange site", "no internal", "internal = True"),
+        ("queue site.dead", "no auto_delete", "auto_delete = True"),
+    ]
+
+
+def test_a_migration_that_has_not_ended_is_an_error_of_our_queues_only() -> None:
+    [finding] = compare(OURS, plus(OURS, QueueDefinition("site.index.aside"), QueueDefinition("theirs.aside")))
+    assert (finding.severity, finding.subject) == ("error", "queue site.index")
+    assert finding.remedy.endswith("perennial topology migrate site.index")
+
+
+def test_without_statistics_the_management_api_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows neither unacknowledged messages, which a migration would lose, nor the policies of a queue."""
+    monkeypatch.setattr(ManagementApi, "_get", lambda *_: {"disable_stats": True, "cluster_name": "rabbit@one"})
+    with pytest.raises(ManagementFailed, match=r"remove management\.disable_stats"):
+        ManagementApi("http://broker", "/").cluster_name()
 
 
 def test_a_queue_without_a_type_is_classic() -> None:
@@ -183,6 +207,23 @@ def test_two_queues_that_dead_letter_to_each_other_on_expiry_are_a_loop() -> Non
 def test_a_policy_of_the_broker_counts_as_an_argument() -> None:
     policy = {"message-ttl": 5, "dead-letter-exchange": "", "dead-letter-routing-key": "q"}
     assert ttl_loops(plus(EMPTY, QueueDefinition("q", broker_policy=policy)))
+
+
+def test_thousands_of_delay_queues_of_others_are_checked_within_seconds() -> None:
+    names = [f"theirs.{number}" for number in range(3_000)]
+    found = plus(
+        EMPTY,
+        ExchangeDefinition("theirs", "direct"),
+        *(waiting(f"wait.{name}", "theirs") for name in names),
+        *(ExchangeDefinition(f"wait.{name}", "fanout") for name in names),
+        # One was declared after the queues were read.
+        *map(QueueDefinition, names[1:]),
+        bindings=[Binding("theirs", name, name) for name in names]
+        + [Binding(f"wait.{name}", f"wait.{name}", "") for name in names],
+    )
+    began = time.process_time()
+    assert compare(OURS, plus(found, *OURS.queues.values(), *OURS.exchanges.values(), bindings=[*OURS.bindings])) == []
+    assert time.process_time() - began < 10
 
 
 def test_different_routing_keys_make_no_loop() -> None:

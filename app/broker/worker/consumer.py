@@ -18,7 +18,7 @@ from kombu import Queue
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from ..connection import wait_for_exclusive_queue
-from ..declaring import RefusedDeclaration, declare_queues
+from ..declaring import RefusedDeclaration, declare_exchanges, declare_queues
 from ..delivery import Delivery, is_held, original_delivery
 from ..errors import (
     AlreadyRunning,
@@ -142,8 +142,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
         Dead sets are first: the broker loses what it dead-letters to a missing queue.
         """
-        with suppress(AccessRefused), connection.channel() as channel:
-            outcomes_exchange(channel).declare()
+        with suppress(AccessRefused):
+            declare_exchanges(connection, [outcomes_exchange])
         return declare_queues(
             connection, [*self._failures.policies.queues(), *self.app.amqp.queues.consume_from.values()]
         )
