@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery import chain, chord, states
 from celery.exceptions import ChordError, TaskRevokedError
+from kombu import Connection
 
 from app.broker.errors import ApplicationError, Postpone
 from app.private_services import Urls
@@ -209,14 +210,23 @@ def test_other_pools_keep_the_promises(bench: Bench, pool: str) -> None:
     """The worker of the other tests has Celery's default, prefork."""
     journal = bench.journal(pool)
     options = [f"--pool={pool}", "--loglevel=INFO"]
-    log, name = bench.folder / f"{pool}.log", "tests.support.canvas_app"
+    log, name, queues = bench.folder / f"{pool}.log", "tests.support.canvas_app", ["slow", "watched"]
+    with Connection(bench.url) as connection:
+        connection.channel().queue_delete("watched")
+    bench.broker.bind_new("watched")  # With other arguments.
     # A process of its own: gevent and eventlet replace what others would have imported before.
-    with worker(bench.environment, log, app=name, queues=["slow"], options=options, folder=bench.folder):
+    with (
+        worker(bench.environment, log, app=name, queues=queues, options=options, folder=bench.folder),
+        Connection(bench.url) as connection,
+    ):
         with pytest.raises(OutOfStock):
             refuse.apply_async((journal,), queue="slow").get(timeout=ENDED)
         result = fail.apply_async((f"{journal}-again",), queue="slow")
         eventually(lambda: result.state == states.RETRY, "it is retried", seconds=ENDED)
         assert (type(result.result), "in fail" in str(result.traceback)) == (KeyError, True)
+        connection.channel().queue_delete("watched")
+        started = "Started consuming from watched"
+        eventually(lambda: started in log.read_text(), "the refused queue is served", seconds=ENDED)
     end = ["run", "on_failure OutOfStock", "task_failure OutOfStock True", "after_return FAILURE"]
     assert lines(journal) == end
 

@@ -86,7 +86,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             on_outcome=retries.on_outcome,
         )
         self.app.failures = self._failures
-        self.refused = RefusedQueues(self.timer, self._consume_again)
+        self.refused = RefusedQueues(self._call_in_loop, self._consume_again)
         self.app.amqp.refused = self.refused.names
         self._flush_pending = False
         self._loop_thread: int | None = None
@@ -156,6 +156,13 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             status is not None and status is not False for status in (state.should_stop, state.should_terminate)
         )
         return self.task_consumer is not None and self.blueprint.state == bootsteps.RUN and not stopping
+
+    def _call_in_loop(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function after some seconds in the loop that reads from the connection: no greenlet may read it, too.
+
+        Celery's timers are greenlets where the pool has no event loop.
+        """
+        self.timer.call_after(seconds, function if self.hub else partial(self.call_soon, function))
 
     def _consume_again(self, queue: Queue) -> None:
         """Consume from a queue of this worker that was refused before and is declared now."""

@@ -19,14 +19,16 @@ _FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
 
 
 class RefusedQueues:
-    """Tries refused queues again by a timer of the worker's event loop, and calls `available` with each success.
+    """Tries refused queues again by `call_after` of the worker's event loop, and calls `available` with each success.
 
     The broker refuses to declare a queue, or to let the worker consume from one that another program consumes alone.
     The second refusal closes the channel of all queues, so each further attempt has a channel of its own.
     """
 
-    def __init__(self, timer: Any, available: Callable[[Queue], None]) -> None:
-        self._timer = timer
+    def __init__(
+        self, call_after: Callable[[float, Callable[[], None]], Any], available: Callable[[Queue], None]
+    ) -> None:
+        self._call_after = call_after
         self._available = available
         self._connection: Any = None
         #: The names of the queues; a consumer leaves them out.
@@ -63,7 +65,7 @@ class RefusedQueues:
             logger.warning("Queue %s declared: it was refused before", name)
             self._available(refusal.queue)
 
-        self._timer.call_after(pause, try_again)
+        self._call_after(pause, try_again)
 
     def _consume_briefly(self, name: str) -> list[RefusedDeclaration]:
         """Consume from a queue that refused it before, for a moment; return the refusal if there is one again."""
