@@ -180,7 +180,6 @@ class ArchiveItem:
     A dark item shows no files. `written` has the time of each file's upload in seconds since 1970, where it has one.
     """
 
-    bucket: str
     files: Mapping[str, str]
     dark: bool = False
     written: Mapping[str, float] = field(default_factory=dict)
@@ -217,17 +216,18 @@ class PublicArchive(RemoteReader):
                 metadata = response.json()
                 if not metadata:  # They are empty for an item that does not exist.
                     return None
-                dark = bool(metadata.get("is_dark"))
+                if metadata.get("is_dark"):
+                    return ArchiveItem({}, dark=True)
+                # An error has no files either, and must not be taken for an item that has lost all of them.
                 uploaded = [
                     file
-                    # An error has no files either, and must not be taken for an item that has lost all of them.
-                    for file in (metadata.get("files", ()) if dark else metadata["files"])
+                    for file in metadata["files"]
                     if file.get("source") != "derivative" and not file["name"].startswith("history/")
                 ]
                 files = {file["name"]: str(file.get("md5", "")) for file in uploaded}
                 # `mtime` is seconds since 1970 as text; some files have none.
                 written = {file["name"]: float(file["mtime"]) for file in uploaded if file.get("mtime")}
-                return ArchiveItem(bucket, files, dark=dark, written=written)
+                return ArchiveItem(files, written=written)
             except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
                 raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
 

@@ -162,13 +162,12 @@ class ItemLocks:
 
 
 class HeldItems:
-    """The items whose locks a job holds."""
+    """The items that a job holds, by their gids in `locks`."""
 
     def __init__(self, owner: ItemLocks, stack: ExitStack) -> None:
-        self.gids: list[str] = []
+        self.locks: dict[str, Lock] = {}
         self._owner = owner
         self._stack = stack
-        self._locks: list[Lock] = []
 
     def add(self, *gids: str) -> None:
         """Hold further items, too; raises Postpone where another job holds one of them."""
@@ -177,12 +176,11 @@ class HeldItems:
         for gid in sorted(set(gids)):
             name = f"{owner.project.prefix}:{gid}"
             held = lease(owner.redis, name, seconds=owner.seconds, retry_after=owner.retry_after)
-            self._locks.append(self._stack.enter_context(held))
-            self.gids.append(gid)
+            self.locks[gid] = self._stack.enter_context(held)
 
     def require(self, is_held: Callable[[Lock], bool] = Lock.owned) -> None:
         """Raise Postpone if a lock was lost. A job calls it before what cannot be repeated."""
-        for lock in self._locks:
+        for lock in self.locks.values():
             if not is_held(lock):
                 why = f"lost {lock.name} while the job ran; another job may have run"
                 raise Postpone(self._owner.retry_after, why, code="lease-lost")

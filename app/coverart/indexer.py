@@ -142,13 +142,13 @@ class Indexer:
         with self.locks.hold(job.gid) as held:
             # A merged gid leads to another one. That is locked, too, and read under both locks.
             while True:
-                if not claim(*map(Index, held.gids)):
+                if not claim(*map(Index, held.locks)):
                     return "skipped"
                 entity = self.read_entity(job.gid)
                 if entity is None:
                     _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
                     return "skipped"
-                if entity.gid in held.gids:
+                if entity.gid in held.locks:
                     break
                 held.add(entity.gid)
             if not self.is_of_event:

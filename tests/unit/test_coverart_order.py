@@ -34,7 +34,7 @@ def archive(files: Mapping[str, list[int]], read: list[str]) -> ReadItem:
         gid = bucket.removeprefix("mbid-")
         if gid not in files:
             return None
-        return ArchiveItem(bucket, {COVER_ART.image_file(gid, number, "jpg"): "" for number in files[gid]})
+        return ArchiveItem({COVER_ART.image_file(gid, number, "jpg"): "" for number in files[gid]})
 
     return item
 
