@@ -221,6 +221,8 @@ def _consequence(queue: QueueDefinition, key: str, value: Any) -> str:
     moved = "deletes {}" if target is None else f"moves {{}} to {target or 'the default exchange'}"
     is_quorum = queue.type == "quorum"
     match key:
+        case "dead-letter-routing-key" if own is None and "x-dead-letter-exchange" in queue.arguments:
+            return f"replaces the key of messages on their way to {target}, by which they return to their queue"
         case "expires":
             return f"deletes the queue with its messages after {value} ms without a consumer"
         case "message-ttl" if own is not None:

@@ -338,6 +338,7 @@ def consequences(arguments: dict[str, Any], **policy: Any) -> list[str]:
         (QUORUM | DEAD, {"delivery_limit": 5}, "moves messages after 5 deliveries instead of 50 to site.dead"),
         (QUORUM, {"delivery_limit": 5}, "deletes messages after 5 deliveries instead of 50"),
         ({"x-dead-letter-exchange": ""}, {"max_length": 5}, "to the default exchange"),
+        (DEAD, {"dead_letter_routing_key": "x"}, "replaces the key of messages on their way to site.dead"),
     ],
 )
 def test_a_setting_that_deletes_or_moves_messages_is_named_with_its_consequence(
@@ -357,7 +358,7 @@ def test_a_setting_that_deletes_or_moves_messages_is_named_with_its_consequence(
         (QUORUM, {"delivery_limit": -1}),
         ({"x-queue-type": "quorum"} | DEAD, {"delivery_limit": 50}),
         ({}, {"overflow": "drop-head"}),
-        ({}, {"ha_mode": "all", "queue_mode": "lazy", "dead_letter_exchange": "x"}),
+        ({}, {"ha_mode": "all", "queue_mode": "lazy", "dead_letter_exchange": "x", "dead_letter_routing_key": "x"}),
     ],
 )
 def test_a_setting_that_is_no_lower_than_the_argument_or_without_effect_is_harmless(
