@@ -29,8 +29,11 @@ class RefusedDeclaration:
 
     @property
     def differs(self) -> bool:
-        """Whether the queue, or an exchange that it is bound to, exists with other arguments."""
-        return isinstance(self.error, PreconditionFailed)
+        """Whether the queue, or an exchange that it is bound to, exists with other arguments.
+
+        RabbitMQ has the same code for a vhost whose limit of queues is reached.
+        """
+        return isinstance(self.error, PreconditionFailed) and "inequivalent arg" in str(self.error)
 
     def __str__(self) -> str:
         if node := node_down(self.error):

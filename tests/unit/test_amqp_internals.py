@@ -172,6 +172,8 @@ def test_a_refusal_says_what_becomes_of_the_queue() -> None:
     assert str(RefusedDeclaration(queue, NotFound(DOWN))) == "its node rabbit@one is down; it returns with that node"
     other = RefusedDeclaration(queue, PreconditionFailed("PRECONDITION_FAILED - inequivalent arg 'x-queue-type'"))
     assert (other.differs, str(other)) == (True, "inequivalent arg 'x-queue-type'")
+    full = "PRECONDITION_FAILED - cannot declare queue 'site.dead': queue limit in vhost '/' (20) is reached"
+    assert not RefusedDeclaration(queue, PreconditionFailed(full)).differs
 
 
 def test_each_node_of_a_list_has_its_certificate_checked_by_its_own_name() -> None:
