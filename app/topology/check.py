@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
+from amqp.exceptions import ChannelError, PreconditionFailed
 from kombu import Queue
 
 from app.broker.connection import connected
-from app.broker.declaring import node_down
+from app.broker.declaring import message_count
 from app.broker.errors import ManagementFailed
 from app.broker.outcomes import outcomes_exchange
 from app.topology.compare import TopologyFinding, compare, former_delay_queues
@@ -67,7 +67,8 @@ def management_api(settings: Settings, connection: Any, *, quick: bool = False) 
     if not settings.broker_api:
         raise ManagementFailed(f"BROKER_API_URL is not set: {REMEDY}")
     api = ManagementApi(settings.broker_api, connection.virtual_host, client=QUICK if quick else UNHURRIED)
-    expected, answering = str(server_properties(connection).get("cluster_name", "")), api.cluster_name()
+    expected = str(connection.connection.server_properties.get("cluster_name", ""))
+    answering = api.cluster_name()
     if expected and expected != answering:
         raise ManagementFailed(
             f"BROKER_API_URL is of another broker ({answering}) than BROKER_URL ({expected}), or of another node of a "
@@ -78,26 +79,18 @@ def management_api(settings: Settings, connection: Any, *, quick: bool = False) 
 
 def server_version(connection: Any) -> tuple[int, ...]:
     """Return RabbitMQ's version."""
-    numbers = str(server_properties(connection).get("version", "")).partition("-")[0].split(".")
+    numbers = str(connection.connection.server_properties.get("version", "")).partition("-")[0].split(".")
     return tuple(int(number) for number in numbers if number.isdigit())
 
 
-def server_properties(connection: Any) -> dict[str, Any]:
-    """Return the properties that the broker sent when the connection was opened: version, cluster name and more."""
-    return dict(connection.connection.server_properties)
-
-
 def is_declared(connection: Any, queue: Queue) -> bool | None:
-    """Return whether a queue exists with the code's arguments; None where it does not exist."""
-    # The first declaration is passive, so that nothing is ever created.
-    for passive in (True, False):
+    """Return whether a queue exists with the code's arguments, None where it does not; raises QueueUnavailable."""
+    with connection.channel() as channel:
+        # Nothing is ever created.
+        if message_count(channel, queue.name) is None:
+            return None
         try:
-            with connection.channel() as channel:
-                queue(channel).queue_declare(passive=passive)
+            queue(channel).queue_declare()
         except PreconditionFailed:
             return False
-        except NotFound as error:
-            if node_down(error):
-                raise
-            return None
-    return True
+        return True

@@ -135,11 +135,10 @@ class ManagementApi:
 
     def bindings_of(self, queue: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return exchange, key and arguments of each binding of a queue; an empty list if it does not exist."""
-        if queue not in {each["name"] for each in self._get(f"queues/{self._vhost}")}:
-            return []
-        bindings = self._get(f"queues/{self._vhost}/{quote(queue, safe='')}/bindings")
         return [
-            (each["source"], each["routing_key"], _arguments(each["arguments"])) for each in bindings if each["source"]
+            (each["source"], each["routing_key"], _arguments(each["arguments"]))
+            for each in self._get(f"bindings/{self._vhost}")
+            if each["source"] and (each["destination_type"], each["destination"]) == ("queue", queue)
         ]
 
     def message_counts(self, queue: str) -> tuple[int, int]:

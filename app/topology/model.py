@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 import kombu
@@ -117,12 +115,12 @@ class Topology:
     @cached_property
     def by_source(self) -> Mapping[str, Sequence[Binding]]:
         """The bindings of each exchange that has any."""
-        return _grouped(self.bindings, attrgetter("source"))
+        return _grouped((each.source, each) for each in self.bindings)
 
     @cached_property
     def by_destination(self) -> Mapping[str, Sequence[Binding]]:
         """The bindings to each queue or exchange that has any."""
-        return _grouped(self.bindings, attrgetter("destination"))
+        return _grouped((each.destination, each) for each in self.bindings)
 
 
 def declared_topology(queues: Iterable[kombu.Queue], exchanges: Iterable[kombu.Exchange] = ()) -> Topology:
@@ -157,11 +155,11 @@ def exchanges_of(queue: kombu.Queue) -> list[kombu.Exchange]:
     return own + [each.exchange for each in queue.bindings or ()]
 
 
-def _grouped(bindings: Iterable[Binding], key: Callable[[Binding], str]) -> Mapping[str, Sequence[Binding]]:
-    grouped = defaultdict[str, list[Binding]](list)
-    for binding in bindings:
-        grouped[key(binding)].append(binding)
-    return grouped
+def _grouped(named: Iterable[tuple[str, Binding]]) -> Mapping[str, Sequence[Binding]]:
+    groups: dict[str, list[Binding]] = {}
+    for name, binding in named:
+        groups.setdefault(name, []).append(binding)
+    return groups
 
 
 def _text(value: Any) -> str | None:
