@@ -38,10 +38,6 @@ _WITHOUT_OBJECT: Final = """
 SELECT object FROM pages
 WHERE NOT EXISTS (SELECT 1 FROM listing.listed AS found WHERE found.object = pages.object AND is_packed) ORDER BY object
 """
-_NOTE_VERSIONS: Final = """
-UPDATE stored SET version = found.version FROM listing.listed AS found
-WHERE found.object = stored.object AND found.etag = stored.etag AND found.version IS NOT stored.version
-"""
 #: In order of the primary key, which is nearly that of the keys in a store.
 _STORED: Final = "SELECT object, version FROM stored ORDER BY object"
 _ETAG: Final = "SELECT etag FROM stored WHERE object = ?"
@@ -86,24 +82,11 @@ class Listing:
 
         Return the objects that differ, in key order, and the page ids of rows without an object.
         """
-        with self._attached(database):
-            changed = [self._stat(*columns) for columns in database.execute(_DIFFERING)]
-            deleted = [page_id for (page_id,) in database.execute(_WITHOUT_OBJECT)]
-        return sorted(changed, key=lambda stat: stat.key), deleted
-
-    def note_versions(self, database: sqlite3.Connection) -> None:
-        """Note in a pack with which versions its objects were listed."""
-        with self._attached(database):
-            database.execute(_NOTE_VERSIONS)
-
-    @contextmanager
-    def _attached(self, database: sqlite3.Connection) -> Iterator[None]:
-        """Let statements of a pack's connection read the file."""
         database.execute("ATTACH ? AS listing", (str(self._path),))
-        try:
-            yield
-        finally:
-            database.execute("DETACH listing")
+        changed = [self._stat(*columns) for columns in database.execute(_DIFFERING)]
+        deleted = [page_id for (page_id,) in database.execute(_WITHOUT_OBJECT)]
+        database.execute("DETACH listing")
+        return sorted(changed, key=lambda stat: stat.key), deleted
 
     def _stat(self, page_id: str, etag: str, size: int, modified: str, version: str) -> Stat:
         return Stat(content_key(self._domain, page_id), etag, size, datetime.fromisoformat(modified), version)

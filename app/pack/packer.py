@@ -276,14 +276,12 @@ def _update(
         changed, deleted, unchanged = difference_of(database, run.store, run.domain, page_ids)
         if not changed and not deleted:
             return run.result(present, rows.RowCounts(0, 0, 0), written=False)
-        counts = _apply(run, database, present, changed, deleted, deletions=deletions)
+        counts = _apply(run, database, present, changed, deleted, (*changed, *unchanged), deletions=deletions)
         if counts is None:
             return None
         if not counts:
             return run.result(present, counts, written=False)
         _refuse_empty(run.domain, rows.count(database), previous)
-        with db.transaction(database):
-            rows.note_versions(database, (*changed, *unchanged))
         return run.result(run.publish(database, previous, crawl_id=previous.crawl_id, is_new=False), counts)
 
 
@@ -293,11 +291,13 @@ def _apply(
     present: Manifest,
     changed: Sequence[Stat],
     deleted: Collection[str],
+    listed: Iterable[Stat],
     *,
     deletions: bool = True,
 ) -> rows.RowCounts | None:
     """Apply what changed since the pack that `present` describes, and return the numbers of rows that differ.
 
+    If any do, the versions of the `listed` objects are noted.
     Return None for a database that must be built again: pages that came and went have used up the row ids.
     """
     changed_bytes = sum(stat.size for stat in changed)
@@ -311,6 +311,7 @@ def _apply(
             return None
         if counts:
             complete.derive_changed(database, partial(_read_again, run), counts.total)
+            rows.note_versions(database, listed)
     return counts
 
 
@@ -326,9 +327,8 @@ def _full_database(
         with db.open_for_update(previous.path) as database:
             changed, deleted = listing.difference(database)
             if not complete.must_rebuild(database, len(changed) + len(deleted)):
-                counts = _apply(run, database, previous.manifest, changed, deleted)
+                counts = _apply(run, database, previous.manifest, changed, deleted, listing.stats(packed=True))
                 if counts is not None:
-                    listing.note_versions(database)
                     yield database, counts
                     return
     with _new_database(run, listing) as database:
@@ -364,7 +364,7 @@ def _new_database(run: PackRun, listing: Listing) -> Iterator[sqlite3.Connection
             reserve_ids(database, listing.count)
             stored = read_pages(run.store, (stat.key for stat in listing.stats(packed=True)))
             complete.derive_all(database, rows.load(database, stored, partial(_read_again, run)))
-        listing.note_versions(database)
+            rows.note_versions(database, listing.stats(packed=True))
         yield database
 
 

@@ -33,7 +33,8 @@ UPDATE: Final = (
     f"UPDATE pages SET {', '.join(f'{name} = ?{at}' for at, name in enumerate(COLUMNS, 1))} WHERE object = ?1"  # noqa: S608 (ours)
 )
 _NOTE_STORED: Final = "INSERT OR REPLACE INTO stored (object, etag) VALUES (?, ?)"
-_NOTE_VERSION: Final = "UPDATE stored SET version = ? WHERE object = ? AND etag = ?"
+#: Equal rows are not written again: searchers would fetch them.
+_NOTE_VERSION: Final = "UPDATE stored SET version = ?1 WHERE object = ?2 AND etag = ?3 AND version IS NOT ?1"
 _IS_TOMBSTONE: Final = "object NOT IN (SELECT object FROM pages)"
 
 #: Characters of a section, and of the heading of a subsection.
