@@ -53,9 +53,11 @@ TEXT = "\ufeffhttps://x.gov/1\r\nno url\n\n  https://x.gov/2 \nhttps://x.gov/1"
         (f"<urlset {NAMESPACE}></urlset>", (), ()),
         (f"<urlset {NAMESPACE} />", (), ()),
         (f"<urlset>{row('?a=1&b=2')}{row('&nbsp;')}{row('2')}</urlset>\n<!-- made in 1 s -->",
-         ("https://x.gov/?a=1=2", "https://x.gov/", "https://x.gov/2"), ()),
+         ("https://x.gov/?a=1&b=2", "https://x.gov/", "https://x.gov/2"), ()),
+        (f"<urlset>{row('<![CDATA[?a=1&b=2]]>') * 2_000}{row('?a&amp;b&c')}</urlset>",
+         ("https://x.gov/?a=1&b=2", "https://x.gov/?a&b&c"), ()),
     ],
-    ids=["urls", "index", "atom", "rss", "text", "no URL", "an empty root", "bare ampersand"],
+    ids=["urls", "index", "atom", "rss", "text", "no URL", "an empty root", "bare ampersand", "CDATA"],
 )  # fmt: skip
 def test_each_format_is_read_and_pages_that_changed_last_come_first(
     body: str, pages: tuple[str, ...], sitemaps: tuple[str, ...]

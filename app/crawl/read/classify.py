@@ -18,16 +18,7 @@ from app.crawl.read.extract.contract import OWN_NAME, Extract, Extractor, altern
 from app.crawl.read.extract.pdf import UnreadablePdf
 from app.crawl.record.entries import MAX_VALIDATOR, Former
 from app.crawl.record.reasons import Reason
-from app.crawl.urls import (
-    Excluded,
-    Link,
-    Scope,
-    allows_port,
-    canonical_key,
-    links_in_scope,
-    path_of,
-    resolve,
-)
+from app.crawl.urls import Excluded, Link, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve
 from app.errors import ServerError
 from app.http.response import REDIRECTS, Response
 from app.http.urls import without_credentials

@@ -30,7 +30,7 @@ MAX_NESTING = 10
 DEFAULT_PATH = "/sitemap.xml"
 
 _CHUNK = 65_536
-#: Bytes of XML that may have no row. The parser keeps what follows a bare `&` until its end.
+#: Bytes of XML that may have no row. The parser may keep them all until the end.
 _MAX_UNREAD = 4 * 2**20
 _GZIP = b"\x1f\x8b"
 #: Parents of a URL: of the protocol, of Atom and of RSS. Each has a name for the URL and one for its date.
@@ -43,11 +43,11 @@ _ROWS = {
 #: The end of a root, which may be empty: `<urlset/>`.
 _ROOT = rb"([\w.-]+:)?(urlset|sitemapindex|feed|rss|RDF)"
 _END = re.compile(rb"</" + _ROOT + rb"\s*>|<" + _ROOT + rb"(\s[^<>]*)?/>")
-#: Errors of libxml2 that leave no row out: a bare `&`, an unknown entity or character, text before or after the root.
+#: A bare ampersand, and the marks of a CDATA section, in which each is bare.
+_BARE = re.compile(rb"&(?!#?\w+;)|<!\[CDATA\[|\]\]>")
+#: Errors of libxml2 that leave no row out: an unknown entity or character, text before or after the root.
 _HARMLESS = frozenset(
     {
-        "ERR_ENTITYREF_SEMICOL_MISSING",
-        "ERR_NAME_REQUIRED",
         "ERR_UNDECLARED_ENTITY",
         "ERR_INVALID_CHAR",
         "ERR_INVALID_ENCODING",
@@ -174,6 +174,27 @@ def _text_rows(first: bytes, chunks: Iterable[bytes]) -> Iterator[_SitemapRow]:
                 yield _SitemapRow(found[0], _NO_DATE)
 
 
+def _with_escapes(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield XML with its bare ampersands escaped, of which URLs are full: the parser would leave `&name` out."""
+    is_bare, rest = False, b""
+
+    def escaped(found: re.Match[bytes]) -> bytes:
+        nonlocal is_bare
+        if found[0] == b"&":
+            return b"&" if is_bare else b"&amp;"
+        is_bare = found[0].startswith(b"<")
+        return found[0]
+
+    for chunk in chunks:
+        text, mark, rest = (rest + chunk).rpartition(b"<")  # No match begins before a `<` and ends after it.
+        yield _BARE.sub(escaped, text)
+        rest = mark + rest
+        if len(rest) > _CHUNK:
+            yield _BARE.sub(escaped, rest)
+            rest = b""
+    yield _BARE.sub(escaped, rest)
+
+
 def _xml_rows(first: bytes, chunks: Iterable[bytes], faults: list[str]) -> Iterator[_SitemapRow]:
     """Yield the rows of XML. Add a fault if a row may be missing: the root has no end, or the parser left text out."""
     from lxml import etree
@@ -183,8 +204,9 @@ def _xml_rows(first: bytes, chunks: Iterable[bytes], faults: list[str]) -> Itera
         remove_comments=True, remove_pis=True,
     )  # fmt: skip
     end, unread = b"", 0
+    chunks = chain((first,), chunks)
     with suppress(etree.XMLSyntaxError):
-        for chunk in chain((first,), chunks):
+        for chunk in chunks if b"\0" in first else _with_escapes(chunks):  # UTF-16 is read as it is.
             end, unread = (end + chunk)[-_CHUNK:], unread + len(chunk)
             if unread > _MAX_UNREAD:
                 break
