@@ -17,15 +17,7 @@ from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
-from app.crawl.frontier.values import (
-    Completed,
-    Completion,
-    Entered,
-    FoundPage,
-    Host,
-    MessageKind,
-    found_page,
-)
+from app.crawl.frontier.values import Completed, Completion, Entered, FoundPage, Host, MessageKind, found_page
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
 from app.crawl.read.classify import FetchResult, Limits, classify, other_url_of_page
 from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
@@ -93,12 +85,7 @@ class Steps:
         self.limits = Limits(ports=settings.allow_ports, robot=product_token(settings.user_agent))
         self._extractor = LexborExtractor(self.limits.robot)
         self._clients = SiteClients(settings)
-        self._robots = RobotsCache(
-            redis,
-            self.host_limits,
-            user_agent=settings.user_agent,
-            ports=settings.allow_ports,
-        )
+        self._robots = RobotsCache(redis, self.host_limits, user_agent=settings.user_agent, ports=settings.allow_ports)
 
     def begin(self, target: Target) -> UrlRun:
         """Return a run that knows how its URL may be requested: by which client, under which rules and limits.

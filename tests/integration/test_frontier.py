@@ -521,6 +521,11 @@ def test_a_redelivered_start_keeps_the_time_at_which_the_crawl_started(frontier:
     assert frontier.crawl("c") == first
 
 
+def test_an_older_crawl_that_is_restored_is_not_the_latest_of_its_domain(frontier: Frontier) -> None:
+    frontier.begin(Crawl("older", "a.gov", "https://a.gov/", datetime(2026, 1, 1, tzinfo=UTC), recorded=True))
+    assert frontier.latest("a.gov") == frontier.crawl("c")
+
+
 def reserve(limiter: HostRateLimiter, requester: str, delay: float, host: str = "h") -> float:
     """Reserve, and end the request at once if it may be sent."""
     named = Host(host, delay, 1)

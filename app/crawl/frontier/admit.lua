@@ -121,7 +121,7 @@ local function open_items(admitted, names)
     for at = 1, #names, NAME do
         each[#each + 1] = string.sub(names, at, at + NAME - 1)
     end
-    for index, entry in ipairs(#each > 0 and redis.call('HMGET', admitted, unpack(each)) or {}) do
+    for index, entry in ipairs(call_in_parts('HMGET', admitted, each)) do
         if entry then
             items[#items + 1] = each[index] .. entry
         end

@@ -133,7 +133,8 @@ class Frontier(CrawlView):
             pipe.hsetnx(key, name, value)
         pipe.expire(key, self._ttl)
         pipe.set(NEW_CRAWL, key, ex=_NEW)
-        pipe.set(latest_key(crawl.domain), crawl.id, ex=self._ttl)
+        if not (latest := self.latest(crawl.domain)) or latest.started <= crawl.started:  # A restored one may be old.
+            pipe.set(latest_key(crawl.domain), crawl.id, ex=self._ttl)
         pipe.sadd(crawls_key(crawl.domain), crawl.id)
         pipe.expire(crawls_key(crawl.domain), self._ttl)
         pipe.execute()
@@ -284,9 +285,8 @@ class Frontier(CrawlView):
         if state == "cancelled":
             pipe.hset(key, "cut", 1)
             pipe.delete(*parts_of(key, "backlog", "admitted", "retrying"))
-        pipe.ttl(key)
-        if pipe.execute()[-1] < 0:  # Redis had forgotten the crawl.
-            self._redis.expire(key, self._ttl)
+        pipe.expire(key, self._ttl, nx=True)  # Redis may have forgotten the crawl.
+        pipe.execute()
 
     def note_end_publishing(self, crawl_id: str) -> None:
         """Note that `end_crawl` of a crawl is about to be published: `refill` does not return the crawl meanwhile."""
@@ -369,10 +369,7 @@ class Frontier(CrawlView):
             arguments = [
                 field
                 for state, link, indexed, text in batch
-                for field in (
-                    *(state, link.name, indexed, to_entry(link)),
-                    *(text, len(link.canonical_key)),
-                )
+                for field in (state, link.name, indexed, to_entry(link), text, len(link.canonical_key))
             ]
             added += self._rebuild(
                 keys=parts_of(key, "", "pages", "backlog"),

@@ -25,15 +25,7 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
         redis.call('SREM', KEYS[1], id)
     else
         local refilled = crawl .. ':refilled'
-        local items, batch = {}, 1
-        for _, name in ipairs(redis.call('SMEMBERS', refilled)) do
-            local entry = redis.call('HGET', admitted, name)
-            if entry then
-                items[#items + 1] = name .. entry
-            else
-                redis.call('SREM', refilled, name)
-            end
-        end
+        local items, batch = open_items(admitted, table.concat(redis.call('SMEMBERS', refilled))), 1
         local host = ARGV[2] .. domain
         if redis.call('PTTL', host .. ':hold') <= 0 then
             local new

@@ -45,7 +45,7 @@ def note_finished(store: ObjectStore, domain: str, at: int) -> None:
 def unfinished_removals(store: ObjectStore) -> list[str]:
     """Return the domains whose removal has begun and not ended, in their order."""
     keys = [stat.key for stat in store.list(REMOVED_PREFIX)]
-    found = [key for key, is_unfinished in read_intact(store, keys, _is_unfinished) if is_unfinished]
+    found = [key for key, (_, is_unfinished) in read_intact(store, keys, _parse) if is_unfinished]
     return sorted(key.removeprefix(REMOVED_PREFIX).removesuffix(".json") for key in found)
 
 
@@ -56,8 +56,8 @@ def removed_at(store: ObjectStore, domain: str) -> int | None:
     """
     key = removed_key(domain)
     with suppress(ObjectNotFound):
-        at = decoded_if_intact(store, key, store.get(key), _time_of)
-        return int(store.stat(key).modified.timestamp()) if at is None else at
+        parsed = decoded_if_intact(store, key, store.get(key), _parse)
+        return parsed[0] if parsed else int(store.stat(key).modified.timestamp())
     return None
 
 
@@ -65,16 +65,12 @@ def _noted(at: int, *, unfinished: bool) -> bytes:
     return json.dumps({"at": at} | ({"unfinished": True} if unfinished else {})).encode()
 
 
-def _is_unfinished(key: str, data: bytes) -> bool:
+def _parse(key: str, data: bytes) -> tuple[int, bool]:
+    """Return the time of a removal, and whether it is unfinished."""
     del key
     with parsing("the time of a removal", data):
-        return bool(json.loads(data).get("unfinished"))
-
-
-def _time_of(key: str, data: bytes) -> int:
-    del key
-    with parsing("the time of a removal", data):
-        return int(json.loads(data)["at"])
+        named = json.loads(data)
+        return int(named["at"]), bool(named.get("unfinished"))
 
 
 def is_removed(store: ObjectStore, domain: str, published: Any, *, now: float) -> bool:
