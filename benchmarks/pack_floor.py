@@ -29,11 +29,9 @@ def read_rows(pack: Path) -> Rows:
         found = {
             f"INSERT INTO {name} VALUES ({', '.join('?' * len(each[0]))})": each for name, each in rows.items() if each
         }
-        names = database.execute(f"SELECT rowid, {', '.join(_NAMES)} FROM names").fetchall()
-        stems, passages = _tokens(database, "name_stems", _NAMES), _tokens(database, "passages", ("text",))
-        found[f"INSERT INTO names (rowid, {', '.join(_NAMES)}) VALUES (?, ?, ?, ?)"] = names
-        found[f"INSERT INTO name_stems (rowid, {', '.join(_NAMES)}) VALUES (?, ?, ?, ?)"] = [*stems]
-        found["INSERT INTO passages (rowid, text) VALUES (?, ?)"] = [*passages]
+        for index, columns in {"names": _NAMES, "name_stems": _NAMES, "passages": ("text",)}.items():
+            insert = f"INSERT INTO {index} (rowid, {', '.join(columns)}) VALUES (?{', ?' * len(columns)})"
+            found[insert] = [*_tokens(database, index, columns)]
     return found
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.search.query import words
+from app.text.words import words
 
 SEED = 5
 #: Queries of each kind per domain.

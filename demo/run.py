@@ -21,10 +21,10 @@ from app.messages.dead_sets import domain_of, labels_of
 from app.messages.envelopes import site_message
 from app.pack.manifest import Manifest
 from app.search.contract import SearchRequest, SearchResult
-from app.search.query import words
 from app.storage.layout import Page, content_key, content_of, page_id
 from app.storage.marker import read_marker
 from app.storage.open import store_of
+from app.text.words import words
 from app.topology.retry_policies import site_policy
 from demo.display import Display
 from demo.monitor import BrokerMonitor, DomainMonitor, Snapshot

@@ -23,6 +23,7 @@ from app.pack.rows import section, subsections
 from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import Page, Tombstone, content_key, frames_key, manifest_key, page_id, to_json
 from app.storage.store import ObjectStore
+from app.text.words import TOKENIZER, indexed
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
@@ -102,9 +103,17 @@ def _row(page: Page) -> tuple[str | int, ...]:
 
 
 def check_index(path: Path) -> None:
-    """Raise sqlite3.Error unless the full-text index of a pack matches its rows."""
+    """Raise an error unless the full-text index of a pack is intact and has the words of its rows, and no others."""
+    columns = "title, headings, anchors, description, name_forms, body_forms, body"
     with closing(sqlite3.connect(path, isolation_level=None)) as pack:
-        pack.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
+        pack.execute("INSERT INTO pages_fts (pages_fts) VALUES ('integrity-check')")
+        pack.execute(f"CREATE VIRTUAL TABLE temp.rows_fts USING fts5 ({columns}, tokenize = '{TOKENIZER}')")
+        rows = [(row, *map(indexed, texts)) for row, *texts in pack.execute(f"SELECT id, {columns} FROM pages")]
+        pack.executemany(f"INSERT INTO temp.rows_fts (rowid, {columns}) VALUES (?{', ?' * 7})", rows)
+        for schema, table in ("main", "pages_fts"), ("temp", "rows_fts"):
+            pack.execute(f"CREATE VIRTUAL TABLE temp.of_{table} USING fts5vocab ({schema}, {table}, instance)")
+        words = "SELECT term, doc, col, count(*), sum(offset) FROM temp.of_{} GROUP BY term, doc, col"
+        assert {*pack.execute(words.format("pages_fts"))} == {*pack.execute(words.format("rows_fts"))}
 
 
 def version_of(pack: Pack | Load) -> PackVersion:

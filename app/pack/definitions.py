@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from app.pack.anchors import Names, names_of
-from app.search.query import words
 from app.text.names import is_named_after, is_plain_word, last_part, names_in_term
 from app.text.titles import parts_of_title, without_numbering, without_site_name
+from app.text.words import words
 
 #: What defines a name, the best first: a page of its own; a section or term; the same with an id that says something
 #: else; a fragment to which links with the name lead; a section or term that may be an ordinary word.

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from app.text.languages import algorithm_of
 from app.text.titles import without_site_name
 from app.text.variants import Word, forms_of_all, remembered_variants, symbols_in
+from app.text.words import indexed
 
 #: Words in the vocabulary of a pack, the most frequent ones, and characters of its longest word.
 MAX_WORDS: Final = 100_000
@@ -33,6 +34,10 @@ SELECT former.url IS NOT NULL, pages.url IS NOT NULL, {", ".join(f"former.{colum
 FROM former_pages AS former LEFT JOIN pages USING (id) ORDER BY former.id
 """  # noqa: S608 (ours)
 _INSERT_TEXTS: Final = f"INSERT INTO pages_fts (rowid, {_TEXTS}) VALUES (?{', ?' * 7})"  # noqa: S608 (ours)
+_FILL_TEXTS: Final = f"""
+INSERT INTO pages_fts (rowid, {_TEXTS}) SELECT id, {", ".join(f"indexed({name})" for name in _TEXTS.split(", "))}
+FROM pages ORDER BY id
+"""  # noqa: S608 (ours)
 _DELETE_TEXTS: Final = f"INSERT INTO pages_fts (pages_fts, rowid, {_TEXTS}) VALUES ('delete', ?{', ?' * 7})"  # noqa: S608
 
 _VOCABULARY: Final = "CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, pages_fts, col)"
@@ -71,27 +76,20 @@ class IndexedRow(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The columns of `pages_fts`."""
-        return self[3:]
-
-    @property
-    def typed(self) -> tuple[str, ...]:
-        """The same without other forms of words."""
-        return (*self[3:7], self.body)
+        """The columns of `pages_fts`, as they are indexed."""
+        return (*map(indexed, self[3:]),)
 
 
 class _Index(NamedTuple):
-    """The statements that write an index, and whether it removes a row only given its texts."""
+    """The statements that write a row of an index and remove it."""
 
     insert: str
     delete: str
-    needs_texts: bool = True
 
 
 _NAMES: Final = _Index(
     "INSERT INTO names (rowid, title, headings, anchors) VALUES (?, ?, ?, ?)",
-    "DELETE FROM names WHERE rowid = ?",
-    needs_texts=False,
+    "INSERT INTO names (names, rowid, title, headings, anchors) VALUES ('delete', ?, ?, ?, ?)",
 )
 _STEMS: Final = _Index(
     "INSERT INTO name_stems (rowid, title, headings, anchors) VALUES (?, ?, ?, ?)",
@@ -129,8 +127,7 @@ class IndexWriter:
 
     def fill(self) -> None:
         """Fill `names`, `name_stems` and `passages` again from all pages that are not hidden."""
-        self._database.execute("DELETE FROM names")
-        for table in ("name_stems", "passages"):
+        for table in ("names", "name_stems", "passages"):
             self._database.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")  # noqa: S608 (ours)
         for row in (IndexedRow(*columns) for columns in self._database.execute(_ALL)):
             self._insert(row.id, self._entries(row))
@@ -177,7 +174,7 @@ class IndexWriter:
         if former == present:
             return
         if former is not None:
-            self._database.execute(index.delete, (row, *former) if index.needs_texts else (row,))
+            self._database.execute(index.delete, (row, *former))
         if present is not None:
             self._database.execute(index.insert, (row, *present))
 
@@ -193,7 +190,7 @@ class IndexWriter:
         stems = variants.stems_of_all(variants.words_in(row.body) if words is None else words)
         starts = islice(range(0, len(stems), PASSAGE_WORDS), MAX_PASSAGES)
         return _Entries(
-            names,
+            (*map(indexed, names),),
             tuple(" ".join(variants.stems_in_name(text)) for text in names),
             [(" ".join(stems[start : start + PASSAGE_WORDS]),) for start in starts],
         )
@@ -210,8 +207,9 @@ def changed_rows(database: sqlite3.Connection) -> Iterator[tuple[IndexedRow | No
 
 
 def fill_texts(database: sqlite3.Connection) -> None:
-    """Fill `pages_fts` and the vocabulary from all rows at once."""
-    database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('rebuild')")
+    """Fill `pages_fts` from all rows at once."""
+    database.create_function("indexed", 1, indexed)
+    database.execute(_FILL_TEXTS)
     optimize(database, "pages_fts")
 
 
@@ -219,15 +217,14 @@ def update_texts(database: sqlite3.Connection) -> int:
     """Write changed rows in `pages_fts` again, and count their words. Return the number of these rows."""
     written = 0
     for former, present in changed_rows(database):
-        if former and present and former.texts == present.texts:
+        if former and present and former[3:] == present[3:]:
             continue
         written += 1
-        if former:
-            database.execute(_DELETE_TEXTS, (former.id, *former.texts))
-            database.execute(_NOTE_FORMER, (former.id, *former.typed))
-        if present:
-            database.execute(_INSERT_TEXTS, (present.id, *present.texts))
-            database.execute(_NOTE_PRESENT, (present.id, *present.typed))
+        for row, write, note in ((former, _DELETE_TEXTS, _NOTE_FORMER), (present, _INSERT_TEXTS, _NOTE_PRESENT)):
+            if row:
+                *typed, _, _, body = texts = row.texts
+                database.execute(write, (row.id, *texts))
+                database.execute(note, (row.id, *typed, body))
     _update_words(database)
     return written
 

@@ -128,32 +128,35 @@ CREATE TABLE lines (
     removed BLOB
 ) WITHOUT ROWID;
 
+-- The four indexes are contentless: their words are folded, as in app/text/words.py, so that FTS5 only splits them.
+
 -- Names of pages that are not hidden: title without the name of the site, headings and anchor texts; rowid is pages.id. A
 -- small index of its own, because names are searched often. Prefixes are indexed. Written when the pack is complete, as the
 -- two indexes of stems are.
 CREATE VIRTUAL TABLE names USING fts5 (
     title, headings, anchors,
-    tokenize = "unicode61 remove_diacritics 2",
+    content = '',
+    tokenize = "ascii",
     prefix = '2 3'
 );
 
--- The same names with a stem in place of each word, so that all its forms count as one word. Contentless.
+-- The same names with a stem in place of each word, so that all its forms count as one word.
 CREATE VIRTUAL TABLE name_stems USING fts5 (
     title, headings, anchors,
     content = '',
-    tokenize = "unicode61 remove_diacritics 2"
+    tokenize = "ascii"
 );
 
 -- Stems of the words of each passage of a text, without stop words. rowid is pages.id * 4096 plus the passage's number.
 CREATE VIRTUAL TABLE passages USING fts5 (
     text,
     content = '',
-    tokenize = "unicode61 remove_diacritics 2"
+    tokenize = "ascii"
 );
 
--- External content: the text is stored once, in `pages`; rowid is pages.id.
+-- All texts of pages; rowid is pages.id.
 CREATE VIRTUAL TABLE pages_fts USING fts5 (
     title, headings, anchors, description, name_forms, body_forms, body,
-    content = 'pages', content_rowid = 'id',
-    tokenize = "unicode61 remove_diacritics 2"
+    content = '',
+    tokenize = "ascii"
 );

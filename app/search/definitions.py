@@ -9,8 +9,9 @@ from operator import itemgetter
 from typing import Final
 
 from app.search.pack_tables import AFTER_ALL, cut, doc_frequency
-from app.search.query import Query, words
+from app.search.query import Query
 from app.text.names import GENERIC, alphanumeric, is_plain_word, last_part
+from app.text.words import words
 
 #: Definitions of a query, and rows that are read for one name.
 _MAX_DEFINITIONS: Final = 60

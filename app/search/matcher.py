@@ -11,8 +11,9 @@ from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
 
-from app.search.query import GAP, MARK, Phrase, fold, words
+from app.search.query import Phrase
 from app.text.variants import is_unspaced, unspaced_parts_of
+from app.text.words import GAP, MARK, fold, spelled_out, words
 
 #: Start and end of a match, and the number of its phrase.
 Match: TypeAlias = tuple[int, int, int]
@@ -65,13 +66,18 @@ class Matcher:
         for alternatives in self._phrases:
             choices = []
             for phrase, folded in alternatives:
-                choices.append(f"{f'{GAP}+'.join(map(_pattern, folded))}{f'[^{GAP}]*' if phrase.prefix else ''}")
+                choices.append(
+                    f"{f'{GAP}[{GAP}{MARK}]*'.join(map(_pattern, folded))}{f'[^{GAP}]*' if phrase.prefix else ''}"
+                )
                 choices += (f"{_pattern(stem)}[^{GAP}]{{0,{_MAX_ENDING}}}" for stem in phrase.stems)
             groups.append(f"({'|'.join(choices)})")
         return re.compile(f"(?<![^{GAP}])(?:{'|'.join(groups)})(?![^{GAP}])")
 
     def matches(self, folded: str) -> list[Match]:
         """Return the matches from left to right, without overlap."""
+        spelled, offset = spelled_out(folded)
+        if spelled is not folded:
+            return [(offset(start), offset(end), number) for start, end, number in self.matches(spelled)]
         found = self._separated(folded) if self._phrases else []
         if not self._parts:
             return found

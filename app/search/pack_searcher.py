@@ -199,7 +199,7 @@ class PackSearcher:
         """Return completions of a text that a person is typing; raises SearchTimeout, PackCorrupt."""
         pages, shown = self._properties.pages, self._applied[1]
         with self._connections.connection(self._time_limit) as connection:
-            return suggest.suggestions(connection, text, pages=pages, shown=shown, limit=limit)
+            return suggest.suggestions(connection, text, pages=pages, shown=shown, site=self._site_name, limit=limit)
 
     def close(self) -> None:
         """Close the pack. Running searches are not interrupted."""
@@ -220,7 +220,9 @@ class PackSearcher:
         ranked = ranking.rank(connection, query, scope, stems=stems, factors=factors)
         bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
         scores = passages.raised(connection, stems, ranked.scores, scope)
-        by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
+        by_title = title_match.raised(
+            connection, query, scores, pages=pages, stemmers=self._stemmers, site=self._site_name
+        )
         scores = ranking.weighted(by_title, self._properties.inlinks, pages=pages)
         defining = list(dict.fromkeys(each.page for each in defined))
         if defining and not ranked.complete:

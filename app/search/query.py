@@ -1,14 +1,8 @@
-"""From text to words, exactly as FTS5's tokenizer splits and folds it; and from typed text to MATCH expressions.
-
-Typed text is never FTS5 syntax.
-"""
+"""From typed text to FTS5's MATCH expressions. Typed text is never FTS5 syntax."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
-import threading
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,95 +17,7 @@ from app.text.variants import (
     symbols_in,
     unspaced_parts_of,
 )
-
-# Words
-
-#: The tokenizer of the packs, as in app/pack/schema.sql.
-TOKENIZER = "unicode61 remove_diacritics 2"
-#: Replaces a character that separates words.
-GAP = " "
-#: Replaces a combining mark, which the tokenizer drops inside a word.
-MARK = "\u0300"
-
-_WORD = re.compile(f"[^{GAP}{MARK}][^{GAP}]*")
-
-_ASCII = bytes(range(0x80))
-#: Continuation bytes of UTF-8: without them, a text has one byte for each character.
-_CONTINUATION = bytes(range(0x80, 0xC0))
-#: Up to this number of different characters, replacing one after the other is fastest.
-_FEW = 60
-
-
-class _FoldingTable:
-    """Maps characters to folded characters, learned from SQLite in batches: its Unicode tables differ from Python's.
-
-    `gaps` are the learned characters that separate words.
-    """
-
-    def __init__(self) -> None:
-        self.table: dict[int, str] = {}
-        self.gaps: set[str] = set()
-        self._lock = threading.Lock()
-        self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self._connection.executescript(
-            f"""CREATE VIRTUAL TABLE probe USING fts5 (text, content = '', tokenize = "{TOKENIZER}");
-            CREATE VIRTUAL TABLE probe_words USING fts5vocab (probe, 'instance');"""
-        )
-
-    def learn(self, characters: set[str]) -> None:
-        """Tokenize `q?z` for each character: the word `q?z` is a letter, `qz` a dropped mark, two words a separator."""
-        codes = [ord(character) for character in characters]
-        # SQLite stores UTF-8, which has no lone surrogates.
-        probes = [(code, f"q{chr(code)}z") for code in codes if not 0xD800 <= code <= 0xDFFF]
-        words: dict[int, list[str]] = defaultdict(list)
-        with self._lock:
-            self._connection.executemany("INSERT INTO probe (rowid, text) VALUES (?, ?)", probes)
-            for code, word in self._connection.execute("SELECT doc, term FROM probe_words"):
-                words[code].append(word)
-            self._connection.execute("INSERT INTO probe (probe) VALUES ('delete-all')")
-            learned = {code: (words[code][0][1:-1] or MARK) if len(words[code]) == 1 else GAP for code in codes}
-            self.table.update(learned)
-            self.gaps.update(chr(code) for code, folded in learned.items() if folded == GAP)
-
-
-_folding = _FoldingTable()
-_folding.learn({chr(code) for code in range(0x80)})
-#: Folded bytes of ASCII, the others as they are; and folded bytes of UTF-8 if all other characters separate words.
-_FOLDED_ASCII = "".join(_folding.table[byte] for byte in range(0x80)).encode() + bytes(range(0x80, 0x100))
-_FOLDED = _FOLDED_ASCII[:0x80] + GAP.encode() * 0x80
-
-
-def fold(text: str) -> str:
-    """Return a text of the same length: letters folded as in the index, all other characters GAP or MARK."""
-    if text.isascii():
-        return text.encode().translate(_FOLDED_ASCII).decode()  # Half the time of translating the text itself.
-    utf8 = text.encode(errors="surrogatepass")
-    # From the bytes, because a set of all characters takes longer.
-    non_ascii = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
-    if non_ascii <= _folding.gaps:
-        # Most texts have only quotes and dashes outside ASCII, and translating bytes is many times faster.
-        return utf8.translate(_FOLDED, _CONTINUATION).decode()
-    if unseen := {character for character in non_ascii if ord(character) not in _folding.table}:
-        _folding.learn(unseen)
-    changed = [character for character in non_ascii if _folding.table[ord(character)] != character]
-    if len(changed) > _FEW:
-        return text.translate(_folding.table)
-    for character in changed:
-        text = text.replace(character, _folding.table[ord(character)])
-    return text.encode().translate(_FOLDED_ASCII).decode()
-
-
-def spans(text: str) -> list[tuple[int, int]]:
-    """Return start and end of each word of a text."""
-    return [match.span() for match in _WORD.finditer(fold(text))]
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text, folded as in the index."""
-    return tuple(fold(text).replace(MARK, "").split())
-
-
-# Queries
+from app.text.words import indexed, normal, spans
 
 #: Characters of a query; search.gov has the same limit.
 MAX_CHARACTERS = 255
@@ -164,7 +70,7 @@ class Phrase:
     @property
     def match(self) -> str:
         """FTS5 expression of the phrase. With `prefix`, a complete last word counts twice, so it ranks higher."""
-        words = " + ".join(f'"{word}"' for word in self.words)
+        words = " + ".join(f'"{indexed(word)}"' for word in self.words)
         phrase = f'"{self.symbol}"' if self.symbol else f"{_AS_WRITTEN}{words}" if self.quoted else words
         choices = [phrase, *([f"{phrase} *"] if self.prefix and not self.symbol else [])]
         for form in () if self.symbol else self.forms:
@@ -274,11 +180,8 @@ class Query:
             if phrase.symbol or len(phrase.words) > 1:
                 return phrase
             (word,) = phrase.words
-            stems = (stem for (stem,) in _folded((stem,) for stem in stems_of(word, algorithms)))
-            marked = dict.fromkeys(
-                each for stem in stems for each in (stem, stem.replace("ss", "ß")) if len(each) >= _SHORTEST_STEM
-            )
-            return replace(phrase, forms=_folded(forms_of(word, algorithms)), stems=tuple(marked))
+            stems = tuple(stem for stem in stems_of(word, algorithms) if len(stem) >= _SHORTEST_STEM)
+            return replace(phrase, forms=forms_of(word, algorithms), stems=stems)
 
         excluded = tuple(map(_within_words, self.excluded))
         return replace(self, phrases=tuple(map(expanded, self.phrases)), excluded=excluded)
@@ -308,7 +211,7 @@ def parse(text: str, *, keep_stop_words: bool = False) -> Query:
         raise InvalidQuery(f"the query has {len(text)} characters; at most {MAX_CHARACTERS} are searched for")
     required: list[tuple[Phrase, list[tuple[int, int]]]] = []
     excluded: list[Phrase] = []
-    text = text.replace("\xad", "")  # Soft hyphens of copied words, which pages have not.
+    text = normal(text.replace("\xad", ""))  # Soft hyphens of copied words, which pages have not.
     for chunk in _CHUNK.finditer(text.translate(_QUOTES)):
         kind = "run" if chunk["phrase"] is None else "phrase"
         offset = chunk.start(kind)
@@ -356,12 +259,7 @@ def _within_words(phrase: Phrase) -> Phrase:
     Without a pair, such as `第1章`, the letter or digit within it is on too many other pages.
     """
     parts = all_parts_of(phrase.words[0]) if len(phrase.words) == 1 and not phrase.symbol else ()
-    return replace(phrase, forms=_folded([parts])) if any(map(is_unspaced, parts)) else phrase
-
-
-def _folded(forms: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Return the forms whose words the tokenizer does not split, folded."""
-    return tuple(folded for form in forms if len(folded := words(" ".join(form))) == len(form))
+    return replace(phrase, forms=(parts,)) if any(map(is_unspaced, parts)) else phrase
 
 
 def _require_searchable(text: str, required: list[Phrase], excluded: list[Phrase]) -> None:

@@ -15,10 +15,11 @@ from app.search import pack_tables, passages, title_match
 from app.search.contract import MAX_HITS
 from app.search.matches import Matches, RankingScope, best_first, number_of_matches, ranked_matches
 from app.search.pack_tables import cut
-from app.search.query import Phrase, Query, words
+from app.search.query import Phrase, Query
 from app.search.stemmed import Stems
 from app.text.titles import NUMBERING
 from app.text.variants import symbols_in
+from app.text.words import words
 
 #: Fields of a page, and their weights, in the order of the columns of `pages_fts`: see app/pack/schema.sql. Forms of
 #: names are `names`, and those of other words have the smaller weight of `body`.

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Final
 
 from app.search.contract import BestBet
-from app.search.query import words
 from app.search.synonyms import NO_SYNONYMS, Synonyms
+from app.text.words import words
 
 #: Fields of a page that have a weight, and the factors of weights that may be set.
 FIELDS: Final = ("title", "headings", "anchors", "description", "body")

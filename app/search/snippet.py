@@ -11,10 +11,10 @@ from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 from app.search.matcher import Match, Matcher
-from app.search.query import fold, words
 from app.text.lines import END, HEADING, OTHER, SENTENCE
 from app.text.titles import names_in
 from app.text.variants import is_unspaced
+from app.text.words import fold, words
 
 #: Characters of a snippet, ellipses not counted.
 WIDTH = 240

@@ -13,8 +13,9 @@ from rapidfuzz.process import extract
 
 from app.errors import InvalidQuery
 from app.search import pack_tables
-from app.search.query import MAX_CHARACTERS, Query, parse, words
+from app.search.query import MAX_CHARACTERS, Query, parse
 from app.search.ranking import Ranking
+from app.text.words import words
 
 #: Hits from which a query is not respelled.
 _ENOUGH_HITS = 3

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.search import pack_tables
-from app.search.query import Phrase, Query, words
+from app.search.query import Phrase, Query
 from app.text.variants import index_stems_of
+from app.text.words import words
 
 #: Share of the pages from which a word is too frequent to be looked for in passages without a rarer one.
 _FREQUENT: Final = 0.3
@@ -103,5 +104,5 @@ def _stems_of(phrase: Phrase, algorithms: Sequence[str]) -> Iterator[tuple[str, 
         return
     for typed in phrase.words:
         for word in words(typed):
-            for stem in words(" ".join(index_stems_of(typed, algorithms))):
+            for stem in index_stems_of(typed, algorithms):
                 yield stem, word

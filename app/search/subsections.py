@@ -10,10 +10,10 @@ from itertools import accumulate, pairwise
 
 from app.search.contract import Subsection
 from app.search.matcher import Matcher
-from app.search.query import fold, words
 from app.search.snippet import phrases_in
 from app.text.lines import HEADING
 from app.text.titles import names_in
+from app.text.words import fold, words
 
 #: Subsections that are listed.
 _LISTED = 3

@@ -10,10 +10,13 @@ from itertools import islice
 from app.errors import InvalidQuery
 from app.search import pack_tables
 from app.search.definitions import names_beginning_with
+from app.search.matcher import Matcher
 from app.search.pack_tables import cut
-from app.search.query import GAP, MAX_CHARACTERS, Phrase, Query, fold, parse, words
+from app.search.query import MAX_CHARACTERS, Phrase, Query, parse
+from app.search.snippet import matching_lines, phrases_in
 from app.search.visible import VisiblePages
-from app.text.titles import without_numbering
+from app.text.titles import without_numbering, without_site_name
+from app.text.words import words
 
 #: Completions of the last word, and names, examined per suggestion wanted.
 _CANDIDATES = 3
@@ -31,19 +34,17 @@ _MAX_NAME_LENGTH = 80
 #: Characters of a page's title and headings in which names are looked for.
 _MAX_TITLE, _MAX_HEADINGS = 1_000, 50_000
 
-_COLUMNS = f"{cut('title', _MAX_TITLE)}, {cut('headings', _MAX_HEADINGS)}"
-_NAMES = f"""
-SELECT rowid, {_COLUMNS}
-FROM names WHERE rowid IN (SELECT rowid FROM names WHERE names MATCH ? LIMIT ?)
-"""  # noqa: S608 (ours)
+_NAMES = f"id, {cut('title', _MAX_TITLE)}, {cut('headings', _MAX_HEADINGS)}"
+_MATCHING_NAMES = "SELECT rowid FROM names WHERE names MATCH ? LIMIT ?"
 
 
 def suggestions(
-    connection: sqlite3.Connection, text: str, *, pages: int, shown: VisiblePages, limit: int
+    connection: sqlite3.Connection, text: str, *, pages: int, shown: VisiblePages, site: str, limit: int
 ) -> tuple[str, ...]:
     """Return queries: names that the pack defines and that begin with `text`, completions of its last word, and titles.
 
-    An invalid query has no suggestions. `pages` is the number of rows of the pack.
+    An invalid query has no suggestions. `pages` is the number of rows of the pack, and `site` is the
+    part that titles share.
     """
     try:
         query = parse(text, keep_stop_words=True)
@@ -52,7 +53,8 @@ def suggestions(
     defined = names_beginning_with(connection, query, hidden=shown.unnamed, limit=_MAX_DEFINED)
     words_completed = _completed(connection, query, pages=pages, shown=shown, limit=limit)
     completed = _distinct([*defined, *islice(words_completed, limit)], unlike=[text])
-    names = _distinct(_matching_names(connection, query, shown=shown, limit=limit), unlike=[text, *completed])
+    matching = _matching_names(connection, query, shown=shown, site=site, limit=limit)
+    names = _distinct(matching, unlike=[text, *completed])
     # A title is a better suggestion than a word, so titles get half of the suggestions if there are enough.
     most = max(limit - len(names), (limit + 1) // 2)
     return tuple(_distinct([*completed[:most], *names, *completed[most:]], unlike=[text])[:limit])
@@ -96,46 +98,34 @@ def _completed(
             yield text
 
 
-def _matching_names(connection: sqlite3.Connection, query: Query, *, shown: VisiblePages, limit: int) -> list[str]:
+def _matching_names(
+    connection: sqlite3.Connection, query: Query, *, shown: VisiblePages, site: str, limit: int
+) -> list[str]:
     """Return titles, or headings, with all words of the query; those that begin with the query come first.
 
     In place of the names of a hidden page, those of the copy that is shown for it count.
     """
     *firsts, last = query.words
     terms = [*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=query.unfinished and len(last) > 1)]
-    rows = connection.execute(
-        _NAMES, (f"{{title headings}} : ({' AND '.join(term.match for term in terms)})", _MAX_NAMES)
-    )
-    *complete, unfinished = typed = words(" ".join(query.words))
-    last_needle = f"{GAP}{unfinished}" if query.unfinished else f"{GAP}{unfinished}{GAP}"
-    needles = [last_needle, *(f"{GAP}{word}{GAP}" for word in complete)]
+    match = f"{{title headings}} : ({' AND '.join(term.match for term in terms)})"
+    rows = connection.execute(_MATCHING_NAMES, (match, _MAX_NAMES))
+    found = shown.shown(page for (page,) in rows if page not in shown.hidden)
+    matcher = Matcher(tuple(dict.fromkeys(terms)))
     names: dict[str, None] = {}
-    for page, *texts in rows:
-        if page in shown.shown_as:
-            ((*texts,),) = pack_tables.read_rows(connection, _COLUMNS, (shown.shown_as[page],))
-        for text in texts if page not in shown.hidden else ():
-            lines = [line for line in _lines_with_all(text, needles) if len(line) <= _MAX_NAME_LENGTH]
+    for _, title, headings in pack_tables.read_rows(connection, _NAMES, found):
+        for text in (without_site_name(title, site), headings):
+            lines = [
+                line
+                for line in matching_lines(text, matcher)
+                if len(line) <= _MAX_NAME_LENGTH and len(phrases_in(line, matcher)) == matcher.phrases
+            ]
             names |= dict.fromkeys(without_numbering(line) for line in lines)
             if lines:  # The headings count only if the title does not have all words.
                 break
+    *complete, unfinished = typed = words(" ".join(query.words))
 
     def begins_with_query(name: str) -> bool:
         *before, after = words(name)[: len(typed)] or ("",)
         return before == complete and after.startswith(unfinished)
 
     return sorted(names, key=lambda name: (not begins_with_query(name), len(name)))[: _CANDIDATES * limit]
-
-
-def _lines_with_all(text: str, needles: list[str]) -> Iterator[str]:
-    """Yield the lines of a text that contain every needle: folded words with a gap before or around them."""
-    folded = GAP + fold(text) + GAP
-    first, *others = needles
-    at = folded.find(first)
-    while at >= 0:
-        # `folded` has one gap before the text, so a needle's offset in `folded` is that of its word in `text`.
-        start = text.rfind("\n", 0, at) + 1
-        end = text.find("\n", at)
-        end = len(text) if end < 0 else end
-        if all(folded.find(other, start, end + 2) >= 0 for other in others):
-            yield text[start:end]
-        at = folded.find(first, end)

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from app.errors import InvalidQuery
 from app.search.query import Phrase, Query, parse
-from app.search.query import words as _words
+from app.text.words import words as _words
 
 #: Between the phrases of one side of a rule, and between its sides if it holds in one direction only.
 _COMMA: Final = ","

@@ -11,8 +11,10 @@ from typing import Final
 
 from app.search import pack_tables
 from app.search.matches import best_first
-from app.search.query import Query, spans, words
+from app.search.query import Query
+from app.text.titles import without_site_name
 from app.text.variants import stems_of
+from app.text.words import spans, words
 
 #: What a title adds to a score at most, as a share of it.
 MAX_SHARE: Final = 1.0
@@ -22,22 +24,28 @@ _COMPARED: Final = 20
 _TITLES_IN_MEMORY: Final = 2_000
 _WORDS_IN_MEMORY: Final = 20_000
 
-_TITLES: Final = f"SELECT rowid, {pack_tables.cut('title', 300)} FROM names WHERE rowid IN"  # noqa: S608 (ours)
+_TITLES: Final = f"id, {pack_tables.cut('title', 300)}"
 
 
 def raised(
-    connection: sqlite3.Connection, query: Query, scores: dict[int, float], *, pages: int, stemmers: Sequence[str]
+    connection: sqlite3.Connection,
+    query: Query,
+    scores: dict[int, float],
+    *,
+    pages: int,
+    stemmers: Sequence[str],
+    site: str,
 ) -> dict[int, float]:
     """Return the scores, best first: those of the best pages raised by what their titles share with the query.
 
     A title that is the query gets `MAX_SHARE`; one without its words, or with many others, gets nothing or little.
-    `stemmers` are the algorithms by which the query is stemmed.
+    `stemmers` are the algorithms by which the query is stemmed, and `site` is the part that titles share.
     """
     if not scores:
         return scores
     best = tuple(islice(scores, _COMPARED))
-    titles = connection.execute(f"{_TITLES} ({', '.join('?' * len(best))})", best)
-    in_titles = {page: _folded_words(title) for page, title in titles}
+    titles = pack_tables.read_rows(connection, _TITLES, best)
+    in_titles = {page: _folded_words(without_site_name(title, site)) for page, title in titles}
     typed = _folded_words(" ".join(query.words))
     stems = {stem for phrase in query.phrases for stem in phrase.stems}
     algorithms = tuple(stemmers)
@@ -80,4 +88,4 @@ def _folded_words(title: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=_WORDS_IN_MEMORY)
 def _stems(word: str, algorithms: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(folded for stem in stems_of(word, algorithms) for folded in words(stem))
+    return stems_of(word, algorithms)

@@ -18,11 +18,11 @@ from urllib.parse import unquote, urlsplit
 
 from app.crawl.urls import Scope, parse_url
 from app.errors import InvalidUrl, ObjectNotFound, StoreError
-from app.search.query import words
 from app.sites.search_reports import Click, SearchReport, add_to_report, delete_old_reports, today
 from app.sites.stored import site_key
 from app.storage.open import store_of
 from app.storage.store import ObjectStore
+from app.text.words import words
 from config.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,10 @@ from app.broker.nesting import read_json
 from app.crawl.urls import parse_url
 from app.errors import InvalidUrl
 from app.search.contract import BestBet
-from app.search.query import MAX_CHARACTERS, words
+from app.search.query import MAX_CHARACTERS
 from app.search.site_settings import FIELDS, MAX_FACTOR, MIN_FACTOR, BestBetRule
 from app.search.synonyms import check_cycles, read_rule
+from app.text.words import words
 
 #: Rules of synonyms, best bets, and queries of a best bet.
 MAX_SYNONYMS: Final = 1_000

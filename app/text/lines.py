@@ -17,8 +17,10 @@ HEADING: Final = "\x1d"
 OTHER: Final = "\x1e"
 END: Final = re.compile(r"[\n\x1d\x1e]")
 
-_STOP: Final = re.compile(r"""[.!?…。！？]['"”’»)\]）」』]*$""")
-_PLAIN: Final = re.compile(r"(?<!\S)[\"'“‘«(]?[^\W\d_]+[\"'”’»)]?[,.;:]?(?!\S)")
+_STOP: Final = re.compile(r"""[.!?…。！？।؟۔]['"”’»)\]）」』]*$""")
+#: Letters, and beyond Greek also marks: vowel signs of Indic scripts are letters in all but name.
+_LETTER: Final = r"A-Za-z\xaa\xb5\xba\xc0-\xd6\xd8-\xf6\xf8-\u1fff\u2c00-\U0010ffff"
+_PLAIN: Final = re.compile(rf"(?<!\S)[\"'“‘«(]?[{_LETTER}]+[\"'”’»)]?[,.;:]?(?!\S)")
 #: Plain words of a line that ends as a sentence does, and of one that does not; characters where words have no spaces.
 _LEAST_WORDS: Final = 4
 _MANY_WORDS: Final = 12

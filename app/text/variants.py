@@ -9,24 +9,29 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from Stemmer import Stemmer
 
 from app.text.languages import STOP_WORDS_BY_ALGORITHM
+from app.text.words import gaps_in, indexed
 
-#: Scripts whose words are not separated: kana, Han and Hangul. 々, 〆 and 〇 are written like Han characters.
+#: Scripts whose words are not separated, first those with alphabets: Thai, Lao, Myanmar and Khmer; then kana, Han and
+#: Hangul. 々, 〆 and 〇 are written like Han characters.
+_ALPHABETS: Final = "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff"
 _UNSPACED: Final = re.compile(
-    "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f"
-    "\U00020000-\U0003ffff]+"
+    f"[{_ALPHABETS}]+|[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff]+"
 )
+_ALPHABET: Final = re.compile(f"[{_ALPHABETS}]")
+#: Characters of a part of a word in such a script: two letters of an alphabet are on most pages.
+_LETTERS_OF_PART: Final = 3
+_CHARACTERS_OF_PART: Final = 2
 #: Pairs of characters that are grammar in Japanese. They begin with hiragana, of which endings consist, or end with a
 #: particle. After katakana any hiragana is one.
 _GRAMMAR: Final = re.compile("[\u3040-\u309f].|[\u30a0-\u30ff][\u3040-\u309f]|.[をのはへにとでもが]")
-#: Words as FTS5's tokenizer splits them.
 _WORD: Final = re.compile(r"[^\W_]+")
-#: The same for ASCII, in half the time: what separates words becomes a space.
+#: What separates words of ASCII becomes a space.
 _ASCII: Final = bytes(range(128))
 _SEPARATORS: Final = {code: " " for code in _ASCII if not chr(code).isalnum()}
 _SEPARATED: Final = bytes(ord(_SEPARATORS.get(code, chr(code))) for code in range(256))
@@ -80,7 +85,8 @@ class Word:
     To split many joined strings takes a quarter of the time of a union of many sequences.
     """
 
-    lower: str
+    #: As it is indexed.
+    folded: str
     #: Its other forms.
     forms: str
     #: What stands for it in an index of stems, unless it is a stop word of a text.
@@ -125,19 +131,20 @@ class Variants:
         return [*" ".join([word.stems for word in words]).split(), *symbols_in(name)]
 
     def _word(self, written: str) -> Word:
-        folded = written.casefold()
-        stem = self._stem(folded) if len(folded) <= _LONGEST else ""
-        unspaced = () if folded.isascii() else (*_parts(folded), *_parts_at_edges(folded))
+        lower = written.lower()
+        folded = indexed(lower)
+        # Snowball's rules are for letters with their accents.
+        stem = indexed(self._stem(lower)) if len(lower) <= _LONGEST else ""
+        unspaced = (*_parts(folded), *_parts_at_edges(folded))
         # Snowball leaves nothing of some words, such as the Greek "εις".
         stems = unspaced or (stem or folded,)
         self._have_several = self._have_several or len(stems) > 1
+        others = (*(parts_of(written) if lower != written else ()), stem)
         # The parts of a word without spaces count, however short they are: `c` of `C言語`.
-        parts = (*_spelled_out(written), *unspaced)
-        others = (*(parts_of(written) if folded != written else ()), stem)
-        forms = (*parts, *(form for form in others if form != folded and len(form) >= _SHORTEST))
-        lower = _one_of(written.lower(), written)
-        joined = _one_of(" ".join(stems), lower)
-        return Word(lower, _one_of(" ".join(forms), joined), joined, folded in self._stop_words)
+        forms = (*unspaced, *(form for form in others if form != folded and len(form) >= _SHORTEST))
+        folded = _one_of(folded, written)
+        joined = _one_of(" ".join(stems), folded)
+        return Word(folded, _one_of(" ".join(forms), joined), joined, lower in self._stop_words)
 
 
 def _one_of(text: str, other: str) -> str:
@@ -149,7 +156,7 @@ def forms_of_all(words: Iterable[Word], symbols: Iterable[str] = ()) -> str:
     """Return those forms of a text's words, and those of its `symbols_in`, that are not its words, each once."""
     different = set(words)
     forms = {*" ".join([word.forms for word in different]).split(), *symbols}
-    return " ".join(sorted(forms.difference([word.lower for word in different])))
+    return " ".join(sorted(forms.difference([word.folded for word in different])))
 
 
 class VariantsByAlgorithm(dict[str, Variants]):
@@ -181,12 +188,11 @@ def _written_words(text: str) -> list[str]:
     # Most texts have only quotes and dashes outside ASCII, and translating bytes is many times faster.
     data = text.encode(errors="surrogatepass")
     others = set(data.translate(None, _ASCII).decode(errors="surrogatepass"))
-    signs = [sign for sign in others if not sign.isalnum()]
+    signs = gaps_in(others)
     if len(signs) == len(others):
-        data = text.encode("ascii", errors="replace")  # A question mark separates words, too.
-        signs = []
+        data, signs = text.encode("ascii", errors="replace"), []  # A question mark separates words, too.
     if len(signs) > _FEW:
-        return _WORD.findall(text)
+        return text.translate(dict.fromkeys(map(ord, signs), " ") | _SEPARATORS).split()
     for sign in signs:
         data = data.replace(sign.encode(errors="surrogatepass"), b" ")
     return data.translate(_SEPARATED).decode(errors="surrogatepass").split()
@@ -212,22 +218,12 @@ def parts_of(word: str) -> tuple[str, ...]:
 
 def forms_of(word: str, algorithms: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """Return what else stands for a typed word: each form is one or more words that a page must all have."""
-    spelled_out = _spelled_out(word)
-    word = word.casefold()
+    folded = indexed(word.lower())
     if len(word) > _LONGEST:
         return ()
-    if parts := unspaced_parts_of(word):
-        return (parts,) if parts != (word,) else ()
-    stems = (stem for stem in stems_of(word, algorithms) if stem != word and len(stem) >= _SHORTEST)
-    return tuple((form,) for form in (*spelled_out, *stems))
-
-
-def _spelled_out(word: str) -> tuple[str, ...]:
-    """Return a word with letters in place of those that stand for two: `fuss` of `Fuß`. Tokenizers leave these."""
-    if word.isascii():
-        return ()
-    folded = word.casefold()
-    return (folded,) if len(folded) > len(word) and folded.isalnum() else ()
+    if parts := unspaced_parts_of(folded):
+        return (parts,) if parts != (folded,) else ()
+    return tuple((stem,) for stem in stems_of(word, algorithms) if stem != folded and len(stem) >= _SHORTEST)
 
 
 def is_unspaced(word: str) -> bool:
@@ -241,6 +237,7 @@ def unspaced_parts_of(word: str) -> tuple[str, ...]:
     A word without such a pair, as `第1章`, is looked for by `第1` and `1章`: its `1` is on most pages.
     Other words have no such parts.
     """
+    word = indexed(word)
     every = tuple(dict.fromkeys(_parts(word)))
     parts = tuple(part for part in every if not _GRAMMAR.fullmatch(part)) or every
     if not any(map(is_unspaced, parts)):
@@ -250,26 +247,25 @@ def unspaced_parts_of(word: str) -> tuple[str, ...]:
 
 def all_parts_of(word: str) -> tuple[str, ...]:
     """Return the same with its grammar: what a page has that has the word as it is written."""
-    folded = word.casefold()
+    folded = indexed(word)
     return tuple(dict.fromkeys((*_parts(folded), *_parts_at_edges(folded))))[:_MAX_PAIRS]
 
 
 def index_stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:
     """Return what stands for a typed word in an index of stems."""
-    word = word.casefold()
-    return unspaced_parts_of(word) or stems_of(word, algorithms) or (word,)
+    return unspaced_parts_of(word) or stems_of(word, algorithms) or (indexed(word.lower()),)
 
 
 def stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:
-    """Return the different stems of a typed word."""
-    word = word.casefold()
+    """Return the different stems of a typed word, as they are indexed."""
+    word = word.lower()
     if len(word) > _LONGEST:
         return ()
-    return tuple(dict.fromkeys(Stemmer(algorithm).stemWord(word) or word for algorithm in algorithms))
+    return tuple(dict.fromkeys(indexed(Stemmer(algorithm).stemWord(word) or word) for algorithm in algorithms))
 
 
 def _parts(word: str) -> Iterator[str]:
-    """Yield the pairs of neighbouring characters of a word's unspaced scripts, and its parts in other scripts."""
+    """Yield the pairs or triples of neighbouring characters of a word's unspaced scripts, and its other parts."""
     if word.isascii():
         return
     end = 0
@@ -277,7 +273,8 @@ def _parts(word: str) -> Iterator[str]:
         if _WORD.search(other := word[end : run.start()]):  # Combining marks alone are no word.
             yield other
         end = run.end()
-        yield from map("".join, pairwise(run.group()))
+        size = _LETTERS_OF_PART if _ALPHABET.match(run[0]) else _CHARACTERS_OF_PART
+        yield from (word[at : at + size] for at in range(run.start(), end - size + 1))
     if end and _WORD.search(other := word[end:]):
         yield other
 

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.broker.errors import ApplicationError, Overloaded
 from app.cluster.client.contract import MAX_DOMAINS
 from app.errors import BodyRefused, MethodNotAllowed, ResourceNotFound, TooManySearches, UriTooLong
-from app.search.query import MAX_CHARACTERS, words
+from app.search.query import MAX_CHARACTERS
+from app.text.words import words
 from app.tracing import span
 from app.web.client_limits import ConcurrencyLimit, RateLimiter
 from app.web.monitoring import Metrics

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import tantivy
 
-from app.search.query import Phrase, Query, words
+from app.search.query import Phrase, Query
+from app.text.words import words
 
 #: Fields with the same weights as in a pack.
 BOOSTS = {"title": 10.0, "headings": 5.0, "description": 3.0, "body": 1.0}

@@ -17,7 +17,7 @@ import pytest
 from app.counters import TASK_RUNS, read_counts
 from app.private_services import Urls
 from app.redis_state.client import get_redis
-from app.search.query import words
+from app.text.words import words
 from app.topology.queues import DEAD_SET
 from benchmarks import sites
 from config.settings import ROOT, Settings

@@ -19,7 +19,7 @@ from app.storage.layout import Page, Tombstone, content_key, from_json, page_id,
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.text.lines import without_ends
-from tests.packs import fetch_pack, put
+from tests.packs import check_index, fetch_pack, put
 from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.integration
@@ -42,8 +42,9 @@ def page(number: int, body: str = "text") -> Page:
 
 
 def rows(store: ObjectStore, folder: Path) -> dict[str, str]:
-    with closing(sqlite3.connect(fetch_pack(store, DOMAIN, folder))) as connection:
-        connection.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
+    path = fetch_pack(store, DOMAIN, folder)
+    check_index(path)
+    with closing(sqlite3.connect(path)) as connection:
         return {path: without_ends(body) for path, body in connection.execute("SELECT path, body FROM pages")}
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from app.errors import InvalidQuery
 from app.search.pack_searcher import PackSearcher
 from app.search.pack_tables import words_of_length
-from app.search.query import MAX_CHARACTERS, parse, words
+from app.search.query import MAX_CHARACTERS, parse
+from app.text.words import words
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.errors import InvalidQuery
-from app.search.query import MAX_CHARACTERS, MAX_WORDS, TOKENIZER, Phrase, fold, parse, words
+from app.search.query import MAX_CHARACTERS, MAX_WORDS, Phrase, parse
+from app.text.words import TOKENIZER, fold, indexed, words
 from tests.packs import SQL
 
 pytestmark = pytest.mark.unit
@@ -40,9 +41,9 @@ DATABASE = _fts5()
 
 
 def tokens(text: str) -> tuple[str, ...]:
-    """Return the words that FTS5 itself indexes."""
+    """Return the words that FTS5 itself splits."""
     DATABASE.execute("DELETE FROM text")
-    DATABASE.execute("INSERT INTO text (title) VALUES (?)", (text,))
+    DATABASE.execute("INSERT INTO text (title) VALUES (?)", (indexed(text),))
     return tuple(row[0] for row in DATABASE.execute("SELECT term FROM vocabulary ORDER BY offset"))
 
 

@@ -81,7 +81,7 @@ def shares(folder: Path, text: str) -> dict[str, float]:
     with closing(sqlite3.connect(write_pack(folder / "pack.sqlite", pages))) as pack:
         rows = {row: at for at, row in enumerate(row for (row,) in pack.execute("SELECT id FROM pages ORDER BY id"))}
         query = parse(text).with_forms(["english"])
-        raised = title_match.raised(pack, query, dict.fromkeys(rows, 1.0), pages=5, stemmers=["english"])
+        raised = title_match.raised(pack, query, dict.fromkeys(rows, 1.0), pages=5, stemmers=["english"], site="")
     assert list(raised.values()) == sorted(raised.values(), reverse=True)
     return {TITLES[rows[row]]: score - 1.0 for row, score in raised.items()}
 
@@ -95,4 +95,4 @@ def test_the_title_that_is_the_query_raises_a_score_most(tmp_path: Path) -> None
 
 def test_a_pack_without_pages_to_raise_is_no_error(tmp_path: Path) -> None:
     with closing(sqlite3.connect(write_pack(tmp_path / "pack.sqlite", []))) as pack:
-        assert title_match.raised(pack, parse("x"), {}, pages=0, stemmers=[]) == {}
+        assert title_match.raised(pack, parse("x"), {}, pages=0, stemmers=[], site="") == {}

@@ -19,12 +19,13 @@ from app.search import snippet as module
 from app.search.contract import Filters, Hit, Subsection
 from app.search.matcher import Matcher
 from app.search.pack_searcher import PackSearcher
-from app.search.query import Phrase, fold, parse, words
+from app.search.query import Phrase, parse
 from app.search.snippet import WIDTH, Snippet, _Passage, best_snippet, first_paragraph, matching_lines
 from app.search.subsections import best_pdf_page
 from app.storage.layout import CONTENT_VERSION, Page, from_json, to_json
 from app.storage.page_parts import Block, body_of
 from app.text.lines import HEADING, OTHER, SENTENCE
+from app.text.words import fold, words
 from tests.packs import page, write_pack
 from tests.support.pdf import pdf
 

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.crawl.read.extract.contract import collapsed
 from app.search.matcher import Matcher, UnspacedParts
 from app.search.pack_searcher import PackSearcher
-from app.search.query import fold, parse
+from app.search.query import parse
 from app.search.snippet import WIDTH, best_snippet
 from app.search.subsections import choose
+from app.text.words import fold
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.unit
@@ -58,10 +60,14 @@ def test_a_question_finds_the_pages_that_have_most_of_its_words_whatever_their_g
 def test_repetition_marks_zero_rare_characters_and_small_or_narrow_kana_are_parts_of_words(
     tmp_path: Path, word: str
 ) -> None:
-    pages = [page("/word", "", f"本日は{word}の話です。", lang="ja"), page("/other", "", "様々な人々の〇。", lang="ja")]
+    stored = collapsed(word)
+    pages = [
+        page("/word", "", f"本日は{stored}の話です。", lang="ja"),
+        page("/other", "", "様々な人々の〇。", lang="ja"),
+    ]
     with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
         [hit] = searcher.search(parse(word)).hits
-        assert [text for text, is_marked in hit.snippet.pieces if is_marked] == [word]
+        assert [text for text, is_marked in hit.snippet.pieces if is_marked] == [stored]
 
 
 @pytest.mark.parametrize("word", ["C言語", "Tシャツ", "第1章", "3月"])
@@ -124,6 +130,8 @@ def test_a_quoted_or_excluded_word_without_pairs_is_not_each_page_with_its_lette
         ("설정파일을 삭제합니다", "파일", ["파일"]),
         ("如何设置新密码", "设置密码", ["设置", "密码"]),
         ("これはそれである。", "それ", ["それ"]),
+        ("ภาษาที่ใช้ในประเทศไทยคือภาษาไทย", "ประเทศ", ["ประเทศ"]),
+        ("ภาษาที่ใช้ในประเทศไทย", '"ในประเทศ"', ["ในประเทศ"]),
     ],
 )
 def test_the_parts_of_a_query_are_marked_inside_of_words(text: str, query: str, expected: list[str]) -> None:

@@ -47,16 +47,39 @@ def test_a_typed_word_stands_for_its_stems_or_its_pairs_of_characters() -> None:
     assert forms_of("全体", ["english"]) == forms_of("x" * 99, ["english"]) == ()
 
 
-def test_a_letter_that_stands_for_two_is_found_by_these_and_finds_them(tmp_path: Path) -> None:
-    texts = {"/sz": "Ein großer Baum. Der Fuß ist groß.", "/ss": "Der Fuss ist gross.", "/fi": "A ﬁnal ﬂow."}
-    pack = write_pack(tmp_path / "pack.sqlite", [page(path, "", text) for path, text in texts.items()])
-    with closing(PackSearcher(pack, time_limit=10)) as searcher:
+#: Texts of pages, each with queries that find and mark it alone.
+WRITTEN = {
+    "किताब": ["किताब", '"किताब"'],
+    "कुतुब": ["कुतुब"],
+    "மொழி": ["மொழி"],
+    "كِتَابٌ": ["كتاب ", "كِتاب ", "كتـــاب ", '"كتاب"'],
+    "בְּרֵאשִׁית": ["בראשית ", '"בראשית"'],
+    "ประเทศไทย": ["ประเทศไทย", '"ประเทศไทย"'],
+    "ＮＨＫ": ["nhk ", '"NHK"', "ｎｈｋ"],
+    "٢٠٢٦": ["2026 ", "۲۰۲۶ "],
+    "データ": ["ﾃﾞｰﾀ", "データ"],
+    "Ilık": ["ılık ", "ILIK ", "ilik "],
+    "İzmir": ["izmir ", "IZMIR ", "ızmir "],
+    "Đà Nẵng": ["da nang ", '"đà nẵng"', "Đa\u0300 Na\u0306\u0303ng "],
+    "Łódź": ["lodz ", '"łodz"'],
+    "œuvre": ["oeuvre ", '"Oeuvre"'],
+    "Straße": ["strasse ", '"STRASSE"', "STRAẞE ", "straß"],
+    "ﬁnal": ["final ", '"ﬁnal"', '"Final"'],
+    "Αθήνα": ["ΑΘΗΝΑ ", "αθηνα "],
+    "ещё": ["еще ", "ЕЩЁ "],
+    "мой": ["мой ", "мои\u0306 "],
+    "m²": ["m2 "],
+    "I ❤️ NY": ['"I ❤️ NY"', '"i ny"'],
+}
 
-        def paths(text: str) -> set[str]:
-            return {hit.path for hit in searcher.search(parse(text)).hits}
 
-        assert paths("gross ") == paths("GROẞ ") == paths("groß fuss ") == {"/sz", "/ss"}
-        assert paths("final ") == paths("ﬁnal flow ") == {"/fi"}
+def test_a_word_is_found_and_marked_however_it_is_written(tmp_path: Path) -> None:
+    pages = [page(f"/{at}", "", f"— {word}, “”.") for at, word in enumerate([*WRITTEN, "мои"])]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
+        for at, (word, queries) in enumerate(WRITTEN.items()):
+            for query in queries:
+                found = [(hit.path, *hit.snippet.pieces) for hit in searcher.search(parse(query)).hits]
+                assert found == [(f"/{at}", ("— ", False), (word, True), (", “”.", False))], query
 
 
 def test_a_page_is_stemmed_by_the_algorithm_of_its_language() -> None:

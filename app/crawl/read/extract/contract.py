@@ -16,6 +16,7 @@ from app.storage import page_parts
 from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, MAX_ID, TABLE, Block, Term
 from app.text.anchor_texts import joined_texts
 from app.text.names import is_named_after
+from app.text.words import normal
 
 #: The product token of a crawler without another one: `<meta name="...">` addresses it alone by this.
 OWN_NAME = "Perennial"
@@ -164,8 +165,8 @@ class Extractor(Protocol):
 
 
 def collapsed(text: str) -> str:
-    """Return the text with white space collapsed, and without soft hyphens, which would end a word in a search."""
-    return " ".join(text.replace("\xad", "").split())
+    """Return the text in Unicode's normal form with white space collapsed, and without soft hyphens in its words."""
+    return " ".join(normal(text.replace("\xad", "")).split())
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
