@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protego import Protego
 from robots import RobotsParser
 
-from app.crawl.fetch.robots import MAX_BYTES, RobotsRules, fetch_robots
+from app.crawl.fetch.robots import MAX_BYTES, MAX_CRAWL_DELAY, RobotsRules, fetch_robots
 from app.crawl.fetch.robots_lines import own_lines
 from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.policy import product_token
@@ -186,7 +186,8 @@ def test_the_lines_of_a_robot_and_their_bounds_keep_the_meaning_and_the_numbers_
     plain = Protego.parse("\n".join(line for line in lines if line != "x: y"))
     for url in (f"https://x.gov/{each}" for each in ("a", "a/b", "b", "c", path)):
         assert rules.allows(url) == plain.can_fetch(url, "Perennial")
-    assert (rules.crawl_delay, set(rules.sitemaps)) == (plain.crawl_delay("Perennial") or None, set(plain.sitemaps))
+    delay = min(plain.crawl_delay("Perennial") or 0, MAX_CRAWL_DELAY) or None
+    assert (rules.crawl_delay, set(rules.sitemaps)) == (delay, set(plain.sitemaps))
     assert parse(rules.lines).lines == rules.lines
     kept = {number: line for number, line in enumerate(rules.lines.split("\n")) if line and "agent" not in line}
     assert kept == {number: lines[number] for number in kept}
