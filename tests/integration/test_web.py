@@ -246,7 +246,9 @@ def test_metrics_are_answered_whatever_is_accepted(client: httpx.Client, accepte
 
 
 def test_metrics_count_requests_searches_routes_and_requests_to_searchers(pack: Path) -> None:
-    with served(create_app(ScriptedSearchClient([pack]), rate_limit="3/hour", counts=lambda: {"sent": 3})) as client:
+    with served(create_app(ScriptedSearchClient([pack]), rate_limit="5/hour", counts=lambda: {"sent": 3})) as client:
+        client.get("/ops/sites")
+        client.get("/api/v1/ops/sites")
         client.get("/api/v1/search", params=SEARCH)
         client.get("/", params=SEARCH | {"q": "nonexistent"})
         client.get("/api/v1/search", params=SEARCH | {"domain": "never.example"})
@@ -261,7 +263,8 @@ def test_metrics_count_requests_searches_routes_and_requests_to_searchers(pack: 
     assert values["perennial_web_requests_total", "/api/v1/search", "404"] == 1
     assert values["perennial_web_requests_total", "/suggest", "429"] == 1
     assert values["perennial_web_requests_total", "/static", "200"] == 1
-    assert values["perennial_web_requests_total", "none", "404"] == 1
+    for route in ("none", "/ops/sites", "/api/v1/ops/sites"):
+        assert values["perennial_web_requests_total", route, "404"] == 1
     assert values["perennial_web_request_seconds_count", "/"] == 1
     assert values["perennial_web_questions_total", "search", "ok"] == 2
     assert values["perennial_web_questions_total", "search", "pack-not-found"] == 1
