@@ -111,7 +111,7 @@ class Settings(BaseSettings):
         ge=1,
         description="First retry delay in ms, doubled each time. With RETRY_MAX, it says how long an outage may last.",
     )
-    retry_max: int = Field(5, ge=0, description="Retries after the first run.")
+    retry_max: int = Field(5, ge=0, description="Retries after the first run. The sender's values win.")
 
     dead_max_letters: int = Field(
         0,
