@@ -18,5 +18,5 @@ def unreachable_text(service: Literal["RabbitMQ", "Redis"], error: BaseException
     if isinstance(error, AuthenticationError) or "ACCESS_REFUSED" in str(error):
         return f"{service} refuses the account: {error}. Check user, password and permissions of {variable}"
     if url.get_secret_value():
-        return f"{service} does not answer: {error}. Check {variable}"
+        return f"{service} does not answer: {str(error).removesuffix('.')}. Check {variable}"
     return f"{service} is not running: start it with `perennial up`, or set {variable}"
