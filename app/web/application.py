@@ -45,7 +45,7 @@ from app.web.ops import (
 )
 from app.web.ops.api_requests import OPS_ERRORS
 from app.web.ops.page_requests import OpsState, trouble
-from app.web.paths import OPS_API, OPS_PAGES, ops_prefix
+from app.web.paths import OPS_API, OPS_PAGES, is_for_operators, is_ops_page
 from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 
@@ -150,7 +150,7 @@ def _answer_error(request: Request, error: Exception) -> Response:
         kind, detail = SearchUnavailable, f"Redis: {error}"
     elif isinstance(error, ApplicationError):
         kind = type(error)
-        detail = str(error) if ops_prefix(request.scope["path"]) else problems.public_detail(error)
+        detail = str(error) if is_for_operators(request.scope["path"]) else problems.public_detail(error)
     elif isinstance(error, RequestValidationError):
         kind, detail = InvalidMessage, problems.detail_of(error.errors())
     elif isinstance(error, HTTPException):
@@ -158,7 +158,7 @@ def _answer_error(request: Request, error: Exception) -> Response:
         kind = kinds.get(error.status_code, ApplicationError)
         detail = error.detail if kind is InvalidMessage else ""
     state: OpsState | None = request.app.state.ops
-    if ops_prefix(request.scope["path"]) == OPS_PAGES and state is not None and state.access.has_pages:
+    if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
         response = trouble(request, state, kind, detail)
     else:
         response = _error_response(request.scope, kind, detail)

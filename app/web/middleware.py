@@ -26,10 +26,10 @@ from app.web.paths import (
     LIMITED_PATHS,
     LIVE_PATH,
     LOGIN_PATH,
-    OPS_PAGES,
     SEARCH_BOX,
     SEARCH_PATHS,
-    ops_prefix,
+    is_for_operators,
+    is_ops_page,
 )
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class WebMiddleware:
         headers = [(name, value) for name, value in scope["headers"] if not head or name != b"range"]
         request = {**scope, "method": "GET", "headers": headers} if head else scope
         answer = _Answer(send, cors_headers(scope, self._origins), without_body=head)
-        if ops_prefix(scope["path"]) == OPS_PAGES:
+        if is_ops_page(scope["path"]):
             answer.headers |= _OPS_HEADERS
         try:
             with span(partial(_route_of, request)):
@@ -125,7 +125,7 @@ class WebMiddleware:
         if error := refusal(scope):
             await self._refuse(error, scope, receive, answer)
             return
-        of_operator = bool(ops_prefix(scope["path"]))
+        of_operator = is_for_operators(scope["path"])
         if of_operator:
             cost = _LOGIN_COST if (scope["path"], scope["method"]) == (LOGIN_PATH, "POST") else 1
         else:
@@ -212,7 +212,7 @@ def cors_headers(scope: Scope, origins: Collection[str]) -> Mapping[str, str]:
     A GET without header fields of its own needs no preflight, so no other method is answered.
     """
     path = scope["path"]
-    is_public = path == SEARCH_BOX or (path.startswith(API) and not ops_prefix(path))
+    is_public = path == SEARCH_BOX or (path.startswith(API) and not is_for_operators(path))
     if not origins or not is_public:
         return {}
     fields = {"Cross-Origin-Resource-Policy": "cross-origin"}
@@ -228,7 +228,7 @@ def refusal(scope: Scope) -> type[ApplicationError] | None:
     """Return why no route may see a request: its method, its length or its body. None if a route may."""
     headers = Headers(scope=scope)
     is_too_long = len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET
-    if ops_prefix(scope["path"]):
+    if is_for_operators(scope["path"]):
         # The routes know which methods their addresses have.
         length = headers.get("content-length", "0")
         is_given = "transfer-encoding" not in headers and length.isascii() and length.isdigit()
@@ -273,6 +273,5 @@ def _route_of(request: Scope) -> str:
     """Return the route of a request: paths are unlimited. The middleware may answer before a route is found."""
     route, path = request.get("route"), str(request["path"])
     if route is not None:
-        # FastAPI leaves out the prefix by which a router was included.
-        return ops_prefix(path) + str(route.path)
+        return str(route.path)
     return path if path in LIMITED_PATHS else "/static" if path.startswith("/static/") else "none"

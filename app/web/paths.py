@@ -15,6 +15,11 @@ SEARCH_PATHS = frozenset({"/", "/api/v1/search"})
 LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest", CLICKS_PATH}
 
 
-def ops_prefix(path: str) -> str:
-    """Return OPS_PAGES or OPS_API for an address of operators that begins so, and an empty text for any other one."""
-    return next((prefix for prefix in (OPS_PAGES, OPS_API) if path == prefix or path.startswith(f"{prefix}/")), "")
+def is_for_operators(path: str) -> bool:
+    """Return whether an address is one of the operations page or of the operators' API."""
+    return is_ops_page(path) or path == OPS_API or path.startswith(f"{OPS_API}/")
+
+
+def is_ops_page(path: str) -> bool:
+    """Return whether an address is one of the operations page."""
+    return path == OPS_PAGES or path.startswith(f"{OPS_PAGES}/")
