@@ -45,7 +45,7 @@ from app.web.ops import (
 )
 from app.web.ops.api_requests import OPS_ERRORS
 from app.web.ops.page_requests import OpsState, trouble
-from app.web.paths import OPS_API, OPS_PAGES, is_for_operators, is_ops_page
+from app.web.paths import is_for_operators, is_ops_page
 from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 
@@ -110,8 +110,8 @@ def create_app(
     for module in _PUBLIC:
         app.include_router(module.router)
     for each in _OPERATIONS:
-        app.include_router(each.subject.api, prefix=OPS_API, responses=OPS_ERRORS)
-        app.include_router(each.subject.pages, prefix=OPS_PAGES, include_in_schema=False)
+        app.include_router(each.subject.api, responses=OPS_ERRORS)
+        app.include_router(each.subject.pages, include_in_schema=False)
     app.mount("/static", VersionedFiles(), name="static")
     for kind in (ApplicationError, RequestValidationError, HTTPException, RedisError):
         app.add_exception_handler(kind, _answer_error)

@@ -254,6 +254,8 @@ def test_metrics_without_broker_and_redis_say_so_and_have_the_rest(operable: Set
     assert found["perennial_routes_known"] == 1
     assert not [name for name in found if name.startswith(("perennial_queue_", "perennial_timers", "perennial_crawl"))]
 
+    assert found['perennial_web_requests_total{route="/ops/login",status="303"}'] == 1
+
 
 def test_an_orchestrator_that_is_away_is_a_finding(operable: Settings) -> None:
     scripted = ScriptedSearchClient([])

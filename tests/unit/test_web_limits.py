@@ -29,6 +29,7 @@ from app.web.ops import filters
 from app.web.ops.api_requests import calling
 from app.web.ops.page_requests import acting, reading
 from app.web.pages import View, read_form, render, templates
+from app.web.paths import LOGIN_PATH
 from app.web.presenter import LAST_PAGE, PER_PAGE, SORTS, SearchForm, pack_view, results_view
 from app.web.problems import detail_of
 from tests.packs import BUILT_AT
@@ -329,4 +330,4 @@ def test_every_address_of_operations_requires_an_operator_and_every_form_its_tok
     for module in application._OPERATIONS:
         assert all(calling in required for required in dependencies(module.subject.api).values())
         for (path, method), required in dependencies(module.subject.pages).items():
-            assert path == "/login" or (acting if method == "POST" else reading) in required, path
+            assert path == LOGIN_PATH or (acting if method == "POST" else reading) in required, path
