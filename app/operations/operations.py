@@ -17,7 +17,7 @@ from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditLog
 from app.operations.operators import Operator, Origin
-from app.redis_state.client import get_redis
+from app.redis_state.client import get_quick_redis, get_redis
 from app.storage.open import store_of
 from app.storage.store import ObjectStore
 from app.topology.declare import prepare_client
@@ -50,8 +50,9 @@ class Operations:
 
     @property
     def redis(self) -> Redis:
-        """The client of Redis."""
-        return get_redis(self.settings.redis)
+        """The client of Redis. That of pages and the API fails soon: requests that wait would hold up all others."""
+        is_awaited = self.operator.origin in (Origin.PAGE, Origin.API)
+        return (get_quick_redis if is_awaited else get_redis)(self.settings.redis)
 
     @property
     def frontier(self) -> Frontier:

@@ -12,7 +12,7 @@ from app.crawl.reports.crawl_report import reason_totals
 from app.crawl.urls import parse_domain
 from app.errors import ObjectDamaged, PackCorrupt, PackNotFound
 from app.pack.manifest import read_manifest
-from app.redis_state.client import get_redis
+from app.redis_state.client import get_quick_redis
 from app.sites.crawl_policies import host_delay_of, spent_budgets
 from app.sites.site import Site
 from app.sites.stored import readable_site
@@ -104,7 +104,7 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
     """
     settings = settings or get_settings()
     name = parse_domain(domain)
-    redis = get_redis(settings.redis)
+    redis = get_quick_redis(settings.redis)
     frontier = Frontier(redis)
     progress = frontier.progress(name)
     timer = Timers(redis).running(name)
