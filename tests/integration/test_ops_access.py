@@ -72,7 +72,7 @@ def test_without_a_way_to_log_in_there_is_no_page(tmp_path: Path) -> None:
         assert client.post("/ops/logout").status_code == 404
 
 
-def test_a_password_opens_a_session_and_logging_out_ends_it(client: httpx.Client) -> None:
+def test_a_password_opens_a_session_and_logging_out_ends_it(settings: Settings, client: httpx.Client) -> None:
     assert client.get("/ops/audit").headers["location"] == "/ops/login"
     answer = log_in(client)
     assert (answer.status_code, answer.headers["location"]) == (303, "/ops")
@@ -84,6 +84,7 @@ def test_a_password_opens_a_session_and_logging_out_ends_it(client: httpx.Client
     assert "kim" in page.text
     assert "may act" in page.text
     kept = client.cookies[access.COOKIE]
+    assert [(entry.act, entry.role) for entry in audit(settings)] == [("log in", "act")]
     assert client.post("/ops/logout", data={"form_token": form_token(client)}).status_code == 303
     client.cookies.set(access.COOKIE, kept, path="/ops")
     assert client.get("/ops/audit").status_code == 303

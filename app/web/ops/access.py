@@ -95,16 +95,16 @@ class Access:
             raise OperatorRequired("send the operator's token as `Authorization: Bearer TOKEN`")
         return Operator(operator.name, operator.role, Origin.API)
 
-    def log_in(self, name: str, password: str) -> str:
-        """Return the cookie of a new session; raises OperatorRequired for a wrong password.
+    def log_in(self, name: str, password: str) -> tuple[Operator, str]:
+        """Return the operator and the cookie of a new session; raises OperatorRequired for a wrong password.
 
         The password decides the role. Every hash is compared: the time depends on none of them.
         """
         matching = [role for role, hashed in self.passwords.items() if _is_password(hashed, password)]
         if not matching:
             raise OperatorRequired("the password is wrong")
-        now = time.time()
-        return self._signed(Session(secrets.token_hex(8), Operator(name, matching[0], Origin.PAGE), now, now))
+        operator, now = Operator(name, matching[0], Origin.PAGE), time.time()
+        return operator, self._signed(Session(secrets.token_hex(8), operator, now, now))
 
     def log_out(self, request: Request) -> None:
         """End a session: its cookies open nothing any more in this process."""

@@ -9,7 +9,6 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage
-from app.operations.operators import Operator, Origin, Role
 from app.web.ops.access import MAX_NAME, require_same_origin, set_cookie
 from app.web.ops.page_requests import Acting, OpsState, anonymous, ops_state, read_form
 from app.web.ops.subject_routes import Subject
@@ -37,13 +36,12 @@ async def log_in(request: Request, state: State) -> Response:
         if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
             raise InvalidMessage(f"your name: expected 1 to {MAX_NAME} characters, which the audit shows")
         password = next(iter(form.get("password", ())), "")
-        cookie = await run_in_threadpool(state.access.log_in, name, password)
+        operator, cookie = await run_in_threadpool(state.access.log_in, name, password)
     except ApplicationError as error:
         await run_in_threadpool(state.note_refusal, request, error, name=name)
         return _login_page(request, state, name=name, fault=str(error), status=error.problem.status)
     response = RedirectResponse(OPS_PAGES, status_code=303, headers={"Cache-Control": "no-store"})
     set_cookie(request, response, cookie)
-    operator = Operator(name, Role.READ, Origin.PAGE)
     await run_in_threadpool(state.operations(operator).audit.write, operator, "log in", name, result="done")
     return response
 
