@@ -197,6 +197,8 @@ class _Answer:
                     headers.add_vary_header(value)
                 else:
                     headers.setdefault(name, value)
+            if self.status == 401:  # RFC 9110 section 15.5.2 requires it, of pages too.
+                headers["WWW-Authenticate"] = 'Bearer realm="operators"'
         elif self._without_body and message["type"] == "http.response.body":
             # The first piece is the last one: a stream would keep the connection until its end.
             if self._has_ended:

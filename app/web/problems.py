@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
 from app.broker.errors import INTERNAL, UNAVAILABLE, ApplicationError, ProblemType
-from app.errors import BROKEN, UNAUTHORIZED, ResourceNotFound
+from app.errors import BROKEN, ResourceNotFound
 from app.web.models import Problem, json_response
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,6 @@ def problem_response(error: type[ApplicationError], detail: str = "") -> Respons
     response = json_response(document, status=problem.status, media_type=MEDIA_TYPE)
     if problem.retry_in is not None:
         response.headers["Retry-After"] = str(problem.retry_in)
-    if problem is UNAUTHORIZED:
-        response.headers["WWW-Authenticate"] = 'Bearer realm="operators"'
     return response
 
 

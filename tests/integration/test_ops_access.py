@@ -106,7 +106,7 @@ def test_a_session_goes_on_at_a_web_process_whose_clock_is_a_little_behind(
 
 def test_wrong_passwords_and_names_are_refused_audited_and_limited(settings: Settings, client: httpx.Client) -> None:
     answer = log_in(client, "a wrong password")
-    assert answer.status_code == 401
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer realm="operators"')
     assert "the password is wrong" in answer.text
     assert access.COOKIE not in client.cookies
     assert log_in(client, name="").status_code == 400
