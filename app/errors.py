@@ -14,7 +14,7 @@ NOT_PLACED = ProblemType("not-placed", 503, "The site's index is on no searcher 
 NOT_FOUND = ProblemType("not-found", 404, "There is nothing at this address")
 NOT_ALLOWED = ProblemType("not-allowed", 405, "This address does not answer requests of this method")
 TOO_LONG = ProblemType("too-long", 414, "The address is too long")
-WITH_BODY = ProblemType("with-body", 413, "This server reads no body")
+WITH_BODY = ProblemType("with-body", 413, "No body is read here, or none of this or of an unknown length")
 UNAUTHORIZED = ProblemType("unauthorized", 401, "This address is for operators only")
 FORBIDDEN = ProblemType("forbidden", 403, "This operator may not do this")
 LIMITED = ProblemType("limited", 429, "Too many searches from one address", retry_in=1)
@@ -203,7 +203,7 @@ class UriTooLong(ApplicationError, reason="too-long", problem=TOO_LONG):
 
 
 class BodyRefused(ApplicationError, reason="with-body", problem=WITH_BODY):
-    """Raised for a request with a body: the web application reads none."""
+    """Raised for a request with a body that is not read: operators may send one of a known and limited length."""
 
 
 class TooManySearches(ApplicationError, reason="limited", problem=LIMITED):
