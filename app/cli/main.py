@@ -7,6 +7,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -120,6 +121,9 @@ def options(
 
 def main() -> None:
     """Run the command. An expected error is one line on standard error; any other one is a traceback."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # A shell may close it.
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - it stays open.
     # A terminal of Latin-1 cannot show every title and every line of a log: that ends no command, and not `up`.
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -128,8 +132,7 @@ def main() -> None:
             cli()
         finally:
             # What is left in the buffer: Python would report a full disk after the exit code is chosen.
-            if sys.stdout:  # A shell may close it.
-                sys.stdout.flush()
+            sys.stdout.flush()
     except Exception as error:
         # Imported on failure only: the clients' error classes cost more CPU time than the rest of the start.
         from app.cli.errors import explained

@@ -128,9 +128,10 @@ def test_what_is_left_in_the_buffer_is_written_before_the_exit_code_is_chosen() 
     done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
-    closed = f"{sys.executable} -m app.cli.main --version >&-"
-    done = subprocess.run(["/bin/sh", "-c", closed], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    for words, expected in (("--version >&-", (0, "")), ("password <&- >&- 2>/dev/null", (2, ""))):
+        closed = ["/bin/sh", "-c", f"{sys.executable} -m app.cli.main {words}"]
+        done = subprocess.run(closed, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stderr) == expected
 
 
 def test_an_export_that_fails_leaves_no_file_that_could_pass_for_one(tmp_path: Path) -> None:
