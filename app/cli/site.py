@@ -14,9 +14,10 @@ from app.cli.context import operations
 from app.cli.printing import print_result
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
-from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
+from app.crawl.urls import has_scheme, parse_domain
 from app.errors import StoreError
 from app.operations import crawls
+from app.operations.crawl_queries import page_of
 from app.redis_state.client import get_redis
 from app.sites.crawl_policies import host_delay_of
 from app.sites.site import Site
@@ -43,7 +44,7 @@ def index(
     if wait and not crawl:
         raise typer.BadParameter("--wait needs --crawl")
     url, note = _with_scheme(url)
-    page = _target(url)
+    page = page_of(url)
     former = _progress(page.domain) if wait else None
     done = crawls.index(operations(), page.url, crawl=crawl, now=now, why=why)
     if not (wait and as_json):  # The status is the one document then.
@@ -140,11 +141,7 @@ def _with_scheme(url: str) -> tuple[str, str]:
         response_timeout=settings.response_timeout,
         policy=AddressPolicy(settings.allow_private_hosts),
     )
-    scheme = answering_scheme(_target(url).url, client)
+    scheme = answering_scheme(page_of(url).url, client)
     if scheme is None:
         return f"https://{url}", " (neither https nor http answers; https is assumed)"
     return f"{scheme}://{url}", f" ({scheme} answers)"
-
-
-def _target(url: str) -> Target:
-    return parse_target({"url": url})

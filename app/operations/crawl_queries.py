@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.crawl.reports.crawl_report import CrawlReport, read_report
 from app.crawl.reports.explanation import Explanation, PastEntry, explain_url, url_history
-from app.crawl.urls import Target, parse_domain, parse_target
+from app.crawl.urls import Target, parse_domain, parse_target, parse_url
 from app.errors import ResourceNotFound
 from app.operations.operations import Operations
 
@@ -31,6 +31,7 @@ def latest(ops: Operations, domain: str) -> CrawlReport:
     return report
 
 
-def page_of(url: str, domain: str) -> Target:
+def page_of(url: str, domain: str = "") -> Target:
     """Return a page; `domain` is its site, if that is not its host. Raises InvalidUrl and OutOfScope."""
-    return parse_target({"url": url, "domain": domain or None})
+    # An empty URL is an error here, though a message could name its page by other fields.
+    return parse_target({"url": parse_url(url), "domain": domain or None})

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from app.broker.errors import InvalidMessage
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, read_crawl, update_crawl
 from app.crawl.recorder import CrawlRecorder
-from app.crawl.urls import parse_domain, parse_target
+from app.crawl.urls import parse_domain
 from app.errors import ActRefused
+from app.operations.crawl_queries import page_of
 from app.operations.operations import Operations
 from app.sites.crawl_policies import SitePolicies
 from app.sites.sweep import Action, Sweep
@@ -49,7 +50,7 @@ def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, 
     """
     if crawl and now:
         raise InvalidMessage("crawl and now do not go together: a crawl is packed when it has ended")
-    page = parse_target({"url": url})
+    page = page_of(url)
     kind = "index+crawl" if crawl else "index"
     with ops.act(kind, page.url, why=why):
         ops.post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
