@@ -65,7 +65,9 @@ def requeue(ops: Operations, ids: Sequence[int] | None, *, dry_run: bool = False
     with open_table(ops) as connection:
         if dry_run:
             return event_table.requeue(connection, "failed", ids, dry_run=True)
-        with ops.act("requeue events", _SUBJECT, why=why) as act:
+        # What is killed before the commit leaves failed events, of which the next call removes the dead letters.
+        # A reader sees the events afterwards: the dead letter of a new run stays.
+        with ops.act("requeue events", _SUBJECT, why=why) as act, connection.transaction():
             done = event_table.requeue(connection, "failed", ids)
             names = [f"{exchange}.failed" for exchange in ops.settings.art_exchanges] if done.ids else []
             removed = sum(_forget(dead_sets(ops.settings).only(name), set(done.ids)) for name in names)

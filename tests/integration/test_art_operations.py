@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -121,7 +122,9 @@ def test_a_database_that_does_not_answer_or_may_not_be_read_is_a_problem(desk: D
     desk.db.execute("DROP ROLE stranger")
 
 
-def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(desk: Desk, connection: Any) -> None:
+def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(
+    desk: Desk, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     declare_all(connection, desk.ops.settings)
     first, second, queued = desk.fail(A, "one"), desk.fail(B, "two"), desk.add(C)
     twin = desk.add(B)
@@ -131,6 +134,11 @@ def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(des
     with pytest.raises(ActRefused, match=f"event {queued} is queued, and not failed"):
         art.requeue(desk.ops, [first, queued])
     assert art.requeue(desk.ops, None, dry_run=True).ids == (first, second)
+    assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
+    with monkeypatch.context() as killed:
+        killed.setattr(art, "_forget", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            art.requeue(desk.ops, None)
     assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
     done = art.requeue(desk.ops, None)
     assert (done.ids, done.replaced) == ((first, second), {second: twin})
