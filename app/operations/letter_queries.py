@@ -24,9 +24,8 @@ from app.text.wording import cut, parse_duration
 #: Hours of a group's trend, and seconds of one.
 TREND_HOURS: Final = 24
 _HOUR: Final = 3_600
-#: Characters of an error in a list, and of any other text.
-MAX_ERROR: Final = 300
-MAX_NAME: Final = 120
+#: Characters of a text in a list, and of a filter, which must match what is listed.
+MAX_TEXT: Final = 300
 #: Groups that are listed, the newest ones. A sender of messages chooses reasons and errors freely.
 MAX_GROUPS: Final = 100
 
@@ -42,7 +41,7 @@ _VARIABLE: Final = re.compile(
 )
 
 
-_Text = Annotated[str, Field(max_length=300)]
+_Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class LetterQuery(BaseModel):
@@ -163,7 +162,7 @@ class CauseGroup(LetterGroup):
     def as_json(self) -> dict[str, Any]:
         """Return the fields for JSON, with the most frequent error as `error`."""
         names = ("task", "reason", "exception", "location", "count", "first", "last", "hours")
-        queues = {cut(name, MAX_NAME): number for name, number in self.queues.items()}
+        queues = {cut(name, MAX_TEXT): number for name, number in self.queues.items()}
         return {name: getattr(self, name) for name in names} | {
             "group": self.key,
             "queues": queues,
@@ -222,7 +221,7 @@ def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> Lett
         groups=newest_groups[:MAX_GROUPS],
         group_count=len(groups),
         rows=[each if isinstance(each, LetterRow) else row_of(each) for each in ordered[offset : offset + limit]],
-        queues=sorted({cut(queue, MAX_NAME) for group in groups.values() for queue in group.queues if queue})[
+        queues=sorted({cut(queue, MAX_TEXT) for group in groups.values() for queue in group.queues if queue})[
             :MAX_GROUPS
         ],
         tasks=sorted({group.task for group in groups.values() if group.task})[:MAX_GROUPS],
@@ -234,10 +233,10 @@ def _empty_group(task: str, letter: LetterSummary) -> CauseGroup:
     cause = letter.cause
     return CauseGroup(
         key=cause_key(letter),
-        task=cut(task, MAX_NAME),
-        reason=cut(cause.reason, MAX_NAME),
-        exception=cut(cause.exception, MAX_NAME),
-        location=cut(cause.location, MAX_NAME),
+        task=cut(task, MAX_TEXT),
+        reason=cut(cause.reason, MAX_TEXT),
+        exception=cut(cause.exception, MAX_TEXT),
+        location=cut(cause.location, MAX_TEXT),
     )
 
 
@@ -253,13 +252,13 @@ def row_of(letter: LetterSummary) -> LetterRow:
     return LetterRow(
         id=letter.id,
         set=letter.set,
-        queue=cut(letter.queue, MAX_NAME),
-        task=cut(task_of(letter), MAX_NAME),
-        domain=cut(domain_of(letter), MAX_NAME),
-        reason=cut(cause.reason, MAX_NAME),
-        error=cut(letter.error, MAX_ERROR),
+        queue=cut(letter.queue, MAX_TEXT),
+        task=cut(task_of(letter), MAX_TEXT),
+        domain=cut(domain_of(letter), MAX_TEXT),
+        reason=cut(cause.reason, MAX_TEXT),
+        error=cut(letter.error, MAX_TEXT),
         group=letter.group,
-        worker=cut(cause.worker, MAX_NAME),
+        worker=cut(cause.worker, MAX_TEXT),
         attempts=cause.attempts,
         first_failed_at=letter.first_failed_at,
         failed_at=letter.failed_at,
@@ -268,7 +267,7 @@ def row_of(letter: LetterSummary) -> LetterRow:
 
 def normalised(error: str) -> str:
     """Return an error with URLs, ids and numbers replaced by `URL`, `ID` and `N`."""
-    return _VARIABLE.sub(lambda match: str(match.lastgroup), error[: 2 * MAX_ERROR])[:MAX_ERROR]
+    return _VARIABLE.sub(lambda match: str(match.lastgroup), error[: 2 * MAX_TEXT])[:MAX_TEXT]
 
 
 def parse_time(text: str) -> float:
