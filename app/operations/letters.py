@@ -188,8 +188,11 @@ def export_file(ops: Operations, name: str) -> Path:
 
 
 def find_letter(sets: DeadSets, ident: str) -> DeadLetter:
-    """Return the letter with an id or the beginning of one. Raises InvalidMessage unless there is exactly one."""
-    [letter] = sets.find([ident])
+    """Return the letter with an id or the beginning of one. Raises ResourceNotFound unless there is exactly one."""
+    try:
+        [letter] = sets.find([ident])
+    except InvalidMessage as error:
+        raise ResourceNotFound(f"{error}: it was replayed or dropped, or an act works on it now") from error
     return letter
 
 

@@ -333,6 +333,7 @@ def test_the_api_can_do_what_the_page_can(
     assert len((settings.data_dir / "dead" / dropped["export"]).read_text().splitlines()) == left
     assert [each["id"] for each in api("GET", "/acts")][:2] == [dropped["id"], slow["id"]]
     api("GET", "/acts/20260101T000000.000000-00000000", status=404)
+    api("GET", f"/dead/letters/{ids[0]}", status=404)
 
 
 def test_a_letter_that_a_program_names_twice_counts_once(operator: OperatorAtPage, mortuary: Mortuary) -> None:

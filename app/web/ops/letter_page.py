@@ -14,9 +14,8 @@ from pydantic import Field
 
 from app.broker.dead_letters import DeadLetter
 from app.broker.dead_letters.exports import readable, to_record
-from app.broker.errors import ApplicationError, InvalidMessage
+from app.broker.errors import ApplicationError
 from app.coverart.jobs import Move, parse
-from app.errors import ResourceNotFound
 from app.operations.letter_attempts import Attempt, attempts_of, broker_deaths
 from app.operations.letter_queries import row_of
 from app.operations.letters import (
@@ -69,10 +68,7 @@ class NoteRequest(StrictBody):
 def show(visit: Reading, ident: str) -> HTMLResponse:
     """Show a letter."""
     settings = visit.ops.settings
-    try:
-        letter = find_letter(visit.ops.dead_sets, ident)
-    except InvalidMessage as error:
-        raise ResourceNotFound(f"{error}: it was replayed or dropped, or an act works on it now") from error
+    letter = find_letter(visit.ops.dead_sets, ident)
     attempts = attempts_of(letter, settings)
     text = editable(letter)
     return visit.page(
