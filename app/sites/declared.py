@@ -39,7 +39,7 @@ def read_declared(path: Path) -> dict[str, dict[str, Any]]:
     The file is a list of tables `[[sites]]`, each with a `domain`.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise InvalidSite(f"{path}: {error}") from error
     tables = found.pop("sites", [])
@@ -48,8 +48,8 @@ def read_declared(path: Path) -> dict[str, dict[str, Any]]:
     declared: dict[str, dict[str, Any]] = {}
     for number, table in enumerate(tables, start=1):
         try:
-            domain = parse_domain(str(table["domain"]))
-        except (KeyError, TypeError, InvalidUrl) as error:
+            domain = parse_domain(table["domain"])
+        except (KeyError, TypeError, AttributeError, InvalidUrl) as error:
             raise InvalidSite(f"{path}: site {number}: domain: {error}") from error
         if domain in declared:
             raise InvalidSite(f"{path}: site {number}: domain: {domain} is declared twice")

@@ -181,6 +181,9 @@ class Site(BaseModel):
         return Site.of(self.domain, {**self.fields(), **fields})
 
     def _check_scope(self) -> None:
+        if "*" in self.domain:  # A browser takes it as a part of a name.
+            reason = "it cannot have a wildcard: `scope=suffix` is for hosts below a domain"
+            raise InvalidSite(f"{self.domain}: domain: {reason}", {"domain": reason})
         named = [("start_urls", url) for url in self.start_urls]
         named += [("blocked", url) for url in self.blocked]
         named += [("best_bets", best_bet.url) for best_bet in self.best_bets]

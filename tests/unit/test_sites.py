@@ -355,7 +355,10 @@ def test_a_file_of_sites_is_applied_once_and_keeps_what_commands_changed(
     run("add", "c.example")
     update_site(store, "a.example", lambda site: site.with_blocked("https://a.example/x", blocked=True))  # type: ignore[union-attr]
     file = tmp_path / "sites.toml"
-    file.write_text('[[sites]]\ndomain = "A.example"\ndelay = 1\n[[sites]]\ndomain = "b.example"\nschedule = "1d"\n')
+    file.write_text(
+        '[[sites]]\ndomain = "A.example"\ndelay = 1\n[[sites]]\ndomain = "b.example"\nschedule = "1d"\n',
+        encoding="utf-8-sig",  # As some editors write it.
+    )
     planned = run("apply", str(file), "--dry-run")
     assert planned.splitlines() == [
         "would change a.example: delay: 5.0 -> 1.0; max_depth: 3 -> None",
@@ -384,6 +387,8 @@ def test_a_file_of_sites_is_applied_once_and_keeps_what_commands_changed(
         ('[[sites]]\ndomain = "a.example"\ndelay = -1', "a.example: delay: "),
         ('[[site]]\ndomain = "a.example"', r"expected tables \[\[sites\]\] only, found site"),
         ("[[sites]", "sites.toml: "),
+        ("[[sites]]\ndomain = 5", "site 1: domain: "),
+        ('[[sites]]\ndomain = "*.a.example"', "domain: it cannot have a wildcard"),
     ],
 )
 def test_an_invalid_file_of_sites_changes_nothing(
