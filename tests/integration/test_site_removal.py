@@ -186,18 +186,6 @@ def test_thirty_removals_are_no_delivery_of_the_messages_of_another_site(
         assert not any(is_suspect(each) or each.redelivered for each in waiting)
 
 
-def test_a_removal_that_was_killed_after_its_first_step_is_completed_by_the_next_one(
-    process: Context, broker: Broker
-) -> None:
-    fill(process, broker, DOMAIN)
-    now = int(time.time())
-    SiteRemoval(DOMAIN, process.store, process.redis).stop(at=now + 1)
-    assert is_removed(process.store, DOMAIN, now, now=now)
-    assert leftovers(process, broker, DOMAIN)
-    invoked("site", "remove", DOMAIN, "--yes")
-    assert leftovers(process, broker, DOMAIN) == []
-
-
 def test_apply_with_prune_completes_a_removal_that_was_killed_and_no_site_that_is_crawled_again(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,13 +82,6 @@ class TestEveryStore:
         assert before <= stat.modified <= datetime.now(UTC)
         assert list(store.list("content/")) == [stat]
 
-    def test_a_shorter_object_replaces_a_longer_one(self, store: ObjectStore) -> None:
-        first = store.put("k", b"a long first value")
-        second = store.put("k", b"short")
-        assert first != second
-        assert store.get("k").data == b"short"
-        assert store.stat("k").etag == second
-
     def test_an_object_gets_another_version_when_other_bytes_are_written(self, store: ObjectStore) -> None:
         def version() -> str:
             ((key, version),) = store.list_versions("content/")
@@ -260,9 +253,10 @@ class TestS3:
             S3Store("b", endpoint_url="http://127.0.0.1:1").put("k", b"")
 
     def test_an_answer_that_breaks_off_is_a_store_error(self, server: S3Server) -> None:
-        with closing(BreaksOff(server.endpoint_url)) as network:
+        with closing(LosesAnswers(server.endpoint_url)) as network:
             store = S3Store(server.bucket, str(uuid.uuid4()), network.url.replace("@", ""))
             store.put("k", bytes(2**20))
+            network.to_lose, network.keeps_beginnings = 2, True
             for read in (store.get, lambda key: store.get_part(key, 0, 2**20)):
                 with pytest.raises(StoreError, match=r"/k: .*Connection broken"):
                     read("k")
@@ -291,27 +285,15 @@ class TestS3:
 
 
 class LosesAnswers(Proxy):
-    """A network that breaks the connection in place of the next `to_lose` answers."""
+    """A network that breaks the connection in place of the next `to_lose` answers, or after their beginnings."""
 
-    to_lose = 0
+    to_lose, keeps_beginnings = 0, False
 
     def _filter(self) -> Callable[[bytes], bytes]:
         def forwarded(data: bytes) -> bytes:
-            if self.to_lose and not data.startswith(b"HTTP/1.1 100 "):
+            if self.to_lose and not data.startswith(b"HTTP/1.1 " if self.keeps_beginnings else b"HTTP/1.1 100 "):
                 self.to_lose -= 1
                 raise OSError("the answer is lost")
-            return data
-
-        return forwarded
-
-
-class BreaksOff(Proxy):
-    """A network that breaks the connection after the first part of a long answer."""
-
-    def _filter(self) -> Callable[[bytes], bytes]:
-        def forwarded(data: bytes) -> bytes:
-            if not data.startswith(b"HTTP/1.1 "):
-                raise OSError("the answer breaks off")
             return data
 
         return forwarded
