@@ -40,14 +40,14 @@ READ_SECONDS, COUNT_SECONDS = 30.0, 120.0
 
 _READ_ONLY = SQL("SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = {}")
 _IS_STANDBY = SQL("SELECT pg_is_in_recovery()")
-#: By whether entities have credited artists: when the last row behind the metadata changed.
-_CHANGED: Mapping[bool, LiteralString] = {
-    True: """greatest(found.last_updated, (
+#: When the last row behind the metadata changed. A release is credited to artists, and an event is not.
+_CHANGED: Mapping[str, LiteralString] = {
+    "release": """greatest(found.last_updated, (
         SELECT max(artist.last_updated)
         FROM musicbrainz.artist_credit_name AS credited JOIN musicbrainz.artist ON artist.id = credited.artist
         WHERE credited.artist_credit = found.artist_credit
     ))""",
-    False: "found.last_updated",
+    "event": "found.last_updated",
 }
 #: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, and a transaction that idled too
 #: long; also of a write to a standby, which a failover may promote. The same statement may succeed later.
@@ -248,7 +248,7 @@ def _query(name: str, project: Project, counted: bool) -> bytes:
         entity=Identifier(project.entity),
         redirect=Identifier(f"{project.entity}_gid_redirect"),
         is_back=SQL("listing.is_back") if project.has_back else SQL("FALSE"),
-        changed=SQL(_CHANGED[project.has_artists]),
+        changed=SQL(_CHANGED[project.entity]),
     )
     if counted:
         query = SQL("SELECT count(*) FROM ({}) AS row").format(query)

@@ -32,8 +32,6 @@ class Project:
     inc: str
     #: Whether an image can be a back cover.
     has_back: bool
-    #: Whether it is credited to artists.
-    has_artists: bool
     #: PostgreSQL schema and table of its images.
     schema: str
     table: str
@@ -62,7 +60,6 @@ COVER_ART = Project(
     public_url="https://coverartarchive.org",
     inc="artists",
     has_back=True,
-    has_artists=True,
     schema="cover_art_archive",
     table="cover_art",
 )
@@ -75,7 +72,6 @@ EVENT_ART = Project(
     # An event has no artist of its own: artists and places are its relationships.
     inc="artist-rels+place-rels",
     has_back=False,
-    has_artists=False,
     schema="event_art_archive",
     table="event_art",
 )
