@@ -74,7 +74,9 @@ def audit(
         return (ArtFinding(gid, "dark", ""),)
     own = entity if entity is not None and entity.gid == gid else None
     merged = {image.id: entity.gid for image in entity.images} if entity is not None and own is None else {}
-    matches = map(_image_pattern(project, gid).fullmatch, sorted(item.files) if item is not None else ())
+    # At most 18 digits, since the database could not store a larger id, and no leading zero.
+    pattern = re.compile(rf"{re.escape(project.bucket(gid))}-([1-9][0-9]{{0,17}})\.([a-z0-9]{{1,8}})")
+    matches = map(pattern.fullmatch, sorted(item.files) if item is not None else ())
     found = [(match[0], int(match[1]), match[2]) for match in matches if match]
     unexpected = {id for _, id, _ in found} - {image.id for image in (entity.images if entity else ())}
     expected = [project.image_file(gid, image.id, image.suffix) for image in (own.images if own else ())]
@@ -156,11 +158,6 @@ def _surplus_images(
 
 def _checksum(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
-
-
-def _image_pattern(project: Project, gid: str) -> re.Pattern[str]:
-    # At most 18 digits, since the database could not store a larger id, and no leading zero.
-    return re.compile(rf"{re.escape(project.bucket(gid))}-([1-9][0-9]{{0,17}})\.([a-z0-9]{{1,8}})")
 
 
 def _normalised(document: Mapping[str, Any]) -> dict[str, Any]:

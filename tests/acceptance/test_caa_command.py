@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from subprocess import CompletedProcess
 from typing import Any
 from unittest.mock import Mock
 
@@ -47,15 +48,6 @@ EVENT_INDEX = "event-art-archive.index"
 
 
 @dataclass(frozen=True)
-class Done:
-    """What a command printed, and its exit code."""
-
-    stdout: str
-    stderr: str
-    returncode: int
-
-
-@dataclass(frozen=True)
 class Command:
     """Runs `perennial caa` beside a system without a worker."""
 
@@ -63,7 +55,7 @@ class Command:
 
     def __call__(
         self, *arguments: str, status: int | None = 0, stdin: io.TextIOBase | None = None, **environment: str
-    ) -> Done:
+    ) -> CompletedProcess[str]:
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             for name, value in {**self.art.environment, **environment}.items():
@@ -74,7 +66,7 @@ class Command:
             with pytest.raises(SystemExit) as ended:
                 main()
         get_settings.cache_clear()
-        done = Done(out.getvalue(), err.getvalue(), int(ended.value.code or 0))
+        done = CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
         assert status in (None, done.returncode), done
         return done
 
@@ -189,7 +181,7 @@ SPOILT = [
 ]
 
 
-def lines(done: Done) -> list[tuple[str, ...]]:
+def lines(done: CompletedProcess[str]) -> list[tuple[str, ...]]:
     return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
 
 
