@@ -79,12 +79,18 @@ def declare_queues(
 
 
 def message_count(channel: Any, queue: str) -> int | None:
-    """Return the number of ready messages of a queue, None where it does not exist.
+    """Return the number of ready messages of a queue, None where it does not exist; raises QueueUnavailable."""
+    found = existing_queue(channel, queue)
+    return None if found is None else int(found.message_count)
+
+
+def existing_queue(channel: Any, queue: str) -> Any:
+    """Return what the broker counts of a queue, None where it does not exist.
 
     Raises QueueUnavailable for a queue whose node is down: it is not empty.
     """
     try:
-        return int(channel.queue_declare(queue, passive=True).message_count)
+        return channel.queue_declare(queue, passive=True)
     except NotFound as error:
         require_missing(queue, error)
         return None

@@ -47,11 +47,6 @@ def coalescing_queues(settings: Settings) -> list[Queue]:
     return [delay_queue(exchange, delay_ms, back_to=exchange, queue_type=settings.queue_type) for exchange in exchanges]
 
 
-def declare_for_client(connection: Any, settings: Settings) -> list[RefusedDeclaration]:
-    """Declare what a client needs: the client queues, and the exchanges."""
-    return _declare(connection, client_queues(settings))
-
-
 def prepare_client(settings: Settings) -> None:
     """Declare on a connection of its own what a client needs; raises BrokerUnreachable.
 
@@ -61,7 +56,7 @@ def prepare_client(settings: Settings) -> None:
     if not settings.declare_topology:
         return
     with connected(settings.broker) as connection:
-        for refusal in declare_for_client(connection, settings):
+        for refusal in _declare(connection, client_queues(settings)):
             logger.warning("Queue %s refused: %s", refusal.queue.name, refusal)
 
 

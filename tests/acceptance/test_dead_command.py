@@ -17,7 +17,7 @@ from kombu import Connection
 from app.broker.publishing import Publisher
 from app.operations.audit import AuditLog
 from app.storage.open import store_of
-from app.topology.declare import declare_for_client
+from app.topology.declare import declare_all
 from app.topology.queues import DEAD_SET
 from app.topology.retry_policies import site_policy
 from config.settings import ROOT, Settings
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.acceptance
 @pytest.fixture
 def broker(settings: Settings) -> Broker:
     with Connection(settings.broker) as connection:
-        assert not declare_for_client(connection, settings)
+        assert not declare_all(connection, settings)
     return Broker(settings.broker)
 
 

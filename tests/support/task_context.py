@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from kombu import Connection
 
-from app.topology.declare import declare_for_client
+from app.topology.declare import declare_all
 from config.settings import Settings, get_settings
 from tasks import base
 from tasks.base import Context
@@ -24,7 +24,7 @@ def task_context(
     get_settings.cache_clear()
     base._contexts.clear()
     with Connection(settings.broker) as connection:
-        assert not declare_for_client(connection, settings)
+        assert not declare_all(connection, settings)
     yield base.context()
     base.context().publisher.close()
     base._contexts.clear()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp.exceptions import NotFound
-
-from ..declaring import require_missing
+from ..declaring import existing_queue
 from ..errors import DeadSetBusy, QueueUnavailable
 from .shards import existing_shards, index_queue, shard_name
 
@@ -34,11 +32,7 @@ def _count_free(connection: Any, queue: str) -> int | None:
     Raises DeadSetBusy where a program consumes it, and QueueUnavailable.
     """
     with connection.channel() as channel:
-        try:
-            found = channel.queue_declare(queue, passive=True)
-        except NotFound as error:
-            require_missing(queue, error)
-            return None
-    if found.consumer_count:
+        found = existing_queue(channel, queue)
+    if found and found.consumer_count:
         raise DeadSetBusy(f"a program consumes {queue}")
-    return int(found.message_count)
+    return None if found is None else int(found.message_count)
