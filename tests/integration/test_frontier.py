@@ -30,7 +30,6 @@ from app.crawl.frontier.values import (
     FoundPage,
     Host,
     MessageKind,
-    crawl_key,
     fingerprint,
 )
 from app.crawl.read.classify import FetchResult
@@ -229,14 +228,6 @@ def test_a_paused_crawl_keeps_its_backlog_and_a_cancelled_one_forgets_it(frontie
     assert refill.ended
 
 
-def test_a_crawl_that_redis_had_forgotten_is_cancelled_for_the_ttl_of_a_crawl(
-    frontier: Frontier, redis_url: str
-) -> None:
-    frontier.set_state("forgotten", "cancelled")
-    assert frontier.is_cut("forgotten")
-    assert 0 < get_redis(redis_url).ttl(crawl_key("forgotten")) <= 60
-
-
 def test_a_dead_page_is_no_longer_open_and_its_replay_completes_it(frontier: Frontier) -> None:
     enter(frontier, "k")
     complete(frontier, "page", "k", dead=True)
@@ -290,10 +281,13 @@ def test_a_page_that_is_too_deep_behind_one_link_is_crawled_where_another_one_le
     assert urls(complete(frontier, "page", "start", "1").admitted) == ["1"]
 
 
-def test_open_messages_of_an_older_crawl_of_the_domain_count_as_well(frontier: Frontier) -> None:
-    frontier.note_published("c", [link("k")])
-    frontier.begin(Crawl("c2", "a.gov", "https://a.gov/", datetime.now(UTC)))
+def test_open_messages_of_an_older_crawl_count_as_well_and_it_is_not_the_latest_of_its_domain(
+    frontier: Frontier,
+) -> None:
+    frontier.begin(Crawl("older", "a.gov", "https://a.gov/", datetime(2026, 1, 1, tzinfo=UTC), recorded=True))
+    frontier.note_published("older", [link("k")])
     assert frontier.open_messages("a.gov") == 2
+    assert frontier.latest("a.gov") == frontier.crawl("c")
 
 
 def test_open_messages_of_a_crawl_without_progress_are_returned_to_be_published_again(frontier: Frontier) -> None:
@@ -446,6 +440,8 @@ def test_a_crawl_that_has_ended_leaves_no_key_that_stays_for_ever(frontier: Fron
     assert not enter(frontier, "start").fetch  # Redelivered: its process was killed.
     assert frontier.close("c")
     frontier.add_line("c", "the line of a page that was indexed later")
+    frontier.set_state("forgotten by Redis", "cancelled")
+    assert frontier.is_cut("forgotten by Redis")
     assert [key for key in redis.keys("*") if redis.ttl(key) < 0] == []
 
 
@@ -519,11 +515,6 @@ def test_a_redelivered_start_keeps_the_time_at_which_the_crawl_started(frontier:
     first = frontier.crawl("c")
     frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
     assert frontier.crawl("c") == first
-
-
-def test_an_older_crawl_that_is_restored_is_not_the_latest_of_its_domain(frontier: Frontier) -> None:
-    frontier.begin(Crawl("older", "a.gov", "https://a.gov/", datetime(2026, 1, 1, tzinfo=UTC), recorded=True))
-    assert frontier.latest("a.gov") == frontier.crawl("c")
 
 
 def reserve(limiter: HostRateLimiter, requester: str, delay: float, host: str = "h") -> float:
