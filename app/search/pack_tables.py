@@ -174,8 +174,8 @@ class _Column:
     def count(self, pages: Iterable[int], grouped: Iterable[tuple[int, int]] = ()) -> tuple[tuple[str, int], ...]:
         """Return the number of pages with each value, most pages first, without the empty value.
 
-        Regions of a language count as the language. `grouped` are pages with the page that is shown for them: each
-        group counts once for a value.
+        Regions of a language count as the language. `grouped` are pages, each with what stands for its group: that
+        counts once for a value.
         """
         named: Counter[str] = Counter()
         for code, number in Counter(map(self.codes.__getitem__, pages)).items():
@@ -200,6 +200,7 @@ class Properties:
         self.pages = pages
         #: Pages with a link to each page, the group of its versions in other languages, the page shown in place of it.
         self.inlinks, self.versions, self.shown_as = (found[name][0] for name in ("inlinks", "versions", "shown_as"))
+        self._has_versions = any(self.versions)
         self.copies = GroupedPages(found["copies"][0], found["shown"][0])
         self._days = found["date"][0]
         self._columns = {
@@ -264,11 +265,13 @@ class Properties:
     def facets(self, pages: Sequence[int], filters: Filters, copies: CopiesByPage) -> tuple[Facet, ...]:
         """Count the pages by each property with the filters of the others; leave out properties with one value.
 
-        A page with copies counts for the values of all of them.
+        A page with copies counts for the values of all of them. Versions of a page in other languages count as one.
         """
-        grouped = [page for page in pages if page in copies] if copies else []
-        alone = [page for page in pages if page not in copies] if grouped else pages
-        shown = {member: page for page in grouped for member in (page, *copies[page])}
+        versions = self.versions
+        grouped = [page for page in pages if versions[page] or page in copies] if copies or self._has_versions else []
+        alone = list(set(pages).difference(grouped)) if grouped else pages
+        # A group of versions has the negative of its number.
+        shown = {each: -versions[page] or page for page in grouped for each in (page, *copies.get(page, ()))}
         members = tuple(shown)
 
         def counts(name: str, column: _Column) -> tuple[tuple[str, int], ...]:

@@ -266,3 +266,16 @@ def test_a_language_finds_its_regions_and_the_facet_counts_them_with_it(tmp_path
         assert (found("EN-us"), found("zh"), found("e")) == ({"en-US"}, {"zh-Hant-TW", "zh-hans"}, set())
         (facet,) = [each for each in searcher.search(parse("amber")).facets if each.name == "lang"]
     assert dict(facet.counts) == {"en": 3, "zh-hant": 1, "zh-hans": 1, "eng": 1}
+
+
+def test_facets_count_the_versions_of_a_page_in_several_languages_as_one(tmp_path: Path) -> None:
+    addresses = {lang: f"/docs/a.{lang}.html" for lang in ("en", "de", "fr")}
+    alternates = tuple(f"https://site.example{path}" for path in addresses.values())
+    pages = [page(path, "Amber", "amber", lang=lang, alternates=alternates) for lang, path in addresses.items()]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*pages, page("/guide/b", "B", "amber")]))) as pack:
+        found = pack.search(parse("amber"))
+        assert (found.total, {each.name: dict(each.counts) for each in found.facets}) == (
+            2,
+            {"section": {"docs": 1, "guide": 1}, "lang": {"en": 1, "de": 1, "fr": 1}},
+        )
+        assert pack.search(parse("amber"), filters=Filters(section="docs")).total == 1
