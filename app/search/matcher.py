@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from app.search.query import Phrase
 from app.text.variants import is_unspaced, unspaced_parts_of
-from app.text.words import GAP, MARK, fold, spelled_out, words
+from app.text.words import GAP, fold, spelled_out, words
 
 #: Start and end of a match, and the number of its phrase.
 Match: TypeAlias = tuple[int, int, int]
@@ -66,10 +66,8 @@ class Matcher:
         for alternatives in self._phrases:
             choices = []
             for phrase, folded in alternatives:
-                choices.append(
-                    f"{f'{GAP}[{GAP}{MARK}]*'.join(map(_pattern, folded))}{f'[^{GAP}]*' if phrase.prefix else ''}"
-                )
-                choices += (f"{_pattern(stem)}[^{GAP}]{{0,{_MAX_ENDING}}}" for stem in phrase.stems)
+                choices.append(f"{f'{GAP}+'.join(folded)}{f'[^{GAP}]*' if phrase.prefix else ''}")
+                choices += (f"{stem}[^{GAP}]{{0,{_MAX_ENDING}}}" for stem in phrase.stems)
             groups.append(f"({'|'.join(choices)})")
         return re.compile(f"(?<![^{GAP}])(?:{'|'.join(groups)})(?![^{GAP}])")
 
@@ -95,8 +93,6 @@ class Matcher:
         return found
 
     def _separated(self, folded: str) -> list[Match]:
-        if MARK in folded:
-            return [(*match.span(), match.lastindex or 0) for match in self.pattern.finditer(folded)]
         # The offsets of all words that start like a match.
         spaced, offsets = GAP + folded, []
         for start in self._starts:
@@ -137,11 +133,6 @@ class Matcher:
                 if any(word.startswith(stem) and len(word) <= len(stem) + _MAX_ENDING for stem in phrase.stems):
                     return number
         return 0
-
-
-def _pattern(word: str) -> str:
-    """Return a pattern for a folded word, whose characters may have combining marks."""
-    return f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*"
 
 
 def parts_in_text(phrase: Phrase) -> tuple[str, ...]:

@@ -52,17 +52,20 @@ def normal(text: str) -> str:
 
 
 class _FoldedCharacters(dict[int, str]):
-    """Maps the code of a character to one folded character; `several` maps those that stand for several letters."""
+    """Maps the code of a character to one folded character.
+
+    `spelled` has the letters of those that stand for several, and nothing for MARK.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.several: dict[str, str] = {}
+        self.spelled: dict[str, str] = {MARK: ""}
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
         folded = _folded(character)
         if len(folded) > 1:
-            self.several[character], folded = folded, character
+            self.spelled[character], folded = folded, character
         self[code] = folded
         return folded
 
@@ -126,25 +129,25 @@ def gaps_in(characters: set[str]) -> list[str]:
 
 
 def spelled_out(folded: str) -> tuple[str, Callable[[int], int]]:
-    """Return a folded text with several letters in place of those that stand for them: `strasse` of `straße`.
+    """Return a folded text without marks, and with letters for those that stand for several: `strasse` of `straße`.
 
     The second value returns the offset in the folded text for an offset in the first.
     """
-    several = _folded_characters.several
-    letters = [] if folded.isascii() else [each for each in list(several) if each in folded]
-    if not letters:
+    spelled = _folded_characters.spelled
+    changed = [] if folded.isascii() else [each for each in list(spelled) if each in folded]
+    if not changed:
         return folded, int
-    places = [(each.start(), len(several[each[0]]) - 1) for each in re.finditer(f"[{''.join(letters)}]", folded)]
+    places = [(each.start(), len(spelled[each[0]]) - 1) for each in re.finditer(f"[{''.join(changed)}]", folded)]
     added = [0, *accumulate(more for _, more in places)]
     ends = [place + before + more + 1 for (place, more), before in zip(places, added, strict=False)]
-    for letter in letters:
-        folded = folded.replace(letter, several[letter])
+    for character in changed:
+        folded = folded.replace(character, spelled[character])
     return folded, lambda at: at - added[bisect_right(ends, at)]
 
 
 def indexed(text: str) -> str:
     """Return what FTS5 indexes of a text. It folds ASCII itself."""
-    return text if text.isascii() else spelled_out(fold(text).replace(MARK, ""))[0]
+    return text if text.isascii() else spelled_out(fold(text))[0]
 
 
 def spans(text: str) -> list[tuple[int, int]]:
@@ -154,4 +157,4 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 def words(text: str) -> tuple[str, ...]:
     """Return the words of a text, folded as in the index."""
-    return tuple((fold(text) if text.isascii() else indexed(text)).split())
+    return tuple(spelled_out(fold(text))[0].split())
