@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ _SPELLINGS = 3
 _TRIALS = 9
 #: Combinations of respelled words that are ordered before the trials.
 _MAX_COMBINATIONS = 1_000
+_DIGIT = re.compile(r"\d")
 #: Hits of a respelled query that are counted at most.
 _MAX_COUNTED = 200
 
@@ -83,7 +85,7 @@ def _respelled(connection: sqlite3.Connection, query: Query, pages: int) -> Iter
     rare: dict[int, int] = {}
     for at, typed in enumerate(query.words):
         word = "".join(words(typed))
-        if len(word) >= _SHORTEST and word.isalpha():
+        if len(word) >= _SHORTEST and not _DIGIT.search(word):
             is_prefix = query.prefix is not None and at == len(query.words) - 1
             frequency = pack_tables.max_doc_frequency if is_prefix else pack_tables.doc_frequency
             docs = frequency(connection, word)
@@ -119,7 +121,7 @@ def _spellings(connection: sqlite3.Connection, typed: str, docs: int) -> list[_S
     candidates = pack_tables.words_of_length(connection, len(word) - edits, len(word) + edits, least=least)
     # A swap of two neighbouring characters is one edit.
     for other, distance, _ in extract(word, candidates, scorer=OSA.distance, score_cutoff=edits, limit=None):
-        if other != word and other.isalpha():
+        if other != word and not _DIGIT.search(other):
             same_start = 1.0 if other[0] == word[0] else 0.0
             # A foreign vocabulary may have words on no page.
             frequency = pack_tables.doc_frequency(connection, other) or 1

@@ -52,22 +52,20 @@ def normal(text: str) -> str:
 
 
 class _FoldedCharacters(dict[int, str]):
-    """Maps the code of a character to one folded character.
-
-    `spelled` has the letters of those that stand for several, and nothing for MARK.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spelled: dict[str, str] = {MARK: ""}
+    """Maps the code of a character to one folded character, which may be in `_spelled`."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
         folded = _folded(character)
         if len(folded) > 1:
-            self.spelled[character], folded = folded, character
+            _spelled[character], folded = folded, character
         self[code] = folded
         return folded
+
+
+#: The letters of characters that stand for several; and nothing for MARK.
+_spelled: Final = {MARK: ""}
+_folded_characters: Final = _FoldedCharacters()
 
 
 def _folded(character: str) -> str:
@@ -96,9 +94,6 @@ def _is_dropped(character: str) -> bool:
     """
     combining = unicodedata.combining(character)
     return combining == 1 or 10 <= combining <= 36 or combining >= 200 or character in _DROPPED
-
-
-_folded_characters: Final = _FoldedCharacters()
 
 
 def fold(text: str) -> str:
@@ -133,15 +128,14 @@ def spelled_out(folded: str) -> tuple[str, Callable[[int], int]]:
 
     The second value returns the offset in the folded text for an offset in the first.
     """
-    spelled = _folded_characters.spelled
-    changed = [] if folded.isascii() else [each for each in list(spelled) if each in folded]
+    changed = [] if folded.isascii() else [each for each in list(_spelled) if each in folded]
     if not changed:
         return folded, int
-    places = [(each.start(), len(spelled[each[0]]) - 1) for each in re.finditer(f"[{''.join(changed)}]", folded)]
+    places = [(each.start(), len(_spelled[each[0]]) - 1) for each in re.finditer(f"[{''.join(changed)}]", folded)]
     added = [0, *accumulate(more for _, more in places)]
     ends = [place + before + more + 1 for (place, more), before in zip(places, added, strict=False)]
     for character in changed:
-        folded = folded.replace(character, spelled[character])
+        folded = folded.replace(character, _spelled[character])
     return folded, lambda at: at - added[bisect_right(ends, at)]
 
 
