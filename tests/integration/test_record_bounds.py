@@ -99,7 +99,7 @@ def test_while_one_process_writes_a_segment_no_other_does_and_a_dead_one_holds_n
     lines = ["x" * 2**20] * 6
     due = [process.frontier.add_line("c", line) for line in lines]
     assert due == [False, False, False, True, False, False]
-    assert 0 < process.redis.ttl("perennial:crawl:c:writer") <= 30
+    assert 0 < process.redis.ttl("perennial:crawl:c:writer") <= 30 < process.redis.ttl("perennial:crawl:c:record")
     process.redis.delete("perennial:crawl:c:writer")  # It expires.
     assert process.frontier.add_line("c", "x")
     offset, taken = process.frontier.next_lines("c")
