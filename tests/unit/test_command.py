@@ -22,6 +22,10 @@ from tests.support.command import perennial
 pytestmark = pytest.mark.unit
 
 
+def test_an_empty_url_is_said_to_be_empty() -> None:
+    assert "URL '': it is empty" in str(CliRunner().invoke(cli, ["index", ""]).exception)
+
+
 def test_version_is_the_version_of_the_package() -> None:
     done = CliRunner().invoke(cli, ["--version"])
     assert (done.exit_code, done.output) == (0, f"perennial {version('perennial')}\n")
