@@ -1,16 +1,11 @@
-"""Timers of domains: which are due, and the act that lets one be due now."""
+"""The act that lets the timer of a domain be due now."""
 
 from __future__ import annotations
 
 from app.crawl.urls import parse_domain
 from app.errors import ResourceNotFound
 from app.operations.operations import Operations
-from app.timers.timers import RunningTimer, Timers
-
-
-def read_timers(ops: Operations, *, limit: int = 200) -> list[tuple[str, RunningTimer]]:
-    """Return the domains and timers that are due first; raises redis's errors."""
-    return Timers(ops.redis).first(limit)
+from app.timers.timers import Timers
 
 
 def fire(ops: Operations, domain: str, *, why: str = "") -> str:

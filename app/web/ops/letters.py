@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -107,8 +106,14 @@ def act_on_letters(visit: Acting) -> Response:
 def _preview(visit: Visit, order: LetterOrder, chosen: LetterChoice) -> HTMLResponse:
     """Show which letters an order would be for, and where each would go. It changes nothing."""
     targets: Counter[str] = Counter()
-    address_of = partial(replay_address, retry_policies(visit.ops.settings), order)
-    found = survey(counted(chosen.letters(visit.ops), address_of, targets), offset=0, limit=PER_PAGE)
+    policies = retry_policies(visit.ops.settings)
+
+    def counted() -> Iterator[LetterSummary]:
+        for letter in chosen.letters(visit.ops):
+            targets[replay_address(policies, order, letter)] += 1
+            yield letter
+
+    found = survey(counted(), offset=0, limit=PER_PAGE)
     return visit.page(
         "dead_preview.html",
         order=order,
@@ -117,15 +122,6 @@ def _preview(visit: Visit, order: LetterOrder, chosen: LetterChoice) -> HTMLResp
         targets=targets.most_common(20) if order.verb != "drop" else [],
         fields=[(name, value) for name in _FIELDS if (value := visit.value(name))],
     )
-
-
-def counted(
-    letters: Iterable[LetterSummary], name: Callable[[LetterSummary], str], counts: Counter[str]
-) -> Iterator[LetterSummary]:
-    """Yield letters, and count the names of those that were yielded."""
-    for letter in letters:
-        counts[name(letter)] += 1
-        yield letter
 
 
 def replay_address(policies: RetryPolicies, order: LetterOrder, letter: LetterSummary) -> str:

@@ -15,6 +15,7 @@ from app.operations import timers
 from app.operations.overview import PATIENCE, Overview
 from app.operations.queues import QueueFigures
 from app.operations.workers import WorkerReport
+from app.timers.timers import Timers
 from app.web.models import MAX_DOMAIN, StrictParameters
 from app.web.ops.api_requests import ActBody, Calling, DoneAnswer, answer, calling
 from app.web.ops.page_requests import Reading, overview_of
@@ -105,7 +106,7 @@ def list_timers(ops: Calling, parameters: Annotated[TimerParameters, Query()]) -
     """List the timers that are due first."""
     listed = [
         {"domain": domain, "due_in": each.remaining, "queue": each.callback.queue, "message": each.callback.message}
-        for domain, each in timers.read_timers(ops, limit=parameters.limit)
+        for domain, each in Timers(ops.redis).first(parameters.limit)
     ]
     return answer(listed)
 
