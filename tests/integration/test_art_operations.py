@@ -139,6 +139,7 @@ def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(
         killed.setattr(art, "_forget", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             art.requeue(desk.ops, None)
+    assert next(desk.ops.audit.entries()).result == "failed: KeyboardInterrupt"
     assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
     done = art.requeue(desk.ops, None)
     assert (done.ids, done.replaced) == ((first, second), {second: twin})
