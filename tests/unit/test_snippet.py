@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -60,7 +59,7 @@ def test_a_snippet_is_a_part_of_the_page_with_its_matches_marked(text: str, type
     assert "".join(piece for piece, _ in snippet.pieces) == snippet.text
     assert all(piece for piece, _ in snippet.pieces)
     inner = snippet.text.removeprefix("…\u00a0").removesuffix("\u00a0…")
-    whole = re.sub(r"\s+", " ", text)
+    whole = " ".join(text.split())
     assert all(part in whole for part in inner.split(" … ")) or len(inner) >= WIDTH - 1
     assert len(inner) <= WIDTH
     matcher = set(words(" ".join(query.words)))
