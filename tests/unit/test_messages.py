@@ -391,7 +391,7 @@ def test_a_policy_decides_about_any_message_and_its_replacement_can_be_sent_and_
         assert DELIVERIES not in sent["application_headers"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(DELIVERIES_OF_ANY_BYTES)
 def test_a_body_of_any_bytes_becomes_a_task_or_an_error_with_a_reason(delivery: Delivery) -> None:
     try:

@@ -165,7 +165,7 @@ def test_only_the_groups_of_this_robot_and_of_all_robots_count() -> None:
     assert parse("<html>not found</html>").allows("https://x.gov/x")
 
 
-@hypothesis_settings(max_examples=400)
+@hypothesis_settings(max_examples=200)
 @given(
     st.lists(
         st.one_of(
@@ -298,7 +298,7 @@ def robots_files(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=150)
 @given(robots_files())
 def test_an_independent_parser_decides_equally(text: str) -> None:
     ours, theirs = RobotsRules.parse(text, user_agent="Perennial/0.1"), RobotsParser.from_string(text)
