@@ -135,7 +135,7 @@ class Variants:
         folded = indexed(lower)
         # Snowball's rules are for letters with their accents.
         stem = indexed(self._stem(lower)) if len(lower) <= _LONGEST else ""
-        unspaced = (*_parts(folded), *_parts_at_edges(folded))
+        unspaced = () if folded.isascii() else (*_parts(folded), *_parts_at_edges(folded))
         # Snowball leaves nothing of some words, such as the Greek "εις".
         stems = unspaced or (stem or folded,)
         self._have_several = self._have_several or len(stems) > 1

@@ -161,7 +161,7 @@ def test_an_incremental_pack_writes_and_a_searcher_fetches_frames_that_changed_o
 
 def damaged(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[FRAME_SIZE + 100 : FRAME_SIZE + 200] = bytes(100)
+    data[FRAME_SIZE + 100 : FRAME_SIZE + 200] = (255 - byte for byte in data[FRAME_SIZE + 100 : FRAME_SIZE + 200])
     path.write_bytes(data)
 
 
