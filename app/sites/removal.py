@@ -138,7 +138,7 @@ class SiteRemoval:
         doomed += [*host_keys(self.domain), f"{HOST_PREFIX}{self.domain}:slots"]
         for scheme in ("http", "https"):
             robots = f"{PREFIX}robots:{scheme}://{self.domain}"
-            doomed += [robots, f"{robots}:down", f"{robots}:by"]
+            doomed += [robots, f"{robots}:down"]
         doomed += [f"{PREFIX}robots-of:{self.domain}", f"{PREFIX}robots-of:{self.domain}:bytes"]
         for start in range(0, len(doomed), _BATCH):
             self._redis.delete(*doomed[start : start + _BATCH])

@@ -71,7 +71,7 @@ _folded_characters: Final = _FoldedCharacters()
 def _folded(character: str) -> str:
     """Return what a character is in an index: letters, a digit, a mark, MARK or GAP."""
     category = unicodedata.category(character)
-    if category == "Nd":
+    if character.isdecimal():
         return str(unicodedata.decimal(character))
     if _is_dropped(character):
         return MARK
