@@ -14,11 +14,13 @@ import typer
 from app.cli.arguments import AsJson, Domain, DryRun, Why, Yes
 from app.cli.context import operations
 from app.cli.printing import confirm, print_json, print_lines, print_result
+from app.crawl.record.removed_sites import unfinished_removals
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite
 from app.operations import removal, sites
 from app.sites.declared import differences, read_declared
 from app.sites.site import Site
+from app.sites.stored import list_sites
 
 cli = typer.Typer(no_args_is_help=True, help="Sites: start URLs, schedule, limits, and what their requests need.")
 
@@ -107,7 +109,8 @@ def apply(
     """Make the sites as a file declares them. Without --prune, those that it does not name stay."""
     ops = operations()
     declared = read_declared(file)
-    found = differences(declared, ops.store, prune=prune)
+    removing = unfinished_removals(ops.store) if prune else ()
+    found = differences(declared, list_sites(ops.store), removing=removing)
     removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
     if removed and not yes:
         confirm(f"Delete all of {', '.join(removed)}, their messages and dead letters?")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from app.crawl.record.removed_sites import unfinished_removals
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite, InvalidUrl
 from app.sites.site import Site
-from app.sites.stored import list_sites
-from app.storage.store import ObjectStore
 
 #: Fields that commands change: a file that does not name them leaves them as they are.
 _KEPT: Final = ("state", "blocked", "created")
@@ -47,9 +44,12 @@ def read_declared(path: Path) -> dict[str, dict[str, Any]]:
         raise InvalidSite(f"{path}: expected tables [[sites]] only, found {', '.join(found) or 'sites'}")
     declared: dict[str, dict[str, Any]] = {}
     for number, table in enumerate(tables, start=1):
+        given = table.get("domain") if isinstance(table, Mapping) else None
+        if not isinstance(given, str):
+            raise InvalidSite(f"{path}: site {number}: domain: expected a text, found {given!r}")
         try:
-            domain = parse_domain(table["domain"])
-        except (KeyError, TypeError, AttributeError, InvalidUrl) as error:
+            domain = parse_domain(given)
+        except InvalidUrl as error:
             raise InvalidSite(f"{path}: site {number}: domain: {error}") from error
         if domain in declared:
             raise InvalidSite(f"{path}: site {number}: domain: {domain} is declared twice")
@@ -59,16 +59,15 @@ def read_declared(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def differences(
-    declared: Mapping[str, Mapping[str, Any]], store: ObjectStore, *, prune: bool = False
+    declared: Mapping[str, Mapping[str, Any]], present: Iterable[Site], *, removing: Iterable[str] = ()
 ) -> list[Difference]:
-    """Return what differs between declared sites and those in the store, by domain.
+    """Return what differs between declared sites and those that are present, by domain.
 
-    With `prune`, so does a site whose removal was killed: its settings were deleted first.
+    So does a domain of `removing`, whose removal was killed: its settings were deleted first.
     """
-    stored = {site.domain: site for site in list_sites(store)}
-    begun = unfinished_removals(store) if prune else ()
+    stored = {site.domain: site for site in present}
     found = []
-    for domain in sorted({*declared, *stored, *begun}):
+    for domain in sorted({*declared, *stored, *removing}):
         former = stored.get(domain)
         if domain not in declared:
             found.append(Difference("remove", domain, former, {}))
