@@ -192,7 +192,7 @@ def find_letter(sets: DeadSets, ident: str) -> DeadLetter:
     try:
         [letter] = sets.find([ident])
     except InvalidMessage as error:
-        raise ResourceNotFound(f"{error}: it was replayed or dropped, or an act works on it now") from error
+        raise ResourceNotFound(f"{error}. What was replayed or dropped, or an act works on, is not there") from error
     return letter
 
 
