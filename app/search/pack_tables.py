@@ -200,7 +200,6 @@ class Properties:
         self.pages = pages
         #: Pages with a link to each page, the group of its versions in other languages, the page shown in place of it.
         self.inlinks, self.versions, self.shown_as = (found[name][0] for name in ("inlinks", "versions", "shown_as"))
-        self._has_versions = any(self.versions)
         self.copies = GroupedPages(found["copies"][0], found["shown"][0])
         self._days = found["date"][0]
         self._columns = {
@@ -268,7 +267,7 @@ class Properties:
         A page with copies counts for the values of all of them. Versions of a page in other languages count as one.
         """
         versions = self.versions
-        grouped = [page for page in pages if versions[page] or page in copies] if copies or self._has_versions else []
+        grouped = [page for page in pages if versions[page] or page in copies]
         alone = list(set(pages).difference(grouped)) if grouped else pages
         # A group of versions has the negative of its number.
         shown = {each: -versions[page] or page for page in grouped for each in (page, *copies.get(page, ()))}
