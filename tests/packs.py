@@ -23,9 +23,11 @@ from app.pack.rows import section, subsections
 from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import Page, Tombstone, content_key, frames_key, manifest_key, page_id, to_json
 from app.storage.store import ObjectStore
-from app.text.words import TOKENIZER, indexed
+from app.text.words import indexed
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
+#: FTS5's tokenizer of the schema. It splits at spaces and at signs of ASCII.
+TOKENIZER = "ascii"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
 INSERT INTO pages (

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
-#: FTS5's tokenizer that splits at spaces and at signs of ASCII, as in app/pack/schema.sql.
-TOKENIZER: Final = "ascii"
 #: Replaces a character that separates words.
 GAP: Final = " "
 #: Replaces a character without which a word may be written, such as a combining accent.

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidQuery
 from app.search.query import MAX_CHARACTERS, MAX_WORDS, Phrase, parse
-from app.text.words import TOKENIZER, fold, indexed, words
-from tests.packs import SQL
+from app.text.words import fold, indexed, words
+from tests.packs import SQL, TOKENIZER
 
 pytestmark = pytest.mark.unit
 
