@@ -28,7 +28,8 @@ def running(
         process = subprocess.Popen(
             ["/bin/sh", "-c", f"exec {command}"],
             cwd=ROOT,
-            env=dict(environment),
+            # Celery's beat prints its banner without a flush.
+            env={**environment, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
