@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -129,28 +130,25 @@ def hang(journal: str) -> None:
     threading.Event().wait(60)
 
 
-@task()
-def wait_for(journal: str) -> None:
-    """Postpone until a file exists."""
+def note_delivery(task: Any, journal: str) -> bool:
+    """Note the run, and whether its message was delivered before; return whether a file says that there is stock."""
     note(journal, "run")
-    if not Path(f"{journal}.stock").exists():
-        raise Postpone(0.3, "nothing is there yet")
-
-
-@task()
-def requeue(journal: str) -> None:
-    """Ask for the message back until a file exists."""
-    note(journal, "run")
-    if not Path(f"{journal}.stock").exists():
-        raise Reject("nothing is there yet", requeue=True)
+    note(journal, f"redelivered {task.request.delivery_info.get('redelivered')}")
+    return Path(f"{journal}.stock").exists()
 
 
 @task(bind=True)
-def requeue_once(self: Any, journal: str) -> None:
-    """Ask for the message back, unless the broker delivered it before."""
-    note(journal, "run")
-    if not self.request.delivery_info["redelivered"]:
-        raise Reject("no reason", requeue=True)
+def wait_for(self: Any, journal: str) -> None:
+    """Postpone until there is stock."""
+    if not note_delivery(self, journal):
+        raise Postpone(0.3, "nothing is there yet")
+
+
+@task(bind=True)
+def requeue(self: Any, journal: str) -> None:
+    """Ask for the message back until there is stock."""
+    if not note_delivery(self, journal):
+        raise Reject("nothing is there yet", requeue=True)
 
 
 @task(bind=True)
@@ -235,6 +233,13 @@ def limited(journal: str, number: int) -> int:
     return number
 
 
+@task(base=Hooked)
+def leave(journal: str) -> None:
+    """Exit, as a library may do that takes itself for a program."""
+    note(journal, "run")
+    sys.exit(3)
+
+
 @task()
 def add(*numbers: Any) -> int:
     """Return the sum of numbers, or of lists of them."""
@@ -315,7 +320,7 @@ def _note_received(request: Any, **_: Any) -> None:
         note(request.args[0], "task_received")
 
 
-@signals.task_revoked.connect(sender=describe)  # type: ignore[untyped-decorator]
+@signals.task_revoked.connect(sender=wait_for)  # type: ignore[untyped-decorator]
 def _note_revoked(request: Any, expired: bool, **_: Any) -> None:
     note(request.args[0], f"task_revoked {expired}")
 

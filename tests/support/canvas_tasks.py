@@ -6,11 +6,10 @@ import json
 import threading
 from typing import Any
 
-from celery import Signature, chain, chord, group
-from celery.canvas import StampingVisitor
+from celery import chain, group
 from celery.exceptions import SoftTimeLimitExceeded
 
-from tests.support.canvas_app import add, app, fail, fail_first, note, task
+from tests.support.canvas_app import add, fail_first, note, task
 
 
 @task(bind=True)
@@ -21,10 +20,10 @@ def late(self: Any, value: Any) -> Any:
 
 
 @task(bind=True)
-def late_add(self: Any, *numbers: Any, more: int = 0) -> int:
+def late_add(self: Any, *numbers: Any) -> int:
     """Return the sum in the second run."""
     fail_first(self)
-    return int(add(*numbers, more))
+    return int(add(*numbers))
 
 
 @task(bind=True)
@@ -91,13 +90,6 @@ def late_guarded(self: Any, value: int) -> int:
 
 
 @task(bind=True)
-def late_group(self: Any, _before: Any, journal: str) -> None:
-    """Note the id of the group in the second run."""
-    fail_first(self)
-    note(journal, self.request.group)
-
-
-@task(bind=True)
 def late_priority(self: Any, *_before: Any) -> int:
     """Return the priority of the message in the second run."""
     fail_first(self)
@@ -111,67 +103,6 @@ def late_more(self: Any, numbers: list[int], value: int) -> int:
     for number in numbers:
         self.add_to_chord(late_add.s(number, value))
     return 0
-
-
-@task(bind=True)
-def late_chord_more(self: Any, numbers: list[int], value: int) -> int:
-    """Add a chord to the chord in the second run."""
-    fail_first(self)
-    self.add_to_chord(group(late_add.s(number, value) for number in numbers) | late_add.s())
-    return 0
-
-
-@task(bind=True)
-def late_started(self: Any) -> Any:
-    """Start a canvas in the second run, and return its result."""
-    fail_first(self)
-    return (late_add.s(1, 1) | group(late_add.s(3), late_add.s(4)) | late.s())()
-
-
-@task(bind=True)
-def late_signature(self: Any, kind: str) -> Any:
-    """Return a canvas in a canvas in the second run."""
-    fail_first(self)
-    kinds: dict[str, Any] = {"chain": chain, "group": group, "chord": lambda tasks: chord(tasks, late.s())}
-    outer, inner = kind.split(" of ")
-    return kinds[outer](kinds[inner]([late.s()]))
-
-
-@task(bind=True)
-def late_rebuilt(self: Any, signature: Any) -> str:
-    """Return the text of a signature that was a result."""
-    fail_first(self)
-    return repr(Signature.from_dict(signature))
-
-
-@task(bind=True)
-def late_plus_other(self: Any, left: Any, right: Any) -> None:
-    """Let another task add in the second run."""
-    fail_first(self)
-    raise self.replace(late_plus.s(left, right))
-
-
-@task(bind=True)
-def late_failing(self: Any, journal: str) -> None:
-    """Let a task that fails do it in the second run."""
-    fail_first(self)
-    raise self.replace(fail.si(journal))
-
-
-@task(bind=True)
-def late_failing_chain(self: Any, journal: str, inner: str) -> None:
-    """Let a chain that fails do it in the second run. Its link notes the error in the journal `inner`."""
-    fail_first(self)
-    failing = chain(late.s(1), fail.si(journal))
-    failing.link_error(late_note.si(inner, "link_error"))
-    raise self.replace(failing)
-
-
-@task(bind=True)
-def late_empty(self: Any, *_before: Any) -> None:
-    """Let an empty chain do it in the second run, which Celery refuses."""
-    fail_first(self)
-    raise self.replace(chain())
 
 
 @task(bind=True)
@@ -193,29 +124,3 @@ def note_stamps(self: Any, journal: str, times: int = 1) -> None:
     """Note the stamps of each run. Raise KeyError the first `times` times."""
     if note(f"{journal}.stamps", json.dumps(self.request.stamps)) < times:
         raise KeyError("no such shelf")
-
-
-class StampingOther(StampingVisitor):  # type: ignore[misc]
-    """Stamps what replaces a task."""
-
-    def on_signature(self, sig: Any, **_: Any) -> dict[str, Any]:
-        """Return the stamp."""
-        return {"replaced": "yes"}
-
-
-class StampingTask(app.Task):  # type: ignore[misc]
-    """A task that stamps what replaces it."""
-
-    abstract = True
-
-    def on_replace(self, sig: Any) -> Any:
-        """Stamp the other task."""
-        sig.stamp(StampingOther())
-        return super().on_replace(sig)
-
-
-@task(bind=True, base=StampingTask)
-def late_stamped_other(self: Any, journal: str) -> None:
-    """Let another task do it in the second run, with a further stamp."""
-    fail_first(self)
-    raise self.replace(note_stamps.si(journal))

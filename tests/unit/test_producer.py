@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chord, group
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu import Queue
 from pydantic import ValidationError
 
+from app.broker.amqp_internals import BodyTooLong
 from app.broker.errors import InvalidMessage
 from app.broker.policies.delay_queues import DelayQueues, budget_of
 from app.broker.policies.delays import MAX_TTL_MS
@@ -88,9 +90,23 @@ def test_a_countdown_or_an_eta_is_refused_at_the_call_whichever_way_it_goes(
     task: Any, when: dict[str, Any], protocol: int
 ) -> None:
     task.app.conf.task_protocol = protocol
-    for send in (task.apply_async, task.s().apply_async, partial(task.app.send_task, task.name)):
+    skewed = group([task.s()] * 2, app=task.app).skew(start=1, stop=3)
+    sends = (task.apply_async, task.s().apply_async, partial(task.app.send_task, task.name))
+    for send in (*(partial(each, **when) for each in sends), skewed.apply_async):
         with pytest.raises(InvalidMessage, match="send: neither countdown nor eta; every delay is a message"):
-            send(**when)
+            send()
+
+
+def test_a_chord_that_a_backend_cannot_count_is_refused_at_the_call(task: Any, tmp_path: Path) -> None:
+    task.app.conf.result_backend = f"file://{tmp_path}"
+    with pytest.raises(InvalidMessage, match="neither countdown nor eta"):
+        chord([task.s(), task.s()], task.s(), app=task.app).apply_async()
+
+
+@pytest.mark.parametrize("compression", ["brotli", "zstd"])
+def test_a_compression_without_a_limit_is_refused_at_the_call(task: Any, compression: str) -> None:
+    with pytest.raises(BodyTooLong, match="use gzip"):
+        task.apply_async(compression=compression)
 
 
 def test_an_unreachable_broker_is_an_error_with_the_id_of_a_message_of_the_older_protocol(task: Any) -> None:
