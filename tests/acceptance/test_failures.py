@@ -16,7 +16,7 @@ import requests
 from kombu import Connection
 
 from app.broker.dead_letters import DeadSets
-from app.broker.headers import OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY
+from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.publishing import Publisher
 from app.private_services import Urls
 from app.topology.queues import DEAD_SET
@@ -95,20 +95,6 @@ def test_each_retry_and_the_death_of_a_message_are_logged_with_its_task_queue_bu
         assert [exception in line for line in found] == [True], lines
     assert f"({reason})" in lines[-1]
     assert (letter.reason, letter.cause.exception, letter.cause.attempts) == (reason, exception, 3)
-
-
-@pytest.mark.parametrize("pool", ["solo", "threads"])
-def test_a_task_that_exits_spends_its_budget_where_no_process_ends_too(
-    services: Urls, redis_url: str, tmp_path: Path, journal: Path, pool: str
-) -> None:
-    with own_vhost(services) as url:
-        environment = {**environment_of(settings_for(tmp_path, url, redis_url, services.broker_api_url)), **BUDGET}
-        broker, options = Broker(url), [f"--pool={pool}"]
-        with worker(environment, tmp_path / f"{pool}.log", app="tests.support.failing", options=options):
-            send(broker, "failing.leave", journal=journal)
-            eventually(lambda: broker.depth(DEAD_SET) == 1, "it is dead")
-        assert runs(journal) == 3
-        assert broker.peek(DEAD_SET)[0].headers[REASON] == "worker-lost"
 
 
 def test_an_expired_message_is_reported_as_revoked_and_not_as_a_success(

@@ -23,14 +23,12 @@ from tests.support.worker import Worker, start
 pytestmark = pytest.mark.acceptance
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_a_worker_that_stops_has_acknowledged_everything_that_it_completed(
-    services: Urls, tmp_path: Path, pool: str
-) -> None:
+def test_a_worker_that_stops_has_acknowledged_everything_that_it_completed(services: Urls, tmp_path: Path) -> None:
+    """Other pools: `test_other_pools_keep_the_promises`."""
     journals = [tmp_path / f"quick-{number}" for number in range(11)]
     with own_vhost(services) as url:
         broker = Broker(url)
-        with shop_worker(url, tmp_path / "worker.log", ["mail"], f"--pool={pool}") as running:
+        with shop_worker(url, tmp_path / "worker.log", ["mail"]) as running:
             for journal in journals:
                 post(broker, "mail", "succeed", journal)
             eventually(lambda: all(runs(each, "done") for each in journals), "all are done")
