@@ -65,6 +65,13 @@ BEFORE = {
     "undecodable body": ("undecodable", "Undecodable"),
 }
 
+#: In one queue every way of failing; in the others one that the process of the run reports, and one that it cannot.
+RUNS = [("mail", failure) for failure in RUNNING]
+RUNS += [(queue, failure) for queue in QUEUES if queue != "mail" for failure in ("exception", "SIGKILL")]
+NO_RUNS = [("mail", failure) for failure in BEFORE] + [(queue, "garbage") for queue in QUEUES if queue != "mail"]
+#: A queue that dead-letters a permanent error at once, and one whose convention retries each.
+PERMANENT = {"mail": 1, "labels.print": 3}
+
 GARBAGE = b"\xff\xfe garbage \x00"
 
 
@@ -134,8 +141,7 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             shop_worker(url, folder / "worker.log", queues, "--task-events", concurrency=4) as bench.worker,
             listening(bench),
         ):
-            for queue in QUEUES:
-                send_all(bench, queue)
+            send_all(bench)
             bench.send("mail: other arguments", "mail", "by_retry_with_more")
             bench.send("clock: exception", "clock", "fail")
             for queue in ROUNDS:
@@ -143,15 +149,17 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield bench
 
 
-def send_all(bench: Bench, queue: str) -> None:
-    for failure, (task, *_) in RUNNING.items():
-        bench.send(f"{queue}: {failure}", queue, task)
-    bench.send(f"{queue}: permanent", queue, "out_of_stock")
-    bench.send(f"{queue}: unknown task", queue, "never_written")
-    bench.post(queue, GARBAGE, {"case": f"{queue}: garbage"}, content_type="image/png", content_encoding="binary")
+def send_all(bench: Bench) -> None:
+    for queue, failure in RUNS:
+        bench.send(f"{queue}: {failure}", queue, RUNNING[failure][0])
+    for queue in PERMANENT:
+        bench.send(f"{queue}: permanent", queue, "out_of_stock")
+    for queue in QUEUES:
+        bench.post(queue, GARBAGE, {"case": f"{queue}: garbage"}, content_type="image/png", content_encoding="binary")
+    bench.send("mail: unknown task", "mail", "never_written")
     base = {"task": "tests.support.shop.fail", "lang": "py"}
-    bench.post(queue, b"[[], {}, {}]", {"case": f"{queue}: missing argument", "id": str(uuid.uuid4()), **base})
-    bench.post(queue, b"[[], {", {"case": f"{queue}: undecodable body", "id": str(uuid.uuid4()), **base})
+    for failure, body in (("missing argument", b"[[], {}, {}]"), ("undecodable body", b"[[], {")):
+        bench.post("mail", body, {"case": f"mail: {failure}", "id": str(uuid.uuid4()), **base})
 
 
 class listening:  # noqa: N801 - Used as a context manager's function is.
@@ -198,8 +206,7 @@ def header(message: Any, name: str) -> Any:
     return message.headers[f"perennial-{name}"]
 
 
-@pytest.mark.parametrize("failure", RUNNING)
-@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize(("queue", "failure"), RUNS)
 def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_dead_set_announced_once(
     bench: Bench, queue: str, failure: str
 ) -> None:
@@ -233,8 +240,7 @@ def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_
     assert len(bench.deaths(case)) == 1
 
 
-@pytest.mark.parametrize("failure", BEFORE)
-@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize(("queue", "failure"), NO_RUNS)
 def test_a_message_that_cannot_run_spends_the_same_budget_and_is_dead_lettered_unchanged(
     bench: Bench, queue: str, failure: str
 ) -> None:
@@ -261,12 +267,11 @@ def test_a_message_ends_with_its_routing_key_its_reply_to_and_without_the_broker
     assert "x-death" not in message.headers
 
 
-@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("queue", PERMANENT)
 def test_a_permanent_error_dies_at_once_except_in_a_countdown(bench: Bench, queue: str) -> None:
     case = f"{queue}: permanent"
     message = bench.dead(queue, case)
-    runs = 3 if queue == "labels.print" else 1
-    assert len(bench.runs(case)) == header(message, "attempts") == runs
+    assert len(bench.runs(case)) == header(message, "attempts") == PERMANENT[queue]
     assert header(message, "exception") == "OutOfStock"
     assert message.headers.get("mb-retries") == (-1 if queue.endswith(".print") else None)
 
