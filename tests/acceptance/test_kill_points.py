@@ -136,28 +136,20 @@ def copies(run: Run) -> set[int]:
     return {1, 2} if run.operations[-1] == "await confirm" else {2}
 
 
+#: Ends for which the operations on the broker differ. Those of every other end are the same as of one end here.
+DISTINCT = {("slow.mail", "retry"), ("slow.mail", "dead"), ("slow.orders", "retry")}
+
+
 @pytest.mark.parametrize(
-    ("queue", "failure"),
+    ("queue", "failure", "pool"),
     [
-        *(("slow.mail", failure) for failure in ("retry", "dead", "postpone")),
-        *((queue, "retry") for queue in QUEUES[1:]),
-        # The worker's operations on the broker are the same here as on the queue `slow.mail`.
-        *(
-            pytest.param(queue, failure, marks=pytest.mark.long)
-            for queue in QUEUES[1:]
-            for failure in ("dead", "postpone")
-        ),
+        ("slow.mail", "retry", "prefork"),
+        *(pytest.param(*end, "solo", marks=() if end in DISTINCT else pytest.mark.long) for end in ENDS),
     ],
 )
-def test_a_worker_killed_before_any_operation_loses_no_message(bench: Bench, queue: str, failure: str) -> None:
-    kill_at_every_operation(bench, queue, failure, pool="solo")
-
-
-def test_a_killed_worker_with_a_pool_of_processes_loses_no_message(bench: Bench) -> None:
-    kill_at_every_operation(bench, "slow.mail", "retry", pool="prefork")
-
-
-def kill_at_every_operation(bench: Bench, queue: str, failure: str, *, pool: str) -> None:
+def test_a_worker_killed_before_any_operation_loses_no_message(
+    bench: Bench, queue: str, failure: str, pool: str
+) -> None:
     for at in count(1):
         bench.post(queue, failure)
         run = bench.run(queue, at=at, pool=pool)
