@@ -35,7 +35,6 @@ from tests.support.service_variants import (
     RabbitVariants,
     Sentinels,
     certificates,
-    on_ipv6,
     rabbitmq,
     running,
     with_acl_and_tls,
@@ -103,10 +102,16 @@ def problems(settings: Settings) -> str:
     return text
 
 
-def test_redis_and_rabbitmq_are_used_with_tls_an_own_authority_and_a_user_of_few_permissions(
-    plain: Settings, broker: RabbitVariants, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("program", FAMILY)
+def test_redis_and_rabbitmq_are_used_on_ipv6_with_tls_an_own_authority_and_a_user_of_few_permissions(
+    plain: Settings,
+    broker: RabbitVariants,
+    files: Certificates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
 ) -> None:
-    redis, url = with_acl_and_tls(tmp_path / "redis", files)
+    redis, url = with_acl_and_tls(tmp_path / "redis", files, program)
     encrypted = changed(plain, broker_url=broker.tls(plain.broker), broker_api_url=broker.tls_api(), redis_url=url)
     with running(redis):
         untrusted = problems(changed(encrypted, redis_url=url.partition("?")[0]))
@@ -118,19 +123,6 @@ def test_redis_and_rabbitmq_are_used_with_tls_an_own_authority_and_a_user_of_few
         assert "invalid username-password pair" in problems(wrong)
         monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))
         assert_works(encrypted, tmp_path)
-
-
-@pytest.mark.parametrize("program", FAMILY)
-def test_services_that_have_ipv6_addresses_alone_are_used(
-    plain: Settings, broker: RabbitVariants, tmp_path: Path, program: str
-) -> None:
-    server, url = on_ipv6(tmp_path / "redis", program)
-    on_six = changed(plain, broker_url=broker.ipv6(plain.broker), redis_url=url)
-    assert "Redis does not answer: " in problems(on_six)
-    with running(server):
-        assert_works(on_six, tmp_path)
-    away = changed(plain, broker_url=broker.ipv6(plain.broker).replace(str(broker.ipv6_port), "1"))
-    assert "broker amqp://perennial:**@[::1]:1/" in problems(away)
 
 
 def test_a_crawl_goes_on_when_the_sentinels_name_another_master(

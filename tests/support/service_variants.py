@@ -47,24 +47,19 @@ def certificates(folder: Path) -> Certificates:
 
 @dataclass(frozen=True, slots=True)
 class RabbitVariants:
-    """The URLs of one RabbitMQ: `plain` on 127.0.0.1, `tls` there, both with the management API, `ipv6` on ::1."""
+    """The URLs of one RabbitMQ: `plain` on 127.0.0.1, `tls` on ::1, each with a management API on 127.0.0.1."""
 
     plain: Urls
     tls_port: int
     tls_api_port: int
-    ipv6_port: int
 
     def tls(self, url: str) -> str:
         """Return a URL of the broker for its TLS port."""
-        return self._at(url, "amqps", f"127.0.0.1:{self.tls_port}")
+        return self._at(url, "amqps", f"[::1]:{self.tls_port}")
 
     def tls_api(self) -> str:
         """Return the URL of the management API with TLS."""
         return self._at(self.plain.broker_api_url, "https", f"127.0.0.1:{self.tls_api_port}")
-
-    def ipv6(self, url: str) -> str:
-        """Return a URL of the broker for its port on ::1."""
-        return self._at(url, "amqp", f"[::1]:{self.ipv6_port}")
 
     @staticmethod
     def _at(url: str, scheme: str, address: str) -> str:
@@ -74,20 +69,19 @@ class RabbitVariants:
 
 @contextmanager
 def rabbitmq(folder: Path, files: Certificates) -> Iterator[RabbitVariants]:
-    """Run a private RabbitMQ, which listens with TLS and on ::1 too, and a plain Redis beside it."""
+    """Run a private RabbitMQ, which listens with TLS on ::1 too, and a plain Redis beside it."""
     settings = Settings(data_dir=folder)
-    chosen = ports.choose(("tls", "api", "ipv6"))
+    chosen = ports.choose(("tls", "api"))
     more = settings.services_file.parent / "rabbitmq" / "conf.d"
     more.mkdir(parents=True)
     with_tls = {"cacertfile": files.authority, "certfile": files.certificate, "keyfile": files.key}
     (more / "variants.conf").write_text(
-        f"listeners.tcp.2 = ::1:{chosen['ipv6']}\n"
-        f"listeners.ssl.1 = 127.0.0.1:{chosen['tls']}\n"
+        f"listeners.ssl.1 = ::1:{chosen['tls']}\n"
         f"management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {chosen['api']}\n"
         + "".join(f"ssl_options.{key} = {file}\nmanagement.ssl.{key} = {file}\n" for key, file in with_tls.items())
     )
     try:
-        yield RabbitVariants(private_services.up(settings), chosen["tls"], chosen["api"], chosen["ipv6"])
+        yield RabbitVariants(private_services.up(settings), chosen["tls"], chosen["api"])
     finally:
         discard(settings)
 
@@ -130,19 +124,12 @@ def running(*servers: Service) -> Iterator[None]:
         yield
 
 
-def with_acl_and_tls(folder: Path, files: Certificates) -> tuple[Service, str]:
-    """Return a Redis that accepts TLS alone and one user with few permissions, and its URL."""
+def with_acl_and_tls(folder: Path, files: Certificates, program: str) -> tuple[Service, str]:
+    """Return a server on ::1 that accepts TLS alone and one user with few permissions, and its URL."""
     (port,) = ports.choose(("redis",)).values()
-    conf = f"{_listener(port, files)}\nuser default off\n{ACL}"
-    url = f"rediss://app:{PASSWORD}@127.0.0.1:{port}/0?ssl_ca_certs={files.authority}"
-    return server(folder, url, _durable(conf)), url
-
-
-def on_ipv6(folder: Path, program: str = "redis-server") -> tuple[Service, str]:
-    """Return a server that listens on ::1 alone, and its URL."""
-    (port,) = ports.choose(("redis",)).values()
-    url = f"redis://[::1]:{port}/0"
-    return server(folder, url, _durable(f"bind ::1\nport {port}"), program=program), url
+    conf = f"{_listener(port, files, address='::1')}\nuser default off\n{ACL}"
+    url = f"rediss://app:{PASSWORD}@[::1]:{port}/0?ssl_ca_certs={files.authority}"
+    return server(folder, url, _durable(conf), program=program), url
 
 
 def _durable(conf: str) -> str:
@@ -188,10 +175,10 @@ def _member(folder: Path, port: int, password: str, conf: str, files: Certificat
     return server(folder, f"{scheme}://:{password}@127.0.0.1:{port}{query}", conf)
 
 
-def _listener(port: int, files: Certificates | None) -> str:
+def _listener(port: int, files: Certificates | None, *, address: str = "127.0.0.1") -> str:
     if files is None:
-        return f"bind 127.0.0.1\nport {port}"
+        return f"bind {address}\nport {port}"
     return (
-        f"bind 127.0.0.1\nport 0\ntls-port {port}\ntls-auth-clients no\ntls-replication yes\n"
+        f"bind {address}\nport 0\ntls-port {port}\ntls-auth-clients no\ntls-replication yes\n"
         f"tls-cert-file {files.certificate}\ntls-key-file {files.key}\ntls-ca-cert-file {files.authority}"
     )
