@@ -93,7 +93,8 @@ def stalls_and_goes_on(requestor: Requestor, proxy: Proxy) -> None:
     proxy.let_go()
     assert slow.result(60).body == long
     # The reply to the other request is late: it precedes this one on the connection.
-    assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
+    reply = requestor.request(ask(), deadline=60)
+    assert (reply.body, reply.properties["delivery_mode"]) == (b'{"type": "echo"}', 1)
     assert requestor.connections == 1
 
 
@@ -102,13 +103,13 @@ class TestManyInFlight:
         self, requestor: Requestor, echoing: Responder
     ) -> None:
         def run(thread: int) -> list[tuple[bytes, bytes]]:
-            bodies = [json.dumps({"type": "echo", "of": [thread, number]}).encode() for number in range(250)]
+            bodies = [json.dumps({"type": "echo", "of": [thread, number]}).encode() for number in range(50)]
             futures = [requestor.send(ask(body), deadline=60) for body in bodies]
             return [(body, future.result(60).body) for body, future in zip(bodies, futures, strict=True)]
 
         with ThreadPoolExecutor(8) as pool:
             pairs = [pair for pairs in pool.map(run, range(8)) for pair in pairs]
-        assert len(pairs) == 2_000
+        assert len(pairs) == 400
         assert all(sent == got for sent, got in pairs)
         assert len(requestor) == 0
 
@@ -249,16 +250,6 @@ class TestConnection:
         assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
         requestor.close()
 
-    def test_deadlines_pass_while_the_broker_is_silent(self, proxy: Proxy, echoing: Responder) -> None:
-        requestor = Requestor(proxy.url, timeout=60)
-        for _ in range(2):
-            proxy.hold()
-            assert failure(requestor.send(ask(), deadline=0.3)).startswith("RequestTimedOut")
-            proxy.let_go()
-            reply = requestor.request(ask(), deadline=60)
-            assert (reply.body, reply.properties["delivery_mode"]) == (b'{"type": "echo"}', 1)
-        requestor.close()
-
     def test_a_missing_exchange_fails_one_request_and_can_be_declared(
         self, broker_url: str, echoing: Responder
     ) -> None:
@@ -281,12 +272,6 @@ class TestConnection:
         assert again.result(30).body == first.body
         assert requestor.connections == 1
         requestor.close()
-
-    def test_a_closed_requestor_refuses_requests(self, broker_url: str) -> None:
-        requestor = Requestor(broker_url)
-        requestor.close()
-        with pytest.raises(BrokerUnreachable, match="this connection was closed"):
-            requestor.request(ask(), deadline=30)
 
 
 class TestResponder:
@@ -452,7 +437,7 @@ class TestEncrypted:
             return requestor.request(ask(body), deadline=60).body == body
 
         with consumed(broker_url, responder.take), ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(is_answered, [0, 100, 16_000, 17_000, 64_000, 131_000, 300_000] * 60))
+            assert all(pool.map(is_answered, [0, 100, 16_000, 17_000, 64_000, 131_000, 300_000] * 10))
             assert is_answered(5_000_000)
         assert requestor.connections == 1
         requestor.close()
@@ -537,7 +522,8 @@ def test_a_reply_with_bytes_that_are_not_utf_8_closes_no_connection(
     assert requestor.connections == 1
 
 
-@pytest.mark.parametrize("name", [*UNREADABLE, *NO_TEXT])
+# Two of five: tests/unit/test_amqp_internals.py reads the others.
+@pytest.mark.parametrize("name", ["tables nested by the thousand", "a header"])
 def test_an_unreadable_request_is_handled_once_and_stops_no_other(
     requestor: Requestor, broker_url: str, name: str
 ) -> None:
