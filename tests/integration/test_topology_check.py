@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -22,7 +20,6 @@ from typer.testing import CliRunner, Result
 from app.broker.declaring import declare_queues
 from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFailed, MigrationRefused, TopologyDiffers
 from app.cli import topology as command
-from app.coverart.project import COVER_ART
 from app.operations.doctor.checks import run_checks
 from app.storage.outage import store_breaker
 from app.topology import migrate as migration
@@ -31,13 +28,9 @@ from app.topology.check import check_topology, management_api
 from app.topology.declare import declare_all
 from app.topology.management_api import REMEDY, ManagementApi
 from app.topology.model import Binding, Topology
-from app.topology.queues import art_queues, searcher_queue
-from app.topology.retry_policies import art_policy
-from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
 from config.settings import Settings
 from tests.support import raw
 from tests.support.broker import Broker
-from tests.support.flowcharts import art_flowchart, search_flowchart, site_flowchart
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -164,78 +157,6 @@ def test_an_unreachable_broker_is_one_error_without_its_password(settings: Setti
     with pytest.raises(BrokerUnreachable, match=r"^broker amqp://user:\*\*@127.0.0.1:1//: ") as caught:
         check_topology(nowhere)
     assert "secret" not in str(caught.value)
-
-
-def test_the_flowchart_of_the_site_is_what_the_broker_has(declared: Settings, connection: Any) -> None:
-    text, found = site_flowchart(declared), subset(broker_topology(declared, connection), "site.")
-    delays = {name for name in found.queues if ".delay." in name}
-    waits = [int(found.queues[name].arguments["x-message-ttl"]) / 1_000 for name in delays]
-    assert f"after {min(waits):g} to {max(waits):g} s, in {len(delays)} queues" in text
-    [(alternate, dead)] = {(name, each.alternate) for name, each in found.exchanges.items() if each.alternate}
-    assert re.findall(r'{{"([\w.]+)<br>\w+"}} -\.->\|"unknown key"\| \w+{{"([\w.]+)<br>', text) == [(alternate, dead)]
-    # One stands for all of them.
-    [kept, *others] = sorted(delays)
-    bindings = {each for each in found.bindings if each.key != each.destination and each.key not in ALIASES}
-    bindings = {each for each in bindings if each.destination not in delays}
-    one = "site.delay.ms"
-    exchanges = {name: each for name, each in found.exchanges.items() if name not in others}
-    exchanges[one] = replace(exchanges.pop(kept), name=one)
-    queues = {name: each for name, each in found.queues.items() if name not in others}
-    queues[one] = replace(queues.pop(kept), name=one)
-    shown = Topology(exchanges, queues, frozenset({*bindings, Binding(one, one, "")}))
-    assert {found.queues[name].dead_letter_exchange for name in delays} == {queues[one].dead_letter_exchange}
-    others_drawn = {"perennial.events": "topic", "perennial.outcomes": "direct"}
-    require_drawn(text, shown, {name for name in queues if name not in (one, dead)}, others_drawn)
-
-
-def test_the_flowchart_of_cover_art_is_what_the_broker_has(settings: Settings, connection: Any) -> None:
-    work = art_queues(COVER_ART.prefix, settings)
-    with connection.channel() as channel:
-        for queue in (*art_policy(COVER_ART.prefix, settings).queues(), *work):
-            queue(channel).declare()
-    drawn = art_flowchart(settings)
-    require_drawn(drawn, broker_topology(settings, connection), {queue.name for queue in work})
-
-
-def test_the_flowchart_of_searching_is_what_the_broker_has(declared: Settings, connection: Any) -> None:
-    searcher = searcher_queue("ID")
-    with connection.channel() as channel:
-        searcher(channel).declare()
-    found = subset(broker_topology(declared, connection), "orchestrator", searcher.name)
-    require_drawn(search_flowchart(declared), found, {ORCHESTRATOR, REQUESTS, searcher.name})
-
-
-def subset(found: Topology, *prefixes: str) -> Topology:
-    """Return the queues with these prefixes, their bindings, and their exchanges for both directions."""
-    queues = {name: queue for name, queue in found.queues.items() if name.startswith(prefixes)}
-    bindings = frozenset(each for each in found.bindings if each.destination in queues)
-    names = {each.source for each in bindings} | {queue.dead_letter_exchange for queue in queues.values()}
-    return Topology({name: each for name, each in found.exchanges.items() if name in names}, queues, bindings)
-
-
-def require_drawn(text: str, found: Topology, work: set[str], others: Mapping[str, str] = {}) -> None:
-    """Compare a flowchart with a broker; it shows the binding keys of the `work` queues only.
-
-    `others` are types of exchanges that are drawn without a queue.
-    """
-    exchange, queue = r'\w+\{\{"([\w.-]+)<br>(\w+)"\}\}', r'\w+\[\["([\w.-]+)"\]\]'
-    keyed = re.findall(rf'{exchange} -->\|"([^"]+)"\| {queue}', text)
-    plain = re.findall(rf"{exchange} --> {queue}", text)
-    drawn = {(name, key, to) for name, _, keys, to in keyed for key in keys.split(", ")}
-    drawn |= {(name, None, to) for name, _, to in plain}
-    # The other exchanges are fanouts, or bound by `#`: their keys have no effect.
-    assert drawn == {
-        (each.source, each.key if each.destination in work else None, each.destination) for each in found.bindings
-    }
-    assert {(name, kind) for name, kind in re.findall(exchange, text)} == {
-        *((name, each.type) for name, each in found.exchanges.items() if not name.startswith("amq.")),
-        *others.items(),
-    }
-    dashed = re.findall(rf'{queue} -\.->\|"[^"]+"\| {exchange}', text)
-    assert {(name, to) for name, to, _ in dashed} == {
-        (name, each.dead_letter_exchange) for name, each in found.queues.items() if each.dead_letter_exchange
-    }
-    assert set(re.findall(queue, text)) == set(found.queues)
 
 
 # Migration
