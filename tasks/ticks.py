@@ -95,13 +95,13 @@ def sweep(**message: Any) -> None:
 def tidy() -> None:
     """Export and drop the dead letters that the settings do not keep, as an act of the system."""
     # Imported here because every worker imports this module, and few need what operators do.
+    from app.operations.context import OperatorContext
     from app.operations.letters import tidy_dead_sets
-    from app.operations.operations import Operations
     from app.operations.operators import system_operator
 
     settings = context().settings
     export = new_export(settings)
-    _, dropped = tidy_dead_sets(Operations(settings, system_operator()), export)
+    _, dropped = tidy_dead_sets(OperatorContext(settings, system_operator()), export)
     if dropped.done:
         logger.info("Dead letters exported to %s and dropped, by the settings: %d", export, len(dropped.done))
     if dropped.stopped:

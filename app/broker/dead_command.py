@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from .dead_letters import DeadSets, OperationResult, read_export
+from .dead_letters import ActResult, DeadSets, read_export
 from .dead_letters.exports import readable
 from .dead_letters.letters import EVERYTHING, LetterFilter
 from .errors import ApplicationError
@@ -106,7 +106,7 @@ def _chosen(idents: tuple[str, ...], group: str, every: bool) -> Any:
     return list(idents) or (LetterFilter(group=group) if group else EVERYTHING)
 
 
-def _exit_with(result: OperationResult, verb: str) -> NoReturn:
+def _exit_with(result: ActResult, verb: str) -> NoReturn:
     click.echo(f"{len(result.done)} {verb}")
     for ident, why in {**result.stayed, **dict.fromkeys(result.missing, "no longer there")}.items():
         _print_line(f"{ident}: {why}", err=True)

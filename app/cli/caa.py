@@ -13,7 +13,7 @@ from app.cli.caa_audit import AuditReport, Comparison
 from app.cli.caa_events import cli as events
 from app.cli.caa_events import print_requeued
 from app.cli.caa_jobs import GidRun
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import confirm, print_result
 from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Index
@@ -113,4 +113,4 @@ def audit(
 @cli.command()
 def handback(dry_run: DryRun = False, why: Why = "", as_json: AsJson = False) -> None:
     """Queue running events again, for the indexer that takes the table over. Stop reader and workers first."""
-    print_requeued(art.hand_back(operations(), dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)
+    print_requeued(art.hand_back(operator_context(), dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)

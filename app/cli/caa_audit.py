@@ -18,7 +18,7 @@ from typing import TypeVar
 import typer
 
 from app.cli.caa_jobs import BATCH, GidRun
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import print_lines
 from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
@@ -147,7 +147,7 @@ class AuditReport:
     def __init__(self, run: GidRun, *, fix: bool, yes: bool, as_json: bool) -> None:
         command = shlex.join(["perennial", *sys.argv[1:]])[:MAX_TEXT]
         self.audit = ArtAudit(
-            archive=run.project.prefix, command=command, operator=operations().operator.name, fixes=fix
+            archive=run.project.prefix, command=command, operator=operator_context().operator.name, fixes=fix
         )
         self._run, self._yes, self._as_json = run, yes, as_json
         #: Deletions of images that wait for the user's confirmation.
@@ -246,6 +246,6 @@ class AuditReport:
         audit.ended, audit.items, audit.last = time.time(), run.count, run.last
         audit.enqueued, audit.held_back = dict(run.published), len(self._held_back)
         try:
-            keep_audit(operations(), audit)
+            keep_audit(operator_context(), audit)
         except StoreError as error:
             typer.echo(f"the operations page will not show this audit: {error}", err=True)

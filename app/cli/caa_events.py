@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.arguments import AsJson, DryRun, Why
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import iso, print_json, print_lines, print_result, printable
 from app.coverart import event_table
 from app.coverart.event_table import EventRow, EventState, Requeued
@@ -27,7 +27,7 @@ def list_(
 
     The columns are id, type, action, runs, creation, last reason and message.
     """
-    with art.open_table(operations()) as connection:
+    with art.open_table(operator_context()) as connection:
         events = event_table.list_events(connection, state, limit=limit)
     cells = (
         (each.id, each.entity, each.action, each.attempts, iso(each.created), "".join(each.reasons[-1:]), each.message)
@@ -42,7 +42,7 @@ def list_(
 @cli.command()
 def show(ident: Annotated[int, typer.Argument(metavar="ID", help="An event.")], as_json: AsJson = False) -> None:
     """Show one event with the reason of each failed run."""
-    with art.open_table(operations()) as connection:
+    with art.open_table(operator_context()) as connection:
         [event] = event_table.find_events(connection, [ident])
     lines = [f"{name}: {value}" for name, value in _as_json(event).items() if name != "reasons"]
     lines += [f"failed: {reason}" for reason in event.reasons]
@@ -60,20 +60,20 @@ def requeue(
     """Queue failed events again with all their runs, and remove their dead letters."""
     if bool(ids) == every:
         raise typer.BadParameter("give IDs, or --all")
-    print_requeued(art.requeue(operations(), ids, dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)
+    print_requeued(art.requeue(operator_context(), ids, dry_run=dry_run, why=why), dry_run=dry_run, as_json=as_json)
 
 
 @cli.command()
 def pause(why: Why = "") -> None:
     """Publish no event until `resume`; jobs of published ones go on."""
-    art.steer_reader(operations(), paused=True, why=why)
+    art.steer_reader(operator_context(), paused=True, why=why)
     typer.echo("the event reader is paused")
 
 
 @cli.command()
 def resume(why: Why = "") -> None:
     """Publish events again."""
-    art.steer_reader(operations(), paused=False, why=why)
+    art.steer_reader(operator_context(), paused=False, why=why)
     typer.echo("the event reader is resumed")
 
 

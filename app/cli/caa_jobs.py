@@ -18,7 +18,7 @@ from rich.console import Console
 
 from app.broker.errors import ApplicationError
 from app.broker.publishing import Publisher
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.progress import Show, shown_progress
 from app.coverart import musicbrainz
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
@@ -126,7 +126,7 @@ class GidRun:
     def act(self, name: str, why: str) -> Iterator[None]:
         """Keep in the audit what the block enqueues, and for which gids."""
         given = list(self.gids) or "all"
-        with operations().act(name, self.project.prefix, why=why, gids=given) as act:
+        with operator_context().act(name, self.project.prefix, why=why, gids=given) as act:
             try:
                 yield
             finally:
@@ -134,7 +134,7 @@ class GidRun:
 
     @cached_property
     def _publisher(self) -> Publisher:
-        return operations().client_publisher()
+        return operator_context().client_publisher()
 
     def wait(self, count: int) -> None:
         """Wait until `count` more gids may be processed."""

@@ -1,12 +1,12 @@
-"""What the settings give to several commands: operations in the name of the user."""
+"""What the settings give to several commands: what acts of the user work with."""
 
 from __future__ import annotations
 
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.operators import command_operator
 from config.settings import get_settings
 
 
-def operations() -> Operations:
+def operator_context() -> OperatorContext:
     """Return what acts of this process's user work with."""
-    return Operations(get_settings(), command_operator())
+    return OperatorContext(get_settings(), command_operator())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.arguments import AsJson, Domain, Why
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import print_json, print_result
 from app.crawl.record.crawls import CrawlState
 from app.crawl.urls import parse_domain
@@ -43,7 +43,7 @@ def repair(
     as_json: AsJson = False,
 ) -> None:
     """Compare the store with Redis, and begin again what is missing there."""
-    actions = crawls.repair(operations(), domain, why=why)
+    actions = crawls.repair(operator_context(), domain, why=why)
     if as_json:
         print_json({"domain": action.domain, "action": action.text} for action in actions)
         return
@@ -54,7 +54,7 @@ def _change(domain: str, state: CrawlState, why: str, as_json: bool) -> None:
     """Change the state of a domain's crawls, and print which; exit 1 without one."""
     done, refusal = crawls.ChangedCrawls(domain=parse_domain(domain), state=state, crawls=[]), ""
     try:
-        done = crawls.change_crawls(operations(), domain, state, why=why)
+        done = crawls.change_crawls(operator_context(), domain, state, why=why)
     except ActRefused as error:
         refusal = str(error)
     if as_json or done.crawls:

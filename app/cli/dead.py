@@ -21,7 +21,7 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.cli import dead_output as output
 from app.cli.arguments import AsJson, Why, Yes
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import confirm, print_result, printable
 from app.errors import StoreError
 from app.messages.dead_sets import dead_sets, new_export
@@ -222,7 +222,7 @@ def restore(
 def tidy(as_json: AsJson = False) -> None:
     """Move the letters of long dead sets to shards, and drop what DEAD_MAX_LETTERS does not keep."""
     path = new_export(get_settings())
-    moved, dropped = tidy_dead_sets(operations(), path)
+    moved, dropped = tidy_dead_sets(operator_context(), path)
     details = {"in shards": ", ".join(f"{count:,} of {name}" for name, count in moved.items() if count) or "none"}
     output.exit_with_result(
         dropped, "dropped", as_json=as_json, **details, **({"file": str(path)} if dropped.done else {})
@@ -245,7 +245,7 @@ def edit(
     as_json: AsJson = False,
 ) -> None:
     """Replay a dead letter with other arguments; without them $EDITOR opens, or standard input is read."""
-    ops = operations()
+    ops = operator_context()
     letter = find_letter(ops.dead_sets, ident)
     body = edited_body(letter, arguments or _new_arguments(letter))
     order = LetterOrder(verb="edit", budget=budget, again=again, body=body, content_type=content_type or None)
@@ -266,7 +266,7 @@ def redirect(
     as_json: AsJson = False,
 ) -> None:
     """Replay dead letters to another queue, or to an exchange with a routing key."""
-    ops = operations()
+    ops = operator_context()
     order = LetterOrder(verb="redirect", budget=budget, again=again)
     order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
     ids = ops.dead_sets.choose(idents)
@@ -281,7 +281,7 @@ def note(
     as_json: AsJson = False,
 ) -> None:
     """Keep a note about a dead letter. The operations page shows it."""
-    ops = operations()
+    ops = operator_context()
     letter = find_letter(ops.dead_sets, ident)
     notes = add_note(ops, letter.id, text)
     result = {"id": letter.id, "notes": list(map(asdict, notes))}
@@ -355,7 +355,7 @@ def _carry_out(
     """Carry an order out at once, print its result and exit; dropped letters are appended to `export`."""
     with output.progress(ids) as on_progress:
         result = act_on_letters(
-            operations(), order, ids, subject=subject, why=why, export=export, on_progress=on_progress
+            operator_context(), order, ids, subject=subject, why=why, export=export, on_progress=on_progress
         )
     details = {"file": str(export)} if export and result.done else {}
     verb = "replayed" if order.verb == "edit" else DONE[order.verb]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from app.broker.dead_letters import DeadLetter, LetterGroup, LetterSummary, OperationResult
+from app.broker.dead_letters import ActResult, DeadLetter, LetterGroup, LetterSummary
 from app.broker.dead_letters.exports import readable
 from app.broker.delivery import BROKER_HEADERS
 from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
@@ -118,7 +118,7 @@ def progress(ids: Mapping[str, Sequence[str]]) -> Iterator[Callable[[int], None]
         yield show_count
 
 
-def exit_with_result(result: OperationResult, verb: str, *, as_json: bool, **details: Any) -> NoReturn:
+def exit_with_result(result: ActResult, verb: str, *, as_json: bool, **details: Any) -> NoReturn:
     """Print the result of an operation and exit, with 1 if it is incomplete; what was not done is text on stderr."""
     notes = [f"{short(letter_id)} stays: {printable(reason)}" for letter_id, reason in result.stayed.items()]
     notes += [f"{short(letter_id)} is no longer there" for letter_id in result.missing]

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 
 from app.cli.arguments import AsJson, Domain
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import printable
 from app.operations.site_view import searches
 
@@ -21,7 +21,7 @@ _LINES = 20
 @cli.command("search-report")
 def search_report(domain: Domain, as_json: AsJson = False) -> None:
     """Report a site's searches without results, and clicks."""
-    found = searches(operations(), domain)
+    found = searches(operator_context(), domain)
     name, since = found.domain, found.since
     is_empty = not (found.searches or found.clicks)
     if as_json:

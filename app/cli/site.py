@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from app.cli.arguments import AsJson, Why
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import print_result
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
@@ -46,7 +46,7 @@ def index(
     url, note = _with_scheme(url)
     page = page_of(url)
     former = _progress(page.domain) if wait else None
-    done = crawls.index(operations(), page.url, crawl=crawl, now=now, why=why)
+    done = crawls.index(operator_context(), page.url, crawl=crawl, now=now, why=why)
     if not (wait and as_json):  # The status is the one document then.
         more = _duration_of_crawls(page.domain) if crawl and not wait else ""
         print_result(asdict(done), f"{done.posted} of {page.url} posted{note}{more}", as_json=as_json)
@@ -64,7 +64,7 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Pack a domain now."""
-    done = crawls.pack(operations(), domain, full=full, force=force, why=why)
+    done = crawls.pack(operator_context(), domain, full=full, force=force, why=why)
     print_result(asdict(done), f"{done.posted} of {done.domain} posted", as_json=as_json)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.arguments import AsJson, Domain, DryRun, Why, Yes
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import confirm, print_json, print_lines, print_result
 from app.crawl.record.removed_sites import unfinished_removals
 from app.crawl.urls import parse_domain
@@ -35,14 +35,14 @@ Url = Annotated[str, typer.Argument(help="A page.")]
 @cli.command()
 def add(domain: Domain, values: Values = None, why: Why = "", as_json: AsJson = False) -> None:
     """Add a site. If it has a schedule, its first crawl starts."""
-    site = sites.add(operations(), domain, assigned(values or []), why=why)
+    site = sites.add(operator_context(), domain, assigned(values or []), why=why)
     _print_site(site, f"{site.domain} added", as_json)
 
 
 @cli.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List all sites with their schedules. Exit 1 without a site."""
-    rows = sites.site_rows(operations())
+    rows = sites.site_rows(operator_context())
     lines = (
         (row["domain"], row["state"], row["schedule"] or "no schedule", f"next {row['next_start'] or 'never'}")
         for row in rows
@@ -55,7 +55,7 @@ def list_(as_json: AsJson = False) -> None:
 @cli.command()
 def show(domain: Domain, as_json: AsJson = False) -> None:
     """Show a site: fields that differ from their defaults, last and next start."""
-    ops = operations()
+    ops = operator_context()
     site = sites.required_site(ops, domain)
     row = {**site.fields(), **sites.site_row(ops, site)}
     if as_json:
@@ -78,7 +78,7 @@ def set_(
     as_json: AsJson = False,
 ) -> None:
     """Change fields of a site. Workers follow within ten seconds."""
-    site, changed = sites.change(operations(), domain, partial(assigned, values), why=why)
+    site, changed = sites.change(operator_context(), domain, partial(assigned, values), why=why)
     changes = "; ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed.items())
     _print_site(site, f"{site.domain}: {changes or 'nothing changes'}", as_json)
 
@@ -86,14 +86,14 @@ def set_(
 @cli.command()
 def pause(domain: Domain, why: Why = "", as_json: AsJson = False) -> None:
     """Pause a site: its crawls and its schedule."""
-    site, crawls = sites.pause(operations(), domain, why=why)
+    site, crawls = sites.pause(operator_context(), domain, why=why)
     _print_site(site, f"{site.domain} is paused, and {len(crawls)} crawls of it", as_json)
 
 
 @cli.command()
 def resume(domain: Domain, why: Why = "", as_json: AsJson = False) -> None:
     """Resume a paused site and its crawls. A crawl that was due meanwhile starts once."""
-    site, crawls = sites.resume(operations(), domain, why=why)
+    site, crawls = sites.resume(operator_context(), domain, why=why)
     _print_site(site, f"{site.domain} is active, and {len(crawls)} crawls of it go on", as_json)
 
 
@@ -107,7 +107,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Make the sites as a file declares them. Without --prune, those that it does not name stay."""
-    ops = operations()
+    ops = operator_context()
     declared = read_declared(file)
     removing = unfinished_removals(ops.store) if prune else ()
     found = differences(declared, list_sites(ops.store), removing=removing)
@@ -131,7 +131,7 @@ def apply(
 @cli.command()
 def remove(domain: Domain, yes: Yes = False, why: Why = "", as_json: AsJson = False) -> None:
     """Delete all there is of a site, and drop its messages."""
-    ops, name = operations(), parse_domain(domain)
+    ops, name = operator_context(), parse_domain(domain)
     found = removal.holdings(ops, name)
     if not as_json:
         typer.echo(f"{name}: {found}" if found else f"{name}: there is nothing but messages, if any")
@@ -145,7 +145,7 @@ def remove(domain: Domain, yes: Yes = False, why: Why = "", as_json: AsJson = Fa
 @cli.command()
 def block(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False) -> None:
     """Remove one page from store, pack and searchers, and never request it again."""
-    page = removal.block(operations(), url, site=site, why=why)
+    page = removal.block(operator_context(), url, site=site, why=why)
     text = "removed; searchers follow" if page.stored else "it was not stored"
     print_result(asdict(page), f"{page.url} blocked, and {text}", as_json=as_json)
 
@@ -153,14 +153,14 @@ def block(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False) -
 @cli.command()
 def unblock(url: Url, site: OfSite = "", why: Why = "", as_json: AsJson = False) -> None:
     """Allow a blocked page again. The next crawl, or `perennial index --now`, indexes it."""
-    page = removal.unblock(operations(), url, site=site, why=why)
+    page = removal.unblock(operator_context(), url, site=site, why=why)
     print_result(asdict(page), f"{page.url} is no longer blocked", as_json=as_json)
 
 
 @cli.command()
 def rollback(domain: Domain, dry_run: DryRun = False, yes: Yes = False, why: Why = "", as_json: AsJson = False) -> None:
     """Serve the pack again that a site had before its last crawl."""
-    ops, name = operations(), parse_domain(domain)
+    ops, name = operator_context(), parse_domain(domain)
     plan = removal.rollback_of(ops, name)
     counts = {"serves": plan.former.generation, "replaces": plan.present.generation, "fetched": plan.fetched}
     if dry_run:

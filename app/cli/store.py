@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.arguments import AsJson, DryRun, Why
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import print_json, print_lines, print_result
 from app.operations.garbage_collection import collect as collect_unused
 from app.storage.copying import copy_store
@@ -62,7 +62,7 @@ def collect(
     as_json: AsJson = False,
 ) -> None:
     """Delete what nothing uses: frames, tombstones, and what crawls and removed sites left."""
-    collected = collect_unused(operations(), days=days, dry_run=dry_run, why=why)
+    collected = collect_unused(operator_context(), days=days, dry_run=dry_run, why=why)
     if as_json:
         print_json(asdict(each) for each in collected)
     elif not print_lines([f"{'would delete' if dry_run else 'deleted'} {each}"] for each in collected):

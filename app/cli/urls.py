@@ -10,7 +10,7 @@ import typer
 
 from app.broker.errors import InvalidMessage
 from app.cli.arguments import AsJson, Domain
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.cli.printing import iso, print_json, print_result, printable
 from app.crawl.reports.crawl_report import MAX_SOURCES, broken_links
 from app.crawl.reports.explanation import Explanation
@@ -23,7 +23,7 @@ cli = typer.Typer()
 @cli.command()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
     """Explain one URL: its reason in the crawl, and what is stored of it."""
-    found = crawl_queries.explain(operations(), url)
+    found = crawl_queries.explain(operator_context(), url)
     print_result(found.as_json(), printed(found), as_json=as_json)
 
 
@@ -34,7 +34,7 @@ def urls(
     reason: Annotated[str, typer.Option(help="Only URLs with this reason code, such as `noindex` or `404`.")] = "",
 ) -> None:
     """Print every URL of a domain's latest crawl with its reason."""
-    report = crawl_queries.latest(operations(), domain)
+    report = crawl_queries.latest(operator_context(), domain)
     try:
         pieces = export_urls(report, form, reason=reason)
     except InvalidMessage as error:
@@ -46,7 +46,7 @@ def urls(
 @cli.command("broken-links")
 def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
     """List a domain's broken links, and the pages that have them. Exit 1 if there are any."""
-    ops = operations()
+    ops = operator_context()
     report = crawl_queries.latest(ops, domain)
     found = broken_links(report, ops.store)
     if as_json:

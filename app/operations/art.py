@@ -19,7 +19,7 @@ from app.coverart.jobs import Index, canonical_gid, event_of, message
 from app.coverart.musicbrainz import Connection
 from app.errors import ActRefused, ArtNotServed, DatabaseFailed, InvalidJob
 from app.messages.dead_sets import dead_sets
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 
 #: Failed events that are listed, and gids of one act.
 MAX_FAILED: Final = 50
@@ -39,7 +39,7 @@ class EventReport:
     trouble: str = ""
 
 
-def read_events(ops: Operations) -> EventReport | None:
+def read_events(ops: OperatorContext) -> EventReport | None:
     """Return the state of the event queue, or None without EVENT_QUEUE_URL."""
     try:
         with open_table(ops, timeout=_PATIENCE) as connection:
@@ -51,13 +51,13 @@ def read_events(ops: Operations) -> EventReport | None:
         return EventReport(trouble=str(error))
 
 
-def steer_reader(ops: Operations, *, paused: bool, why: str = "") -> None:
+def steer_reader(ops: OperatorContext, *, paused: bool, why: str = "") -> None:
     """Have the reader publish no event until it is resumed, or resume it. Jobs of published events go on."""
     with ops.act("pause events" if paused else "resume events", _SUBJECT, why=why):
         ReaderStatus(ops.redis).set_paused(paused)
 
 
-def requeue(ops: Operations, ids: Sequence[int] | None, *, dry_run: bool = False, why: str = "") -> Requeued:
+def requeue(ops: OperatorContext, ids: Sequence[int] | None, *, dry_run: bool = False, why: str = "") -> Requeued:
     """Queue failed events again, all of them for None, and remove their dead letters; with `dry_run` change nothing.
 
     Raises ActRefused, before anything is changed, for an id that is no failed event.
@@ -81,7 +81,7 @@ def _forget(sets: DeadSets, events: set[int]) -> int:
     return sets.forget(lambda letter: letter.id in concerned) if concerned else 0
 
 
-def hand_back(ops: Operations, *, dry_run: bool = False, why: str = "") -> Requeued:
+def hand_back(ops: OperatorContext, *, dry_run: bool = False, why: str = "") -> Requeued:
     """Queue running events again for the indexer that takes the table over; with `dry_run` change nothing.
 
     Raises ActRefused while a reader publishes: it would publish them again at once.
@@ -97,7 +97,7 @@ def hand_back(ops: Operations, *, dry_run: bool = False, why: str = "") -> Reque
     return done
 
 
-def reindex(ops: Operations, exchange: str, gids: Sequence[str], *, why: str = "") -> list[str]:
+def reindex(ops: OperatorContext, exchange: str, gids: Sequence[str], *, why: str = "") -> list[str]:
     """Enqueue `index` of entities, which writes their listing and metadata again; return their gids.
 
     Raises InvalidMessage for an invalid gid, for no gid and for too many, and ArtNotServed for an exchange that is not
@@ -117,7 +117,7 @@ def reindex(ops: Operations, exchange: str, gids: Sequence[str], *, why: str = "
 
 
 @contextmanager
-def open_table(ops: Operations, *, timeout: float = 10.0) -> Iterator[Connection]:
+def open_table(ops: OperatorContext, *, timeout: float = 10.0) -> Iterator[Connection]:
     """Open the event queue for a block; raises ArtNotServed, and as `musicbrainz.connect`."""
     url = ops.settings.event_queue_url.get_secret_value()
     if not url:

@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from app.errors import ObjectNotFound, StoreError
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.stored_times import EpochTime
 from app.storage.reading import decoded, parsing
 
@@ -61,12 +61,12 @@ class ArtAudit:
 _READER: Final = TypeAdapter(ArtAudit)
 
 
-def keep_audit(ops: Operations, audit: ArtAudit) -> None:
+def keep_audit(ops: OperatorContext, audit: ArtAudit) -> None:
     """Replace the result of the archive's last audit; raises StoreError."""
     ops.store.put(f"{PREFIX}{audit.archive}.json", json.dumps(asdict(audit)).encode())
 
 
-def read_audits(ops: Operations, archives: Sequence[str]) -> tuple[dict[str, ArtAudit], str]:
+def read_audits(ops: OperatorContext, archives: Sequence[str]) -> tuple[dict[str, ArtAudit], str]:
     """Return the last audit of each archive that has one, and why others are unknown, or an empty text."""
     audits: dict[str, ArtAudit] = {}
     troubles: list[str] = []

@@ -9,20 +9,20 @@ from app.crawl.reports.crawl_report import CrawlReport, read_report
 from app.crawl.reports.explanation import Explanation, PastEntry, explain_url, url_history
 from app.crawl.urls import Target, parse_domain, parse_target, parse_url
 from app.errors import ResourceNotFound
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 
 
-def explain(ops: Operations, url: str, domain: str = "") -> Explanation:
+def explain(ops: OperatorContext, url: str, domain: str = "") -> Explanation:
     """Return the state of one URL; `domain` is its site, if that is not its host."""
     return explain_url(ops.frontier, ops.store, page_of(url, domain), retry_ms=ops.settings.retry_timeout_ms)
 
 
-def history(ops: Operations, url: str, domain: str = "") -> list[PastEntry]:
+def history(ops: OperatorContext, url: str, domain: str = "") -> list[PastEntry]:
     """Return what each recorded crawl says of one URL, the latest crawl first."""
     return url_history(ops.frontier, ops.store, page_of(url, domain))
 
 
-def latest(ops: Operations, domain: str) -> CrawlReport:
+def latest(ops: OperatorContext, domain: str) -> CrawlReport:
     """Return the states and reasons of the URLs of a domain's latest crawl; raises ResourceNotFound."""
     name = parse_domain(domain)
     report = read_report(ops.frontier, ops.store, name)

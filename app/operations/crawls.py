@@ -9,8 +9,8 @@ from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, read_c
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.urls import parse_domain
 from app.errors import ActRefused
+from app.operations.context import OperatorContext
 from app.operations.crawl_queries import page_of
-from app.operations.operations import Operations
 from app.sites.crawl_policies import SitePolicies
 from app.sites.sweep import Action, Sweep
 from app.storage.damage import DamageNotes
@@ -43,7 +43,7 @@ class ChangedCrawls:
     crawls: list[str]
 
 
-def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, why: str = "") -> PostedWork:
+def index(ops: OperatorContext, url: str, *, crawl: bool = False, now: bool = False, why: str = "") -> PostedWork:
     """Post the index of a page, or with `crawl` of the site from it.
 
     With `now` the page is packed as soon as it is stored. Raises InvalidUrl, OutOfScope, and InvalidMessage for both.
@@ -57,7 +57,7 @@ def index(ops: Operations, url: str, *, crawl: bool = False, now: bool = False, 
     return PostedWork(posted=kind, domain=page.domain, url=page.url)
 
 
-def pack(ops: Operations, domain: str, *, full: bool = False, force: bool = False, why: str = "") -> PostedWork:
+def pack(ops: OperatorContext, domain: str, *, full: bool = False, force: bool = False, why: str = "") -> PostedWork:
     """Post the pack of a domain, with `full` of every stored page.
 
     With `force` it may replace a much larger pack. Raises InvalidUrl for an invalid domain.
@@ -69,7 +69,7 @@ def pack(ops: Operations, domain: str, *, full: bool = False, force: bool = Fals
     return PostedWork(posted=kind, domain=name)
 
 
-def change_crawls(ops: Operations, domain: str, state: CrawlState, *, why: str = "") -> ChangedCrawls:
+def change_crawls(ops: OperatorContext, domain: str, state: CrawlState, *, why: str = "") -> ChangedCrawls:
     """Change the state of a domain's crawls that may get it, in the store, then in Redis.
 
     Crawls that a killed command had changed in the store alone are among them. Raises InvalidUrl for an invalid domain,
@@ -85,7 +85,7 @@ def change_crawls(ops: Operations, domain: str, state: CrawlState, *, why: str =
     return ChangedCrawls(domain=name, state=state, crawls=changed)
 
 
-def set_states(ops: Operations, domain: str, state: CrawlState) -> list[str]:
+def set_states(ops: OperatorContext, domain: str, state: CrawlState) -> list[str]:
     """Change the state of a domain's crawls as `change_crawls` does, as a part of another act."""
     former, frontier = FORMER_STATES[state], ops.frontier
     changed = []
@@ -104,7 +104,7 @@ def set_states(ops: Operations, domain: str, state: CrawlState) -> list[str]:
     return changed
 
 
-def _set_in_redis(ops: Operations, record: CrawlRecord) -> None:
+def _set_in_redis(ops: OperatorContext, record: CrawlRecord) -> None:
     """Give Redis the state of a crawl's record, also of one that another operator changes at the same time."""
     present: CrawlRecord | None = record
     while present and present.state in FORMER_STATES:
@@ -114,7 +114,7 @@ def _set_in_redis(ops: Operations, record: CrawlRecord) -> None:
             return
 
 
-def repair(ops: Operations, domain: str = "", *, why: str = "") -> list[Action]:
+def repair(ops: OperatorContext, domain: str = "", *, why: str = "") -> list[Action]:
     """Compare the store with Redis, of one site or of all, and begin again what is missing; return what was done."""
     name = parse_domain(domain) if domain else ""
     with ops.act("repair", name or "all sites", why=why) as act:

@@ -10,7 +10,7 @@ from typing import Final
 
 from app.crawl.record.keys import CRAWLS_PREFIX
 from app.crawl.record.removed_sites import REMOVED_PREFIX
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.pack.publish import unused_frames
 from app.storage.damage import read_intact
 from app.storage.layout import CONTENT_PREFIX, FRAMES_PREFIX, Tombstone, outline_of
@@ -35,7 +35,7 @@ class Collected:
         return f"{self.kind}: {self.objects:,} objects, {self.size:,} bytes"
 
 
-def collect(ops: Operations, *, days: int, dry_run: bool = False, why: str = "") -> list[Collected]:
+def collect(ops: OperatorContext, *, days: int, dry_run: bool = False, why: str = "") -> list[Collected]:
     """Delete what nothing uses and was written over `days` days ago; return the kinds of which there was any.
 
     With `dry_run`, nothing is deleted. What is replaced meanwhile stays.

@@ -12,15 +12,15 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
-from app.broker.dead_letters import DeadLetter, DeadSets, IdsBySet, OperationResult, ReplayChanges
-from app.broker.dead_letters.operations import OperationStopped
+from app.broker.dead_letters import ActResult, DeadLetter, DeadSets, IdsBySet, ReplayChanges
+from app.broker.dead_letters.acts import ActStopped
 from app.broker.errors import InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.broker.nesting import read_json
 from app.broker.policies.base import Address
 from app.errors import ResourceNotFound
 from app.messages.dead_sets import dead_directory, new_export
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.stored_times import IsoTime
 from app.storage.damage import decoded_if_intact, read_if_intact
 from app.storage.reading import parsing
@@ -108,14 +108,14 @@ _NOTES: Final = TypeAdapter(list[Note])
 
 
 def carry_out(
-    ops: Operations,
+    ops: OperatorContext,
     order: LetterOrder,
     ids: IdsBySet,
     *,
     export: Path | None,
     on_progress: Callable[[int], None],
     halt: Callable[[], str] = str,
-) -> OperationResult:
+) -> ActResult:
     """Carry an order out on letters of one or more dead sets; dropped letters are appended to the file `export`.
 
     It stops between two batches when `halt` returns why. Raises DeadSetBusy, BrokerUnreachable and InvalidMessage.
@@ -136,12 +136,12 @@ def carry_out(
     def continue_unless_halted(count: int) -> None:
         on_progress(count)
         if reason := halt():
-            raise OperationStopped(reason)
+            raise ActStopped(reason)
 
     return sets.drop(ids, export or new_export(ops.settings), on_progress=continue_unless_halted)
 
 
-def summary(order: LetterOrder, result: OperationResult) -> str:
+def summary(order: LetterOrder, result: ActResult) -> str:
     """Return the result of an order in one line."""
     parts = [f"{len(result.done):,} {DONE[order.verb]}"]
     parts += [f"{len(result.stayed):,} stayed"] if result.stayed else []
@@ -151,7 +151,7 @@ def summary(order: LetterOrder, result: OperationResult) -> str:
 
 
 def act_on_letters(
-    ops: Operations,
+    ops: OperatorContext,
     order: LetterOrder,
     ids: IdsBySet,
     *,
@@ -159,7 +159,7 @@ def act_on_letters(
     why: str,
     export: Path | None = None,
     on_progress: Callable[[int], None],
-) -> OperationResult:
+) -> ActResult:
     """Carry an order out at once and audit it, as commands do. Raises as `carry_out` does, and RoleRequired."""
     with ops.act(f"{order.verb} letters", subject, why=why, **order.options()) as act:
         result = carry_out(ops, order, ids, export=export, on_progress=on_progress)
@@ -167,7 +167,7 @@ def act_on_letters(
     return result
 
 
-def tidy_dead_sets(ops: Operations, export: Path) -> tuple[dict[str, int], OperationResult]:
+def tidy_dead_sets(ops: OperatorContext, export: Path) -> tuple[dict[str, int], ActResult]:
     """Move the letters of long dead sets to shards; export and drop what the settings do not keep, audited.
 
     Return the letters in shards by set, and what was dropped. Raises BrokerUnreachable.
@@ -179,7 +179,7 @@ def tidy_dead_sets(ops: Operations, export: Path) -> tuple[dict[str, int], Opera
     return moved, dropped
 
 
-def export_file(ops: Operations, name: str) -> Path:
+def export_file(ops: OperatorContext, name: str) -> Path:
     """Return the path of an export on this host; raises ResourceNotFound for any other name."""
     path = dead_directory(ops.settings) / name
     if not _EXPORT.fullmatch(name) or not path.is_file():
@@ -272,7 +272,7 @@ def checked_address(settings: Settings, exchange: str, routing_key: str) -> Addr
 # Notes
 
 
-def add_note(ops: Operations, letter_id: str, text: str) -> list[Note]:
+def add_note(ops: OperatorContext, letter_id: str, text: str) -> list[Note]:
     """Add a note about a letter and return all. Raises InvalidMessage for an empty or long text, and StoreError."""
     cleaned = text.strip()
     if not 1 <= len(cleaned) <= MAX_NOTE:
@@ -291,7 +291,7 @@ def add_note(ops: Operations, letter_id: str, text: str) -> list[Note]:
         return update_object(ops.store, key, added)
 
 
-def notes_of(ops: Operations, letter_id: str) -> list[Note]:
+def notes_of(ops: OperatorContext, letter_id: str) -> list[Note]:
     """Return the notes about a letter, the oldest first; none where they are damaged. Raises StoreError."""
     return read_if_intact(ops.store, _notes_key(letter_id), _notes_in) or []
 

@@ -18,12 +18,12 @@ from typing import Final, Literal
 
 from pydantic import TypeAdapter
 
-from app.broker.dead_letters import IdsBySet, OperationResult
+from app.broker.dead_letters import ActResult, IdsBySet
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.errors import ObjectNotFound, ResourceNotFound, StoreError
 from app.messages.dead_sets import dead_directory, new_export
+from app.operations.context import OperatorContext
 from app.operations.letters import LetterOrder, carry_out, summary
-from app.operations.operations import Operations
 from app.operations.stored_times import EpochTime
 from app.storage.damage import read_intact
 from app.storage.reading import parsing
@@ -109,7 +109,7 @@ _READER: Final = TypeAdapter(LongAct)
 class LongActs:
     """Begins, reads and steers the acts in an operator's name. All methods raise StoreError."""
 
-    def __init__(self, ops: Operations) -> None:
+    def __init__(self, ops: OperatorContext) -> None:
         self._ops = ops
         self._store = ops.store
 
@@ -232,7 +232,7 @@ class LongActs:
 
         return update_object(self._store, _key(ident), changed)
 
-    def end(self, act: LongAct, result: OperationResult, ids: IdsBySet) -> None:
+    def end(self, act: LongAct, result: ActResult, ids: IdsBySet) -> None:
         """Write how a run ended, and what it left."""
         gone = {*result.done, *result.missing}
         left = {name: kept for name, each in ids.items() if (kept := [ident for ident in each if ident not in gone])}
@@ -298,11 +298,11 @@ class LongActs:
 class _Run:
     """One run of an act. One thread carries the order out; another one keeps the act in the store."""
 
-    ops: Operations
+    ops: OperatorContext
     acts: LongActs
     act: LongAct
     ids: IdsBySet
-    result: OperationResult = field(default_factory=OperationResult)
+    result: ActResult = field(default_factory=ActResult)
     halted: str = ""
     count: int = 0
     waiting: str = ""
@@ -339,7 +339,7 @@ class _Run:
                 logger.exception("Act %s failed", self.act.id)
                 self.result.stopped = f"{type(error).__name__}: {error}"
 
-    def _in_set(self, name: str, ids: Sequence[str], export: Path | None) -> OperationResult:
+    def _in_set(self, name: str, ids: Sequence[str], export: Path | None) -> ActResult:
         before = self.count
 
         def progress(count: int) -> None:
@@ -355,7 +355,7 @@ class _Run:
             else:
                 self.waiting = ""
                 return result
-        return OperationResult(stopped=self.halted)
+        return ActResult(stopped=self.halted)
 
     def _beat(self) -> None:
         """Write how far the run is, and read what is wanted of it."""

@@ -14,8 +14,8 @@ from app.crawl.urls import Target, parse_domain
 from app.errors import ActRefused, InvalidSite, PreconditionFailed, SiteBusy
 from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
+from app.operations.context import OperatorContext
 from app.operations.crawl_queries import page_of
-from app.operations.operations import Operations
 from app.pack.manifest import Manifest, note_announced
 from app.pack.rollback import Rollback, plan_rollback
 from app.redis_state.lease import lease
@@ -70,13 +70,13 @@ class RollbackReport:
         )
 
 
-def holdings(ops: Operations, domain: str) -> Holdings:
+def holdings(ops: OperatorContext, domain: str) -> Holdings:
     """Return what there is of a domain; raises InvalidUrl for an invalid one."""
     return _removal(ops, parse_domain(domain)).holdings()
 
 
 def remove_sites(
-    ops: Operations, domains: Collection[str], *, why: str = "", packer_wait: float = _PACKER_WAIT
+    ops: OperatorContext, domains: Collection[str], *, why: str = "", packer_wait: float = _PACKER_WAIT
 ) -> tuple[list[Holdings], int]:
     """Delete all there is of these domains; return what there was, and the number of dead letters.
 
@@ -111,7 +111,7 @@ def remove_sites(
     return deleted, letters
 
 
-def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> BlockedPage:
+def block(ops: OperatorContext, url: str, *, site: str = "", why: str = "") -> BlockedPage:
     """Remove one page from store, pack and searchers, and never request it again.
 
     `site` is its domain, if that is not the host of the URL.
@@ -134,7 +134,7 @@ def block(ops: Operations, url: str, *, site: str = "", why: str = "") -> Blocke
     return BlockedPage(url=page.url, domain=page.domain, blocked=True, stored=stored)
 
 
-def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> BlockedPage:
+def unblock(ops: OperatorContext, url: str, *, site: str = "", why: str = "") -> BlockedPage:
     """Allow a blocked page again. The next crawl indexes it. Raises InvalidSite."""
     page = page_of(url, site)
     with ops.act("unblock", page.url, why=why, domain=page.domain):
@@ -142,7 +142,7 @@ def unblock(ops: Operations, url: str, *, site: str = "", why: str = "") -> Bloc
     return BlockedPage(url=page.url, domain=page.domain, blocked=False, stored=None)
 
 
-def rollback_of(ops: Operations, domain: str, *, replaces: int | None = None) -> Rollback:
+def rollback_of(ops: OperatorContext, domain: str, *, replaces: int | None = None) -> Rollback:
     """Return the rollback of a site's present pack, with nothing changed; raises InvalidUrl for an invalid domain.
 
     Raises ActRefused if no former pack can be served, or if the present generation is not the one that it `replaces`.
@@ -154,7 +154,7 @@ def rollback_of(ops: Operations, domain: str, *, replaces: int | None = None) ->
     return plan
 
 
-def roll_back(ops: Operations, rollback: Rollback, *, why: str = "") -> Manifest:
+def roll_back(ops: OperatorContext, rollback: Rollback, *, why: str = "") -> Manifest:
     """Serve a site's former pack again, and return its new manifest. Stored pages stay as they are.
 
     Raises ActRefused, with nothing changed, when another pack was written since the rollback was planned.
@@ -173,7 +173,7 @@ def roll_back(ops: Operations, rollback: Rollback, *, why: str = "") -> Manifest
     return manifest
 
 
-def _set_blocked(ops: Operations, page: Target, *, blocked: bool) -> None:
+def _set_blocked(ops: OperatorContext, page: Target, *, blocked: bool) -> None:
     def change(former: Site | None) -> Site:
         if former is None and not blocked:
             raise InvalidSite(f"{page.domain} is no site, so nothing of it is blocked")
@@ -186,7 +186,7 @@ def _next_second() -> int:
     return int(time.time()) + 1
 
 
-def _delete(ops: Operations, removal: SiteRemoval, packer_wait: float, *, at: int) -> Holdings | SiteBusy:
+def _delete(ops: OperatorContext, removal: SiteRemoval, packer_wait: float, *, at: int) -> Holdings | SiteBusy:
     """Delete objects and keys while no packer is at work on the domain; return what there was, or why it is there."""
     deadline = time.monotonic() + packer_wait
     while True:
@@ -201,5 +201,5 @@ def _delete(ops: Operations, removal: SiteRemoval, packer_wait: float, *, at: in
             time.sleep(_PAUSE)
 
 
-def _removal(ops: Operations, domain: str) -> SiteRemoval:
+def _removal(ops: OperatorContext, domain: str) -> SiteRemoval:
     return SiteRemoval(domain, ops.store, ops.redis)

@@ -13,7 +13,7 @@ from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
 from app.crawl.urls import parse_domain
 from app.errors import InvalidUrl, ObjectDamaged, PackCorrupt, PackNotFound
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.sites import site_row
 from app.pack.manifest import read_manifest
 from app.sites.site import Site
@@ -60,7 +60,7 @@ class SitesPage:
 
 
 def list_page(
-    ops: Operations, *, text: str = "", offset: int = 0, limit: int = PER_PAGE, routes: Routes | None = None
+    ops: OperatorContext, *, text: str = "", offset: int = 0, limit: int = PER_PAGE, routes: Routes | None = None
 ) -> SitesPage:
     """Return a page of the sites whose domain contains `text`, those in trouble first, then by domain.
 
@@ -93,7 +93,7 @@ def _names(keys: Iterable[str], prefix: str) -> set[str]:
 
 
 def _troubles(
-    ops: Operations, names: Collection[str], without_pack: Collection[str], routes: Routes | None
+    ops: OperatorContext, names: Collection[str], without_pack: Collection[str], routes: Routes | None
 ) -> dict[str, Sequence[str]]:
     """Return what is wrong by domain, as far as it can be said of all sites at once."""
     found: defaultdict[str, list[str]] = defaultdict(list)
@@ -122,7 +122,7 @@ def route_trouble(route: PackRoute) -> str:
     return f"{route.missing} copies of its pack are missing{why}" if route.missing else ""
 
 
-def _row(ops: Operations, domain: str, troubles: Sequence[str], *, is_packed: bool) -> ListedSite:
+def _row(ops: OperatorContext, domain: str, troubles: Sequence[str], *, is_packed: bool) -> ListedSite:
     own, site = list(troubles), None
     try:
         site = read_site(ops.store, domain)
@@ -140,13 +140,13 @@ def _row(ops: Operations, domain: str, troubles: Sequence[str], *, is_packed: bo
     )
 
 
-def _plan(ops: Operations, site: Site | None) -> dict[str, Any]:
+def _plan(ops: OperatorContext, site: Site | None) -> dict[str, Any]:
     names = ("state", "schedule", "last_start", "next_start")
     row = site_row(ops, site) if site else dict(zip(names, ("", "", None, None), strict=True))
     return {name: row[name] for name in names}
 
 
-def _crawl_figures(ops: Operations, domain: str) -> dict[str, Any]:
+def _crawl_figures(ops: OperatorContext, domain: str) -> dict[str, Any]:
     """Return the figures of the latest crawl: from Redis, or from its record when Redis has forgotten it."""
     progress = ops.frontier.progress(domain)
     if progress.crawl is not None:
@@ -166,7 +166,7 @@ def _crawl_figures(ops: Operations, domain: str) -> dict[str, Any]:
     }
 
 
-def _pack_figures(ops: Operations, domain: str, *, is_packed: bool) -> dict[str, Any]:
+def _pack_figures(ops: OperatorContext, domain: str, *, is_packed: bool) -> dict[str, Any]:
     nothing = dict.fromkeys(("pack_pages", "pack_built", "generation"))
     if not is_packed:
         return nothing

@@ -14,7 +14,7 @@ from app.crawl.record.reasons import Reason
 from app.crawl.reports.crawl_report import in_order
 from app.crawl.urls import parse_domain
 from app.errors import ObjectDamaged, ResourceNotFound
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.site_list import route_trouble
 from app.operations.sites import site_row
 from app.sites.search_counter import THRESHOLD
@@ -115,7 +115,7 @@ class SiteView:
         }
 
 
-def site_view(ops: Operations, domain: str, routes: Routes | None) -> SiteView:
+def site_view(ops: OperatorContext, domain: str, routes: Routes | None) -> SiteView:
     """Return what there is to read of a domain; raises InvalidUrl, and ResourceNotFound if there is nothing at all."""
     name = parse_domain(domain)
     site, fault = None, ""
@@ -182,7 +182,7 @@ class SiteSearches:
     clicked: list[dict[str, Any]]
 
 
-def searches(ops: Operations, domain: str) -> SiteSearches:
+def searches(ops: OperatorContext, domain: str) -> SiteSearches:
     """Return the searches and clicks of a site of the last REPORT_DAYS days; raises InvalidUrl."""
     name, since = parse_domain(domain), today() - timedelta(days=REPORT_DAYS - 1)
     reports = [report for _, report in read_reports(ops.store, name, since=since)]
@@ -197,7 +197,7 @@ def searches(ops: Operations, domain: str) -> SiteSearches:
     )
 
 
-def _running(ops: Operations, domain: str) -> RunningCrawl | None:
+def _running(ops: OperatorContext, domain: str) -> RunningCrawl | None:
     progress = ops.frontier.progress(domain)
     crawl = progress.crawl
     if crawl is None or not (progress.open or progress.waiting or ops.frontier.is_active(domain)):

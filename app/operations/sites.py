@@ -8,14 +8,14 @@ from typing import Any
 
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite, PreconditionFailed
+from app.operations.context import OperatorContext
 from app.operations.crawls import set_states
-from app.operations.operations import Operations
 from app.sites.declared import Difference, changed_fields, declared_site
 from app.sites.site import Site
 from app.sites.stored import add_site, list_sites, read_site, read_start, update_site
 
 
-def required_site(ops: Operations, domain: str) -> Site:
+def required_site(ops: OperatorContext, domain: str) -> Site:
     """Return a site; raises InvalidSite for a domain that is no site."""
     name = parse_domain(domain)
     site = read_site(ops.store, name)
@@ -24,12 +24,12 @@ def required_site(ops: Operations, domain: str) -> Site:
     return site
 
 
-def site_rows(ops: Operations) -> Iterator[dict[str, Any]]:
+def site_rows(ops: OperatorContext) -> Iterator[dict[str, Any]]:
     """Yield what a list shows of each site."""
     return (site_row(ops, site) for site in list_sites(ops.store))
 
 
-def site_row(ops: Operations, site: Site) -> dict[str, Any]:
+def site_row(ops: OperatorContext, site: Site) -> dict[str, Any]:
     """Return the domain, display name, state, schedule, last and next start of a site; times are ISO 8601."""
     start = read_start(ops.store, site.domain)
     following = site.next_start(start.at if start else None)
@@ -43,7 +43,7 @@ def site_row(ops: Operations, site: Site) -> dict[str, Any]:
     }
 
 
-def add(ops: Operations, domain: str, fields: Mapping[str, Any], *, why: str = "") -> Site:
+def add(ops: OperatorContext, domain: str, fields: Mapping[str, Any], *, why: str = "") -> Site:
     """Add a site. If it has a schedule, its first crawl starts. Raises InvalidSite, also for a site that exists."""
     site = Site.of(domain, fields)
     with ops.act("site add", site.domain, why=why, fields=sorted(fields)):
@@ -55,7 +55,7 @@ def add(ops: Operations, domain: str, fields: Mapping[str, Any], *, why: str = "
 
 
 def change(
-    ops: Operations, domain: str, fields_of: Callable[[Site], Mapping[str, Any]], *, why: str = ""
+    ops: OperatorContext, domain: str, fields_of: Callable[[Site], Mapping[str, Any]], *, why: str = ""
 ) -> tuple[Site, dict[str, tuple[Any, Any]]]:
     """Change the fields that `fields_of` returns for the present site; return the site, and old and new values.
 
@@ -76,12 +76,12 @@ def change(
     return site, dict(differing)
 
 
-def pause(ops: Operations, domain: str, *, why: str = "") -> tuple[Site, list[str]]:
+def pause(ops: OperatorContext, domain: str, *, why: str = "") -> tuple[Site, list[str]]:
     """Pause a site: its crawls and its schedule; return it and the ids of the crawls."""
     return _set_active(ops, domain, active=False, why=why)
 
 
-def resume(ops: Operations, domain: str, *, why: str = "") -> tuple[Site, list[str]]:
+def resume(ops: OperatorContext, domain: str, *, why: str = "") -> tuple[Site, list[str]]:
     """Resume a paused site and its crawls; return it and the ids of the crawls.
 
     A crawl that was due meanwhile starts once.
@@ -89,7 +89,9 @@ def resume(ops: Operations, domain: str, *, why: str = "") -> tuple[Site, list[s
     return _set_active(ops, domain, active=True, why=why)
 
 
-def apply(ops: Operations, differences: Sequence[Difference], declared: Mapping[str, Any], *, why: str = "") -> None:
+def apply(
+    ops: OperatorContext, differences: Sequence[Difference], declared: Mapping[str, Any], *, why: str = ""
+) -> None:
     """Add and change sites as declared; those that are to be removed are left."""
     for each in differences:
         if each.act != "remove":
@@ -97,7 +99,7 @@ def apply(ops: Operations, differences: Sequence[Difference], declared: Mapping[
                 update_site(ops.store, each.domain, partial(declared_site, each.domain, declared[each.domain]))
 
 
-def _set_active(ops: Operations, domain: str, *, active: bool, why: str) -> tuple[Site, list[str]]:
+def _set_active(ops: OperatorContext, domain: str, *, active: bool, why: str) -> tuple[Site, list[str]]:
     name = required_site(ops, domain).domain
     with ops.act("site resume" if active else "site pause", name, why=why) as act:
         site = _update(ops, name, lambda former: former.changed({"state": "active" if active else "paused"}))
@@ -106,7 +108,7 @@ def _set_active(ops: Operations, domain: str, *, active: bool, why: str) -> tupl
     return site, crawls
 
 
-def _update(ops: Operations, domain: str, changed: Callable[[Site], Site]) -> Site:
+def _update(ops: OperatorContext, domain: str, changed: Callable[[Site], Site]) -> Site:
     def update(former: Site | None) -> Site:
         if former is None:
             raise InvalidSite(f"{domain} is no site: add it with `perennial site add`")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from app.crawl.urls import parse_domain
 from app.errors import ResourceNotFound
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.timers.timers import Timers
 
 
-def fire(ops: Operations, domain: str, *, why: str = "") -> str:
+def fire(ops: OperatorContext, domain: str, *, why: str = "") -> str:
     """Let a domain's timer be due now: the next tick publishes its callback. Return the domain.
 
     Raises InvalidUrl, and ResourceNotFound for a domain without a timer.

@@ -20,7 +20,7 @@ from app.coverart.jobs import event_of
 from app.errors import ResourceNotFound
 from app.messages.crawl_messages import complete_dead_message
 from app.messages.dead_sets import domain_of, payload_of, subject_of, task_of
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.topology.declare import coalescing_queues
 from app.topology.retry_policies import retry_policies
 from config.settings import Settings
@@ -108,7 +108,7 @@ def delay_queue_named(settings: Settings, name: str) -> DelayQueue:
     return found
 
 
-def read_waiting(ops: Operations, name: str) -> Looked:
+def read_waiting(ops: OperatorContext, name: str) -> Looked:
     """Return the messages that leave a delay queue first, at most MAX_LOOK, not older than half a minute.
 
     Raises ResourceNotFound, BrokerUnreachable and QueueUnavailable.
@@ -128,7 +128,7 @@ def read_waiting(ops: Operations, name: str) -> Looked:
 
 
 def end_wait(
-    ops: Operations, name: str, act: WaitingAct, *, ids: Sequence[str] | None, most: int = MAX_MOVED, why: str = ""
+    ops: OperatorContext, name: str, act: WaitingAct, *, ids: Sequence[str] | None, most: int = MAX_MOVED, why: str = ""
 ) -> Moved:
     """Send waiting messages to their work queues now, or to the dead set; None as `ids` means all, at most `most`.
 

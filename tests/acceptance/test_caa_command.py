@@ -27,7 +27,7 @@ from app.cli.main import main
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, EVENT_ART, listing
 from app.operations.art_audit import ArtAudit, read_audits
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.operators import command_operator
 from app.private_services import Urls
 from app.topology.queues import art_queues
@@ -85,14 +85,14 @@ class Command:
             self.art.database.execute("TRUNCATE amqp.outbox")
 
     @property
-    def operations(self) -> Operations:
+    def context(self) -> OperatorContext:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.art.environment.items():
                 patch.setenv(name, value)
-            return Operations(Settings(), command_operator())
+            return OperatorContext(Settings(), command_operator())
 
     def last_act(self) -> tuple[str, str, Mapping[str, Any]]:
-        entry = next(self.operations.audit.entries())
+        entry = next(self.context.audit.entries())
         return entry.act, entry.why, entry.details
 
     def enqueued(self) -> list[tuple[str, bytes]]:
@@ -330,7 +330,7 @@ def test_nothing_is_repaired_by_what_a_lagging_standby_has(caa: Command) -> None
 
 
 def kept_audits(caa: Command) -> dict[str, ArtAudit]:
-    audits, trouble = read_audits(caa.operations, ["cover-art-archive", "event-art-archive"])
+    audits, trouble = read_audits(caa.context, ["cover-art-archive", "event-art-archive"])
     assert not trouble
     return audits
 

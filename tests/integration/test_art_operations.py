@@ -26,9 +26,9 @@ from app.coverart.project import COVER_ART
 from app.errors import ActRefused, ArtNotServed
 from app.messages.art_event_reader import EventReader
 from app.operations import art
+from app.operations.context import OperatorContext
 from app.operations.doctor.check import CheckContext
 from app.operations.doctor.checks import event_queue, run_checks
-from app.operations.operations import Operations
 from app.operations.operators import command_operator
 from app.topology.declare import declare_all
 from config.settings import Settings, get_settings
@@ -45,7 +45,7 @@ A, B, C = (f"0a000000-0000-4000-8000-00000000000{number}" for number in range(3)
 class Desk:
     """What an operator has: the operations, and the table."""
 
-    ops: Operations
+    ops: OperatorContext
     db: changes.Db
 
     def add(self, gid: str, *, action: str = "index", entity: str = "release", **columns: Any) -> int:
@@ -82,7 +82,7 @@ def desk(database_url: str, settings: Settings, redis: Redis) -> Iterator[Desk]:
     served = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url, "event_art_exchange": ""})
     with psycopg.connect(database_url, autocommit=True) as db:
         db.execute("DELETE FROM artwork_indexer.event_queue")
-        yield Desk(Operations(served, command_operator()), db)
+        yield Desk(OperatorContext(served, command_operator()), db)
 
 
 def test_the_state_names_a_dead_reader_old_events_events_that_no_archive_serves_and_failures_by_reason(
@@ -242,7 +242,7 @@ def test_events_are_listed_and_shown_with_their_reasons(desk: Desk) -> None:
             event_table.find_events(table, [event + 1])
     without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
     with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):
-        art.hand_back(Operations(without, command_operator()))
+        art.hand_back(OperatorContext(without, command_operator()))
 
 
 def test_the_commands_print_what_they_did_and_the_state(

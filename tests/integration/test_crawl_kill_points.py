@@ -19,7 +19,7 @@ from redis import Redis
 from redis.connection import AbstractConnection
 
 from app.broker.errors import Postpone
-from app.cli.context import operations
+from app.cli.context import operator_context
 from app.crawl.page import MOST_PAGES
 from app.crawl.record.crawls import latest_crawl
 from app.operations.crawls import set_states
@@ -223,11 +223,11 @@ def crawl_with_stops(world: World, web: Site) -> None:
     world.begin(web)
     for _ in range(4):
         world.deliver()
-    world.run(lambda: set_states(operations(), web.domain, "paused"), again=True)
+    world.run(lambda: set_states(operator_context(), web.domain, "paused"), again=True)
     while world.deliver():
         pass
     assert base.context().frontier.progress(web.domain).state == "paused"
-    world.run(lambda: set_states(operations(), web.domain, "running"), again=True)
+    world.run(lambda: set_states(operator_context(), web.domain, "running"), again=True)
     world.work()
 
 
@@ -352,7 +352,7 @@ def test_a_command_that_was_killed_between_store_and_redis_takes_effect_when_it_
             world.begin(web)
             world.deliver()
             world.left = operation
-            world.run(lambda: set_states(operations(), web.domain, state), again=True)
+            world.run(lambda: set_states(operator_context(), web.domain, state), again=True)
             world.messages.clear()
         assert base.context().frontier.progress(web.domain).state == state, operation
         if not world.kills:

@@ -22,11 +22,11 @@ from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import append_segment
 from app.errors import ObjectDamaged, StoreError
 from app.operations.art_audit import ArtAudit, keep_audit, read_audits
+from app.operations.context import OperatorContext
 from app.operations.doctor.check import CheckContext
 from app.operations.doctor.checks import damaged_objects
 from app.operations.letters import NOTES_PREFIX, add_note, notes_of
 from app.operations.long_acts import LongActs
-from app.operations.operations import Operations
 from app.operations.operators import command_operator
 from app.operations.overview import Overview
 from app.operations.site_view import site_view
@@ -154,7 +154,7 @@ def test_the_status_of_a_site_with_damaged_settings_is_that_of_its_crawl_and_nam
     process.store.put(site_key(DAMAGED), b"?")
     found = status(DAMAGED, settings=process.settings)
     assert (found.crawl_id, found.crawl_delay, found.damaged) == ("a", 3, [site_key(DAMAGED)])
-    view = site_view(Operations(process.settings, command_operator()), DAMAGED, None)
+    view = site_view(OperatorContext(process.settings, command_operator()), DAMAGED, None)
     assert (view.site, site_key(DAMAGED) in view.fault, view.status.damaged) == (None, True, found.damaged)
 
 
@@ -168,7 +168,7 @@ def test_a_damaged_manifest_hides_no_other_crawl_that_has_no_pack(process: Conte
 
 
 def test_a_damaged_act_audit_or_note_is_left_out_of_what_operators_read(process: Context) -> None:
-    ops = Operations(process.settings, command_operator())
+    ops = OperatorContext(process.settings, command_operator())
     acts = LongActs(ops)
     process.store.put("acts/20261128T080000.000000-0123abcd.json", b"?")
     assert acts.recent() == []

@@ -22,7 +22,7 @@ import pytest
 from amqp.channel import Channel
 from kombu import Connection
 
-from app.broker.dead_letters import operations, reading, shards
+from app.broker.dead_letters import acts, reading, shards
 from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.letters import DeadLetter, LetterFilter
@@ -88,10 +88,10 @@ def test_a_letter_that_was_removed_is_gone_also_if_the_reading_then_ends_by_an_e
     dead_letter(publisher, [failed_delivery(number) for number in range(letters)])
     for removed in range(1, 11):
         with reading.leased(broker_url, "post.dead") as lease:
-            with suppress(operations.OperationStopped), lease.reading() as reader:
+            with suppress(acts.ActStopped), lease.reading() as reader:
                 _, delivery_tag = next(iter(reader))
                 reader.remove(delivery_tag)
-                raise operations.OperationStopped
+                raise acts.ActStopped
             assert lease.depth() == letters - removed
 
 
@@ -354,7 +354,7 @@ def test_a_replay_without_time_for_its_canary_or_without_a_rate_is_refused(
 def test_a_long_replay_is_done_in_passes_that_requeue_the_rest(
     dead: DeadSets, broker: Broker, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "PASS_SECONDS", 0.05)
+    monkeypatch.setattr(acts, "PASS_SECONDS", 0.05)
     for _ in range(4):
         broker.post(b"twin", exchange="post.dead", key="mail")
     dead_letter(publisher, [failed_delivery(number) for number in range(20)])

@@ -16,7 +16,7 @@ from app.coverart.event_state import ReaderStatus
 from app.coverart.outages import OUTAGE_ITEMS, Services
 from app.operations.art_audit import ArtAudit, KeptFinding, keep_audit
 from app.operations.audit import AuditLog
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.operators import command_operator
 from app.redis_state.client import get_redis
 from app.storage.open import store_of
@@ -150,7 +150,7 @@ def test_the_state_of_the_events_and_the_last_audit_are_shown_by_page_and_api(
         last=GID,
         findings=[finding],
     )
-    keep_audit(Operations(operable, command_operator()), audit)
+    keep_audit(OperatorContext(operable, command_operator()), audit)
     page = client.get("/ops/art").text
     assert "1,400,000 items were compared, 31 of them differ, 2 could not be read" in page
     for said in ("after 2 h", "kim@host", "30 listing-stale, 1 image-left", "30 index enqueued; 1 image not deleted"):

@@ -24,7 +24,7 @@ from app.crawl.record.reasons import Reason
 from app.errors import ActRefused
 from app.operations import crawls, removal
 from app.operations.audit import AuditEntry, AuditLog
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.operators import command_operator
 from app.operations.site_list import list_page
 from app.pack.manifest import read_manifest
@@ -178,7 +178,7 @@ def test_a_pack_is_rolled_back_after_a_confirmation_and_only_the_one_that_was_sh
 
 
 def test_a_rollback_is_refused_if_another_pack_is_written_after_it_was_planned(process: Context) -> None:
-    site, ops = "site.example", Operations(process.settings, command_operator())
+    site, ops = "site.example", OperatorContext(process.settings, command_operator())
     for crawl in ("good", "bad"):
         put(process.store, page("/", crawl))
         pack_full(process.store, site, FullPackPlan(crawl_id=crawl))
@@ -257,7 +257,7 @@ def test_a_crawl_that_ends_while_it_is_to_be_paused_is_not_said_to_be_paused(
     process: Context, policy: CrawlPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "b"))
-    ops = Operations(process.settings, command_operator())
+    ops = OperatorContext(process.settings, command_operator())
 
     def ended(store: ObjectStore, domain: str) -> list[CrawlRecord]:
         found = list_crawls(store, domain)
@@ -275,7 +275,7 @@ def test_a_crawl_that_two_operators_change_at_once_has_one_state_in_store_and_re
     process: Context, policy: CrawlPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complete(process, policy, "", "<title>Home</title>Welcome here" + links("a", "b"))
-    ops, set_state = Operations(process.settings, command_operator()), Frontier.set_state
+    ops, set_state = OperatorContext(process.settings, command_operator()), Frontier.set_state
 
     def set_late(frontier: Frontier, crawl_id: str, state: CrawlState) -> None:
         monkeypatch.setattr(Frontier, "set_state", set_state)
@@ -461,7 +461,7 @@ def test_a_list_of_a_thousand_sites_reads_only_the_objects_of_one_page(
         domain = f"s{number:04}.gov"
         (folder / f"{domain}.json").write_bytes(Site.of(domain, {}).to_json())
     store = RecordingStore(root)
-    ops = Operations(process.settings, command_operator())
+    ops = OperatorContext(process.settings, command_operator())
     monkeypatch.setattr(ops, "store", store)
     found = list_page(ops, text="s0")
     assert (found.total, found.matching, len(found.sites)) == (1_000, 1_000, 25)
@@ -475,7 +475,7 @@ def test_a_list_of_a_thousand_sites_reads_only_the_objects_of_one_page(
 def test_a_site_is_found_by_the_letters_of_its_domain(process: Context, text: str) -> None:
     add_site(process.store, Site.of("bücher.example", {}))
     add_site(process.store, Site.of("other.example", {}))
-    found = list_page(Operations(process.settings, command_operator()), text=text)
+    found = list_page(OperatorContext(process.settings, command_operator()), text=text)
     assert [site.domain for site in found.sites] == ([] if " " in text else ["xn--bcher-kva.example"])
 
 

@@ -15,7 +15,7 @@ from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.redis_state.client import get_redis
 from app.sites.site import Site as Declared
 from app.sites.stored import add_site
@@ -33,7 +33,9 @@ pytestmark = pytest.mark.integration
 def posted(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """Run commands with the settings of the test, and record messages instead of publishing them."""
     messages: list[dict[str, Any]] = []
-    monkeypatch.setattr(Operations, "post", lambda _self, kind, **payload: messages.append({"type": kind, **payload}))
+    monkeypatch.setattr(
+        OperatorContext, "post", lambda _self, kind, **payload: messages.append({"type": kind, **payload})
+    )
     with as_process_with(environment):
         yield messages
 

@@ -21,7 +21,7 @@ from app.crawl.urls import Target
 from app.errors import SiteBusy
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import site_message
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.operators import command_operator
 from app.operations.removal import remove_sites
 from app.redis_state.lease import lease
@@ -196,7 +196,7 @@ def test_apply_with_prune_completes_a_removal_that_was_killed_and_no_site_that_i
     with monkeypatch.context() as patch:
         patch.setattr("app.broker.dead_letters.DeadSets.forget", failing)
         with pytest.raises(KeyboardInterrupt):
-            remove_sites(Operations(process.settings, command_operator()), ["c.gov"])
+            remove_sites(OperatorContext(process.settings, command_operator()), ["c.gov"])
     # It was removed, and is crawled again without settings.
     page = Page(canonical_key="x", url="https://b.a.gov/x", domain=OTHER, path="/x", title="X", body="x")
     process.store.put(content_key(OTHER, page_id("x")), to_json(page))
@@ -229,7 +229,7 @@ def test_searchers_unload_a_removed_site_while_another_process_works_on_the_dead
     with closing(dead_sets(process.settings).iter_letters()) as letters:
         next(letters)
         with pytest.raises(DeadSetBusy):
-            remove_sites(Operations(process.settings, command_operator()), [DOMAIN])
+            remove_sites(OperatorContext(process.settings, command_operator()), [DOMAIN])
     assert announced(broker) == [DOMAIN]
     invoked("site", "remove", DOMAIN, "--yes")
     assert leftovers(process, broker, DOMAIN) == []
@@ -240,7 +240,7 @@ def test_a_site_that_a_packer_has_holds_up_no_other_removal_and_the_error_names_
 ) -> None:
     for domain in (DOMAIN, OTHER):
         fill(process, broker, domain)
-    ops = Operations(process.settings, command_operator())
+    ops = OperatorContext(process.settings, command_operator())
     with (
         lease(process.redis, f"pack:{DOMAIN}"),
         pytest.raises(SiteBusy, match=f"run `perennial site remove {DOMAIN}`"),

@@ -18,7 +18,7 @@ from typing import Any
 from amqp import spec
 from amqp.abstract_channel import AbstractChannel
 
-from app.broker.dead_letters import OperationResult, audit, exports
+from app.broker.dead_letters import ActResult, audit, exports
 from app.broker.dead_letters.letters import LetterFilter
 from app.broker.publishing import Publisher
 from tests.support.dead import dead_sets, notes_in, small_shards
@@ -50,7 +50,7 @@ def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
         _kill_before(operation)
         sent = notes_in(file.with_suffix(".sent"))
         dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit"), sent=sent).only("post.dead")
-        acts: dict[str, Callable[[], OperationResult]] = {
+        acts: dict[str, Callable[[], ActResult]] = {
             "replay": dead.replay,
             "drop": lambda: dead.drop(LetterFilter(), file),
             "tidy": lambda: dead.tidy(0, file)[1],

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from app.broker.amqp_internals import LateTimestamp, UndecodableText
 from app.broker.dead_command import list_, replay
+from app.broker.dead_letters.acts import ActResult
 from app.broker.dead_letters.audit import append_lines
 from app.broker.dead_letters.causes import Cause
 from app.broker.dead_letters.exports import from_record, read_export, to_record
@@ -35,7 +36,6 @@ from app.broker.dead_letters.letters import (
     id_matches,
 )
 from app.broker.dead_letters.moved import as_before_move, fingerprint, moved_copy
-from app.broker.dead_letters.operations import OperationResult
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, TooDeep
 from app.broker.nesting import MAX_NESTING, may_be_deep, read_json, require_shallow
@@ -395,7 +395,7 @@ def test_the_command_of_celery_lists_no_more_groups_than_wanted() -> None:
 
 
 def test_the_dead_command_prints_nothing_of_a_message_that_a_terminal_would_obey() -> None:
-    result = OperationResult(done=["a"], stayed={"b": "\x1b[2Jb"}, stopped="c died again: \x1b[2J")
+    result = ActResult(done=["a"], stayed={"b": "\x1b[2Jb"}, stopped="c died again: \x1b[2J")
     sets = SimpleNamespace(replay=lambda *_, **__: result)
     printed = click.testing.CliRunner().invoke(replay, ["--all"], obj=sets, color=True)
     assert printed.exit_code == 1

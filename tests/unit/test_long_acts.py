@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.broker.dead_letters import OperationResult
+from app.broker.dead_letters import ActResult
 from app.errors import StoreError
+from app.operations.context import OperatorContext
 from app.operations.letters import LetterOrder
 from app.operations.long_acts import ACTS_PREFIX, LongAct, LongActs
-from app.operations.operations import Operations
 from app.operations.operators import command_operator
 from app.storage.folder import FolderStore
 from config.settings import Settings
@@ -37,7 +37,7 @@ class Unanswering(FolderStore):
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unanswering:
     store = Unanswering(tmp_path)
     store.create()
-    monkeypatch.setattr(Operations, "store", store)
+    monkeypatch.setattr(OperatorContext, "store", store)
     monkeypatch.setattr(LongActs, "_start", lambda _self, act, _ids: act)
     return store
 
@@ -46,7 +46,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unanswering:
 def acts(store: Unanswering) -> LongActs:
     """Return acts whose runs a test ends by hand."""
     del store
-    return LongActs(Operations(Settings(), command_operator()))
+    return LongActs(OperatorContext(Settings(), command_operator()))
 
 
 def test_letters_that_were_missing_count_once_if_the_end_of_an_act_is_written_again(
@@ -54,7 +54,7 @@ def test_letters_that_were_missing_count_once_if_the_end_of_an_act_is_written_ag
 ) -> None:
     ids = {"site.dead": ["1", "2", "3"]}
 
-    def end(act: LongAct, result: OperationResult) -> LongAct:
+    def end(act: LongAct, result: ActResult) -> LongAct:
         store.answers = False
         with pytest.raises(StoreError, match="no answer"):
             acts.end(act, result, ids)
@@ -64,17 +64,17 @@ def test_letters_that_were_missing_count_once_if_the_end_of_an_act_is_written_ag
 
     first = end(
         acts.begin(LetterOrder(verb="replay"), ids, subject="all"),
-        OperationResult(done=["1"], missing=["2"], stopped="the broker is away"),
+        ActResult(done=["1"], missing=["2"], stopped="the broker is away"),
     )
     assert (first.phase, first.done, first.missing, first.left) == ("stopped", 1, 1, 1)
-    second = end(acts.resume(first.id), OperationResult(missing=["3"]))
+    second = end(acts.resume(first.id), ActResult(missing=["3"]))
     assert (second.phase, second.done, second.missing) == ("done", 1, 2)
 
 
 def test_a_cancelled_act_stays_cancelled_if_its_end_is_written_again_or_comes_after_a_silence(
     store: Unanswering, acts: LongActs
 ) -> None:
-    ids, halted = {"site.dead": ["1", "2"]}, OperationResult(done=["1"], stopped="cancelled")
+    ids, halted = {"site.dead": ["1", "2"]}, ActResult(done=["1"], stopped="cancelled")
     act = acts.begin(LetterOrder(verb="replay"), ids, subject="all")
     acts.steer(act.id, "cancel")
     store.answers = False
@@ -85,5 +85,5 @@ def test_a_cancelled_act_stays_cancelled_if_its_end_is_written_again_or_comes_af
     silent = acts.begin(LetterOrder(verb="replay"), ids, subject="all")
     acts.change(silent.id, lambda former: replace(former, phase="interrupted"))
     acts.steer(silent.id, "cancel")
-    acts.end(silent, OperationResult(done=["1"], stopped="another process counted it as interrupted"), ids)
+    acts.end(silent, ActResult(done=["1"], stopped="another process counted it as interrupted"), ids)
     assert (acts.read(silent.id).phase, acts.read(silent.id).done) == ("cancelled", 1)

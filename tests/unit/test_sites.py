@@ -22,7 +22,7 @@ from app.crawl.urls import parse_target
 from app.errors import InvalidSite, SecretMissing, StoreError
 from app.operations import sites as operations
 from app.operations.audit import AuditLog
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.operators import command_operator
 from app.sites.crawl_policies import SitePolicies, policy_of
 from app.sites.names import SiteNames
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> ObjectStore:
 def test_a_change_names_no_field_that_another_operator_changed_at_the_same_time(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Operations, "store", store)
+    monkeypatch.setattr(OperatorContext, "store", store)
     add_site(store, Site.of("site.example", {}))
 
     def fields_of(site: Site) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_a_change_names_no_field_that_another_operator_changed_at_the_same_time(
             update_site(store, "site.example", lambda _: Site.of("site.example", {"name": "Of another operator"}))
         return {"delay": 2}
 
-    site, changed = operations.change(Operations(Settings(), command_operator()), "site.example", fields_of)
+    site, changed = operations.change(OperatorContext(Settings(), command_operator()), "site.example", fields_of)
     assert (site.name, site.delay) == ("Of another operator", 2.0)
     assert set(changed) == {"delay"}
     assert next(AuditLog(store).entries()).details == {"fields": ["delay"]}

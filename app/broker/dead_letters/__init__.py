@@ -1,5 +1,6 @@
 """Dead sets: list and group dead letters, replay, drop, export and restore them."""
 
+from .acts import ActResult as ActResult
 from .audit import Audit as Audit
 from .exports import read_export as read_export
 from .exports import to_record as to_record
@@ -8,7 +9,6 @@ from .letters import DeadLetter as DeadLetter
 from .letters import LetterFilter as LetterFilter
 from .letters import LetterGroup as LetterGroup
 from .letters import LetterSummary as LetterSummary
-from .operations import OperationResult as OperationResult
 from .replay import ReplayChanges as ReplayChanges
 from .sets import Chosen as Chosen
 from .sets import DeadSets as DeadSets

@@ -33,7 +33,7 @@ class Audit:
     path: Path | None = None
 
     def require_writable(self) -> None:
-        """Raise ApplicationError if the file cannot be written: an operation must not start then."""
+        """Raise ApplicationError if the file cannot be written: an act must not start then."""
         if self.path:
             append_lines(self.path, [])
 

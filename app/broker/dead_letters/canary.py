@@ -10,7 +10,7 @@ from typing import Any
 
 from ..nesting import read_json
 from ..outcomes import outcomes_exchange
-from .operations import OperationStopped
+from .acts import ActStopped
 
 #: Letters whose outcome is awaited at the same time, once the first one succeeded.
 WINDOW = 10
@@ -28,7 +28,7 @@ _FAILURES = {
 class Canary:
     """Waits for the outcomes of replayed letters, at most `wait` seconds for each.
 
-    Its methods raise OperationStopped at the first letter that failed or has no outcome in time.
+    Its methods raise ActStopped at the first letter that failed or has no outcome in time.
     """
 
     def __init__(self, connection: Any, *, wait: float) -> None:
@@ -72,9 +72,7 @@ class Canary:
             for letter_id, deadline in self._deadlines.items():
                 if time.monotonic() > deadline:
                     others = self._others(letter_id)
-                    raise OperationStopped(
-                        f"{letter_id}: no outcome within {self._wait:g} s; is a worker there?{others}"
-                    )
+                    raise ActStopped(f"{letter_id}: no outcome within {self._wait:g} s; is a worker there?{others}")
             if time.monotonic() >= until:
                 return False
 
@@ -90,7 +88,7 @@ class Canary:
         outcome = report.get("outcome")
         if outcome != "succeeded":
             failure = _FAILURES.get(str(outcome), f"ended as {outcome!r}")
-            raise OperationStopped(f"{letter_id} {failure}: {report.get('text')}{self._others()}")
+            raise ActStopped(f"{letter_id} {failure}: {report.get('text')}{self._others()}")
         self._succeeded = True
 
     def _others(self, besides: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Dead letters as JSON lines and back, whatever their headers and body hold; and the operation that drops them."""
+"""Dead letters as JSON lines and back, whatever their headers and body hold; and the act that drops them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .. import amqp_internals
 from ..delivery import Delivery
 from ..errors import InvalidMessage
 from ..nesting import read_json
+from .acts import DeadSetAct
 from .audit import Audit, append_lines
 from .letters import DeadLetter
-from .operations import Operation
 
 
-class ExportAndDrop(Operation):
+class ExportAndDrop(DeadSetAct):
     """Appends letters to an export file and syncs it before they are removed."""
 
     def __init__(self, path: Path, audit: Audit) -> None:

@@ -37,7 +37,7 @@ def leased(broker: str, queue: str) -> Iterator[DeadSetLease]:
         lease = DeadSetLease(broker, queue, connection)
         lease.acquire()
         yield lease
-        # A connection that broke has ended the lease. What the operation did before must still be reported.
+        # A connection that broke has ended the lease. What the act did before must still be reported.
         with suppress(*CONNECTION_ERRORS):
             connection.connection.close()
 

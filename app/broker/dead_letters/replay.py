@@ -16,10 +16,10 @@ from ..headers import DEAD_ID, MAX_REPLAY_HISTORY, OUTCOME_TO, REPLAY_CHANGES, R
 from ..outgoing import Outgoing
 from ..policies.base import Address, Policy
 from ..publishing import Publisher
+from .acts import ActStopped, DeadSetAct
 from .audit import Audit
 from .canary import Canary
 from .letters import DeadLetter
-from .operations import Operation, OperationStopped
 from .reading import DeadSetLease
 from .sent import IN_DOUBT, ReplayJournal
 
@@ -52,12 +52,12 @@ class ReplayChanges:
 #: Replays letters as they are.
 UNCHANGED = ReplayChanges()
 
-#: Returns why an operation must stop before its next letters; empty while it may continue.
+#: Returns why an act must stop before its next letters; empty while it may continue.
 Halt = Callable[[], str]
 
 
 def never_halt() -> str:
-    """Let an operation continue to its end."""
+    """Let an act continue to its end."""
     return ""
 
 
@@ -84,7 +84,7 @@ class ReplayOptions:
                 raise InvalidMessage(f"{name} {value:g}: expected more than 0 {unit}")
 
 
-class Replay(Operation):
+class Replay(DeadSetAct):
     """Publishes dead letters of one policy to their replay addresses.
 
     The first letter for an address is published alone. If no queue is bound there, that letter and all others for the
@@ -130,7 +130,7 @@ class Replay(Operation):
         self.batch_size = 1 if options.rate or canary else 100
 
     def wait_ready(self, timeout: float) -> bool:
-        """Wait until the rate and the outcomes of earlier letters allow the next one. Raises OperationStopped."""
+        """Wait until the rate and the outcomes of earlier letters allow the next one. Raises ActStopped."""
         self._require_accepted()
         until = time.monotonic() + timeout
         self._require_no_halt()
@@ -150,7 +150,7 @@ class Replay(Operation):
     def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
         """Publish the letters; return why some must stay.
 
-        When the broker accepts nothing, the next call of another method raises OperationStopped: what it has confirmed
+        When the broker accepts nothing, the next call of another method raises ActStopped: what it has confirmed
         is then removed from the dead set.
         """
         stayed = {letter.id: IN_DOUBT for letter in letters if letter.id in self._in_doubt}
@@ -183,18 +183,18 @@ class Replay(Operation):
         self._returned.remove(lease)
 
     def finish(self) -> None:
-        """Wait for the outcomes of the last letters. Raises OperationStopped."""
+        """Wait for the outcomes of the last letters. Raises ActStopped."""
         self._require_accepted()
         while self._canary is not None and not self._canary.wait_all(_HALT_INTERVAL):
             self._require_no_halt()
 
     def _require_accepted(self) -> None:
         if self._stop_reason:
-            raise OperationStopped(self._stop_reason)
+            raise ActStopped(self._stop_reason)
 
     def _require_no_halt(self) -> None:
         if reason := self._halt():
-            raise OperationStopped(reason)
+            raise ActStopped(reason)
 
     def _note_outcome(self, noted: str, letters: Sequence[DeadLetter], stayed: Mapping[str, str]) -> None:
         """Keep the note of a batch until its letters are removed, and one of those in doubt for longer.

@@ -18,12 +18,12 @@ from ..headers import ReplayBudget
 from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
+from .acts import ActResult, DeadSetAct, carry_out_act
 from .audit import Audit
 from .canary import Canary
 from .exports import ExportAndDrop
 from .letters import EVERYTHING, DeadLetter, Labels, LetterGroup, LetterSummary, group_letters, id_matches
 from .moved import restored_copy
-from .operations import Operation, OperationResult, carry_out_operation
 from .reading import MAX_READ, leased
 from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReplayOptions, ReturnedCopies, never_halt
 from .sent import NoJournal, ReplayJournal
@@ -35,7 +35,7 @@ _NO_FILE = Audit()
 
 Condition = Callable[[LetterSummary], bool]
 
-#: Which letters an operation is for: a condition, such as a `LetterFilter`, or ids or their beginnings.
+#: Which letters an act is for: a condition, such as a `LetterFilter`, or ids or their beginnings.
 Chosen = Condition | Sequence[str]
 
 #: Ids by the name of their dead set, as `DeadSets.choose` returns them.
@@ -189,7 +189,7 @@ class DeadSets:
         again: bool = False,
         halt: Halt = never_halt,
         on_progress: OnProgress = ignore_progress,
-    ) -> OperationResult:
+    ) -> ActResult:
         """Publish letters to their queues; each is confirmed there before it is removed from its dead set.
 
         `ReplayOptions` explains the options. Stop at the first set whose replay stops. After a kill at any point, a
@@ -200,35 +200,33 @@ class DeadSets:
         self._audit.require_writable()
         return self._in_each_set(partial(self._replay, options=options), chosen, on_progress)
 
-    def drop(
-        self, chosen: Chosen | IdsBySet, export: Path, *, on_progress: OnProgress = ignore_progress
-    ) -> OperationResult:
+    def drop(self, chosen: Chosen | IdsBySet, export: Path, *, on_progress: OnProgress = ignore_progress) -> ActResult:
         """Append letters to the file `export`, set by set, then remove them from their dead sets.
 
         After a kill at any point, a letter is in the file, in the dead set, or in both.
         """
 
-        def drop(name: str, ids: Sequence[str], *, on_progress: OnProgress) -> OperationResult:
+        def drop(name: str, ids: Sequence[str], *, on_progress: OnProgress) -> ActResult:
             with self._opened(name) as dead_set:
-                return carry_out_operation(dead_set, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
+                return carry_out_act(dead_set, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
 
         return self._in_each_set(drop, chosen, on_progress)
 
-    def tidy(self, max_letters: int, export: Path) -> tuple[dict[str, int], OperationResult]:
+    def tidy(self, max_letters: int, export: Path) -> tuple[dict[str, int], ActResult]:
         """Move letters to shards, find shards without an entry in the index, and drop letters as `drop` does.
 
         Of each set, the oldest letters beyond `max_letters` are dropped; 0 is no limit. Return the letters in shards by
         set, and what was dropped. A set on which another process works is left out, and
         the result says so.
         """
-        moved, result = {}, OperationResult()
+        moved, result = {}, ActResult()
         for name in self.names:
             try:
                 with self._opened(name, thorough=True) as dead_set:
                     result += self._drop_surplus(dead_set, max_letters, export)
                     moved[name] = dead_set.moved_count
             except DeadSetBusy as busy:
-                result += OperationResult(stopped=str(busy))
+                result += ActResult(stopped=str(busy))
         return moved, result
 
     def forget(self, condition: Condition) -> int:
@@ -237,7 +235,7 @@ class DeadSets:
         for name in self.names:
             with self._opened(name) as dead_set:
                 ids = [letter.id for letter in dead_set.summaries() if condition(letter)]
-                removed += len(carry_out_operation(dead_set, ids, Operation(), on_progress=ignore_progress).done)
+                removed += len(carry_out_act(dead_set, ids, DeadSetAct(), on_progress=ignore_progress).done)
         return removed
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
@@ -291,13 +289,11 @@ class DeadSets:
             unique[letters[0].set, letters[0].id] = letters[0]
         return list(unique.values())
 
-    def _replay(
-        self, name: str, ids: Sequence[str], *, options: ReplayOptions, on_progress: OnProgress
-    ) -> OperationResult:
+    def _replay(self, name: str, ids: Sequence[str], *, options: ReplayOptions, on_progress: OnProgress) -> ActResult:
         with ExitStack() as stack:
             dead_set = stack.enter_context(self._opened(name))
             connection = stack.enter_context(connected(self._broker))
-            operation = Replay(
+            act = Replay(
                 self._policies[name],
                 stack.enter_context(closing(self._publisher.sending_once())),
                 options,
@@ -311,9 +307,9 @@ class DeadSets:
                     else None
                 ),
             )
-            result = carry_out_operation(dead_set, ids, operation, on_progress=on_progress)
+            result = carry_out_act(dead_set, ids, act, on_progress=on_progress)
             if not result.is_broken:
-                self._sent.delete(operation.notes)
+                self._sent.delete(act.notes)
             return result
 
     def _in_doubt(self, dead_set: ShardedSet) -> frozenset[str]:
@@ -324,12 +320,12 @@ class DeadSets:
         self._sent.delete(key for key, ids in notes.items() if present.isdisjoint(ids))
         return frozenset(present.intersection(chain.from_iterable(notes.values())))
 
-    def _drop_surplus(self, dead_set: ShardedSet, max_letters: int, export: Path) -> OperationResult:
-        result = OperationResult()
+    def _drop_surplus(self, dead_set: ShardedSet, max_letters: int, export: Path) -> ActResult:
+        result = ActResult()
         while max_letters and (surplus := dead_set.total() - max_letters) > 0:
             ids = [letter.id for letter in islice(dead_set.summaries(), surplus)]
-            operation = ExportAndDrop(export, self._audit)
-            part = carry_out_operation(dead_set, ids, operation, on_progress=ignore_progress)
+            act = ExportAndDrop(export, self._audit)
+            part = carry_out_act(dead_set, ids, act, on_progress=ignore_progress)
             result += part
             # Without shards the next of the oldest letters can be read only now.
             if not part.complete or self._policies[dead_set.lease.name].shards_dead_set:
@@ -337,10 +333,10 @@ class DeadSets:
         return result
 
     def _in_each_set(
-        self, operate: Callable[..., OperationResult], chosen: Chosen | IdsBySet, on_progress: OnProgress
-    ) -> OperationResult:
+        self, operate: Callable[..., ActResult], chosen: Chosen | IdsBySet, on_progress: OnProgress
+    ) -> ActResult:
         ids_by_set = chosen if isinstance(chosen, Mapping) else self.choose(chosen)
-        result = OperationResult()
+        result = ActResult()
         for name, ids in ids_by_set.items():
             done_before = len(result.done)
 

@@ -11,9 +11,9 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from app.broker.errors import BrokerUnreachable, DeadSetBusy
 from app.errors import ResourceNotFound
+from app.operations.context import OperatorContext
 from app.operations.letters import DONE, export_file
 from app.operations.long_acts import LongAct, LongActs, Steering
-from app.operations.operations import Operations
 from app.web.ops.api_requests import ActBody, Calling, answer
 from app.web.ops.page_requests import Reading, Visit
 from app.web.ops.subject_routes import Done, Subject
@@ -88,7 +88,7 @@ def download_export(visit: Reading, name: str) -> Response:
     return FileResponse(path, media_type="application/jsonl", filename=name, headers={"Cache-Control": "no-store"})
 
 
-def has_export(ops: Operations, name: str) -> bool:
+def has_export(ops: OperatorContext, name: str) -> bool:
     """Return whether this host has the file of letters that an act dropped."""
     try:
         export_file(ops, name)

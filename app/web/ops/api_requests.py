@@ -23,7 +23,7 @@ from app.errors import (
     TooManySearches,
     UriTooLong,
 )
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.web.api import describe_errors
 from app.web.ops.access import require_same_origin
 from app.web.ops.page_requests import OpsState
@@ -59,7 +59,7 @@ class DoneAnswer(BaseModel):
 
 async def calling(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> Operations:
+) -> OperatorContext:
     """Return what acts of the request's operator work with.
 
     Raises OperatorRequired without the operator's token or a proxy's user, and ResourceNotFound if the settings have
@@ -75,10 +75,10 @@ async def calling(
     except ApplicationError as error:
         await run_in_threadpool(state.note_refusal, request, error)
         raise
-    return state.operations(operator)
+    return state.context_of(operator)
 
 
-Calling = Annotated[Operations, Depends(calling)]
+Calling = Annotated[OperatorContext, Depends(calling)]
 
 
 def answer(value: Any) -> Response:

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, Field, model_validator
 from app.broker.dead_letters import DeadSets, IdsBySet, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.broker.headers import ReplayBudget
+from app.operations.context import OperatorContext
 from app.operations.letter_queries import LetterQuery
 from app.operations.letters import LetterOrder, Verb
 from app.operations.long_acts import LongActs
-from app.operations.operations import Operations
 from app.web.ops.api_requests import ActBody, StrictBody
 from app.web.ops.page_requests import Visit
 from config.settings import Settings
@@ -51,7 +51,7 @@ class LetterChoice(ActBody):
             return str(self.filters)
         return self.ids[0] if len(self.ids) == 1 else f"{len(self.ids)} chosen letters"
 
-    def by_set(self, ops: Operations) -> IdsBySet:
+    def by_set(self, ops: OperatorContext) -> IdsBySet:
         """Return the ids. Of filters they are read from the dead sets; raises DeadSetBusy and BrokerUnreachable."""
         if self.filters is not None:
             refs = ((letter.set, letter.id) for letter in matching(ops, self.filters))
@@ -62,7 +62,7 @@ class LetterChoice(ActBody):
             ids.setdefault(name, []).append(ident)
         return ids
 
-    def letters(self, ops: Operations) -> Iterator[LetterSummary]:
+    def letters(self, ops: OperatorContext) -> Iterator[LetterSummary]:
         """Yield those of the letters that are there."""
         if self.filters is not None:
             return matching(ops, self.filters)
@@ -92,7 +92,7 @@ class ReplayFields(StrictBody):
         return order.redirected(settings, **address.model_dump()) if address else order
 
 
-def matching(ops: Operations, query: LetterQuery) -> Iterator[LetterSummary]:
+def matching(ops: OperatorContext, query: LetterQuery) -> Iterator[LetterSummary]:
     """Yield what matches a query. Raises InvalidMessage, DeadSetBusy and BrokerUnreachable."""
     chosen = LongActs(ops).ids(query.act, chosen=True) if query.act else {}
     return query.matching(ops.dead_sets, of_act={ident for ids in chosen.values() for ident in ids})

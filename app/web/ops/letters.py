@@ -14,10 +14,10 @@ from pydantic import Field
 from app.broker.dead_letters import LetterSummary
 from app.broker.errors import DeadSetBusy
 from app.broker.policies.registry import RetryPolicies
+from app.operations.context import OperatorContext
 from app.operations.letter_queries import LetterQuery, survey
 from app.operations.letters import LetterOrder, known_queues
 from app.operations.long_acts import LongActs
-from app.operations.operations import Operations
 from app.topology.retry_policies import retry_policies
 from app.web.ops.acts import as_json
 from app.web.ops.api_requests import Calling, answer
@@ -163,7 +163,7 @@ def drop_letters(ops: Calling, request: LetterChoice) -> Response:
     return _begin(ops, request, LetterOrder(verb="drop"))
 
 
-def _begin(ops: Operations, request: LetterChoice, order: LetterOrder) -> Response:
+def _begin(ops: OperatorContext, request: LetterChoice, order: LetterOrder) -> Response:
     if request.dry_run:
         found = survey(request.letters(ops), offset=0, limit=_MOST_LETTERS)
         return answer({"dry_run": True, "total": found.total, "letters": found.rows})

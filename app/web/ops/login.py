@@ -42,7 +42,7 @@ async def log_in(request: Request, state: State) -> Response:
         return _login_page(request, state, name=name, fault=str(error), status=error.problem.status)
     response = RedirectResponse(OPS_PAGES, status_code=303, headers={"Cache-Control": "no-store"})
     set_cookie(request, response, cookie)
-    await run_in_threadpool(state.operations(operator).audit.write, operator, "log in", name, result="done")
+    await run_in_threadpool(state.context_of(operator).audit.write, operator, "log in", name, result="done")
     return response
 
 

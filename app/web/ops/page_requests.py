@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.errors import ResourceNotFound
-from app.operations.operations import Operations
+from app.operations.context import OperatorContext
 from app.operations.operators import Operator, Origin, Role
 from app.operations.overview import Overview
 from app.web.client_limits import client_key
@@ -56,9 +56,9 @@ class OpsState:
     refusals: dict[tuple[str, str], float] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def operations(self, operator: Operator) -> Operations:
+    def context_of(self, operator: Operator) -> OperatorContext:
         """Return what acts of an operator work with."""
-        return Operations(self.settings, operator)
+        return OperatorContext(self.settings, operator)
 
     def note_refusal(self, request: Request, error: ApplicationError, *, name: str = "") -> None:
         """Keep a refusal in the audit, equal ones of a client once in REFUSAL_SECONDS."""
@@ -72,7 +72,7 @@ class OpsState:
         origin = Origin.PAGE if request.scope["path"].startswith(f"{OPS_PAGES}/") else Origin.API
         operator = Operator(name or f"unknown at {address}", Role.READ, origin)
         subject = f"{request.method} {request.scope['path']}"
-        self.operations(operator).audit.write(operator, "refused", subject, result=str(error), address=address)
+        self.context_of(operator).audit.write(operator, "refused", subject, result=str(error), address=address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Visit:
 
     request: Request
     state: OpsState
-    ops: Operations
+    ops: OperatorContext
     form: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -158,7 +158,7 @@ def ops_state(request: Request) -> OpsState:
 
 async def reading(request: Request, state: Annotated[OpsState, Depends(ops_state)]) -> Visit:
     """Return a visit that reads; raises OperatorRequired."""
-    return Visit(request, state, state.operations(state.access.page_operator(request)))
+    return Visit(request, state, state.context_of(state.access.page_operator(request)))
 
 
 async def acting(request: Request, state: Annotated[OpsState, Depends(ops_state)]) -> Visit:
@@ -176,7 +176,7 @@ async def acting(request: Request, state: Annotated[OpsState, Depends(ops_state)
         # It writes to the store, which must not hold up the event loop.
         await run_in_threadpool(state.note_refusal, request, error, name=name)
         raise
-    return Visit(request, state, state.operations(operator), form)
+    return Visit(request, state, state.context_of(operator), form)
 
 
 async def read_form(request: Request) -> dict[str, list[str]]:
@@ -199,7 +199,7 @@ Acting = Annotated[Visit, Depends(acting)]
 
 def anonymous(request: Request, state: OpsState) -> Visit:
     """Return a visit without a session, for the pages that need none."""
-    return Visit(request, state, state.operations(Operator("", Role.READ, Origin.PAGE)))
+    return Visit(request, state, state.context_of(Operator("", Role.READ, Origin.PAGE)))
 
 
 def trouble(request: Request, state: OpsState, error: type[ApplicationError], detail: str) -> Response:
@@ -208,7 +208,7 @@ def trouble(request: Request, state: OpsState, error: type[ApplicationError], de
     if problem.status == 401 and request.method == "GET":
         return RedirectResponse(f"{OPS_PAGES}/login", status_code=303, headers={"Cache-Control": "no-store"})
     try:
-        visit = Visit(request, state, state.operations(state.access.page_operator(request)))
+        visit = Visit(request, state, state.context_of(state.access.page_operator(request)))
     except ApplicationError:
         visit = anonymous(request, state)
     is_act = request.method == "POST"

@@ -33,7 +33,7 @@ class Act:
         self.details = details
 
 
-class Operations:
+class OperatorContext:
     """What the functions of this package work with, for one operator. Making one contacts no service.
 
     They raise RoleRequired for an operator that may read only, BrokerUnreachable, StoreError and redis's errors.

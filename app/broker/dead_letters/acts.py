@@ -1,4 +1,4 @@
-"""Carry an operation out on chosen dead letters: each is safe elsewhere before it is removed from its dead set."""
+"""Carry an act out on chosen dead letters: each is safe elsewhere before it is removed from its dead set."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .shards import SetPart, ShardedSet
 PASS_SECONDS = 120.0
 
 
-class OperationStopped(Exception):
-    """Raised by an operation that cannot continue; the text is the reason."""
+class ActStopped(Exception):
+    """Raised by an act that cannot continue; the text is the reason."""
 
 
-class Operation:
+class DeadSetAct:
     """What is done with dead letters before they are removed from their set: by default nothing."""
 
     #: Letters per call of `apply`.
     batch_size = 100
 
     def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
-        """Make the letters safe elsewhere; return, by id, why some must stay. Raises OperationStopped."""
+        """Make the letters safe elsewhere; return, by id, why some must stay. Raises ActStopped."""
         del letters
         return {}
 
@@ -40,14 +40,14 @@ class Operation:
         return True
 
     def remove_copies(self, lease: DeadSetLease) -> None:
-        """Remove copies that the operation itself brought to the dead set."""
+        """Remove copies that the act itself brought to the dead set."""
 
     def finish(self) -> None:
-        """Wait for outstanding outcomes. Raises OperationStopped."""
+        """Wait for outstanding outcomes. Raises ActStopped."""
 
 
 @dataclass(slots=True)
-class OperationResult:
+class ActResult:
     """The outcome by id: `done` left the dead set, `stayed` has reasons, `missing` were no longer there."""
 
     done: list[str] = field(default_factory=list)
@@ -63,8 +63,8 @@ class OperationResult:
         """Whether every chosen letter was done."""
         return not (self.stayed or self.missing or self.stopped)
 
-    def __add__(self, other: OperationResult) -> OperationResult:
-        return OperationResult(
+    def __add__(self, other: ActResult) -> ActResult:
+        return ActResult(
             self.done + other.done,
             self.stayed | other.stayed,
             self.missing + other.missing,
@@ -73,17 +73,17 @@ class OperationResult:
         )
 
 
-def carry_out_operation(
-    dead_set: ShardedSet, ids: Sequence[str], operation: Operation, *, on_progress: Callable[[int], None]
-) -> OperationResult:
-    """Apply an operation to the letters with these ids, in the order of the set, and remove those that it took.
+def carry_out_act(
+    dead_set: ShardedSet, ids: Sequence[str], act: DeadSetAct, *, on_progress: Callable[[int], None]
+) -> ActResult:
+    """Apply an act to the letters with these ids, in the order of the set, and remove those that it took.
 
     `on_progress` is called with the number of letters done so far.
     """
-    result = OperationResult()
+    result = ActResult()
     try:
         for part in dead_set.parts(ids):
-            run = _OperationRun(dead_set.lease, part, operation, on_progress, result)
+            run = _ActRun(dead_set.lease, part, act, on_progress, result)
             try:
                 run.until_done()
             finally:
@@ -91,26 +91,26 @@ def carry_out_operation(
                     dead_set.note_removed(part, set(part.ids).intersection(result.done))
             if run.remaining:
                 dead_set.note_missing(part)
-        operation.finish()
-    except (OperationStopped, ApplicationError, *CONNECTION_ERRORS) as error:
+        act.finish()
+    except (ActStopped, ApplicationError, *CONNECTION_ERRORS) as error:
         result.stopped = str(error) or type(error).__name__
-        result.is_broken = not isinstance(error, OperationStopped)
+        result.is_broken = not isinstance(error, ActStopped)
         result.missing = []
     return result
 
 
 @dataclass(slots=True)
-class _OperationRun:
-    """An operation under way on the letters of one queue.
+class _ActRun:
+    """An act under way on the letters of one queue.
 
     `departed` counts removed letters by base id, so that equal ones keep their ids.
     """
 
     lease: DeadSetLease
     part: SetPart
-    operation: Operation
+    act: DeadSetAct
     on_progress: Callable[[int], None]
-    result: OperationResult
+    result: ActResult
     remaining: dict[str, None] = field(init=False)
     departed: Counter[str] = field(default_factory=Counter)
 
@@ -118,30 +118,30 @@ class _OperationRun:
         self.remaining = dict.fromkeys(self.part.ids)
 
     def until_done(self) -> None:
-        """Read the queue in passes until all letters are done or none is found. Raises OperationStopped."""
+        """Read the queue in passes until all letters are done or none is found. Raises ActStopped."""
         while self.remaining:
-            self.operation.wait_ready(float("inf"))
+            self.act.wait_ready(float("inf"))
             try:
                 ids = LetterIds(self.part.before + self.departed)
                 with self.lease.reading(self.part.queue, ids=ids) as reader, closing(self._batches(reader)) as batches:
                     found = self._apply(batches, reader)
-            except (OperationStopped, ApplicationError):
-                self.operation.remove_copies(self.lease)
+            except (ActStopped, ApplicationError):
+                self.act.remove_copies(self.lease)
                 raise
-            self.operation.remove_copies(self.lease)
+            self.act.remove_copies(self.lease)
             if not found:
                 break
         self.result.missing += self.remaining
 
     def _apply(self, batches: Iterable[list[tuple[DeadLetter, int]]], reader: DeadSetReader) -> bool:
-        """Apply the operation for at most PASS_SECONDS and remove what it took; return whether there was a batch."""
+        """Apply the act for at most PASS_SECONDS and remove what it took; return whether there was a batch."""
         found = False
         deadline = time.monotonic() + PASS_SECONDS
         for batch in batches:
-            if found and not self.operation.wait_ready(deadline - time.monotonic()):
+            if found and not self.act.wait_ready(deadline - time.monotonic()):
                 break
             found = True
-            stayed = self.operation.apply([letter for letter, _ in batch])
+            stayed = self.act.apply([letter for letter, _ in batch])
             for letter, delivery_tag in batch:
                 del self.remaining[letter.id]
                 if letter.id in stayed:
@@ -161,7 +161,7 @@ class _OperationRun:
         for letter, delivery_tag in reader:
             if letter.id in self.remaining:
                 batch.append((letter, delivery_tag))
-            if len(batch) in (self.operation.batch_size, len(self.remaining)):
+            if len(batch) in (self.act.batch_size, len(self.remaining)):
                 yield batch
                 batch = []
             if not self.remaining:
