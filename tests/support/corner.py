@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import requests
+from redis import Redis
 
 from app.errors import ServicesError
 from app.private_services import Urls
@@ -30,6 +31,15 @@ def own_vhost(services: Urls) -> Iterator[str]:
             yield urlsplit(services.broker_url)._replace(path=f"/{vhost}").geturl()
         finally:
             _must(api.delete(_address(services, "vhosts", vhost), timeout=30))
+
+
+@contextmanager
+def own_settings(services: Urls, folder: Path) -> Iterator[Settings]:
+    """Yield settings with a folder, a vhost and an empty Redis for the block, as a test that shares none has them."""
+    with own_vhost(services) as broker_url, Redis.from_url(services.redis_url) as database:
+        database.flushdb()
+        yield settings_for(folder, broker_url, services.redis_url, services.broker_api_url)
+        database.flushdb()
 
 
 def settings_for(data_dir: Path, broker_url: str, redis_url: str, broker_api_url: str) -> Settings:
