@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.crawl.fetch.robots import RobotsRules, fetch_robots
-from app.crawl.urls import Target, parse_target, resolve
+from app.crawl.urls import CrawlUrl, parse_crawl_url, resolve
 from app.errors import DemoFailed, FetchError
 from app.http.addresses import is_public
 from app.http.fetcher import Fetcher
@@ -33,7 +33,7 @@ class Plan:
     An empty `query` stands for a word of the start page's title.
     """
 
-    start: Target
+    start: CrawlUrl
     settings: Settings
     environment: dict[str, str]
     remarks: tuple[str, ...]
@@ -42,7 +42,7 @@ class Plan:
 
 def plan_own_site(given: Settings, folder: Path, url: str) -> Plan:
     """Plan for the demo's own site, with short delays."""
-    start = parse_target({"url": url})
+    start = parse_crawl_url({"url": url})
     changes = {
         "host_delay": 0.0,
         "allow_private_hosts": (start.domain,),
@@ -62,13 +62,13 @@ def plan_user_site(given: Settings, folder: Path, url: str) -> Plan:
 
     Raises InvalidUrl for a URL that cannot be crawled, DemoFailed for a site that is unreachable or disallows it.
     """
-    start = parse_target({"url": url})
+    start = parse_crawl_url({"url": url})
     changes, remarks = _address_settings(start.url, given)
     if "timer_timeout" not in given.model_fields_set:
         changes["timer_timeout"] = SITE_TIMER
     settings = _plan(start, given, folder, changes, (), query="").settings
     final_url = _follow_redirects(start.url, settings)
-    start = parse_target({"url": final_url})
+    start = parse_crawl_url({"url": final_url})
     delay = settings.host_delay
     pace = f"one request every {delay:g} s" if delay else "no delay between requests"
     remarks += (
@@ -79,7 +79,7 @@ def plan_user_site(given: Settings, folder: Path, url: str) -> Plan:
 
 
 def _plan(
-    start: Target, given: Settings, folder: Path, changes: dict[str, Any], remarks: tuple[str, ...], *, query: str
+    start: CrawlUrl, given: Settings, folder: Path, changes: dict[str, Any], remarks: tuple[str, ...], *, query: str
 ) -> Plan:
     """Return the plan, with free ports and the data folder added to the changed settings."""
     wanted = {name: host_and_port(getattr(given, name)) for name in ("web_address", "flower_address")}

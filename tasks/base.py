@@ -24,9 +24,9 @@ from app.crawl.policy import PolicyOfDomain
 from app.crawl.record.removed_sites import is_removed
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.steps import Steps
-from app.crawl.urls import SITEMAP, TARGET_FIELDS, Target, parse_message_domain
+from app.crawl.urls import CRAWL_URL_FIELDS, SITEMAP, CrawlUrl, parse_message_domain
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
-from app.messages.crawl_messages import as_found, complete_dead_message, pages_of, parsed_target, role_of
+from app.messages.crawl_messages import as_found, complete_dead_message, pages_of, parsed_crawl_url, role_of
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.redis_state.client import PREFIX, get_quick_redis, get_redis
 from app.redis_state.epoch import Epoch
@@ -130,18 +130,18 @@ def is_due(mark: str, every: float) -> bool:
     return bool(context().redis.set(f"{PREFIX}{mark}", 1, nx=True, px=round(every * 1_000)))
 
 
-def target_of(message: Mapping[str, Any]) -> Target:
-    """Return the page that a message names, in a worker; raises what `parsed_target` raises, OutOfScope by its site."""
-    page = parsed_target(message)
+def crawl_url_of(message: Mapping[str, Any]) -> CrawlUrl:
+    """Return the page that a message names, in a worker; raises as `parsed_crawl_url`, OutOfScope by its site."""
+    page = parsed_crawl_url(message)
     is_sitemap = role_of(message) == SITEMAP
     if not is_sitemap and not context().policies(page.domain).scope.contains(page.url, any_path=True):
         raise OutOfScope(f"{page.url} is not in the domain {page.domain}")
     return page
 
 
-def page_targets_of(message: Mapping[str, Any]) -> list[Target]:
-    """Return the pages that a `page` message stands for, in a worker; raises what `target_of` and `pages_of` raise."""
-    return [as_found(target_of(each), each) for each in pages_of(message)]
+def crawl_urls_of(message: Mapping[str, Any]) -> list[CrawlUrl]:
+    """Return the pages that a `page` message stands for, in a worker; raises as `crawl_url_of` and `pages_of`."""
+    return [as_found(crawl_url_of(each), each) for each in pages_of(message)]
 
 
 def as_message(args: Any, kwargs: Any, positional: str) -> dict[str, Any]:
@@ -176,8 +176,8 @@ class PageTask(StoreTask):
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Check and normalise the page, then publish; raises InvalidUrl before anything is sent."""
         message = as_message(args, kwargs, "url")
-        page = parsed_target(message)
-        rest = {name: value for name, value in message.items() if name not in TARGET_FIELDS}
+        page = parsed_crawl_url(message)
+        rest = {name: value for name, value in message.items() if name not in CRAWL_URL_FIELDS}
         fields = {"url": page.url, "domain": page.domain, "crawl_id": page.crawl_id, "depth": page.depth}
         message = {**rest, **{name: value for name, value in fields.items() if value}}
         if not rest:  # As Flower shows it. Celery's own conversion takes 100 us, since it is for objects of any kind.

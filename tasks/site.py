@@ -23,9 +23,9 @@ from app.crawl.frontier.values import (
     Admitted,
     Completed,
     Crawl,
-    FoundPage,
+    FrontierUrl,
     MessageKind,
-    found_page,
+    frontier_url,
 )
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.read.classify import FetchResult
@@ -34,7 +34,7 @@ from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead, entry_of
-from app.crawl.urls import Link, Target, canonical_key, host_of, parse_message_domain, robots_url
+from app.crawl.urls import CrawlUrl, Link, canonical_key, host_of, parse_message_domain, robots_url
 from app.errors import FetchError
 from app.messages.crawl_messages import crawl_id_of
 from app.messages.envelopes import delayed_message, site_message
@@ -44,7 +44,7 @@ from app.sites.status import status
 from app.storage.layout import page_id as page_id_of
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from config.routes import PAGE
-from tasks.base import EndCrawlTask, PageTask, context, page_targets_of, target_of, task
+from tasks.base import EndCrawlTask, PageTask, context, crawl_url_of, crawl_urls_of, task
 from tasks.notify import publish_events
 from tasks.traces import note_trace
 
@@ -59,7 +59,7 @@ def index_and_crawl(self: Any, **message: Any) -> None:
 
     `index_and_crawl.delay("https://site.gov/")` or `delay(domain="site.gov", path="/", scheme="https")`.
     """
-    start, process = target_of(message), context()
+    start, process = crawl_url_of(message), context()
     timeout = timeout_of(message, default=process.settings.timer_timeout)
     moved_from = str(message.get("moved_from") or "")
     if moved_from and not _may_move(moved_from, start.domain):  # Another message has begun a crawl there meanwhile.
@@ -78,7 +78,7 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     process.recorder.begin(crawl, timer_timeout=timeout, callback=callback.message, scheduled=scheduled)
     # Open before the timer runs, which would fire without them. If this process dies before it publishes them, this
     # message comes again.
-    process.frontier.note_published(crawl.id, [FoundPage(start.url, start.canonical_key, 0)])
+    process.frontier.note_published(crawl.id, [FrontierUrl(start.url, start.canonical_key, 0)])
     process.timers.start(start.domain, timeout=timeout, callback=callback)
     if seeds := process.policies(start.domain).seeds:
         _publish_pairs(start.domain, crawl.id, [Link(url, canonical_key(url)) for url in seeds], depth=1)
@@ -91,7 +91,7 @@ def index(self: Any, **message: Any) -> None:
 
     With `pack`, the page is packed at once instead.
     """
-    page, process = target_of(message), context()
+    page, process = crawl_url_of(message), context()
     if not page.crawl_id:  # In a crawl, its open messages hold the timer back.
         reset_timer_of(page.domain)
     result = _fetch(page, "index", self.request.headers or {})
@@ -128,7 +128,7 @@ def crawl(self: Any, **message: Any) -> None:
     A crawl that began with `index+crawl` gets them in its backlog. In a client's crawl, `index` and `crawl` of each
     are published.
     """
-    page, process = target_of(message), context()
+    page, process = crawl_url_of(message), context()
     page = replace(page, crawl_id=page.crawl_id or str(self.request.id))
     result = _fetch(page, "crawl", self.request.headers or {})
     if result is None:
@@ -148,13 +148,13 @@ def page(self: Any, **message: Any) -> None:
 
     A page that fails beside others gets a message and a budget of its own. So do all if the message comes again.
     """
-    targets, process = page_targets_of(message), context()
+    targets, process = crawl_urls_of(message), context()
     if len({robots_url(target.url) for target in targets}) > 1:
         raise InvalidMessage(f"more: its pages have other robots.txt than {targets[0].url}")
     first, headers = targets[0], self.request.headers or {}
     if len(targets) > 1 and _is_again(self.request):
         process.frontier.release(first.crawl_id, "page", first.key, host_of(first.url), failed=False)
-        alone = Admitted(tuple(map(found_page, targets)))
+        alone = Admitted(tuple(map(frontier_url, targets)))
         process.publisher.publish(page_messages(first.domain, first.crawl_id, alone))
         return
     too_complex = limit_was_exceeded(headers)
@@ -170,10 +170,10 @@ def _is_again(request: Any) -> bool:
     return is_marked or bool((request.delivery_info or {}).get("redelivered"))
 
 
-def _retry_alone(page: Target, error: Exception, *, worker: str) -> None:
+def _retry_alone(page: CrawlUrl, error: Exception, *, worker: str) -> None:
     """Publish the message of a page that failed beside others, as the policy decides on its first failed run."""
     process, name = context(), "site.page"
-    [sent] = page_messages(page.domain, page.crawl_id, Admitted((found_page(page),)))
+    [sent] = page_messages(page.domain, page.crawl_id, Admitted((frontier_url(page),)))
     kind, address = (sent.content_type, sent.content_encoding), (PAGE, sent.routing_key, sent.exchange)
     delivery = Delivery(sent.body, sent.headers, sent.properties, *kind, *address)
     trace = "".join(traceback.format_exception(error))
@@ -203,7 +203,7 @@ def end_crawl(**message: Any) -> None:
             publish_events([crawl_ended(record)])
 
 
-def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> FetchResult | None:
+def _fetch(page: CrawlUrl, kind: MessageKind, headers: Mapping[str, Any]) -> FetchResult | None:
     """Return the result for a page of a client's message, or of a start page."""
     process = context()
     former = process.frontier.former(page.crawl_id, page.canonical_key) if page.crawl_id else None
@@ -225,7 +225,7 @@ def reset_timer_of(domain: str) -> None:
     process.timers.reset(domain, timeout=process.settings.timer_timeout, callback=incremental_pack(domain))
 
 
-def publish_admitted(page: Target, completed: Completed) -> None:
+def publish_admitted(page: CrawlUrl, completed: Completed) -> None:
     """Publish what a completion admitted, or the crawl's end, confirmed; write what is due of the crawl's record."""
     process = context()
     if completed.admitted.messages:
@@ -251,7 +251,7 @@ def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoi
 
     Pages under one robots.txt share messages, each `page` with `more`.
     """
-    budgets, alone, shared = context().budgets, [], dict[str, list[FoundPage]]()
+    budgets, alone, shared = context().budgets, [], dict[str, list[FrontierUrl]]()
     for each in admitted.messages:
         if each.kind == "page":
             shared.setdefault(robots_url(each.url), []).append(each)
@@ -274,7 +274,7 @@ def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoi
     ]
 
 
-def _fields_of(page: FoundPage) -> dict[str, Any]:
+def _fields_of(page: FrontierUrl) -> dict[str, Any]:
     """Return the fields of a message that name a page."""
     fields = {"url": page.url, "depth": page.depth}
     others = {"referrer": page.referrer, "redirects": page.redirects, "role": page.role}
@@ -290,7 +290,7 @@ def _publish_pairs(domain: str, crawl_id: str, links: Sequence[Link], *, depth: 
     )
     pages = [{"url": url, "domain": domain, "crawl_id": crawl_id, "depth": depth} for url in unseen.values()]
     process.publisher.publish(_pairs(pages))
-    process.frontier.note_published(crawl_id, [FoundPage(url, key, depth) for key, url in unseen.items()])
+    process.frontier.note_published(crawl_id, [FrontierUrl(url, key, depth) for key, url in unseen.items()])
 
 
 def _pairs(pages: Sequence[Mapping[str, Any]]) -> list[Outgoing]:
@@ -306,7 +306,7 @@ def _may_move(source: str, target: str) -> bool:
     return may_move(source, target, store=process.store, frontier=process.frontier, timers=process.timers)
 
 
-def _move(page: Target, redirect: FetchResult) -> None:
+def _move(page: CrawlUrl, redirect: FetchResult) -> None:
     """Start the crawl again at the host that its start page redirects to, unless others index that host."""
     process, url = context(), redirect.detail
     # Nothing of this crawl is packed, so the pack stays as it is.

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from app.crawl.frontier.host_limits import host_is_busy, is_pause
 from app.crawl.frontier.single_flight import SingleFlight
-from app.crawl.frontier.values import Admitted, Completed, FoundPage, MessageKind, found_page, message_name
+from app.crawl.frontier.values import Admitted, Completed, FrontierUrl, MessageKind, frontier_url, message_name
 from app.crawl.probe import ProbeWork
 from app.crawl.read.classify import FetchResult, not_due, not_modified
 from app.crawl.record.entries import Former, content_hash
@@ -18,7 +18,7 @@ from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
 from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun
 from app.crawl.traps import error_hash, text_hash
-from app.crawl.urls import PROBE, SITEMAP, Excluded, Target, are_full, canonical_key, links_in_scope
+from app.crawl.urls import PROBE, SITEMAP, CrawlUrl, Excluded, are_full, canonical_key, links_in_scope
 from app.errors import FetchError, ObjectNotFound
 from app.redis_state.client import get_raw_redis
 from app.storage.damage import decoded_if_intact
@@ -50,7 +50,7 @@ class PageWork:
         self.probes = ProbeWork(steps, settings)
         self._single_flight = SingleFlight(get_raw_redis(settings.redis))
 
-    def run(self, targets: Sequence[Target], *, message_id: str, too_complex: bool = False) -> Completed:
+    def run(self, targets: Sequence[CrawlUrl], *, message_id: str, too_complex: bool = False) -> Completed:
         """Do the work on the URLs of a message unless nothing is left to do, and return the pages to publish next.
 
         Raises what `Steps.enter` and the store raise, and, for a single page, what `fetch` raises.
@@ -87,7 +87,7 @@ class PageWork:
                 else:
                     fetched += 1
                     ended.append(self._work(run, too_complex=too_complex, alone=len(runs) == 1))
-        again = [found_page(run.target) for run in left]
+        again = [frontier_url(run.target) for run in left]
         again += [message for run in runs for message in run.entered.unconfirmed.messages]
         most = 1 if runs[0].host.delay else MOST_PAGES
         if not ended:
@@ -145,7 +145,7 @@ class PageWork:
         return replace(run, entered=replace(run.entered, fetch=True))
 
     def fetch_shared(
-        self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
+        self, target: CrawlUrl, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
     ) -> FetchResult | None:
         """Return the result for a page of a client's own message; None where it is already completed in its crawl.
 
@@ -209,14 +209,14 @@ class PageWork:
         links, _ = links_in_scope(run.target.url, anchors, scope=run.policy.scope, limit=self._steps.limits.links)
         return replace(result, links=links)
 
-    def _stored(self, target: Target, former: Former) -> tuple[Page | None, bytes]:
+    def _stored(self, target: CrawlUrl, former: Former) -> tuple[Page | None, bytes]:
         """Return what `_page` returns, if the page is the one that the former crawl found."""
         page, data = self._page(target)
         if page is None or page.version != CONTENT_VERSION or page.url != target.url:
             return None, b""
         return (page, data) if former.hash and content_hash(page) == former.hash else (None, b"")
 
-    def _page(self, target: Target) -> tuple[Page | None, bytes]:
+    def _page(self, target: CrawlUrl) -> tuple[Page | None, bytes]:
         """Return the stored page of a URL and its bytes; None without one, and for a damaged one."""
         key = content_key(target.domain, page_id(target.canonical_key))
         try:
@@ -226,7 +226,7 @@ class PageWork:
         content = decoded_if_intact(self._store, key, stored, content_of)
         return (content, stored.data) if isinstance(content, Page) else (None, b"")
 
-    def store(self, target: Target, result: FetchResult) -> str:
+    def store(self, target: CrawlUrl, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
 
         A page that is gone becomes a tombstone if it was stored before.
@@ -242,7 +242,7 @@ class PageWork:
             log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.reason, result.detail)
         return own_id
 
-    def _put_tombstone(self, object_key: str, target: Target, why: str) -> None:
+    def _put_tombstone(self, object_key: str, target: CrawlUrl, why: str) -> None:
         try:
             self._store.stat(object_key)
         except ObjectNotFound:
@@ -250,7 +250,9 @@ class PageWork:
         tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
         self._store.put(object_key, to_json(tombstone))
 
-    def complete_message(self, target: Target, kind: MessageKind, result: FetchResult, *, recorded: bool) -> Completed:
+    def complete_message(
+        self, target: CrawlUrl, kind: MessageKind, result: FetchResult, *, recorded: bool
+    ) -> Completed:
         """Complete an `index` or a `crawl` of a start page, whose crawl is `recorded`, or of a client's crawl."""
         run = replace(self._steps.begin(target), kind=kind, recorded=recorded, result=result)
         return self.complete(run)
@@ -269,17 +271,19 @@ class PageWork:
         """Return a run with the links of its page; of a start page, also with its probe and beside its robots.txt."""
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
         redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0
-        links, excluded, found = result.links, result.excluded, list[FoundPage]()
+        links, excluded, found = result.links, result.excluded, list[FrontierUrl]()
         if are_full(links, limit=self._steps.limits.links):  # The pages of further ones have not vanished.
             self._steps.frontier.note_cut(target.crawl_id)
         if target.depth == 0 and not is_move(result):
             run = replace(run, beside=(self.sitemaps.of_robots_txt(run),))
-            found += [FoundPage(url, canonical_key(url), below, own_id, role=PROBE) for url in self.probes.urls(target)]
+            found += [
+                FrontierUrl(url, canonical_key(url), below, own_id, role=PROBE) for url in self.probes.urls(target)
+            ]
         if below > run.policy.settings.max_depth:
             excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
             links = ()
-        found += [FoundPage(link.url, link.canonical_key, below, own_id, redirects) for link in links]
-        left_out = [(each.reason, FoundPage(each.url, each.canonical_key, below, own_id)) for each in excluded]
+        found += [FrontierUrl(link.url, link.canonical_key, below, own_id, redirects) for link in links]
+        left_out = [(each.reason, FrontierUrl(each.url, each.canonical_key, below, own_id)) for each in excluded]
         return replace(run, found=found, excluded=left_out)
 
 
@@ -320,14 +324,14 @@ def with_interval(result: FetchResult, former: Former | None, *, now: float, lon
     return replace(result, interval=interval, due=now + interval)
 
 
-def redirect_outside_crawl(target: Target, result: FetchResult) -> str | None:
+def redirect_outside_crawl(target: CrawlUrl, result: FetchResult) -> str | None:
     """Return the URL that an `index` outside of a crawl follows a redirect to, or None."""
     if result.state == "redirected" and result.links and target.depth < _MAX_HOPS:
         return result.detail
     return None
 
 
-def redirect_of_start_page(target: Target, result: FetchResult) -> FetchResult | None:
+def redirect_of_start_page(target: CrawlUrl, result: FetchResult) -> FetchResult | None:
     """Return the redirect of a crawl's start page out of the scope, or None: the crawl may move there."""
     return result if is_move(result) and target.depth == 0 else None
 

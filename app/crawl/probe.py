@@ -8,7 +8,7 @@ from app.crawl.read.classify import FetchResult
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import Steps, UrlRun
 from app.crawl.traps import error_hash, probe_url
-from app.crawl.urls import Target
+from app.crawl.urls import CrawlUrl
 from app.errors import FetchError
 from config.settings import Settings
 
@@ -20,7 +20,7 @@ class ProbeWork:
         self._steps = steps
         self._probes = settings.soft_404_probe
 
-    def urls(self, start: Target) -> tuple[str, ...]:
+    def urls(self, start: CrawlUrl) -> tuple[str, ...]:
         """Return the URL that a crawl requests to know the error page of its start page's site; none if that is off."""
         url = probe_url(start.url, start.crawl_id) if self._probes else None
         return (url,) if url else ()

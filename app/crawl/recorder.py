@@ -29,7 +29,7 @@ from app.crawl.record.removed_sites import removed_at
 from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
 from app.crawl.reports.crawl_report import CrawlReport, read_report
 from app.crawl.traps import TrapLimits
-from app.crawl.urls import Target, canonical_key
+from app.crawl.urls import CrawlUrl, canonical_key
 from app.errors import ObjectDamaged, PreconditionFailed, SecretMissing
 from app.storage.layout import list_ids, page_id
 from app.storage.store import ObjectStore
@@ -133,7 +133,7 @@ class CrawlRecorder:
             return self._policies(domain).traps
         return None
 
-    def restore(self, target: Target) -> bool:
+    def restore(self, target: CrawlUrl) -> bool:
         """Make the crawl of a page known to the frontier: from its record, or else from the page's message.
 
         Redis was lost, or the crawl expired in it. A restored crawl is swept: its backlog is found again. Return False
@@ -167,7 +167,7 @@ class CrawlRecorder:
             self._frontier.set_state(record.id, "running" if record.state == "done" else record.state)
         return crawl
 
-    def is_recorded(self, target: Target) -> bool:
+    def is_recorded(self, target: CrawlUrl) -> bool:
         """Return whether the crawl of a page began with `index+crawl`. A client's crawl has no record."""
         crawl = self._frontier.crawl(target.crawl_id)
         crawl = crawl or self.restore_crawl(CrawlRef(target.domain, target.crawl_id))

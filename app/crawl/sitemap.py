@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.crawl.frontier.host_limits import is_pause
-from app.crawl.frontier.values import FoundPage
+from app.crawl.frontier.values import FrontierUrl
 from app.crawl.read.classify import FetchResult, without_content
 from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
-from app.crawl.urls import SITEMAP, Scope, Target, allows_port, canonical_key, host_of, resolve, robots_url
+from app.crawl.urls import SITEMAP, CrawlUrl, Scope, allows_port, canonical_key, host_of, resolve, robots_url
 from app.errors import FetchError
 from app.http.response import Response
 from app.storage.layout import page_id
@@ -57,7 +57,7 @@ class SitemapWork:
         if partial and (was_read or not read.unproven or not run.entered.former_known):
             frontier.note_cut(target.crawl_id)
         if read.pages:
-            pages = (FoundPage(link.url, link.canonical_key, 1, own_id) for link in read.pages)
+            pages = (FrontierUrl(link.url, link.canonical_key, 1, own_id) for link in read.pages)
             frontier.rebuild(target.crawl_id, (), pages, max_pages=policy.settings.max_pages, traps=policy.traps)
         read_once = bool(read.pages or read.sitemaps) or (partial and was_read)
         return replace(
@@ -65,7 +65,7 @@ class SitemapWork:
             result=FetchResult("skipped", Reason.SITEMAP, read.detail, hash=READ if read_once else ""),
             is_last=read.pauses,
             found=[
-                FoundPage(url, canonical_key(url), target.depth + 1, own_id, target.redirects + 1, SITEMAP)
+                FrontierUrl(url, canonical_key(url), target.depth + 1, own_id, target.redirects + 1, SITEMAP)
                 for url in sitemaps
             ],
         )
@@ -102,7 +102,7 @@ class SitemapWork:
         partial = response.status not in _NO_SITEMAP
         return ReadSitemap(detail=f"none: {response.status}", partial=partial, unproven=not is_named)
 
-    def _content(self, target: Target, response: Response, scope: Scope) -> ReadSitemap:
+    def _content(self, target: CrawlUrl, response: Response, scope: Scope) -> ReadSitemap:
         """Return the URLs of a sitemap, without sitemaps of other hosts that the scope does not contain."""
         host = host_of(target.url)
         with cpu_limit():

@@ -17,7 +17,7 @@ from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
-from app.crawl.frontier.values import Completed, Completion, Entered, FoundPage, Host, MessageKind, found_page
+from app.crawl.frontier.values import Completed, Completion, Entered, FrontierUrl, Host, MessageKind, frontier_url
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
 from app.crawl.read.classify import FetchResult, Limits, classify, other_url_of_page
 from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
@@ -25,7 +25,7 @@ from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.entries import STORED_STATES, UrlEntry, content_hash, first_links
 from app.crawl.record.reasons import Reason
 from app.crawl.recorder import CrawlRecorder
-from app.crawl.urls import SITEMAP, Target, host_of
+from app.crawl.urls import SITEMAP, CrawlUrl, host_of
 from app.errors import FetchError, ServerError
 from app.http.response import Response
 from app.storage.layout import page_id
@@ -55,7 +55,7 @@ class UrlRun:
     `is_last`: no further URL of its message is to be requested now. `beside` are runs that are completed with it.
     """
 
-    target: Target
+    target: CrawlUrl
     policy: CrawlPolicy
     client: SiteClient
     rules: RobotsRules
@@ -65,8 +65,8 @@ class UrlRun:
     entered: Entered = _NOT_ENTERED
     result: FetchResult = NO_RESULT
     text: str = ""
-    found: Sequence[FoundPage] = ()
-    excluded: Sequence[tuple[str, FoundPage]] = ()
+    found: Sequence[FrontierUrl] = ()
+    excluded: Sequence[tuple[str, FrontierUrl]] = ()
     error: FetchError | None = None
     is_last: bool = False
     beside: Sequence[UrlRun] = ()
@@ -87,7 +87,7 @@ class Steps:
         self._clients = SiteClients(settings)
         self._robots = RobotsCache(redis, self.host_limits, user_agent=settings.user_agent, ports=settings.allow_ports)
 
-    def begin(self, target: Target) -> UrlRun:
+    def begin(self, target: CrawlUrl) -> UrlRun:
         """Return a run that knows how its URL may be requested: by which client, under which rules and limits.
 
         Raises RobotsUnavailable, and Postpone while another worker requests the robots.txt.
@@ -99,7 +99,7 @@ class Steps:
         host = Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
         return UrlRun(target=target, policy=policy, client=client, rules=rules, host=host)
 
-    def enter(self, targets: Sequence[Target], *, message_id: str, due: bool = False) -> list[UrlRun]:
+    def enter(self, targets: Sequence[CrawlUrl], *, message_id: str, due: bool = False) -> list[UrlRun]:
         """Begin the run of a message of URLs of one host, in a crawl that Redis may have lost.
 
         What an interrupted run of the same message still holds is released. With `due`, pages are requested whatever
@@ -116,7 +116,7 @@ class Steps:
         runs = [replace(first, target=each) for each in targets]
         enter = partial(
             self.frontier.enter,
-            *(target.crawl_id, target.domain, list(map(found_page, targets)), first.host),
+            *(target.crawl_id, target.domain, list(map(frontier_url, targets)), first.host),
             message_id=message_id,
             due=due,
             traps=policy.traps,
@@ -151,7 +151,7 @@ class Steps:
             self.host_limits.heed(run.host, error)
             raise
 
-    def release(self, target: Target, kind: MessageKind, error: BaseException) -> None:
+    def release(self, target: CrawlUrl, kind: MessageKind, error: BaseException) -> None:
         """End a run that did not complete its message. Unless the error is Postpone, it leaves the admission window."""
         named, failed = (target.key, host_of(target.url)), not isinstance(error, Postpone)
         self.frontier.release(target.crawl_id, kind, *named, failed=failed, error=text_of(error))
@@ -213,7 +213,7 @@ def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes:
     return response
 
 
-def entry_of(target: Target, result: FetchResult) -> UrlEntry:
+def entry_of(target: CrawlUrl, result: FetchResult) -> UrlEntry:
     """Return the entry of the crawl record for the result of a page, or of a sitemap."""
     page, reason, detail = result.page, result.reason, result.detail
     if page and page.canonical:
@@ -238,14 +238,14 @@ def entry_of(target: Target, result: FetchResult) -> UrlEntry:
     )
 
 
-def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[FoundPage]) -> None:
+def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[FrontierUrl]) -> None:
     """Complete messages that vanished from the broker again and again. What is stored of their pages stays."""
     for each in messages:
         found = (each.depth, each.referrer, each.redirects, each.role)
-        complete_dead(frontier, Target(each.url, domain, each.canonical_key, crawl_id, *found), each.kind, lost=True)
+        complete_dead(frontier, CrawlUrl(each.url, domain, each.canonical_key, crawl_id, *found), each.kind, lost=True)
 
 
-def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost: bool = False) -> None:
+def complete_dead(frontier: Frontier, target: CrawlUrl, kind: MessageKind, *, lost: bool = False) -> None:
     """Complete a message that is dead-lettered, or lost. What is stored of its page stays in the crawl's pack.
 
     The crawl is noted as cut if the pages that the message leads to are unknown then.

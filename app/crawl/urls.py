@@ -32,7 +32,7 @@ _CHARACTERS_OF_A_LINK = 250
 _CHARACTERS_TO_RESOLVE = 20_000
 
 #: Message keys that name a page; the other keys of a message are its task's own.
-TARGET_FIELDS = ("url", "domain", "path", "scheme", "crawl_id", "depth")
+CRAWL_URL_FIELDS = ("url", "domain", "path", "scheme", "crawl_id", "depth")
 
 #: Parameters of a query or path that hold a session and never select a page, as regular expressions.
 SESSION_PARAMETERS = (
@@ -77,11 +77,11 @@ PROBE = "probe"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The page that a message names. `domain` names its pack; `crawl_id` is empty outside of a crawl.
+class CrawlUrl:
+    """A URL to crawl, as a message names it. `domain` names its pack; `crawl_id` is empty outside of a crawl.
 
-    `referrer` is the id of the page that led to it, or empty. `redirects` is the number of redirects in a row that led
-    to it. `role` is `sitemap`, `probe` or, for a page, empty.
+    The frontier of its crawl has it as a `FrontierUrl`. `referrer` is the id of the page that led to it, or empty.
+    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`, `probe` or, for a page, empty.
     """
 
     url: str
@@ -105,7 +105,7 @@ def frontier_key(canonical_key: str, role: str = "") -> str:
     return f"{role} {canonical_key}" if role == SITEMAP else canonical_key
 
 
-def parse_target(message: Mapping[str, Any], *, any_host: bool = False) -> Target:
+def parse_crawl_url(message: Mapping[str, Any], *, any_host: bool = False) -> CrawlUrl:
     """Return the page that a message names by `url`, or else by `domain`, `path` and `scheme`.
 
     Its host is the domain or below it, or with `any_host` any. Raises InvalidMessage, InvalidUrl or OutOfScope with
@@ -122,7 +122,7 @@ def parse_target(message: Mapping[str, Any], *, any_host: bool = False) -> Targe
     depth = message.get("depth", 0)
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
         raise InvalidMessage(f"depth {depth!r}: expected a whole number of links from the start page")
-    return Target(absolute, name, _key_of(absolute), _text(message, "crawl_id"), depth)
+    return CrawlUrl(absolute, name, _key_of(absolute), _text(message, "crawl_id"), depth)
 
 
 def parse_message_domain(message: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from app.broker.errors import InvalidMessage
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import MessageKind
 from app.crawl.steps import complete_dead
-from app.crawl.urls import PROBE, SITEMAP, Target, parse_target
+from app.crawl.urls import PROBE, SITEMAP, CrawlUrl, parse_crawl_url
 from app.redis_state.client import get_quick_redis
 from app.redis_state.outage import is_outage, without_redis
 from config.routes import ROUTE_BY_TYPE
@@ -29,12 +29,12 @@ def role_of(message: Mapping[str, Any]) -> str:
     return role if role in (SITEMAP, PROBE) else ""
 
 
-def parsed_target(message: Mapping[str, Any]) -> Target:
+def parsed_crawl_url(message: Mapping[str, Any]) -> CrawlUrl:
     """Return the page that a message names; raises InvalidMessage or InvalidUrl, and OutOfScope for another host.
 
     Hosts below the domain pass: whether its site has them is decided in a worker.
     """
-    return parse_target(message, any_host=role_of(message) == SITEMAP)
+    return parse_crawl_url(message, any_host=role_of(message) == SITEMAP)
 
 
 def pages_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def pages_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [first, *({**each, **common} for each in more)]
 
 
-def as_found(target: Target, message: Mapping[str, Any]) -> Target:
+def as_found(target: CrawlUrl, message: Mapping[str, Any]) -> CrawlUrl:
     """Return the page of a message with what the message says of how its crawl found it."""
     return replace(
         target,
@@ -80,7 +80,7 @@ def complete_dead_message(
     if kind := _KINDS.get(task):
         with _quick_frontier(settings) as frontier:
             for each in pages_of(message):
-                page = as_found(parsed_target(each), each)
+                page = as_found(parsed_crawl_url(each), each)
                 if page.crawl_id:
                     complete_dead(frontier, page, kind)
     elif task == ROUTE_BY_TYPE["end_crawl"].task:

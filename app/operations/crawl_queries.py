@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.crawl.reports.crawl_report import CrawlReport, read_report
 from app.crawl.reports.explanation import Explanation, PastEntry, explain_url, url_history
-from app.crawl.urls import Target, parse_domain, parse_target, parse_url
+from app.crawl.urls import CrawlUrl, parse_crawl_url, parse_domain, parse_url
 from app.errors import ResourceNotFound
 from app.operations.context import OperatorContext
 
@@ -31,7 +31,7 @@ def latest(ops: OperatorContext, domain: str) -> CrawlReport:
     return report
 
 
-def page_of(url: str, domain: str = "") -> Target:
+def page_of(url: str, domain: str = "") -> CrawlUrl:
     """Return a page; `domain` is its site, if that is not its host. Raises InvalidUrl and OutOfScope."""
     # An empty URL is an error here, though a message could name its page by other fields.
-    return parse_target({"url": parse_url(url), "domain": domain or None})
+    return parse_crawl_url({"url": parse_url(url), "domain": domain or None})

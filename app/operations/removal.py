@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.broker.errors import Postpone, PublishFailed
 from app.crawl.frontier.values import LEASE
 from app.crawl.record.removed_sites import note_finished
-from app.crawl.urls import Target, parse_domain
+from app.crawl.urls import CrawlUrl, parse_domain
 from app.errors import ActRefused, InvalidSite, PreconditionFailed, SiteBusy
 from app.messages.dead_sets import dead_sets, domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
@@ -173,7 +173,7 @@ def roll_back(ops: OperatorContext, rollback: Rollback, *, why: str = "") -> Man
     return manifest
 
 
-def _set_blocked(ops: OperatorContext, page: Target, *, blocked: bool) -> None:
+def _set_blocked(ops: OperatorContext, page: CrawlUrl, *, blocked: bool) -> None:
     def change(former: Site | None) -> Site:
         if former is None and not blocked:
             raise InvalidSite(f"{page.domain} is no site, so nothing of it is blocked")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import FetchedPage, FoundPage, is_sitemap
+from app.crawl.frontier.values import FetchedPage, FrontierUrl, is_sitemap
 from app.crawl.record.crawls import CrawlRecord, list_crawls
 from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.latest import LatestEntries
@@ -117,24 +117,24 @@ class Sweep:
                 text = text_hash(page.title, page.body, page.path) if page and entry.state == "indexed" else ""
                 yield FetchedPage(canonical_key(entry.url), entry.state in STORED_STATES, text)
 
-    def _waiting(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FoundPage]:
+    def _waiting(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FrontierUrl]:
         """Yield the probe, the start pages, what fetched pages lead to, and the robots.txt that names the sitemaps.
 
         The record does not have what the probe and the sitemaps said.
         """
         if probe := probe_url(record.start_url, record.id):
-            yield FoundPage(probe, canonical_key(probe), 1, role=PROBE)
-        yield FoundPage(record.start_url, canonical_key(record.start_url), 0)
-        yield from (FoundPage(url, canonical_key(url), 1) for url in record.seeds)
+            yield FrontierUrl(probe, canonical_key(probe), 1, role=PROBE)
+        yield FrontierUrl(record.start_url, canonical_key(record.start_url), 0)
+        yield from (FrontierUrl(url, canonical_key(url), 1) for url in record.seeds)
         key_of = lru_cache(_CACHED_KEYS)(canonical_key)
         for entry, page in self._with_content(record, entries):
             # This changes nothing for a page that is fetched.
-            yield FoundPage(entry.url, canonical_key(entry.url), entry.depth, entry.referrer)
+            yield FrontierUrl(entry.url, canonical_key(entry.url), entry.depth, entry.referrer)
             if entry.depth < record.settings.max_depth:
                 links = _links_of(entry, page) or ()
-                yield from (FoundPage(url, key_of(url), entry.depth + 1, entry.page_id) for url in links)
+                yield from (FrontierUrl(url, key_of(url), entry.depth + 1, entry.page_id) for url in links)
         names_sitemaps = robots_url(record.start_url)
-        yield FoundPage(names_sitemaps, canonical_key(names_sitemaps), 1, role=SITEMAP)
+        yield FrontierUrl(names_sitemaps, canonical_key(names_sitemaps), 1, role=SITEMAP)
 
     def _with_content(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[tuple[UrlEntry, Page | None]]:
         """Yield each page that the crawl requested, with its stored page; None for one that is missing or damaged."""

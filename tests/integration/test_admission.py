@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from app.broker.errors import Postpone
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Admitted, Completion, Crawl, FoundPage, Host
+from app.crawl.frontier.values import Admitted, Completion, Crawl, FrontierUrl, Host
 from app.crawl.frontier.view import CrawlView
 from app.redis_state.client import ConnectionCount, get_redis
 from tests.support.redis_proxy import RedisProxy, Trouble
@@ -42,7 +42,7 @@ class World:
     site: dict[int, list[int]]
     window: int
     batch: int
-    messages: list[tuple[Sequence[FoundPage], int, bool]] = field(default_factory=list)
+    messages: list[tuple[Sequence[FrontierUrl], int, bool]] = field(default_factory=list)
     fetched: Counter[str] = field(default_factory=Counter)
     published: int = 0
     deaths: int = 0
@@ -52,7 +52,7 @@ class World:
         self.host = Host(DOMAIN, 0, self.window)
         self.workers = [Frontier(self.redis, ttl=60) for _ in range(2)]
         self.workers[0].begin(Crawl("c", DOMAIN, url(0), datetime.now(UTC), recorded=True))
-        self.publish(Admitted((FoundPage(url(0), url(0), 0),)))
+        self.publish(Admitted((FrontierUrl(url(0), url(0), 0),)))
 
     def publish(self, admitted: Admitted) -> None:
         for at in range(0, len(admitted.messages), admitted.batch):
@@ -63,7 +63,7 @@ class World:
         """Deliver one message; `fault` says where its run ends."""
         message, own_id, again = self.messages.pop(position % len(self.messages))
         frontier = self.workers[worker]
-        links = [FoundPage(each.url, each.url, each.depth) for each in message]
+        links = [FrontierUrl(each.url, each.url, each.depth) for each in message]
         try:
             entered = frontier.enter("c", DOMAIN, links, self.host, message_id=str(own_id))
         except (Postpone, OutOfMemoryError):
@@ -82,7 +82,7 @@ class World:
             self.complete(fetched, (message, own_id, again), worker, fault)
 
     def complete(
-        self, fetched: list[FoundPage], whole: tuple[Sequence[FoundPage], int, bool], worker: int, fault: str
+        self, fetched: list[FrontierUrl], whole: tuple[Sequence[FrontierUrl], int, bool], worker: int, fault: str
     ) -> None:
         """Complete the pages of a message together. With the fault `one fails`, one of several does."""
         frontier, failed = self.workers[worker], fetched[:1] if fault == "one fails" and len(fetched) > 1 else []
@@ -90,7 +90,7 @@ class World:
         self.fetched.update(each.url for each in done)
         completions = [Completion(canonical_key=each.url, state="f", error="ServerError") for each in failed]
         for each in done:
-            links = [FoundPage(url(to), url(to), each.depth + 1) for to in self.site[number(each.url)]]
+            links = [FrontierUrl(url(to), url(to), each.depth + 1) for to in self.site[number(each.url)]]
             completions.append(Completion(canonical_key=each.url, links=links))
         try:
             completed = frontier.complete("c", completions, host=self.host, max_pages=1_000, batch=self.batch)
@@ -110,7 +110,7 @@ class World:
             return
         frontier.note_confirmed("c", completed.name)
 
-    def die(self, message: Sequence[FoundPage], own_id: int, worker: int) -> None:
+    def die(self, message: Sequence[FrontierUrl], own_id: int, worker: int) -> None:
         """Let the broker deliver the message again, to a new process. It repeats its pages at most."""
         self.deaths += len(message)
         self.messages.append((message, own_id, True))

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import tasks.site
-from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult, Limits, classify
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead, complete_lost
-from app.crawl.urls import Link, Scope, Target
+from app.crawl.urls import CrawlUrl, Link, Scope
 from app.errors import ResourceNotFound
 from app.http.response import Response
 from app.sites.site import Site
@@ -40,8 +40,8 @@ def url(name: str) -> str:
     return f"https://{DOMAIN}/{name}"
 
 
-def target(name: str, depth: int = 1) -> Target:
-    return Target(url(name), DOMAIN, url(name), "c", depth)
+def target(name: str, depth: int = 1) -> CrawlUrl:
+    return CrawlUrl(url(name), DOMAIN, url(name), "c", depth)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context,
     complete(process, policy, "", "Welcome" + links("a", "none", "down"))
     complete(process, policy, "a", "Amber" + links("none"))
     complete(process, policy, "none", FetchResult("gone", "404", status=404))
-    enter_one(process.frontier, "c", DOMAIN, FoundPage(url("down"), url("down"), 1), HOST, message_id="m")
+    enter_one(process.frontier, "c", DOMAIN, FrontierUrl(url("down"), url("down"), 1), HOST, message_id="m")
     process.frontier.release("c", "page", url("down"), HOST.name, failed=True, error="ServerError: 500")
     complete_dead(process.frontier, target("down"), "page")
     error = "1 attempt failed, the last with: ServerError: 500"
@@ -192,7 +192,7 @@ def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_at
     process: Context, policy: CrawlPolicy
 ) -> None:
     for number in (1, 2):
-        enter_one(process.frontier, "c", DOMAIN, FoundPage(url("a"), url("a"), 1), HOST, message_id="m")
+        enter_one(process.frontier, "c", DOMAIN, FrontierUrl(url("a"), url("a"), 1), HOST, message_id="m")
         process.frontier.release("c", "page", url("a"), HOST.name, failed=True, error=f"ServerError: {number}")
     found: dict[str, Any] = json.loads(invoked("explain", url("a"), "--json"))
     assert found["failures"] | {"at": 0} == {"number": 2, "error": "ServerError: 2", "at": 0}

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host
 from app.crawl.reports.explanation import explain_url
-from app.crawl.urls import SITEMAP, Target
+from app.crawl.urls import SITEMAP, CrawlUrl
 from app.sites.status import status
 from app.timers.timers import full_pack
 from tasks.base import Context
@@ -77,7 +77,7 @@ def test_a_sitemap_that_robots_txt_names_without_its_host_is_requested_until_it_
     site.set("/robots.txt", robots("Sitemap: /sitemap.xml"))
     site.set("/sitemap.xml", reply(status=503))
     crawl(process, site, "one")
-    named = Target(site.at("/sitemap.xml"), site.domain, site.at("/sitemap.xml"))
+    named = CrawlUrl(site.at("/sitemap.xml"), site.domain, site.at("/sitemap.xml"))
     entry = explain_url(process.frontier, process.store, named, retry_ms=1_000).entry
     assert entry
     assert (entry.state, entry.referrer != "") == ("failed", True)
@@ -112,7 +112,7 @@ def test_sitemaps_on_forbidden_ports_or_of_an_index_on_other_hosts_are_not_reque
         crawl(process, site, "one")
         assert other.requests == []
     assert [site.hits(path) for path in ("/index.xml", "/near.xml", "/far.xml", "/hidden")] == [1, 1, 0, 1]
-    named = Target(site.at("/index.xml"), site.domain, site.at("/index.xml"))
+    named = CrawlUrl(site.at("/index.xml"), site.domain, site.at("/index.xml"))
     entry = explain_url(process.frontier, process.store, named, retry_ms=1_000).entry
     assert entry
     assert entry.detail == "0 of 0 URLs, 3 sitemaps; 2 on other hosts or ports are left out"
@@ -132,17 +132,17 @@ def test_robots_txt_and_a_sitemap_that_pages_link_to_are_read_as_such_too(proces
 def test_a_sitemap_beyond_the_cpu_limit_is_left_out_with_the_reason(process: Context, site: Site) -> None:
     crawl(process, site, "one")
     url = site.at("/map.xml")
-    process.pages.run([Target(url, site.domain, url, "one", 2, role=SITEMAP)], message_id="m", too_complex=True)
+    process.pages.run([CrawlUrl(url, site.domain, url, "one", 2, role=SITEMAP)], message_id="m", too_complex=True)
     assert site.hits("/map.xml") == 0
     assert process.frontier.is_cut("one")
-    entry = explain_url(process.frontier, process.store, Target(url, site.domain, url), retry_ms=1_000).entry
+    entry = explain_url(process.frontier, process.store, CrawlUrl(url, site.domain, url), retry_ms=1_000).entry
     assert entry
     assert (entry.state, entry.reason) == ("skipped", "too-complex")
 
 
 def test_the_status_203_opens_no_other_way_for_the_content_of_a_sitemap(process: Context, site: Site) -> None:
     markup = b"<p>A page in the place of a <a href=/>sitemap</a></p>\n" * 20_000
-    target = Target(site.at("/sitemap.xml"), site.domain, site.at("/sitemap.xml"))
+    target = CrawlUrl(site.at("/sitemap.xml"), site.domain, site.at("/sitemap.xml"))
     reads, spent, memory = {}, {}, {}
     for status_code in (200, 203):
         site.set("/sitemap.xml", bomb(48 * 1024 * 1024, block=markup, status=status_code))
@@ -162,7 +162,7 @@ def test_a_crawl_reads_a_thousand_sitemaps_and_the_status_says_so(process: Conte
     begun = Crawl("one", site.domain, site.url, datetime.now(UTC), recorded=True)
     process.recorder.begin(begun, timer_timeout=30, callback=full_pack(site.domain, "one").message)
     urls = [site.at(f"/{number}.xml") for number in range(1_300)]
-    links = [FoundPage(url, url, 3, role=SITEMAP) for url in urls]
+    links = [FrontierUrl(url, url, 3, role=SITEMAP) for url in urls]
     host = Host(site.domain, 0, 1)
     for each in (links[:700], links[700:]):
         complete_one(process.frontier, "one", "page", each[0].canonical_key, host=host, links=each, max_pages=9)

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from app.broker.errors import Postpone
-from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host
 from app.crawl.record.crawls import update_crawl
 from app.crawl.record.entries import UrlEntry
 from app.crawl.record.keys import CrawlRef
@@ -115,7 +115,7 @@ def test_ticks_schedules_and_sweeps_go_on_for_all_sites_and_an_operator_reads_th
     ten_minutes_ago = declare(process, DAMAGED).created - timedelta(minutes=10)
     write_start(process.store, DAMAGED, Start(ten_minutes_ago, "a"))
     start_timer(domain=DAMAGED, timeout=60, callback_queue="TIMER", callback_msg={"type": "reset_timer"})
-    process.frontier.rebuild("b", (), [FoundPage(url(OTHER, "next"), url(OTHER, "next"), 1)])
+    process.frontier.rebuild("b", (), [FrontierUrl(url(OTHER, "next"), url(OTHER, "next"), 1)])
     process.store.put(KEYS[kind]("a"), b"?")
     tick()
     assert process.redis.exists("perennial:ticked")
@@ -212,7 +212,7 @@ def test_an_error_of_one_crawl_lets_a_tick_go_on_and_an_outage_of_the_store_ends
 ) -> None:
     for domain, crawl_id in ((DAMAGED, "a"), (OTHER, "b")):
         crawled(process, domain, crawl_id)
-    process.frontier.rebuild("b", (), [FoundPage(url(OTHER, "next"), url(OTHER, "next"), 1)])
+    process.frontier.rebuild("b", (), [FrontierUrl(url(OTHER, "next"), url(OTHER, "next"), 1)])
 
     def failing(*_: object) -> None:
         raise StoreError("I/O error")

@@ -27,7 +27,7 @@ from app.crawl.frontier.values import (
     Crawl,
     Entered,
     FetchedPage,
-    FoundPage,
+    FrontierUrl,
     Host,
     MessageKind,
     fingerprint,
@@ -56,8 +56,8 @@ def frontier(redis_url: str) -> Frontier:
     return frontier
 
 
-def link(key: str, depth: int = 1) -> FoundPage:
-    return FoundPage(f"https://a.gov/{key}", key, depth)
+def link(key: str, depth: int = 1) -> FrontierUrl:
+    return FrontierUrl(f"https://a.gov/{key}", key, depth)
 
 
 def complete(
@@ -259,7 +259,7 @@ def test_a_replayed_or_unknown_page_that_goes_back_to_the_backlog_is_counted_as_
 def test_an_active_crawl_has_the_id_that_its_client_chose(frontier: Frontier) -> None:
     chosen = Crawl("of a client", "b.gov", "https://b.gov/", datetime.now(UTC), recorded=True)
     frontier.begin(chosen)
-    frontier.note_published(chosen.id, [FoundPage("https://b.gov/", "https://b.gov/", 0)])
+    frontier.note_published(chosen.id, [FrontierUrl("https://b.gov/", "https://b.gov/", 0)])
     assert frontier.active() == [chosen]
 
 
@@ -397,7 +397,7 @@ def test_a_page_that_is_left_out_for_identical_texts_closes_its_pattern_and_does
 
 def test_no_page_is_admitted_before_the_probe_of_its_crawl_is_completed(frontier: Frontier) -> None:
     enter(frontier, "start", host=WIDE)
-    probe = FoundPage("https://a.gov/probe", "probe", 1, role="probe")
+    probe = FrontierUrl("https://a.gov/probe", "probe", 1, role="probe")
     links = [probe, link("1"), link("2"), link("3")]
     completed = complete_one(frontier, "c", "page", "start", host=WIDE, links=links, max_pages=99)
     assert [each.role for each in completed.admitted.messages] == ["probe"]

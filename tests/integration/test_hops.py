@@ -19,7 +19,7 @@ from app.broker.delivery import Delivery
 from app.broker.errors import Postpone
 from app.broker.policies.base import Postponed
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host
 from app.messages.envelopes import delayed_message
 from app.topology.retry_policies import site_policy
 from config.routes import PAGE
@@ -63,21 +63,21 @@ class PoliteCrawl:
         self._frontier = Frontier(self.redis, ttl=3_600)
         self._policy = site_policy(Settings())
         self._order = count()
-        self._events: list[tuple[float, int, str, FoundPage]] = []
+        self._events: list[tuple[float, int, str, FrontierUrl]] = []
 
     def run(self) -> PoliteCrawl:
         """Crawl to the end."""
         self._frontier.begin(Crawl("c", DOMAIN, url(0), datetime.now(UTC), recorded=True))
-        self._at(0.0, "deliver", FoundPage(url(0), url(0), 0))
+        self._at(0.0, "deliver", FrontierUrl(url(0), url(0), 0))
         while self._events:
             self.redis.now, _, event, message = heapq.heappop(self._events)
             (self._deliver if event == "deliver" else self._complete)(message)
         assert self.fetched == len(self.deliveries) == self.pages
         return self
 
-    def _deliver(self, message: FoundPage) -> None:
+    def _deliver(self, message: FrontierUrl) -> None:
         self.deliveries[message.url] += 1
-        link = FoundPage(message.url, message.url, message.depth)
+        link = FrontierUrl(message.url, message.url, message.depth)
         try:
             entered = enter_one(self._frontier, "c", DOMAIN, link, self.host, message_id=message.url)
         except Postpone as postpone:
@@ -88,9 +88,9 @@ class PoliteCrawl:
         assert entered.fetch
         self._at(RESPONSE, "complete", message)
 
-    def _complete(self, message: FoundPage) -> None:
+    def _complete(self, message: FrontierUrl) -> None:
         self.fetched += 1
-        links = [FoundPage(each, each, message.depth + 1) for each in self._children(message.url)]
+        links = [FrontierUrl(each, each, message.depth + 1) for each in self._children(message.url)]
         completed = complete_one(
             self._frontier, "c", "page", message.url, host=self.host, links=links, max_pages=self.pages
         )
@@ -107,11 +107,11 @@ class PoliteCrawl:
         first = number(page) * FAN_OUT + 1
         return map(url, range(first, min(first + FAN_OUT, self.pages)))
 
-    def _hop(self, message: FoundPage, delay_ms: int) -> None:
+    def _hop(self, message: FrontierUrl, delay_ms: int) -> None:
         self.hops[message.url] += 1
         self._at(2 * TRANSFER + delay_ms / 1_000, "deliver", message)
 
-    def _at(self, seconds: float, event: str, message: FoundPage) -> None:
+    def _at(self, seconds: float, event: str, message: FrontierUrl) -> None:
         heapq.heappush(self._events, (self.redis.now + seconds, next(self._order), event, message))
 
 

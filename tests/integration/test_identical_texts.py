@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host
 from app.crawl.traps import TrapLimits, text_hash
 from app.redis_state.client import get_redis
 from tests.servers.site import in_letters
@@ -34,18 +34,18 @@ def crawled(redis_url: str, site: Site, *, again: bool = False) -> list[str]:
     """
     frontier = Frontier(get_redis(redis_url), ttl=60, traps=TrapLimits(identical_texts=LIMIT))
     frontier.begin(Crawl("c", "a.gov", f"{BASE}/", datetime.now(UTC), recorded=True))
-    frontier.rebuild("c", [], [FoundPage(f"{BASE}/", f"{BASE}/", 0)])
+    frontier.rebuild("c", [], [FrontierUrl(f"{BASE}/", f"{BASE}/", 0)])
     [refill] = frontier.refill(stalled=60)
     waiting, requested = deque(refill.admitted.messages), []
     while waiting:
         url, depth = waiting[0].url, waiting.popleft().depth
         text, links = "", list[str]()
-        if not enter_one(frontier, "c", "a.gov", FoundPage(url, url, depth), HOST, message_id=url).spent:
+        if not enter_one(frontier, "c", "a.gov", FrontierUrl(url, url, depth), HOST, message_id=url).spent:
             requested.append(path := url.removeprefix(BASE))
             body, found = site(path)
             links = [*found]
             text = text_hash("", body, path)
-        pages = [FoundPage(BASE + link, BASE + link, depth + 1) for link in links]
+        pages = [FrontierUrl(BASE + link, BASE + link, depth + 1) for link in links]
         for _ in range(2 if again else 1):
             done = complete_one(frontier, "c", "page", url, host=HOST, links=pages, text=text, max_pages=10_000)
         waiting += done.admitted.messages

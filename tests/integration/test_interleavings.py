@@ -14,9 +14,9 @@ from app.broker.errors import InvalidMessage
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.frontier.values import Crawl, FrontierUrl
 from app.crawl.read.classify import FetchResult
-from app.crawl.urls import Target
+from app.crawl.urls import CrawlUrl
 from app.errors import RobotsUnavailable
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.packer import PackRun
@@ -52,7 +52,7 @@ def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, bo
     url = f"http://{domain}{path}"
     content = Page(canonical_key=url, url=url, domain=domain, path=path, title=path, body=body)
     process.store.put(content_key(domain, page_id(url)), to_json(content))
-    target = Target(url, domain, url, crawl_id, depth=1)
+    target = CrawlUrl(url, domain, url, crawl_id, depth=1)
     complete_page(process, target, FetchResult("indexed", page=content))
 
 
@@ -224,6 +224,6 @@ def test_a_flag_of_a_pack_message_must_be_true_or_false(process: Context, flags:
 def test_an_unusual_crawl_id_does_not_affect_other_crawls(process: Context, crawl_id: str) -> None:
     begin(process, crawl_id)
     begin(process, "c")
-    process.frontier.note_published("c", [FoundPage("https://a.gov/k", "k", 0)])
-    process.frontier.note_published(crawl_id, [FoundPage(f"https://a.gov/{key}", key, 0) for key in "kl"])
+    process.frontier.note_published("c", [FrontierUrl("https://a.gov/k", "k", 0)])
+    process.frontier.note_published(crawl_id, [FrontierUrl(f"https://a.gov/{key}", key, 0) for key in "kl"])
     assert (process.frontier.open_messages_of("c"), process.frontier.open_messages_of(crawl_id)) == (2, 4)

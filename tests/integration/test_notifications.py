@@ -23,9 +23,9 @@ from kombu import Connection
 from app.broker.dead_letters import shards
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.worker.task import Task
-from app.crawl.frontier.values import Crawl, FoundPage, Host, MessageKind
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host, MessageKind
 from app.crawl.steps import complete_dead
-from app.crawl.urls import parse_target
+from app.crawl.urls import parse_crawl_url
 from app.errors import ConnectionFailed
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import event_message
@@ -496,7 +496,7 @@ def test_a_crawl_whose_start_page_is_a_dead_letter_failed_and_its_end_may_be_pub
     index_and_crawl.pop_request()
     kinds: tuple[MessageKind, ...] = ("index", "crawl")
     for kind in kinds:
-        page = parse_target({"url": "https://a.gov/", "crawl_id": "c1"})
+        page = parse_crawl_url({"url": "https://a.gov/", "crawl_id": "c1"})
         complete_dead(process.frontier, page, kind)
     end_crawl(domain="a.gov", crawl_id="c1")
     end_crawl(domain="a.gov", crawl_id="c1")
@@ -513,7 +513,7 @@ def test_a_site_is_unreachable_after_two_failed_requests_of_its_start_page(
     process = configure()
     frontier, host = process.frontier, Host("a.gov", delay=0, concurrency=1)
     frontier.begin(Crawl("c1", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
-    start = FoundPage("https://a.gov/", "https://a.gov/", 0)
+    start = FrontierUrl("https://a.gov/", "https://a.gov/", 0)
     frontier.note_published("c1", [start])
 
     def fail(error: str) -> None:

@@ -19,7 +19,7 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
 from app.broker.waiting import DelayQueue, move, peek
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.frontier.values import Crawl, FrontierUrl
 from app.crawl.urls import canonical_key
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
@@ -189,7 +189,7 @@ def test_a_crawl_does_not_wait_for_a_page_that_an_operator_sent_to_the_dead_set(
 ) -> None:
     frontier, url = Frontier(get_redis(operable.redis)), "https://site.example/0"
     frontier.begin(Crawl("c", "site.example", url, datetime.now(UTC)))
-    frontier.note_published("c", [FoundPage(url, canonical_key(url), 0)])
+    frontier.note_published("c", [FrontierUrl(url, canonical_key(url), 0)])
     before = frontier.progress("site.example")
     let_wait(operable, publisher, 1, kind="index")
     send_form(client, "/ops/waiting/end", queue=QUEUE, act="dead", which="all", why="a trap")

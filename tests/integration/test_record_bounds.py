@@ -12,7 +12,7 @@ from app.crawl.read.classify import FetchResult
 from app.crawl.record.entries import FIRST_LINKS, UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import latest_entries, read_entries
-from app.crawl.urls import Link, Target
+from app.crawl.urls import CrawlUrl, Link
 from app.redis_state.client import get_raw_redis
 from app.sites.sweep import Sweep
 from app.storage.layout import page_id
@@ -39,7 +39,7 @@ def complete(process: Context, name: str, links: Iterable[str], *, flush: bool =
     """Complete a noindex page with these links as a worker does."""
     url = f"https://{DOMAIN}/{name}"
     result = FetchResult("gone", "noindex", links=tuple(Link(each, each) for each in links))
-    completed = complete_page(process, Target(url, DOMAIN, url, "c", 1), result)
+    completed = complete_page(process, CrawlUrl(url, DOMAIN, url, "c", 1), result)
     if completed.write and flush:
         process.recorder.write_segment(REF)
 

@@ -18,10 +18,10 @@ import pytest
 import tasks.site
 from app.broker.errors import Postpone
 from app.crawl.frontier.robots_cache import ParsedFiles
-from app.crawl.frontier.values import Crawl, FoundPage, Host, host_keys
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host, host_keys
 from app.crawl.reports.explanation import explain_url
 from app.crawl.steps import complete_dead
-from app.crawl.urls import Target, canonical_key
+from app.crawl.urls import CrawlUrl, canonical_key
 from app.errors import ServerError
 from app.pack.manifest import read_manifest
 from app.sites.crawl_policies import SitePolicies
@@ -72,13 +72,13 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
     begun = Crawl(crawl_id, site.domain, site.url, datetime.now(UTC), recorded=True)
     callback = full_pack(site.domain, crawl_id).message
     process.recorder.begin(begun, timer_timeout=30, callback=callback, scheduled=scheduled)
-    process.frontier.rebuild(crawl_id, [], [FoundPage(site.url, site.url, 0)])
+    process.frontier.rebuild(crawl_id, [], [FrontierUrl(site.url, site.url, 0)])
     [refill] = process.frontier.refill(stalled=60)
     waiting = deque(refill.admitted.messages)
     while waiting:
         each = waiting.popleft()
         found = (each.depth, each.referrer, each.redirects, each.role)
-        target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, *found)
+        target = CrawlUrl(each.url, site.domain, canonical_key(each.url), crawl_id, *found)
         try:
             waiting += process.pages.run([target], message_id=each.url).admitted.messages
         except ServerError:
@@ -173,8 +173,8 @@ def test_a_start_page_that_fails_is_explained_and_shows_that_its_site_is_unreach
     site.set("/", failure(500))
     begun = Crawl("one", site.domain, site.url, datetime.now(UTC), recorded=True)
     process.recorder.begin(begun, timer_timeout=30, callback={})
-    process.frontier.note_published("one", [FoundPage(site.url, site.url, 0)])
-    start = Target(site.url, site.domain, site.url, "one")
+    process.frontier.note_published("one", [FrontierUrl(site.url, site.url, 0)])
+    start = CrawlUrl(site.url, site.domain, site.url, "one")
     for task in (tasks.site.index, tasks.site.crawl, tasks.site.index):
         with pytest.raises(ServerError):
             task.run(url=site.url, domain=site.domain, crawl_id="one")
@@ -212,9 +212,9 @@ def test_a_page_that_is_not_due_and_not_stored_is_requested_though_its_host_came
         begun = Crawl("three", site.domain, site.url, datetime.now(UTC), recorded=True)
         process.recorder.begin(begun, timer_timeout=30, callback={}, scheduled=True)
         process.store.delete(content_key(site.domain, page_id(site.at("/amber"))))
-        waiting = [Target(site.at(path), site.domain, site.at(path), "three", 1) for path in ("/new", "/amber")]
+        waiting = [CrawlUrl(site.at(path), site.domain, site.at(path), "three", 1) for path in ("/new", "/amber")]
 
-        def run() -> list[Target]:
+        def run() -> list[CrawlUrl]:
             with suppress(Postpone):
                 left = {each.url for each in process.pages.run(waiting, message_id="m").admitted.messages}
                 waiting[:] = [each for each in waiting if each.url in left]
@@ -243,7 +243,7 @@ def test_pages_of_a_folder_that_robots_txt_comes_to_forbid_go_and_their_reason_n
     assert sorted(request.path for request in requests) == ["/", "/amber", "/cedar"]
     assert packed(process, site, "two") == 3
     explained = explain_url(
-        process.frontier, process.store, Target(site.at("/deep"), site.domain, site.at("/deep")), retry_ms=1
+        process.frontier, process.store, CrawlUrl(site.at("/deep"), site.domain, site.at("/deep")), retry_ms=1
     )
     assert explained.stored == "gone (robots)"
     assert explained.entry is not None
@@ -275,7 +275,7 @@ def test_stored_pages_that_identical_texts_leave_out_stay_however_often_the_site
 
 def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: Context, site: Site) -> None:
     crawl(process, site, "one")
-    target = Target(site.at("/amber"), site.domain, site.at("/amber"))
+    target = CrawlUrl(site.at("/amber"), site.domain, site.at("/amber"))
     site.set("/amber", versioned("/amber", "Later text", '"2"'))
     process.pages.store(
         target, process.pages.fetch(process.steps.begin(target))
@@ -426,7 +426,7 @@ def test_the_next_request_waits_for_the_delays_of_a_redirect_and_of_the_request_
 ) -> None:
     with Site({"/": redirect("/;jsessionid=1"), "/;jsessionid=1": page("Home")}) as site:
         add_site(process.store, Declared.of(site.domain, {"delay": 9}))
-        process.steps.request_and_classify(process.steps.begin(Target(site.url, site.domain, site.url)))
+        process.steps.request_and_classify(process.steps.begin(CrawlUrl(site.url, site.domain, site.url)))
         assert "/;jsessionid=1" in site.paths()
         assert 9_000 < process.redis.pttl(host_keys(site.domain)[2]) <= 18_000
 
@@ -438,7 +438,7 @@ def test_a_host_gets_one_request_in_the_longer_of_the_delays_of_its_site_and_of_
     with Site({"/robots.txt": robots(f"User-agent: *\nCrawl-delay: {of_robots_txt}")}) as site:
         add_site(process.store, Declared.of(site.domain, {"delay": of_site}))
         concurrency = 1 if delay else process.settings.host_concurrency
-        found = process.steps.begin(Target(site.url, site.domain, site.url)).host
+        found = process.steps.begin(CrawlUrl(site.url, site.domain, site.url)).host
     assert found == Host(site.domain, delay, concurrency)
 
 
@@ -514,6 +514,6 @@ def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(
     started = Crawl("one", soft_site.domain, soft_site.url, datetime.now(UTC), recorded=True)
     process.recorder.begin(started, timer_timeout=30, callback={})
     url = soft_site.at("/perennial-probe-0")
-    target = Target(url, soft_site.domain, url, "one", depth=1, role="probe")
+    target = CrawlUrl(url, soft_site.domain, url, "one", depth=1, role="probe")
     completed = process.pages.run([target], message_id="m", too_complex=True)
     assert (completed.ended, probes(soft_site)) == (True, [])

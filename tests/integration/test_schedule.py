@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.crawl.frontier.values import Crawl, FoundPage
+from app.crawl.frontier.values import Crawl, FrontierUrl
 from app.crawl.record.crawls import list_crawls
 from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
@@ -87,7 +87,7 @@ def test_no_second_crawl_starts_while_one_runs_waits_or_is_paused(process: Conte
     [message] = posted(now)
     assert posted(now + timedelta(minutes=5)) == []  # Its message waits.
     crawl = begin(process, message["crawl_id"], now)
-    process.frontier.note_published(crawl.id, [FoundPage(f"https://{DOMAIN}/", f"https://{DOMAIN}/", 0)])
+    process.frontier.note_published(crawl.id, [FrontierUrl(f"https://{DOMAIN}/", f"https://{DOMAIN}/", 0)])
     assert posted(now + timedelta(minutes=6)) == []
     process.redis.flushdb()  # A sweep restores the crawl.
     assert posted(now + timedelta(minutes=7)) == []

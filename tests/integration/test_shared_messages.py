@@ -14,7 +14,7 @@ import pytest
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.headers import ITERATION, TRACEBACK, WORKER
-from app.crawl.frontier.values import Admitted, Completed, Crawl, FoundPage, crawl_key
+from app.crawl.frontier.values import Admitted, Completed, Crawl, FrontierUrl, crawl_key
 from app.crawl.page import MOST_PAGES
 from app.errors import RobotsUnavailable, ServerError
 from app.messages.envelopes import site_message
@@ -45,7 +45,7 @@ def message(process: Context, broker: Broker, site: Site) -> dict[str, Any]:
     """Return the message of three pages of a crawl that has admitted them."""
     begun = Crawl("c", site.domain, site.at("/"), datetime.now(UTC), recorded=True)
     process.recorder.begin(begun, timer_timeout=60, callback=full_pack(site.domain, "c").message)
-    process.frontier.rebuild("c", [], [FoundPage(site.at(path), site.at(path), 1) for path in ("/a", "/bad", "/b")])
+    process.frontier.rebuild("c", [], [FrontierUrl(site.at(path), site.at(path), 1) for path in ("/a", "/bad", "/b")])
     process.redis.hset(crawl_key("c"), "window", 3)
     assert [len(refill.admitted.messages) for refill in process.frontier.refill(stalled=60)] == [3]
     more = [{"url": site.at(path), "depth": 1} for path in ("/bad", "/b")]
@@ -147,7 +147,7 @@ def test_a_page_that_ends_its_process_in_any_place_of_a_message_is_the_only_one_
             begun = Crawl(f"c{place}", site.domain, site.at("/"), datetime.now(UTC), recorded=True)
             process.recorder.begin(begun, timer_timeout=60, callback=full_pack(site.domain, begun.id).message)
             urls = [site.at(f"/{number}") for number in range(MOST_PAGES)]
-            process.frontier.rebuild(begun.id, [], [FoundPage(url, url, 1) for url in urls])
+            process.frontier.rebuild(begun.id, [], [FrontierUrl(url, url, 1) for url in urls])
             process.redis.hset(crawl_key(begun.id), "window", MOST_PAGES)
             first, *more = ({"url": url, "depth": 1} for url in urls)
             fields = {**first, "domain": site.domain, "crawl_id": begun.id, "more": more}
@@ -221,7 +221,7 @@ def test_only_pages_under_one_robots_txt_share_a_message(
     process: Context, broker: Broker, site: Site, message: dict[str, Any]
 ) -> None:
     urls = ["http://site.example/a", "https://site.example/b", "http://site.example/c"]
-    alone = Admitted(tuple(FoundPage(url, url, 1) for url in urls), batch=16)
+    alone = Admitted(tuple(FrontierUrl(url, url, 1) for url in urls), batch=16)
     bodies = [json.loads(each.body) for each in page_messages("site.example", "c", alone)]
     assert [(each["url"], len(each.get("more", []))) for each in bodies] == [(urls[0], 1), (urls[1], 0)]
     foreign = message | {"more": [{"url": site.at("/b").replace("http://", "https://"), "depth": 1}]}

@@ -14,7 +14,7 @@ import pytest
 from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Crawl, FoundPage, crawl_key
+from app.crawl.frontier.values import Crawl, FrontierUrl, crawl_key
 from app.operations.context import OperatorContext
 from app.redis_state.client import get_redis
 from app.sites.site import Site as Declared
@@ -81,7 +81,7 @@ def test_a_crawl_says_how_long_its_pages_take_by_the_delay_of_the_site(
     frontier = Frontier(get_redis(settings.redis), ttl=60)
     crawl = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
     frontier.begin(crawl)
-    frontier.rebuild("c", (), [FoundPage(f"https://a.gov/{n}", f"https://a.gov/{n}", 1) for n in range(700)])
+    frontier.rebuild("c", (), [FrontierUrl(f"https://a.gov/{n}", f"https://a.gov/{n}", 1) for n in range(700)])
     get_redis(settings.redis).hset(crawl_key("c"), "delay", "1")
     with as_process_with({"HOST_DELAY": "2"}):
         text, document = invoked("status", "a.gov"), invoked("status", "a.gov", "--json")

@@ -15,9 +15,9 @@ from app.broker.connection import connected
 from app.broker.delivery import Delivery
 from app.broker.errors import DeadSetBusy
 from app.broker.headers import is_suspect, unacknowledged
-from app.crawl.frontier.values import Crawl, FoundPage, Host
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host
 from app.crawl.record.removed_sites import is_removed, note_removed, removed_key
-from app.crawl.urls import Target
+from app.crawl.urls import CrawlUrl
 from app.errors import SiteBusy
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import site_message
@@ -62,7 +62,7 @@ def fill(process: Context, broker: Broker, domain: str) -> None:
     add_to_report(process.store, domain, today(), SearchReport(searches=1))
     crawl = Crawl(f"crawl of {domain}", domain, url, datetime.now(UTC), recorded=True)
     process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl.id).message)
-    process.frontier.note_published(crawl.id, [FoundPage(url, url, 1)])
+    process.frontier.note_published(crawl.id, [FrontierUrl(url, url, 1)])
     process.frontier.add_line(crawl.id, '{"url":"x"}')
     process.timers.start(domain, timeout=30, callback=full_pack(domain))
     store_timer(process.store, StoredTimer(domain, 30, full_pack(domain)))
@@ -116,9 +116,11 @@ def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker:
     fill(process, broker, DOMAIN)
     invoked("site", "remove", DOMAIN, "--yes")
     url, crawl_id = f"https://{DOMAIN}/x", f"crawl of {DOMAIN}"
-    entered = enter_one(process.frontier, crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), message_id="m")
+    entered = enter_one(
+        process.frontier, crawl_id, DOMAIN, FrontierUrl(url, url, 1), Host(DOMAIN, 0, 1), message_id="m"
+    )
     assert not entered.fetch
-    assert process.pages.fetch_shared(Target(url, DOMAIN, url, crawl_id), "index") is None
+    assert process.pages.fetch_shared(CrawlUrl(url, DOMAIN, url, crawl_id), "index") is None
     [mark] = list(process.redis.scan_iter("perennial:crawl:*"))
     assert process.redis.ttl(mark) > 0
 
@@ -267,8 +269,8 @@ def test_a_message_is_dropped_if_it_was_published_before_its_site_was_removed(pr
 def test_a_page_of_a_removed_site_begins_no_crawl_after_redis_lost_its_keys(process: Context) -> None:
     url = f"https://{DOMAIN}/x"
     note_removed(process.store, DOMAIN, 1_000)
-    assert not process.recorder.restore(Target(url, DOMAIN, url, "c", 1))
-    assert process.recorder.restore(Target(url, OTHER, url, "d", 1))
+    assert not process.recorder.restore(CrawlUrl(url, DOMAIN, url, "c", 1))
+    assert process.recorder.restore(CrawlUrl(url, OTHER, url, "d", 1))
     assert process.frontier.crawl("c") is None
     assert not list(process.store.list(f"crawls/{DOMAIN}/"))
 
@@ -285,7 +287,7 @@ def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
     assert getattr(content, "why", "") == "blocked"
     [posted] = [json.loads(message.body) for message in broker.take("site.pack")]
     assert (posted["type"], posted["page_ids"]) == ("pack_incremental", [page_id(url)])
-    result = process.pages.fetch_shared(Target(url, DOMAIN, url), "index")
+    result = process.pages.fetch_shared(CrawlUrl(url, DOMAIN, url), "index")
     assert result is not None
     assert result.reason == "blocked"
     invoked("site", "unblock", url)

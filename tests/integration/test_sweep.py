@@ -15,7 +15,7 @@ from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.steps import complete_dead
-from app.crawl.urls import Link, Target
+from app.crawl.urls import CrawlUrl, Link
 from app.sites.sweep import Sweep
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.page_parts import PageLink
@@ -53,7 +53,7 @@ def url(name: str) -> str:
 
 def complete(process: Context, name: str, *links: str, indexed: bool = True) -> None:
     """Run a page of the crawl `c` as a worker does: store it, then complete it with its links."""
-    target = Target(url(name), DOMAIN, url(name), "c", depth=1)
+    target = CrawlUrl(url(name), DOMAIN, url(name), "c", depth=1)
     found = tuple(Link(url(each), url(each)) for each in links)
     result = FetchResult("gone", "noindex", links=found)
     if indexed:
@@ -71,13 +71,13 @@ def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     complete(process, "start")
     sitemap = url("sitemap.xml")
     read = FetchResult("skipped", Reason.SITEMAP, "9 of 9 URLs")
-    complete_page(process, Target(sitemap, DOMAIN, sitemap, "c", depth=2), read)
+    complete_page(process, CrawlUrl(sitemap, DOMAIN, sitemap, "c", depth=2), read)
     process.recorder.flush(CrawlRef(DOMAIN, "c"))
     process.redis.flushdb()
     sweep()
     [probe] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
     assert probe.role == "probe"
-    target = Target(probe.url, DOMAIN, probe.url, "c", depth=1)
+    target = CrawlUrl(probe.url, DOMAIN, probe.url, "c", depth=1)
     completed = complete_page(process, target, FetchResult("skipped", Reason.PROBE))
     assert [(each.url, each.role) for each in completed.admitted.messages] == [(url("robots.txt"), "sitemap")]
 
@@ -99,12 +99,12 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     begin(process)
     complete(process, "start", "hidden", "broken", indexed=False)
     complete(process, "hidden", "start", "third")
-    broken = Target(url("broken"), DOMAIN, url("broken"), "c", depth=1)
+    broken = CrawlUrl(url("broken"), DOMAIN, url("broken"), "c", depth=1)
     complete_dead(process.frontier, broken, "page")
     process.recorder.flush(CrawlRef(DOMAIN, "c"))
     complete(process, "third", "fourth")  # Its entry is lost with Redis: it is fetched again.
     lost(process.redis)
-    complete_dead(process.frontier, Target(url("third"), DOMAIN, url("third"), "c"), "page")  # It failed meanwhile.
+    complete_dead(process.frontier, CrawlUrl(url("third"), DOMAIN, url("third"), "c"), "page")  # It failed meanwhile.
     assert sweep() == [
         f"{DOMAIN}: crawl c is running: 1 pages wait in its backlog again",
         f"{DOMAIN}: timer started: pack_full in 30 s",
@@ -113,7 +113,7 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     assert states == ["done", "done", "dead", "waiting"]
     [refill] = process.frontier.refill(stalled=60)
     [probe] = refill.admitted.messages
-    target = Target(probe.url, DOMAIN, probe.url, "c", depth=1)
+    target = CrawlUrl(probe.url, DOMAIN, probe.url, "c", depth=1)
     completed = complete_page(process, target, FetchResult("skipped", Reason.PROBE))
     assert [message.url for message in completed.admitted.messages] == [url("third"), url("robots.txt")]
     timer = process.timers.running(DOMAIN)
@@ -162,7 +162,7 @@ def test_a_page_of_a_crawl_that_redis_lost_restores_the_crawl_and_a_cancelled_on
 ) -> None:
     begin(process)
     process.redis.flushdb()
-    target = Target(url("k"), DOMAIN, url("k"), "c", depth=1)
+    target = CrawlUrl(url("k"), DOMAIN, url("k"), "c", depth=1)
     process.recorder.restore(target)
     assert process.frontier.restored() == ["c"]
     restored = process.frontier.crawl("c")

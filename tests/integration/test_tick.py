@@ -15,7 +15,7 @@ from kombu import Connection
 from app.broker.errors import PublishFailed
 from app.broker.outgoing import Outgoing
 from app.celery import app
-from app.crawl.frontier.values import Crawl, FoundPage, Host, MessageKind
+from app.crawl.frontier.values import Crawl, FrontierUrl, Host, MessageKind
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.entries import UrlEntry
 from app.redis_state.epoch import EPOCH
@@ -120,7 +120,7 @@ def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires
     process: Context, broker: Broker
 ) -> None:
     process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
-    process.frontier.note_published("c", [FoundPage("https://a.gov/k", "k", 0)])
+    process.frontier.note_published("c", [FrontierUrl("https://a.gov/k", "k", 0)])
     process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
 
     def rearmed() -> bool:
@@ -142,7 +142,7 @@ def test_messages_that_vanished_are_published_again_and_after_three_times_the_cr
 ) -> None:
     start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
     process.recorder.begin(start, timer_timeout=1, callback={})
-    process.frontier.note_published("c", [FoundPage("https://a.gov/k", "https://a.gov/k", 0)])
+    process.frontier.note_published("c", [FrontierUrl("https://a.gov/k", "https://a.gov/k", 0)])
     process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
     for _ in range(3):
 
@@ -167,7 +167,7 @@ def test_messages_are_not_published_again_before_the_next_attempt_of_one_that_fa
     url = "https://a.gov/k"
     start = Crawl("c", "a.gov", url, datetime.now(UTC), recorded=True)
     process.recorder.begin(start, timer_timeout=1, callback={})
-    process.frontier.note_published("c", [FoundPage(url, url, 0)])
+    process.frontier.note_published("c", [FrontierUrl(url, url, 0)])
     process.redis.hset("perennial:crawl:c", "last", 0)
     process.frontier.release("c", "index", url, "a.gov", failed=True, error="ServerError: 500")
     tick()
@@ -228,7 +228,7 @@ def test_an_end_that_finds_a_page_open_again_is_published_again_when_that_page_i
     tick()
     [early] = broker.take("site.index")
     # As after a start of Redis, whose tick read the page as open just before it was dead.
-    host, link = Host("a.gov", 0, 1), FoundPage("https://a.gov/again", "again", 1)
+    host, link = Host("a.gov", 0, 1), FrontierUrl("https://a.gov/again", "again", 1)
     process.frontier.enter("c", "a.gov", [link], host, message_id="m")
     message = json.loads(early.body)
     end_crawl(domain=message["domain"], crawl_id=message["crawl_id"])
@@ -258,7 +258,7 @@ def test_a_lost_redis_is_noticed_once_and_everything_is_compared_with_the_store(
     process.redis.flushdb()
     # What is written after a loss of all keys is complete: its pages are not published twice.
     process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
-    process.frontier.note_published("c", [FoundPage("https://a.gov/", "https://a.gov/", 0)])
+    process.frontier.note_published("c", [FrontierUrl("https://a.gov/", "https://a.gov/", 0)])
     tick()
     tick()
     [message] = broker.take("site.pack")

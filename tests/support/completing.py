@@ -8,15 +8,15 @@ from typing import Any
 from app.crawl.fetch.clients import SiteClients
 from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import Completed, Completion, Entered, FoundPage, Host, MessageKind
+from app.crawl.frontier.values import Completed, Completion, Entered, FrontierUrl, Host, MessageKind
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
 from app.crawl.steps import UrlRun
-from app.crawl.urls import Target
+from app.crawl.urls import CrawlUrl
 from tasks.base import Context
 
 
-def run_of(process: Context, target: Target, result: FetchResult, *, policy: CrawlPolicy | None = None) -> UrlRun:
+def run_of(process: Context, target: CrawlUrl, result: FetchResult, *, policy: CrawlPolicy | None = None) -> UrlRun:
     """Return the run of a page that has this result."""
     policy = policy or process.policies(target.domain)
     client = SiteClients(process.settings).of(policy.request)
@@ -26,13 +26,13 @@ def run_of(process: Context, target: Target, result: FetchResult, *, policy: Cra
 
 
 def complete_page(
-    process: Context, target: Target, result: FetchResult, *, policy: CrawlPolicy | None = None
+    process: Context, target: CrawlUrl, result: FetchResult, *, policy: CrawlPolicy | None = None
 ) -> Completed:
     """Complete a page that has this result; return what its crawl admits."""
     return process.pages.complete(run_of(process, target, result, policy=policy))
 
 
-def enter_one(frontier: Frontier, crawl_id: str, domain: str, link: FoundPage, host: Host, **options: Any) -> Entered:
+def enter_one(frontier: Frontier, crawl_id: str, domain: str, link: FrontierUrl, host: Host, **options: Any) -> Entered:
     """Begin the run of a message of one page."""
     [entered] = frontier.enter(crawl_id, domain, [link], host, **options)
     return entered

@@ -20,7 +20,7 @@ from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.contract import Extractor
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.steps import entry_of
-from app.crawl.urls import Link, Scope, Target, canonical_key
+from app.crawl.urls import CrawlUrl, Link, Scope, canonical_key
 from app.errors import ServerError
 from app.http.response import Response, retry_after
 from app.storage.layout import Page
@@ -296,7 +296,7 @@ VALIDATORS = {"etag": ' W/"a-é" ', "last_modified": "Sat, 21 Nov 2026 12:00:00 
 def test_a_result_has_the_status_and_the_validators_of_its_response(status: int, content_type: str) -> None:
     found = classified(page(), status, truncated=False, content_type=content_type, **VALIDATORS)
     assert (found.status, found.etag, found.last_modified) == (status, 'W/"a-é"', VALIDATORS["last_modified"])
-    entry = entry_of(Target(URL, "x.gov", URL), found)
+    entry = entry_of(CrawlUrl(URL, "x.gov", URL), found)
     assert (entry.status, entry.etag, entry.last_modified) == (found.status, found.etag, found.last_modified)
 
 

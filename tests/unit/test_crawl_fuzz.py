@@ -21,7 +21,7 @@ from app.crawl.read.classify import (
 from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.contract import Extractor
 from app.crawl.read.extract.lexbor import LexborExtractor
-from app.crawl.urls import Scope, canonical_key, parse_target, path_of, resolve
+from app.crawl.urls import Scope, canonical_key, parse_crawl_url, path_of, resolve
 from app.errors import ServerError
 from app.http.response import Response
 from app.storage.layout import to_json
@@ -81,7 +81,7 @@ def check_response(status: int, body: bytes, label: str, fields: dict[str, str],
     assert len(result.links) <= 5
     for link in result.links:
         assert SCOPE.contains(link.url)
-        target = parse_target({"url": link.url})
+        target = parse_crawl_url({"url": link.url})
         assert (target.url, target.canonical_key) == (link.url, link.canonical_key)
     if result.page:
         assert json.loads(to_json(result.page))
@@ -99,11 +99,11 @@ def check_robots(text: str, tail: str) -> None:
 
 def check_message(message: dict[str, Any]) -> None:
     with suppress(ApplicationError):
-        target = parse_target(message)
+        target = parse_crawl_url(message)
         assert Scope(target.domain, "suffix").contains(target.url)
         assert canonical_key(target.canonical_key) == target.canonical_key
         assert path_of(target.url).startswith("/")
-        assert parse_target({"url": target.url}).canonical_key == target.canonical_key
+        assert parse_crawl_url({"url": target.url}).canonical_key == target.canonical_key
 
 
 any_response = given(statuses, bodies, labels, headers, parsers)

@@ -16,7 +16,7 @@ from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
 from app.counters import COUNTERS
-from app.crawl.urls import parse_message_domain, parse_target
+from app.crawl.urls import parse_crawl_url, parse_message_domain
 from app.messages.envelopes import decode_envelope, route_of
 from app.private_services.procfile import procfile
 from app.timers.timers import callback_of, timeout_of
@@ -147,7 +147,7 @@ def test_the_example_of_each_message_is_valid(row: list[str]) -> None:
     route = route_of(message)
     assert f"`{route.type}`" == row[0]
     if route.type in ("index+crawl", "index", "crawl"):
-        assert parse_target(message).domain == "site.gov"
+        assert parse_crawl_url(message).domain == "site.gov"
     elif route.type not in ("tick", "notify", "watch", "tidy"):
         assert parse_message_domain(message) == "site.gov"
     if route.type == "start_timer":

@@ -32,7 +32,7 @@ from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.failures import message_id
 from app.broker.worker.install import install
 from app.broker.worker.request import Request
-from app.crawl.urls import Target, parse_message_domain, parse_target
+from app.crawl.urls import CrawlUrl, parse_crawl_url, parse_message_domain
 from app.errors import InvalidUrl, OutOfScope
 from app.messages.envelopes import call_of_envelope, decode_envelope, site_message, to_task_message
 from app.timers.timers import Callback, callback_of, timeout_of
@@ -56,8 +56,8 @@ def plain(body: bytes, **properties: Any) -> Delivery:
     )
 
 
-def target(**message: Any) -> Target:
-    return parse_target(message)
+def target(**message: Any) -> CrawlUrl:
+    return parse_crawl_url(message)
 
 
 @pytest.mark.parametrize("kind", list(ROUTE_BY_TYPE))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from app.cli import sites as command
 from app.crawl.fetch.clients import headers_for
 from app.crawl.path_rules import PathRules
-from app.crawl.urls import parse_target
+from app.crawl.urls import parse_crawl_url
 from app.errors import InvalidSite, SecretMissing, StoreError
 from app.operations import sites as operations
 from app.operations.audit import AuditLog
@@ -257,7 +257,7 @@ def test_a_process_reads_a_changed_site_again_after_its_time(store: ObjectStore,
 
 
 def test_a_crawl_without_a_site_may_be_at_the_port_of_the_other_scheme(store: ObjectStore, tmp_path: Path) -> None:
-    target = parse_target({"url": "http://a.example:443/"})
+    target = parse_crawl_url({"url": "http://a.example:443/"})
     assert SitePolicies(store, Settings(data_dir=tmp_path))(target.domain).scope.contains(target.url)
 
 

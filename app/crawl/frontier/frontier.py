@@ -26,7 +26,7 @@ from app.crawl.frontier.values import (
     Crawl,
     Entered,
     FetchedPage,
-    FoundPage,
+    FrontierUrl,
     Host,
     MessageKind,
     Refill,
@@ -143,7 +143,7 @@ class Frontier(CrawlView):
         self,
         crawl_id: str,
         domain: str,
-        links: Sequence[FoundPage],
+        links: Sequence[FrontierUrl],
         host: Host,
         *,
         message_id: str,
@@ -255,7 +255,7 @@ class Frontier(CrawlView):
         """Note that the pages of a refill are published. Those that another tick has admitted since stay noted."""
         self._redis.srem(f"{crawl_key(refill.crawl_id)}:refilled", *refill.names)
 
-    def begin_republishing(self, crawl_id: str) -> tuple[tuple[FoundPage, ...], int]:
+    def begin_republishing(self, crawl_id: str) -> tuple[tuple[FrontierUrl, ...], int]:
         """Return the open messages of a crawl, to be published again, and how often that was since its last progress.
 
         The crawl's idle time begins again.
@@ -266,7 +266,7 @@ class Frontier(CrawlView):
         self._redis.hset(key, mapping={"last": seconds, "rounds": rounds})
         return self.open_page_messages(crawl_id), rounds
 
-    def forget_lost_requests(self, crawl_id: str) -> tuple[FoundPage, ...]:
+    def forget_lost_requests(self, crawl_id: str) -> tuple[FrontierUrl, ...]:
         """Return the open messages of a crawl, to be published again since Redis may have lost its last writes.
 
         Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host. The note
@@ -348,7 +348,7 @@ class Frontier(CrawlView):
         self,
         crawl_id: str,
         done: Iterable[FetchedPage],
-        waiting: Iterable[FoundPage],
+        waiting: Iterable[FrontierUrl],
         dead: Iterable[str] = (),
         *,
         max_pages: int = sys.maxsize,
@@ -361,8 +361,8 @@ class Frontier(CrawlView):
         """
         key, added = crawl_key(crawl_id), 0
         rows = chain(
-            (("d", FoundPage("", each.canonical_key, 0), int(each.indexed), each.text) for each in done),
-            (("x", FoundPage("", page, 0), 0, "") for page in dead),
+            (("d", FrontierUrl("", each.canonical_key, 0), int(each.indexed), each.text) for each in done),
+            (("x", FrontierUrl("", page, 0), 0, "") for page in dead),
             (("w", link, 0, "") for link in waiting),
         )
         while batch := list(islice(rows, 500)):
@@ -404,7 +404,7 @@ class Frontier(CrawlView):
             self._redis.hset(key, "cut", 1)
         return {key: pages[key] for key in fresh[:room]}
 
-    def note_published(self, crawl_id: str, links: Sequence[FoundPage]) -> None:
+    def note_published(self, crawl_id: str, links: Sequence[FrontierUrl]) -> None:
         """Note that the broker has confirmed the `index` and `crawl` messages of these pages."""
         if links:
             fields = [field for link in links for field in (link.name, to_entry(link))]

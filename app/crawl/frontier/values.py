@@ -15,7 +15,7 @@ from app.crawl.record.entries import Former, UrlEntry
 from app.crawl.record.keys import plain_id
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import charges
-from app.crawl.urls import SITEMAP, Target, canonical_key, frontier_key
+from app.crawl.urls import SITEMAP, CrawlUrl, canonical_key, frontier_key
 from app.redis_state.client import PREFIX
 from app.storage.layout import page_id
 
@@ -86,8 +86,8 @@ class Progress:
     delay: float = 0.0
 
 
-class FoundPage(NamedTuple):
-    """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty.
+class FrontierUrl(NamedTuple):
+    """A URL in the frontier of one crawl, found at a depth; `referrer` is the id of the page that led to it, or empty.
 
     `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`, `probe` or, for a page, empty.
     `kind` is that of its message.
@@ -138,7 +138,7 @@ class Host:
 class Admitted:
     """Pages to publish, up to `batch` in one message, each to be delivered after `wait` seconds."""
 
-    messages: tuple[FoundPage, ...] = ()
+    messages: tuple[FrontierUrl, ...] = ()
     wait: float = 0.0
     batch: int = 1
 
@@ -178,8 +178,8 @@ class Completion:
     error: str = ""
     line: str = ""
     indexed: bool = False
-    links: Sequence[FoundPage] = ()
-    excluded: Sequence[tuple[str, FoundPage]] = ()
+    links: Sequence[FrontierUrl] = ()
+    excluded: Sequence[tuple[str, FrontierUrl]] = ()
     text: str = ""
 
     @property
@@ -199,7 +199,7 @@ class Completed:
     write: bool = False
     ended: bool = False
     #: Pages that failed beside others of their message, each with its error.
-    failed: tuple[tuple[Target, Exception], ...] = ()
+    failed: tuple[tuple[CrawlUrl, Exception], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class ExcludedUrls:
     """
 
     counts: Mapping[str, int]
-    listed: tuple[tuple[str, FoundPage], ...]
+    listed: tuple[tuple[str, FrontierUrl], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +260,9 @@ def fingerprint(key: str) -> str:
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
-def found_page(target: Target) -> FoundPage:
-    """Return the page that a `page` message names, as its crawl found it."""
-    return FoundPage(target.url, target.canonical_key, target.depth, target.referrer, target.redirects, target.role)
+def frontier_url(target: CrawlUrl) -> FrontierUrl:
+    """Return the URL that a `page` message names, as the frontier of its crawl has it."""
+    return FrontierUrl(target.url, target.canonical_key, target.depth, target.referrer, target.redirects, target.role)
 
 
 def is_sitemap(entry: UrlEntry) -> bool:
@@ -300,16 +300,16 @@ def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
     )
 
 
-def to_entry(link: FoundPage) -> str:
+def to_entry(link: FrontierUrl) -> str:
     """Return a page as it waits in Redis, as JSON; the scripts read its charges at the end. A sitemap has none."""
     charged = "" if link.role == SITEMAP else charges(link.canonical_key)
     return _ENCODER.encode([link.url, link.depth, link.referrer, link.redirects, link.role, charged])
 
 
-def from_entry(entry: str, kind: MessageKind = "page") -> FoundPage:
+def from_entry(entry: str, kind: MessageKind = "page") -> FrontierUrl:
     """Return the page of an output of `to_entry`."""
     url, depth, referrer, redirects, role = json.loads(entry)[:5]
-    return FoundPage(url, canonical_key(url), depth, referrer, redirects, role, kind)
+    return FrontierUrl(url, canonical_key(url), depth, referrer, redirects, role, kind)
 
 
 def admitted_of(items: Iterable[str], wait: float, batch: int = 1) -> Admitted:

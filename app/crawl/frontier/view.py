@@ -19,7 +19,7 @@ from app.crawl.frontier.values import (
     ExcludedUrls,
     FailingCrawl,
     Failures,
-    FoundPage,
+    FrontierUrl,
     MessageKind,
     Progress,
     admitted_of,
@@ -88,7 +88,7 @@ class CrawlView:
         rows = pipe.execute()
         return {str(domain): (str(state or "running"), int(dead or 0)) for domain, state, dead in rows if domain}
 
-    def open_page_messages(self, crawl_id: str) -> tuple[FoundPage, ...]:
+    def open_page_messages(self, crawl_id: str) -> tuple[FrontierUrl, ...]:
         """Return the messages of a crawl that are published and not completed, also those that wait for a retry."""
         key = crawl_key(crawl_id)
         pipe = self._redis.pipeline(transaction=False)

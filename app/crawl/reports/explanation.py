@@ -13,7 +13,7 @@ from app.crawl.record.crawls import list_crawls
 from app.crawl.record.entries import UrlEntry
 from app.crawl.record.segments import read_entries, read_excluded
 from app.crawl.reports.crawl_report import read_report
-from app.crawl.urls import SITEMAP, Target, frontier_key
+from app.crawl.urls import SITEMAP, CrawlUrl, frontier_key
 from app.errors import ObjectDamaged
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
 from app.storage.store import ObjectStore
@@ -56,7 +56,7 @@ class Explanation:
         }
 
 
-def explain_url(frontier: Frontier, store: ObjectStore, page: Target, *, retry_ms: int) -> Explanation:
+def explain_url(frontier: Frontier, store: ObjectStore, page: CrawlUrl, *, retry_ms: int) -> Explanation:
     """Return the explanation of a page, or of a sitemap that is no page.
 
     `retry_ms` is the first retry delay, which each further one doubles.
@@ -102,7 +102,7 @@ class PastEntry:
     entry: UrlEntry | None
 
 
-def url_history(frontier: Frontier, store: ObjectStore, page: Target) -> list[PastEntry]:
+def url_history(frontier: Frontier, store: ObjectStore, page: CrawlUrl) -> list[PastEntry]:
     """Return what the recorded crawls of its domain say of a page, the latest crawl first.
 
     Reads these records from end to end.
