@@ -153,7 +153,7 @@ class Settings(BaseSettings):
         description="Bytes of a page after decompression; its parser holds 40 times as much.",
     )
     max_pages: int = Field(20_000, gt=0, description="Pages of one crawl of a site without a limit of its own.")
-    soft_404_probe: bool = Field(
+    soft_404_check: bool = Field(
         True,
         description="Whether each crawl requests one page that cannot exist, to recognise error pages. `false` where "
         "the site's owner watches such requests.",

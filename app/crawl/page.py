@@ -11,14 +11,14 @@ from dataclasses import replace
 from app.crawl.frontier.host_limits import host_is_busy, is_pause
 from app.crawl.frontier.single_flight import SingleFlight
 from app.crawl.frontier.values import Admitted, Completed, FrontierUrl, MessageKind, frontier_url, message_name
-from app.crawl.probe import ProbeWork
 from app.crawl.read.classify import FetchResult, not_due, not_modified
 from app.crawl.record.entries import Former, content_hash
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
+from app.crawl.soft_404_check import Soft404CheckWork
 from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun
 from app.crawl.traps import error_hash, text_hash
-from app.crawl.urls import PROBE, SITEMAP, CrawlUrl, Excluded, are_full, canonical_key, links_in_scope
+from app.crawl.urls import SITEMAP, CrawlUrl, Excluded, are_full, links_in_scope
 from app.errors import FetchError, ObjectNotFound
 from app.redis_state.client import get_raw_redis
 from app.storage.damage import decoded_if_intact
@@ -41,13 +41,13 @@ MAX_MOVES = 10
 
 
 class PageWork:
-    """Runs the messages of pages, and of the sitemaps and probes among them."""
+    """Runs the messages of pages, and of the sitemaps and soft-404 checks among them."""
 
     def __init__(self, steps: Steps, store: ObjectStore, settings: Settings) -> None:
         self._steps = steps
         self._store = store
         self.sitemaps = SitemapWork(steps)
-        self.probes = ProbeWork(steps, settings)
+        self.soft_404_check = Soft404CheckWork(steps, settings)
         self._single_flight = SingleFlight(get_raw_redis(settings.redis))
 
     def run(self, targets: Sequence[CrawlUrl], *, message_id: str, too_complex: bool = False) -> Completed:
@@ -112,13 +112,13 @@ class PageWork:
             raise
 
     def _work(self, run: UrlRun, *, too_complex: bool, alone: bool) -> UrlRun:
-        """Fetch and store a page, or work on a sitemap or a probe, and return the run with the result.
+        """Fetch and store a page, or work on a sitemap or a soft-404 check, and return the run with the result.
 
         The run has its FetchError unless it is `alone` in its message, which then raises the error.
         """
         try:
             if run.target.role:
-                work = self.sitemaps.work if run.target.role == SITEMAP else self.probes.work
+                work = self.sitemaps.work if run.target.role == SITEMAP else self.soft_404_check.work
                 return work(run, too_complex=too_complex)
             if too_complex:
                 received = self._with_known_links(run, TOO_COMPLEX, run.entered.former)
@@ -268,7 +268,7 @@ class PageWork:
         return run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result))
 
     def _with_found_pages(self, run: UrlRun) -> UrlRun:
-        """Return a run with the links of its page; of a start page, also with its probe and beside its robots.txt."""
+        """Return a run with the links of its page; of a start page, also with the soft-404 check and its robots.txt."""
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
         redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0
         links, excluded, found = result.links, result.excluded, list[FrontierUrl]()
@@ -276,9 +276,7 @@ class PageWork:
             self._steps.frontier.note_cut(target.crawl_id)
         if target.depth == 0 and not is_move(result):
             run = replace(run, beside=(self.sitemaps.of_robots_txt(run),))
-            found += [
-                FrontierUrl(url, canonical_key(url), below, own_id, role=PROBE) for url in self.probes.urls(target)
-            ]
+            found += self.soft_404_check.found_at(target)
         if below > run.policy.settings.max_depth:
             excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
             links = ()

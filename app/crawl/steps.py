@@ -1,4 +1,4 @@
-"""The steps that the work on a page, a sitemap and a probe has in common, and the value of a run that they extend."""
+"""The steps common to pages, sitemaps and soft-404 checks, and the value of a run that the steps extend."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Steps:
         return [replace(run, entered=each) for run, each in zip(runs, entered, strict=True)]
 
     def request_and_classify(self, run: UrlRun, *, headers: Mapping[str, str] | None = None) -> FetchResult:
-        """Request a page or a probe, and return what its response means; a ServerError may pause the host.
+        """Request a page or a soft-404 check, and return what its response means; a ServerError may pause the host.
 
         A redirect to another URL of the same page is followed at once: as a page of its own, it would be done already.
         Then the next page waits for the delays of all these requests.

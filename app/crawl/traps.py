@@ -86,10 +86,10 @@ def error_hash(title: str, body: str, path: str) -> str:
     return _text_hash(f"{title}\n{body}", (path, path.rstrip("/").rpartition("/")[2])) if body.strip() else ""
 
 
-def probe_url(start_url: str, crawl_id: str) -> str | None:
+def soft_404_check_url(start_url: str, crawl_id: str) -> str | None:
     """Return a URL beside a crawl's start page that cannot exist, of the crawl's own; None if it is too long."""
     name = hashlib.blake2b(crawl_id.encode(errors="replace"), digest_size=8).hexdigest()
-    return resolve(start_url, f"./perennial-probe-{name}")
+    return resolve(start_url, f"./perennial-soft-404-check-{name}")
 
 
 def _text_hash(text: str, left_out: tuple[str, ...]) -> str:

@@ -73,7 +73,7 @@ _PLAIN_QUERY = re.compile(r"[A-Za-z0-9._~-]+=[A-Za-z0-9._~-]*(?:&[A-Za-z0-9._~-]
 #: The role of a URL whose message reads sitemaps: one itself, or the robots.txt that names them.
 SITEMAP = "sitemap"
 #: The role of a URL that cannot exist: the response shows what the site's error pages look like.
-PROBE = "probe"
+SOFT_404_CHECK = "soft-404-check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,8 @@ class CrawlUrl:
     """A URL to crawl, as a message names it. `domain` names its pack; `crawl_id` is empty outside of a crawl.
 
     The frontier of its crawl has it as a `FrontierUrl`. `referrer` is the id of the page that led to it, or empty.
-    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`, `probe` or, for a page, empty.
+    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`,
+    `soft-404-check` or, for a page, empty.
     """
 
     url: str

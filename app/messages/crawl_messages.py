@@ -13,7 +13,7 @@ from app.broker.errors import InvalidMessage
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import MessageKind
 from app.crawl.steps import complete_dead
-from app.crawl.urls import PROBE, SITEMAP, CrawlUrl, parse_crawl_url
+from app.crawl.urls import SITEMAP, SOFT_404_CHECK, CrawlUrl, parse_crawl_url
 from app.redis_state.client import get_quick_redis
 from app.redis_state.outage import is_outage, without_redis
 from config.routes import ROUTE_BY_TYPE
@@ -24,9 +24,9 @@ _KINDS: Final[dict[str, MessageKind]] = {"site.page": "page", "site.index": "ind
 
 
 def role_of(message: Mapping[str, Any]) -> str:
-    """Return the role of a message's URL: `sitemap`, `probe`, or an empty text for a page."""
+    """Return the role of a message's URL: `sitemap`, `soft-404-check`, or an empty text for a page."""
     role = str(message.get("role") or "")
-    return role if role in (SITEMAP, PROBE) else ""
+    return role if role in (SITEMAP, SOFT_404_CHECK) else ""
 
 
 def parsed_crawl_url(message: Mapping[str, Any]) -> CrawlUrl:

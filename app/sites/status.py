@@ -32,7 +32,7 @@ class Status:
     `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer. `crawl_delay` is the
     seconds between requests that robots.txt demands, where these are more than the site's delay, at most half a minute;
     None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason code, except its sitemaps
-    and its probe. `budgets` has the budgets that stopped URLs of it, with their present values.
+    and its soft-404 check. `budgets` has the budgets that stopped URLs of it, with their present values.
     `damaged` are the keys of its objects that could not be read.
     `seconds_left` is what the pages that are known take at least at the delay of the host; None without a delay.
     """

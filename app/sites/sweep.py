@@ -16,8 +16,8 @@ from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries
 from app.crawl.recorder import CrawlRecorder
-from app.crawl.traps import probe_url, text_hash
-from app.crawl.urls import PROBE, SITEMAP, canonical_key, robots_url
+from app.crawl.traps import soft_404_check_url, text_hash
+from app.crawl.urls import SITEMAP, SOFT_404_CHECK, canonical_key, robots_url
 from app.errors import PackError
 from app.pack.manifest import read_manifest
 from app.storage.damage import decoded_if_intact, isolated
@@ -118,12 +118,12 @@ class Sweep:
                 yield FetchedPage(canonical_key(entry.url), entry.state in STORED_STATES, text)
 
     def _waiting(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FrontierUrl]:
-        """Yield the probe, the start pages, what fetched pages lead to, and the robots.txt that names the sitemaps.
+        """Yield the soft-404 check, the start pages, what fetched pages lead to, and the robots.txt with the sitemaps.
 
-        The record does not have what the probe and the sitemaps said.
+        The record does not have what the check and the sitemaps said.
         """
-        if probe := probe_url(record.start_url, record.id):
-            yield FrontierUrl(probe, canonical_key(probe), 1, role=PROBE)
+        if check := soft_404_check_url(record.start_url, record.id):
+            yield FrontierUrl(check, canonical_key(check), 1, role=SOFT_404_CHECK)
         yield FrontierUrl(record.start_url, canonical_key(record.start_url), 0)
         yield from (FrontierUrl(url, canonical_key(url), 1) for url in record.seeds)
         key_of = lru_cache(_CACHED_KEYS)(canonical_key)
@@ -186,7 +186,7 @@ class Sweep:
 
 
 def _pages_of(entries: LatestEntries) -> Iterator[UrlEntry]:
-    return (entry for entry in entries.values() if not is_sitemap(entry) and entry.reason != Reason.PROBE)
+    return (entry for entry in entries.values() if not is_sitemap(entry) and entry.reason != Reason.SOFT_404_CHECK)
 
 
 def _links_of(entry: UrlEntry, page: Page | None) -> Sequence[str] | None:

@@ -216,7 +216,7 @@ class HostileSite(Site):
         if plain in self.real:
             return {"indexed"} if plain == path and not query else {"duplicate", "identical-texts", "pattern-pages"}
         fixed = {**REASONS, "/": "redirect", "/twin": "indexed", "/robots.txt": "sitemap", "/sitemap.xml": "sitemap"}
-        return {fixed[path]} if path in fixed else traps.get(first, {"probe"})
+        return {fixed[path]} if path in fixed else traps.get(first, {"soft-404-check"})
 
     def text_of(self, url: str) -> str:
         """Return what pages with the same text have in common; empty for a page without text or of no budget."""
@@ -379,7 +379,7 @@ def test_a_crawl_of_a_hostile_site_ends_within_its_budgets_with_every_page_and_d
         first, second = neighbours.domains
         site = running.enter_context(HostileSite(neighbour=f"http://{first}/5"))
         ports = ",".join(domain.rpartition(":")[2] for domain in neighbours.domains)
-        changed = {"SOFT_404_PROBE": "true", "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1", "ALLOW_PORTS": ports}
+        changed = {"SOFT_404_CHECK": "true", "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1", "ALLOW_PORTS": ports}
         system = running.enter_context(running_system({**environment, **changed}, settings, tmp_path))
         system.post("index+crawl", url=f"http://{first}/")
         packed = system.packed(first)

@@ -22,7 +22,7 @@ from tests.support.web import web_process
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 #: Retries that a page spends before it is a dead letter.
-RETRIES = {"RETRY_MAX": "1", "RETRY_TIMEOUT_MS": "200", "HOST_DELAY": "0", "SOFT_404_PROBE": "false"}
+RETRIES = {"RETRY_MAX": "1", "RETRY_TIMEOUT_MS": "200", "HOST_DELAY": "0", "SOFT_404_CHECK": "false"}
 
 
 class FailingSite(Site):

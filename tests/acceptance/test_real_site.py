@@ -76,7 +76,7 @@ def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay_
     environment: dict[str, str], settings: Settings, tmp_path: Path, name: str, part: str
 ) -> None:
     delay = 0.02
-    changed = {"TIMER_TIMEOUT": "3", "HOST_DELAY": str(delay), "SOFT_404_PROBE": "true"}
+    changed = {"TIMER_TIMEOUT": "3", "HOST_DELAY": str(delay), "SOFT_404_CHECK": "true"}
     folder = sites.unpack(REAL_SITES.get(name) or sites.python_doc(), ROOT / ".perennial" / "bench")
     with FolderSite(folder / part) as site, running_system({**environment, **changed}, settings, tmp_path) as system:
         system.post("index+crawl", url=site.url)
@@ -88,8 +88,8 @@ def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay_
         assert len(pages) > 60
         assert max(Counter(request.path for request in requests).values()) == 1
         others = {request.path for request in requests} & {"/robots.txt", "/sitemap.xml"}
-        probes = [request.path for request in requests if "/perennial-probe-" in request.path]
-        assert (len(others), len(probes)) == (2, 1)
+        checks = [request.path for request in requests if "/perennial-soft-404-check-" in request.path]
+        assert (len(others), len(checks)) == (2, 1)
         shortest = min(after.at - before.at for before, after in itertools.pairwise(requests))
         print(f"{name}: {len(pages)} pages, {len(requests)} requests, shortest delay {shortest:.3f} s")
         assert shortest >= delay

@@ -333,7 +333,7 @@ def test_a_redis_that_loses_replies_or_is_full_costs_no_page_no_pack_and_no_wait
                 assert record is not None
                 assert (read_manifest(process.store, web.domain).pages, record.id) == (7, world.crawl_id)
                 assert (record.state, record.counts["indexed"]) == ("done", 7)
-                # A sweep of a running crawl adds the probe, whose run finds that it is off.
+                # A sweep of a running crawl adds the soft-404 check, whose run finds that it is off.
                 assert record.counts["done"] in (11, 12)
                 assert process.frontier.open_messages(web.domain) == 0
         assert proxy.troubles > 20

@@ -395,15 +395,15 @@ def test_a_page_that_is_left_out_for_identical_texts_closes_its_pattern_and_does
     assert not frontier.is_cut("c")
 
 
-def test_no_page_is_admitted_before_the_probe_of_its_crawl_is_completed(frontier: Frontier) -> None:
+def test_no_page_is_admitted_before_the_soft_404_check_of_its_crawl_is_completed(frontier: Frontier) -> None:
     enter(frontier, "start", host=WIDE)
-    probe = FrontierUrl("https://a.gov/probe", "probe", 1, role="probe")
-    links = [probe, link("1"), link("2"), link("3")]
+    check = FrontierUrl("https://a.gov/check", "soft-404-check", 1, role="soft-404-check")
+    links = [check, link("1"), link("2"), link("3")]
     completed = complete_one(frontier, "c", "page", "start", host=WIDE, links=links, max_pages=99)
-    assert [each.role for each in completed.admitted.messages] == ["probe"]
-    assert not enter(frontier, "probe", host=WIDE).soft_404
+    assert [each.role for each in completed.admitted.messages] == ["soft-404-check"]
+    assert not enter(frontier, "soft-404-check", host=WIDE).soft_404
     frontier.note_soft_404("c", "hash")
-    assert len(complete(frontier, "page", "probe", host=WIDE).admitted.messages) == 3
+    assert len(complete(frontier, "page", "soft-404-check", host=WIDE).admitted.messages) == 3
     assert enter(frontier, "1", host=WIDE).soft_404 == "hash"
     assert frontier.progress("a.gov").seen == 4
 

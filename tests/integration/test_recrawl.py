@@ -1,4 +1,4 @@
-"""Crawls of a site in one process: conditional requests, no write of an unchanged page, lost links, budgets, probes."""
+"""Crawls of a site in one process: conditional requests, unwritten unchanged pages, lost links, budgets, soft 404s."""
 
 from __future__ import annotations
 
@@ -460,7 +460,7 @@ class SoftSite(Site):
 
 @pytest.fixture
 def soft_site(process: Context) -> Iterator[SoftSite]:
-    process.pages.probes._probes = True
+    process.pages.soft_404_check._is_on = True
     links = ["/docs/amber", "/docs/missing", "/old/path", "/docs/birch"]
     with SoftSite({"/": page("Home", "Welcome", links=links)}) as site:
         site.set("/docs/amber", page("A", "Amber"))
@@ -468,17 +468,17 @@ def soft_site(process: Context) -> Iterator[SoftSite]:
         yield site
 
 
-def probes(site: Site) -> list[int]:
-    """Return the positions of the probes in the requests for pages."""
+def checks(site: Site) -> list[int]:
+    """Return the positions of the soft-404 checks in the requests for pages."""
     pages = [path for path in site.paths() if path not in ("/robots.txt", "/sitemap.xml")]
-    return [at for at, path in enumerate(pages) if path.startswith("/perennial-probe-")]
+    return [at for at, path in enumerate(pages) if path.startswith("/perennial-soft-404-check-")]
 
 
 def test_pages_with_the_text_of_the_error_page_are_not_indexed(process: Context, soft_site: SoftSite) -> None:
     crawl(process, soft_site, "one")
     assert reasons(process, soft_site) == {"indexed": 3, "soft-404": 2}
     assert packed(process, soft_site, "one") == 3
-    assert probes(soft_site) == [1]  # After the start page, before all others.
+    assert checks(soft_site) == [1]  # After the start page, before all others.
     assert "/from-an-error-page" not in soft_site.paths()
 
     # A page that is removed becomes an error page: what was stored of it goes.
@@ -486,7 +486,7 @@ def test_pages_with_the_text_of_the_error_page_are_not_indexed(process: Context,
     crawl(process, soft_site, "two")
     assert reasons(process, soft_site)["soft-404"] == 3
     assert packed(process, soft_site, "two") == 2
-    assert len(probes(soft_site)) == 2
+    assert len(checks(soft_site)) == 2
 
 
 def test_a_start_page_that_is_also_the_error_page_is_indexed(process: Context, soft_site: SoftSite) -> None:
@@ -505,15 +505,15 @@ def test_a_site_with_proper_errors_has_no_soft_404(
     monkeypatch.setattr(soft_site, "route", lambda request: soft_site._routes.get(request.path, failure(status)))
     crawl(process, soft_site, "one")
     assert reasons(process, soft_site) == {"indexed": 5}
-    assert len(probes(soft_site)) == 1
+    assert len(checks(soft_site)) == 1
 
 
-def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(
+def test_a_soft_404_check_whose_response_takes_too_much_time_is_not_requested_again(
     process: Context, soft_site: SoftSite
 ) -> None:
     started = Crawl("one", soft_site.domain, soft_site.url, datetime.now(UTC), recorded=True)
     process.recorder.begin(started, timer_timeout=30, callback={})
-    url = soft_site.at("/perennial-probe-0")
-    target = CrawlUrl(url, soft_site.domain, url, "one", depth=1, role="probe")
+    url = soft_site.at("/perennial-soft-404-check-0")
+    target = CrawlUrl(url, soft_site.domain, url, "one", depth=1, role="soft-404-check")
     completed = process.pages.run([target], message_id="m", too_complex=True)
-    assert (completed.ended, probes(soft_site)) == (True, [])
+    assert (completed.ended, checks(soft_site)) == (True, [])

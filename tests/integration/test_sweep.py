@@ -64,7 +64,7 @@ def complete(process: Context, name: str, *links: str, indexed: bool = True) -> 
     complete_page(process, target, result)
 
 
-def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
+def test_the_soft_404_check_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     process: Context, sweep: Callable[..., list[str]]
 ) -> None:
     begin(process)
@@ -75,10 +75,10 @@ def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
     process.recorder.flush(CrawlRef(DOMAIN, "c"))
     process.redis.flushdb()
     sweep()
-    [probe] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
-    assert probe.role == "probe"
-    target = CrawlUrl(probe.url, DOMAIN, probe.url, "c", depth=1)
-    completed = complete_page(process, target, FetchResult("skipped", Reason.PROBE))
+    [check] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
+    assert check.role == "soft-404-check"
+    target = CrawlUrl(check.url, DOMAIN, check.url, "c", depth=1)
+    completed = complete_page(process, target, FetchResult("skipped", Reason.SOFT_404_CHECK))
     assert [(each.url, each.role) for each in completed.admitted.messages] == [(url("robots.txt"), "sitemap")]
 
 
@@ -112,9 +112,9 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     states = [process.frontier.page_state("c", url(name))["page"] for name in ("start", "hidden", "broken", "third")]
     assert states == ["done", "done", "dead", "waiting"]
     [refill] = process.frontier.refill(stalled=60)
-    [probe] = refill.admitted.messages
-    target = CrawlUrl(probe.url, DOMAIN, probe.url, "c", depth=1)
-    completed = complete_page(process, target, FetchResult("skipped", Reason.PROBE))
+    [check] = refill.admitted.messages
+    target = CrawlUrl(check.url, DOMAIN, check.url, "c", depth=1)
+    completed = complete_page(process, target, FetchResult("skipped", Reason.SOFT_404_CHECK))
     assert [message.url for message in completed.admitted.messages] == [url("third"), url("robots.txt")]
     timer = process.timers.running(DOMAIN)
     assert timer is not None

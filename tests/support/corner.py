@@ -43,7 +43,7 @@ def own_settings(services: Urls, folder: Path) -> Iterator[Settings]:
 
 
 def settings_for(data_dir: Path, broker_url: str, redis_url: str, broker_api_url: str) -> Settings:
-    """Return settings in which nothing waits for long and no crawl sends a probe, with a new store."""
+    """Return settings in which nothing waits for long and no crawl makes a soft-404 check, with a new store."""
     settings = Settings(
         data_dir=data_dir,
         broker_url=broker_url,
@@ -51,7 +51,7 @@ def settings_for(data_dir: Path, broker_url: str, redis_url: str, broker_api_url
         broker_api_url=broker_api_url,
         timer_timeout=0.5,
         host_delay=0,
-        soft_404_probe=False,
+        soft_404_check=False,
         allow_private_hosts=("127.0.0.0/8",),
     )
     create_store(settings.store)
@@ -67,7 +67,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "BROKER_API_URL": settings.broker_api,
         "TIMER_TIMEOUT": str(settings.timer_timeout),
         "HOST_DELAY": str(settings.host_delay),
-        "SOFT_404_PROBE": str(settings.soft_404_probe),
+        "SOFT_404_CHECK": str(settings.soft_404_check),
         "ALLOW_PRIVATE_HOSTS": ",".join(settings.allow_private_hosts),
     }
     return {**os.environ, **ours}

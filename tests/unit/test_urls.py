@@ -447,7 +447,7 @@ def test_texts_are_identical_but_for_digits_and_the_path_of_the_page() -> None:
 
 def test_error_pages_are_equal_whether_they_repeat_the_path_or_its_last_part_and_a_page_without_text_is_none() -> None:
     assert error_hash("Oops", "No /old/amber", "/old/amber") == error_hash(
-        "Oops", "No /perennial-probe-1", "/perennial-probe-1"
+        "Oops", "No /perennial-soft-404-check-1", "/perennial-soft-404-check-1"
     )
     assert error_hash("Oops", "No amber here", "/old/amber/") == error_hash("Oops", "No cedar here", "/cedar")
     assert error_hash("Oops", "No amber", "/x") != error_hash("Oops", "No cedar", "/x")

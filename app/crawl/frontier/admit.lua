@@ -29,14 +29,15 @@ local function call_in_parts(command, key, values)
     return items
 end
 
--- Return the admission window of a crawl: one message until its probe is completed, so that it comes before the pages.
-local function window_of(info, pages, window, probe)
-    if probe then
-        local state = redis.call('HGET', pages, probe)
+-- Return the admission window of a crawl: one message until its soft-404 check is
+-- completed, so that the check comes before the pages.
+local function window_of(info, pages, window, check)
+    if check then
+        local state = redis.call('HGET', pages, check)
         if state == 'w' or state == 'o' then
             return 1
         end
-        redis.call('HDEL', info, 'probe')
+        redis.call('HDEL', info, 'soft_404_check')
     end
     return tonumber(window) or 1
 end
@@ -65,7 +66,7 @@ end
 -- beside a crawl that has just begun: all processes are busy while its first pages wait. A whole backlog for a quarter
 -- of BATCH_SECONDS is one message.
 local function admit(info, pages, admitted, backlog, active, total)
-    local fields = redis.call('HMGET', info, 'state', 'window', 'probe', 'batch')
+    local fields = redis.call('HMGET', info, 'state', 'window', 'soft_404_check', 'batch')
     if (fields[1] and fields[1] ~= 'running') or total <= 0 then
         return {}, 1
     end

@@ -138,7 +138,7 @@ for index, each in ipairs(ended) do
                     if is_sitemap then
                         redis.call('HINCRBY', crawl, 'sitemaps', 1)
                     end
-                    note_probe(crawl, name, entry)
+                    note_soft_404_check(crawl, name, entry)
                     charge(budgets, charges)
                     if is_page(entry) then
                         seen = seen + 1

@@ -24,7 +24,7 @@ for at = 5, #ARGV - 5, 6 do
         charge(budgets, charges)
         if state == 'w' then
             redis.call('RPUSH', KEYS[3], name .. entry)
-            note_probe(KEYS[1], name, entry)
+            note_soft_404_check(KEYS[1], name, entry)
             pages = pages + (is_page(entry) and 1 or 0)
         else
             done = done + (state == 'd' and 1 or 0)

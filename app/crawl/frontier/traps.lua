@@ -54,15 +54,15 @@ local function charges_of(entry)
     return string.match(entry, '"([div%x]*)"%]$') or ''
 end
 
--- Return whether the URL of an entry is a page: a sitemap and the probe are not counted as one.
+-- Return whether the URL of an entry is a page: a sitemap and the soft-404 check are not.
 local function is_page(entry)
-    return not string.find(entry, '"sitemap"', 1, true) and not string.find(entry, '"probe"', 1, true)
+    return not string.find(entry, '"sitemap"', 1, true) and not string.find(entry, '"soft-404-check"', 1, true)
 end
 
--- Note the probe of a crawl, if the entry is one: `admit` admits one message at a time until it is completed.
-local function note_probe(crawl, name, entry)
-    if string.find(entry, '"probe"', 1, true) then
-        redis.call('HSET', crawl, 'probe', name)
+-- Note the soft-404 check of a crawl, if the entry is one: `admit` admits one message at a time until it is completed.
+local function note_soft_404_check(crawl, name, entry)
+    if string.find(entry, '"soft-404-check"', 1, true) then
+        redis.call('HSET', crawl, 'soft_404_check', name)
     end
 end
 

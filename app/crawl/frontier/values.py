@@ -89,8 +89,8 @@ class Progress:
 class FrontierUrl(NamedTuple):
     """A URL in the frontier of one crawl, found at a depth; `referrer` is the id of the page that led to it, or empty.
 
-    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`, `probe` or, for a page, empty.
-    `kind` is that of its message.
+    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`,
+    `soft-404-check` or, for a page, empty. `kind` is that of its message.
     """
 
     url: str

@@ -28,7 +28,7 @@ class Reason(StrEnum):
     EMPTY = "empty"
     UNREADABLE = "unreadable"
     SITEMAP = "sitemap"
-    PROBE = "probe"
+    SOFT_404_CHECK = "soft-404-check"
     SOFT_404 = "soft-404"
     # Failed.
     DEAD_LETTERED = "dead-lettered"
@@ -77,7 +77,7 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.EMPTY: "The page or PDF has no text without JavaScript.",
     Reason.UNREADABLE: "The PDF is damaged or encrypted, or takes too much time or memory.",
     Reason.SITEMAP: "The URL is a sitemap, or the robots.txt that names some, with the number of URLs in `detail`.",
-    Reason.PROBE: "A URL that cannot exist, requested to know the site's error page.",
+    Reason.SOFT_404_CHECK: "A URL that cannot exist, requested to know the site's error page.",
     Reason.SOFT_404: "The page has the text of the site's error page.",
     Reason.DEAD_LETTERED: "Every attempt failed, and the message is a dead letter.",
     Reason.LOST: "The message of the page vanished from the broker.",

@@ -30,7 +30,7 @@ MAX_SOURCES: Final = 20
 _CACHED_KEYS: Final = 50_000
 
 #: Reasons of URLs that are no pages of the site.
-_NO_PAGES: Final = frozenset({Reason.SITEMAP, Reason.PROBE})
+_NO_PAGES: Final = frozenset({Reason.SITEMAP, Reason.SOFT_404_CHECK})
 #: Reasons of URLs that have content which is not to be indexed.
 _FORBIDDEN: Final = frozenset({Reason.NOINDEX, Reason.ROBOTS, Reason.BLOCKED})
 
@@ -113,7 +113,7 @@ def read_report(frontier: Frontier, store: ObjectStore, domain: str, *, crawl_id
 
 
 def reason_totals(frontier: Frontier, store: ObjectStore, domain: str) -> dict[str, int]:
-    """Return the totals of a domain's latest crawl without its sitemaps and its probe, which are no pages of the site.
+    """Return the totals of a domain's latest crawl without sitemaps and its soft-404 check, which are no pages.
 
     Those of a crawl that has ended are in its record. A sitemap that failed has another reason, and counts.
     """
