@@ -16,12 +16,12 @@ RESERVED = frozenset({25_672, 25_673})
 
 def is_free(port: int) -> bool:
     """Return whether `port` can be listened on at 127.0.0.1."""
-    with socket.socket() as probe:
+    with socket.socket() as listener:
         # As servers do: connections in TIME_WAIT must not make a port look used.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
-            probe.listen(1)
+            listener.bind(("127.0.0.1", port))
+            listener.listen(1)
         except OSError:
             return False
     return True

@@ -12,16 +12,16 @@ from redis import Redis
 from app.broker.errors import Postpone
 from app.redis_state.client import PREFIX, load_script
 
-#: Seconds after which another job may probe the service: the first one's process was killed, or it takes very long.
-PROBE_LEASE = 60.0
+#: Seconds after which another job may try the service: the first one's process was killed, or it takes very long.
+TRIAL_LEASE = 60.0
 
-#: Seconds that a job waits at most before it asks again whether the probe has ended.
-_PROBE_WAIT = 1.0
+#: Seconds that a job waits at most before it asks again whether the trial has ended.
+_TRIAL_WAIT = 1.0
 
 #: Characters of the reason that are kept.
 _MAX_REASON = 300
 
-#: Deletes the lease of one probe only.
+#: Deletes the lease of one trial only.
 _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
 
@@ -29,7 +29,7 @@ class CircuitBreaker:
     """Stops work of all workers while a service is unavailable, so that no retries are spent on it.
 
     It opens when requests about `threshold` different items failed with no success between them. It stays open for
-    `first_pause` seconds, doubled with each failed probe up to `longest_pause`. Then one job is the probe: its success
+    `first_pause` seconds, doubled with each failed trial up to `longest_pause`. Then one job is the trial: its success
     closes the circuit breaker. Failures are forgotten after `memory` seconds. All times are those of Redis's clock.
     """
 
@@ -50,18 +50,18 @@ class CircuitBreaker:
         self.first_pause = first_pause
         self.redis = redis
         self._limits = [threshold, _ms(first_pause), _ms(longest_pause), _ms(memory)]
-        self.keys = [f"{PREFIX}outage:{name}:{part}" for part in ("until", "count", "items", "probe", "others")]
+        self.keys = [f"{PREFIX}outage:{name}:{part}" for part in ("until", "count", "items", "trial", "others")]
         self._may_remember = True
         folder = Path(__file__).parent
         self._fail = load_script(redis, folder / "circuit_breaker_fail.lua")
         self._succeed = load_script(redis, folder / "circuit_breaker_succeed.lua")
 
     def seconds_open(self) -> float:
-        """Return the seconds to consume no message, since it is open or a probe runs; else 0."""
-        until, _, _, probe, _ = self.keys
+        """Return the seconds to consume no message, since it is open or a trial runs; else 0."""
+        until, _, _, trial, _ = self.keys
         with self.redis.pipeline(transaction=False) as pipeline:
             pipeline.pttl(until)
-            pipeline.pttl(probe)
+            pipeline.pttl(trial)
             return max(0.0, *map(float, pipeline.execute())) / 1_000
 
     def reason(self) -> str | None:
@@ -100,18 +100,18 @@ class CircuitBreaker:
 def admit_to_all(breakers: Sequence[CircuitBreaker], *items: str) -> Iterator[None]:
     """Admit a job that is about these items to the block; raises Postpone while one circuit breaker is open.
 
-    After a pause one job of all is admitted, the probe; the others are postponed until it has succeeded or failed. The
+    After a pause one job of all is admitted, the trial; the others are postponed until it has succeeded or failed. The
     circuit breakers are of one Redis, which is called once.
     """
     token, redis = str(uuid.uuid4()), breakers[0].redis
     script = load_script(redis, Path(__file__).with_name("circuit_breaker_admit.lua"))
     keys = [key for breaker in breakers for key in breaker.keys]
-    admissions = script(keys=keys, args=[token, _ms(PROBE_LEASE), _ms(_PROBE_WAIT), *items])
-    probed: list[CircuitBreaker] = []
+    admissions = script(keys=keys, args=[token, _ms(TRIAL_LEASE), _ms(_TRIAL_WAIT), *items])
+    on_trial: list[CircuitBreaker] = []
     try:
-        for breaker, (wait_ms, is_probe, remembers) in zip(breakers, admissions, strict=False):
-            if is_probe:
-                probed.append(breaker)
+        for breaker, (wait_ms, is_trial, remembers) in zip(breakers, admissions, strict=False):
+            if is_trial:
+                on_trial.append(breaker)
             if wait_ms:
                 raise Postpone(
                     wait_ms / 1_000, f"the circuit breaker of the {breaker.service} is open", code="breaker-open"
@@ -119,7 +119,7 @@ def admit_to_all(breakers: Sequence[CircuitBreaker], *items: str) -> Iterator[No
             breaker.note_admission(remembers=bool(remembers))
         yield
     finally:
-        for breaker in probed:
+        for breaker in on_trial:
             redis.eval(_RELEASE, 1, breaker.keys[3], token)
 
 

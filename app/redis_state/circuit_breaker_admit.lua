@@ -1,11 +1,11 @@
 -- Admits a job while some circuit breakers are closed. When a pause is over, admits one job of all workers as the
--- probe.
--- KEYS: until, count, items, probe, others of each circuit breaker.
--- ARGV: token, ms of a probe's lease, ms to wait for it, items of the job.
--- Returns for each circuit breaker, up to one that the job waits for: the ms that it has to wait, 1 if it is the probe,
+-- trial.
+-- KEYS: until, count, items, trial, others of each circuit breaker.
+-- ARGV: token, ms of a trial's lease, ms to wait for it, items of the job.
+-- Returns for each circuit breaker, up to one that the job waits for: the ms that it has to wait, 1 if it is the trial,
 -- and 1 if failures are remembered.
 
-local function admit(until_key, count, items, probe, others)
+local function admit(until_key, count, items, trial, others)
     local open = redis.call('PTTL', until_key)
     if open > 0 then
         return {open, 0, 1}
@@ -13,7 +13,7 @@ local function admit(until_key, count, items, probe, others)
     if redis.call('EXISTS', count) == 0 then
         return {0, 0, redis.call('EXISTS', items)}
     end
-    -- Failed items may not probe for a while: one broken item must not keep the circuit breaker open.
+    -- Failed items may not be the trial for a while: one broken item must not keep the circuit breaker open.
     local reserved = redis.call('PTTL', others)
     if reserved > 0 then
         for number = 4, #ARGV do
@@ -22,11 +22,11 @@ local function admit(until_key, count, items, probe, others)
             end
         end
     end
-    -- A call that is repeated after its reply was lost has the probe's token already.
-    if redis.call('SET', probe, ARGV[1], 'NX', 'PX', ARGV[2]) or redis.call('GET', probe) == ARGV[1] then
+    -- A call that is repeated after its reply was lost has the trial's token already.
+    if redis.call('SET', trial, ARGV[1], 'NX', 'PX', ARGV[2]) or redis.call('GET', trial) == ARGV[1] then
         return {0, 1, 1}
     end
-    return {math.max(1, math.min(redis.call('PTTL', probe), tonumber(ARGV[3]))), 0, 1}
+    return {math.max(1, math.min(redis.call('PTTL', trial), tonumber(ARGV[3]))), 0, 1}
 end
 
 local admissions = {}

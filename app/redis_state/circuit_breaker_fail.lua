@@ -1,8 +1,8 @@
 -- Counts a failed request about an item, and opens the circuit breaker when enough items failed in a row.
--- KEYS: until, count, items, probe, others.
+-- KEYS: until, count, items, trial, others.
 -- ARGV: item, threshold, ms of the first and the longest pause, ms of memory, ms that the service asks for, reason.
 -- Returns the ms that it is open, 0 if it is closed, and 1 if this failure opened it.
-local until_key, count, items, probe, others = unpack(KEYS)
+local until_key, count, items, trial, others = unpack(KEYS)
 local item, reason = ARGV[1], ARGV[7]
 local threshold, first, longest = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local memory, asked = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -23,12 +23,12 @@ if open > 0 then
 end
 redis.call('SADD', items, item)
 redis.call('PEXPIRE', items, string.format('%d', memory))
-local probing = redis.call('EXISTS', count) == 1
-if not probing and redis.call('SCARD', items) < threshold then
+local on_trial = redis.call('EXISTS', count) == 1
+if not on_trial and redis.call('SCARD', items) < threshold then
     return {0, 0}
 end
 local pauses = redis.call('INCR', count)
 local pause = math.max(math.min(first * 2 ^ math.min(pauses - 1, 20), longest), asked)
 stay_open(pause)
-redis.call('DEL', probe)
+redis.call('DEL', trial)
 return {pause, 1}

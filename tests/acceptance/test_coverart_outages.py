@@ -113,7 +113,7 @@ def run_fault(art: ArtSystem, worker: Worker, fault: str) -> int:
     served = len(art.archive.requests)
     with FAULTS[fault](art):
         paths = post(art, kind, MESSAGES)
-        eventually(lambda: worker.log.count("Circuit breaker of the ") >= opened + 2, "a probe has failed", seconds=120)
+        eventually(lambda: worker.log.count("Circuit breaker of the ") >= opened + 2, "a trial has failed", seconds=120)
         requested = len(art.archive.requests) - served
     spent = charged(art)
     left = {path for path in paths if not any(path[len("/mbid-") :][:36] in body for body in spent)}

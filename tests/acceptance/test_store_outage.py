@@ -56,7 +56,7 @@ def test_a_crawl_waits_while_the_store_is_away_and_spends_no_retry(
         store.mkdir()
         system.post("index+crawl", url=site.at("/"))
         eventually(lambda: "The store does not answer" in system.worker.log, "pages are not consumed")
-        # A tick that is the probe is not seen in the log: its queue is consumed throughout.
+        # A tick that is the trial is not seen in the log: its queue is consumed throughout.
         eventually(lambda: store_breaker(client).seconds_open() > FIRST_PAUSE, "it is tried again, in vain")
         store.rmdir()
         away.rename(store)

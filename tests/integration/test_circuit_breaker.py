@@ -1,4 +1,4 @@
-"""The circuit breaker on a real Redis: what opens it, how long it stays open, and which job probes."""
+"""The circuit breaker on a real Redis: what opens it, how long it stays open, and which job tries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def breaker(redis: Redis) -> CircuitBreaker:
 
 
 def end_pause(redis: Redis) -> None:
-    """End the pause at once; the time in which only other items may be probes goes on."""
+    """End the pause at once; the time in which only other items may be the trial goes on."""
     redis.delete("perennial:outage:x:until")
 
 
@@ -65,7 +65,7 @@ def test_failures_of_many_workers_at_once_open_it_once(breaker: CircuitBreaker) 
     assert max(seconds for seconds, _ in results) == 30
 
 
-def test_the_pause_doubles_with_each_failed_probe_up_to_the_longest_and_begins_anew_after_an_answer(
+def test_the_pause_doubles_with_each_failed_trial_up_to_the_longest_and_begins_anew_after_an_answer(
     redis: Redis, breaker: CircuitBreaker
 ) -> None:
     pauses = [opened(breaker)]
@@ -102,7 +102,7 @@ def test_after_the_pause_one_job_of_all_is_admitted_and_its_success_admits_the_o
     assert breaker.seconds_open() == 0
 
 
-def test_a_probe_that_learned_nothing_makes_room_for_another_one(redis: Redis, breaker: CircuitBreaker) -> None:
+def test_a_trial_that_learned_nothing_makes_room_for_another_one(redis: Redis, breaker: CircuitBreaker) -> None:
     opened(breaker)
     end_pause(redis)
     with pytest.raises(ZeroDivisionError), breaker.admit("d"):
@@ -111,7 +111,7 @@ def test_a_probe_that_learned_nothing_makes_room_for_another_one(redis: Redis, b
         assert not is_admitted(breaker, "f")
 
 
-def test_items_that_failed_let_others_probe_first(redis: Redis, breaker: CircuitBreaker) -> None:
+def test_items_that_failed_let_others_try_first(redis: Redis, breaker: CircuitBreaker) -> None:
     opened(breaker)
     end_pause(redis)
     assert not is_admitted(breaker, "a")

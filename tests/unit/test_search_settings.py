@@ -43,7 +43,7 @@ TREES = ("oak", "ash", "elm", "fir", "yew")
 DOCS = Path(__file__).parent.parent.parent / "docs"
 VERSION = PackVersion(domain="site.example", sha256="1", generation=1, size_mb=1)
 _FTS5 = sqlite3.connect(":memory:")
-_FTS5.execute("CREATE VIRTUAL TABLE probe USING fts5 (text)")
+_FTS5.execute("CREATE VIRTUAL TABLE sample USING fts5 (text)")
 FILLER = [page(f"/filler/{word}", f"About {word}", f"{word} and others") for word in TREES]
 PAGES = [
     page("/tv", "Set up the television", "Plug the television in."),
@@ -155,7 +155,7 @@ def test_a_rule_is_refused_or_its_phrases_are_searched_for_whatever_they_contain
         synonyms = Synonyms.of([rule])
         for phrase in rule.phrases:
             match = synonyms.expanded(parse(f"{phrase} ")).with_forms(("english",)).match
-            assert _FTS5.execute("SELECT count(*) FROM probe WHERE probe MATCH ?", (match,)).fetchone() == (0,)
+            assert _FTS5.execute("SELECT count(*) FROM sample WHERE sample MATCH ?", (match,)).fetchone() == (0,)
 
 
 def test_the_file_of_the_guide_is_valid(tmp_path: Path) -> None:
