@@ -14,7 +14,7 @@ from app.pack import groups, repeated
 from app.pack import publish as publishing
 from app.pack.anchors import note_links
 from app.pack.complete import derive_all
-from app.pack.database import check
+from app.pack.database import check, create, transaction
 from app.pack.fetch import fetch_pack_to
 from app.pack.frames import FrameTable, hashes_of, sha256
 from app.pack.manifest import Manifest, read_manifest
@@ -25,7 +25,6 @@ from app.storage.layout import Page, Tombstone, content_key, frames_key, manifes
 from app.storage.store import ObjectStore
 from app.text.words import indexed
 
-SQL = Path(__file__).parent.parent / "app" / "pack"
 #: FTS5's tokenizer of the schema. It splits at spaces and at signs of ASCII.
 TOKENIZER = "ascii"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
@@ -83,15 +82,14 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
     pages = list(pages)
     rows = [_row(page) for page in pages]
     meta = {"domain": domain, "generation": str(generation), "built_at": BUILT_AT, "pages": str(len(rows))}
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript((SQL / "schema.sql").read_text())
-        with database:
-            reserve_ids(database, len(pages))
-            for page in pages:
-                note_links(database, page_id(page.canonical_key), page)
-            database.executemany(_INSERT, rows)
-            derive_all(database, frozenset())
-            database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    # As a packer does: a database with a journal waits for the disk at each statement of the schema.
+    with create(path) as database, transaction(database):
+        reserve_ids(database, len(pages))
+        for page in pages:
+            note_links(database, page_id(page.canonical_key), page)
+        database.executemany(_INSERT, rows)
+        derive_all(database, frozenset())
+        database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     return path
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.errors import InvalidQuery
+from app.pack.database import SCHEMA
 from app.search.query import MAX_CHARACTERS, MAX_WORDS, Phrase, parse
 from app.text.words import fold, indexed, words
-from tests.packs import SQL, TOKENIZER
+from tests.packs import TOKENIZER
 
 pytestmark = pytest.mark.unit
 
@@ -86,7 +86,7 @@ def test_words_are_those_that_fts5_indexes(text: str) -> None:
 
 
 def test_the_tokenizer_is_that_of_the_schema() -> None:
-    assert f'tokenize = "{TOKENIZER}"' in Path(SQL, "schema.sql").read_text()
+    assert f'tokenize = "{TOKENIZER}"' in SCHEMA
 
 
 @pytest.mark.parametrize(
