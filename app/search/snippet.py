@@ -331,23 +331,26 @@ def _sentences(text: str, start: int = 0, least: int = 0, *, width: int = WIDTH,
     Other lines between them are left out. After the line of `least`, a heading ends the text, and without gaps any.
     """
     shown: list[str] = []
-    left = width
+    gap, left = "", width
     while start < len(text) and left > 0:
         stop = text.find(SENTENCE, start)
         if stop < 0 and text[-1] in (HEADING, OTHER):
             break
         stop = stop if stop >= 0 else len(text)
         at = 1 + max(text.rfind(HEADING, start, stop), text.rfind(OTHER, start, stop))
-        if is_gap := bool(shown) and at > start:
+        if shown and at > start:
             is_end = not has_gaps or left < WIDTH - _SHORT or text.find(HEADING, start, at) >= 0
             if start >= least and is_end:
                 break
-            left -= len("… ")
+            gap = "… "
+            left -= len(gap)
         at = max(at, start)
         end, after = _stop(text, at, stop, least=least, left=left, is_first=not shown)
         if end == at:
             break
-        shown.append(("… " if is_gap else "") + " ".join(text[at:end].split()))
+        if line := " ".join(text[at:end].split()):
+            shown.append(gap + line)
+            gap = ""
         left -= end - at + 1
         if after or end < stop:
             return " ".join(shown) + after
