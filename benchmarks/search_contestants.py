@@ -143,7 +143,7 @@ CONTESTANTS: dict[str, Callable[[dict[str, Any]], Make]] = {
 
 def _best(pack: sqlite3.Connection, query: Query) -> list[Any]:
     ranked = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
-    ids = [row[0] for row in pack.execute(ranked, (query.match, bm25(), LIMIT))]
+    ids = [row[0] for row in pack.execute(ranked, (query.match, bm25({}), LIMIT))]
     marks = ", ".join("?" * len(ids))
     return pack.execute(f"SELECT {_COLUMNS} FROM pages WHERE id IN ({marks})", ids).fetchall()
 

@@ -17,7 +17,7 @@ from app.search.matches import Matches, RankingScope, best_first, number_of_matc
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query
 from app.search.stemmed import Stems
-from app.text.titles import NUMBERING
+from app.text.titles import NUMBERING, SEPARATOR
 from app.text.variants import symbols_in
 from app.text.words import words
 
@@ -69,8 +69,6 @@ _NAME_COLUMNS = f"""id, {cut("title", 1_000)}, {cut("headings", 1_000)}, {cut("p
 _NUMBERING_OF_LINES = re.compile(NUMBERING.pattern, re.MULTILINE)
 #: A word between two names, where many names are compared at once.
 _BETWEEN = "qzq"
-_NO_FACTORS: Mapping[str, float] = {}
-_TITLE_SEPARATOR = re.compile(r"(?<!\s)\s+[|–—·:-]\s+|:\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def rank(
     scope: RankingScope,
     *,
     stems: Stems,
-    factors: Mapping[str, float] = _NO_FACTORS,
+    factors: Mapping[str, float],
 ) -> Ranking:
     """Rank the pages that match the query; if no page does, those with at least one of its words.
 
@@ -152,7 +150,7 @@ def _ranked_any(
     return replace(found, total=total, estimated=True, read=read, factor=max(1.0, total / max(1, len(read))))
 
 
-def bm25(factors: Mapping[str, float] = _NO_FACTORS, weights: Sequence[tuple[str, float]] = _WEIGHTS) -> str:
+def bm25(factors: Mapping[str, float], weights: Sequence[tuple[str, float]] = _WEIGHTS) -> str:
     """Return FTS5's ranking function with the weights of columns, each multiplied by the factor of its field."""
     return f"bm25({', '.join(f'{weight * factors.get(field, 1.0):.6g}' for field, weight in weights)})"
 
@@ -274,7 +272,7 @@ def _has_name(
         segments.pop()
     file = segments[-1] if segments else ""
     stem = file.rpartition(".")[0]
-    names = {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem, *anchors.splitlines()}
+    names = {title, *SEPARATOR.split(title), headings.partition("\n")[0], file, stem, *anchors.splitlines()}
     # To search all names at once for these words is much faster than to compare each.
     lines = "\n".join(names)
     without_numbers = _NUMBERING_OF_LINES.sub("", lines)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 Title: TypeAlias = tuple[str, str]
 
 #: Between the parts of a title: "os - Interfaces | The Site", "The Site: os".
-_SEPARATOR: Final = re.compile(r"(?<!\s)(?:\s+[|–—·:»-]|:)\s+")
+SEPARATOR: Final = re.compile(r"(?<!\s)(?:\s+[|–—·:»-]|:)\s+")
 #: A last part in parentheses: "BidiMap (Collections 4.2 API)".
 _IN_PARENTHESES: Final = re.compile(r"(?<!\s)\s+\(([^()]+)\)$")
 #: Numbers of sections and chapters, which people do not type.
@@ -25,7 +25,7 @@ _MOST_FREQUENT: Final = 3
 def parts_of_title(title: str) -> list[str]:
     """Return the parts of a title, a last one in parentheses among them."""
     end = _IN_PARENTHESES.search(title)
-    parts = _SEPARATOR.split(title[: end.start()] if end else title)
+    parts = SEPARATOR.split(title[: end.start()] if end else title)
     return [*parts, end[1]] if end else parts
 
 
@@ -90,7 +90,7 @@ def without_site_name(title: str, site: str) -> str:
     end = _IN_PARENTHESES.search(title) if names else None
     if end and end[1] in names:
         return title[: end.start()]
-    separators = list(_SEPARATOR.finditer(title)) if names else []
+    separators = list(SEPARATOR.finditer(title)) if names else []
     if separators and title[separators[-1].end() :] in names:
         return title[: separators[-1].start()]
     if separators and title[: separators[0].start()] in names:

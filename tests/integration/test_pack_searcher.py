@@ -119,7 +119,7 @@ def test_pages_with_all_of_the_words_and_with_some_are_ranked_by_their_scores(tm
     with closing(sqlite3.connect(pack)) as connection:
         query = parse("larch willow ")
         stems = stems_in(connection, query, [], pages=117)
-        ranking = rank(connection, query, RankingScope(pages=117, ordered=0, last=117), stems=stems)
+        ranking = rank(connection, query, RankingScope(pages=117, ordered=0, last=117), stems=stems, factors={})
     assert len(ranking.complete) == 1
     assert list(ranking.scores.values()) == sorted(ranking.scores.values(), reverse=True)
 

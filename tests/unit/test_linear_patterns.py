@@ -11,10 +11,9 @@ from app.crawl.read.encoding import _LATE_CHARSET
 from app.crawl.read.extract.contract import _ATTRIBUTE
 from app.crawl.traps import charges
 from app.search.matcher import Matcher
-from app.search.ranking import _TITLE_SEPARATOR
 from app.search.snippet import first_paragraph
 from app.text.lines import OTHER
-from app.text.titles import _SEPARATOR, parts_of_title
+from app.text.titles import SEPARATOR, parts_of_title
 from app.web.languages import _RANGE
 
 pytestmark = pytest.mark.unit
@@ -30,7 +29,7 @@ READERS: dict[str, Callable[[int], object]] = {
     "tags without an end": lambda size: _LATE_CHARSET.search(b"<meta " * size),
     "identifiers without digits": lambda size: charges(f"https://x.gov/{'-a' * size}/x"),
     "identifiers with a late digit": lambda size: charges(f"https://x.gov/{('-a' * 30 + '1g') * (size // 60)}/x"),
-    "white space in a title": lambda size: (_SEPARATOR.split(" " * size), _TITLE_SEPARATOR.split(" " * size)),
+    "white space in a title": lambda size: SEPARATOR.split(" " * size),
     "a heading of one letter that is in every word": lambda size: first_paragraph(
         f"{'x' * (size // 8)}{OTHER}" * 100, "x", Matcher(())
     ),

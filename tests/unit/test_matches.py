@@ -25,7 +25,7 @@ pytestmark = pytest.mark.unit
 #: Pages that are ranked and counted in these tests, and the words of their packs.
 RANKED, COUNTED = 20, 40
 WORDS = ("merge", "merging", "branch", "tags", "tagged", "commit", "remote", "C++", "全体図")
-WEIGHTS = ranking.bm25()
+WEIGHTS = ranking.bm25({})
 
 
 @contextmanager
