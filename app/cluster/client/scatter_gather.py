@@ -124,7 +124,7 @@ def merge(
     are_relaxed = all(reply.results.relaxed for reply in counted)
     total = sum(reply.results.total for reply in merged)
     if len(request.domains) == 1:  # The searcher returned exactly this page.
-        hits = tuple(hit for reply in merged for hit in _hits_with_domain(reply))
+        hits = tuple(hit for reply in merged for hit in reply.results.hits)
     else:
         end = min(request.offset + request.limit, MAX_MERGED)
         ranked = [_ranked_hits(reply, by_date=request.sort == "date") for reply in merged]
@@ -153,13 +153,9 @@ def interleave(lists: Iterable[Sequence[str]], *, limit: int) -> tuple[str, ...]
     return tuple(islice(dict.fromkeys(text for each in rounds for text in each if text is not None), limit))
 
 
-def _hits_with_domain(reply: SearchReply) -> Iterator[Hit]:
-    return (hit if hit.domain else replace(hit, domain=reply.info.domain) for hit in reply.results.hits)
-
-
 def _ranked_hits(reply: SearchReply, *, by_date: bool) -> _RankedHits:
     """Rank the hits of a pack by score, or by date: undated hits last, and within a day by score."""
-    hits = list(_hits_with_domain(reply))
+    hits = reply.results.hits
     scores = [hit.score * hit.coverage**_COVERAGE for hit in hits]
     if not by_date:
         # A hit that its pack puts before another one counts as no worse than that one. Only hits of one group are
