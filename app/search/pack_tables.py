@@ -23,7 +23,6 @@ AFTER_ALL = "\U0010ffff"
 _MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ? AND rowid <= ?"
 #: Pages that are counted at most. The rarity of a word on more pages is next to nothing.
 _MAX_COUNTED = 20_000
-_FREQUENCY = "SELECT docs FROM words WHERE word = ?"
 _MAX_FREQUENCY = "SELECT max(docs) FROM words WHERE word >= ? AND word < ?"
 #: All words in one text: a row for each would take four times as long.
 _WITH_LENGTH = """
@@ -59,8 +58,7 @@ def count_matches(
 
 def doc_frequency(connection: sqlite3.Connection, word: str) -> int:
     """Return the number of pages with a folded word; 0 for a rare word that the vocabulary leaves out."""
-    row = connection.execute(_FREQUENCY, (word,)).fetchone()
-    return _docs(row[0]) if row else 0
+    return doc_frequencies(connection, (word,)).get(word, 0)
 
 
 def doc_frequencies(connection: sqlite3.Connection, words: Collection[str]) -> dict[str, int]:

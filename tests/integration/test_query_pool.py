@@ -28,7 +28,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.integration
 
 DOMAIN = "a.example"
-QUERY = {"domain": DOMAIN, "q": "word"}
+QUERY = {"type": "search", "domain": DOMAIN, "q": "word"}
 
 
 class Served:
@@ -52,7 +52,7 @@ class Served:
         return path
 
     def paths(self) -> set[str]:
-        return {hit["path"] for hit in json.loads(self.handler.search(QUERY))["results"]["hits"]}
+        return {hit["path"] for hit in json.loads(self.handler.answer(QUERY))["results"]["hits"]}
 
     def opened(self, pid: int) -> set[str]:
         """Return the names of the packs that a process has open, also of removed ones."""
@@ -97,11 +97,11 @@ def test_settings_that_change_hold_in_all_processes_and_errors_are_those_of_the_
     assert {"/1", "/hidden"} in of_both()
     served.packs.apply(DOMAIN, SearchSettings(hides=PathRules((), ("/hidden",)).excludes))
     with pytest.raises(InvalidQuery):
-        served.handler.search(QUERY | {"q": "-word"})
+        served.handler.answer(QUERY | {"q": "-word"})
     assert of_both() == [{"/1"}] * 20
     served.packs.apply(DOMAIN, SearchSettings())
     assert of_both() == [{"/1", "/hidden"}] * 20
-    assert json.loads(served.handler.suggest(QUERY | {"q": "wo"})) == ["word"]
+    assert json.loads(served.handler.answer(QUERY | {"type": "suggest", "q": "wo"})) == ["word"]
 
 
 @pytest.mark.parametrize("served", [{"processes": 1}], indirect=True)

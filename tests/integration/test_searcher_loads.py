@@ -342,17 +342,17 @@ def test_a_query_that_cannot_read_its_pack_has_it_checked_and_dropped(disk: Disk
         shelf.have(load)
         pool = stack.enter_context(closing(QueryPool(1, time_limit=20.0, patience=60.0)))
         handler = QueryHandler(shelf.packs, pool, request_check=shelf.loader.submit)
-        query = {"domain": "a.example", "q": "word"}
+        query = {"type": "search", "domain": "a.example", "q": "word"}
         path = shelf.packs.path("a.example")
         assert path is not None
         with path.open("r+b") as file:
             file.write(b"\0" * path.stat().st_size)
         with pytest.raises(PackCorrupt):
-            handler.search(query)
+            handler.answer(query)
         outcome = shelf.outcomes.get(timeout=20)
         assert (outcome.kind, outcome.sha256) == ("failed", load.sha256)
         with pytest.raises(NotHere):
-            handler.search(query)
+            handler.answer(query)
 
 
 def test_packs_that_were_found_intact_are_not_checked_again_at_once_though_queries_of_both_fail(

@@ -45,15 +45,14 @@ class QueryHandler:
         self._pool = pool
         self._request_check = request_check
 
-    def search(self, payload: dict[str, Any]) -> bytes:
-        """Return the results as JSON; raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt."""
-        return self._answer("search", read(SearchRequest, payload))
+    def answer(self, payload: dict[str, Any]) -> bytes:
+        """Return the results, or a list of suggestions, as JSON.
 
-    def suggest(self, payload: dict[str, Any]) -> bytes:
-        """Return suggestions as a JSON list; raises as `search` does."""
-        return self._answer("suggest", read(SuggestRequest, payload))
-
-    def _answer(self, kind: str, request: SearchRequest | SuggestRequest) -> bytes:
+        Raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt.
+        """
+        kind = payload["type"]
+        request: SearchRequest | SuggestRequest
+        request = read(SearchRequest, payload) if kind == "search" else read(SuggestRequest, payload)
         held = self._packs.version(request.domain)
         try:
             # While the pack is lent it is not closed, in no process.
@@ -109,10 +108,8 @@ class SearcherService:
             self._responder.answer(delivery, partial(_refuse, error))
             return
         match payload.get("type"):
-            case "search":
-                self._responder.answer(delivery, _traced(delivery, partial(self._query_handler.search, payload)))
-            case "suggest":
-                self._responder.answer(delivery, _traced(delivery, partial(self._query_handler.suggest, payload)))
+            case "search" | "suggest":
+                self._responder.answer(delivery, _traced(delivery, partial(self._query_handler.answer, payload)))
             case "load" | "unload" if delivery.exchange == queries_exchange.name:
                 raise InvalidMessage(f"an order came from {delivery.exchange}, to which clients publish: {payload}")
             case "load":
