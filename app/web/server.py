@@ -164,7 +164,8 @@ def create_server(
             http=BoundedProtocol,
             ws="none",
             log_config=None,  # config/logs.py configures the process.
-            log_level="warning",
+            # Its warnings are lines that any visitor writes: of invalid requests, and of wishes for a WebSocket.
+            log_level="error",
             access_log=False,
             server_header=False,
             forwarded_allow_ips=list(proxies),

@@ -351,11 +351,18 @@ def test_a_trusted_proxy_may_have_any_number_of_connections(
 
 
 @pytest.mark.parametrize(
-    "request_line", [b"OPTIONS * HTTP/1.1", b"GET http://other.example/ HTTP/1.1", b"CONNECT a:1 HTTP/1.1", b"\x16\x03"]
+    "request_line",
+    [
+        *(b"OPTIONS * HTTP/1.1", b"GET http://other.example/ HTTP/1.1", b"CONNECT a:1 HTTP/1.1", b"\x16\x03"),
+        b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket",
+    ],
 )
-def test_odd_requests_are_answered_or_refused(client: httpx.Client, request_line: bytes) -> None:
+def test_odd_requests_are_answered_or_refused_and_not_logged(
+    client: httpx.Client, caplog: pytest.LogCaptureFixture, request_line: bytes
+) -> None:
     with connected(client) as connection:
         connection.sendall(request_line + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
         status = int(connection.recv(65_536).split(b" ")[1])
     assert 200 <= status < 500
     assert client.get("/healthz").status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []
