@@ -86,8 +86,8 @@ def queue_metrics(report: QueueReport) -> Iterator[Metric]:
 def breaker_metrics(states: Sequence[BreakerState]) -> Iterator[Metric]:
     """Yield the metrics of circuit breakers, and of the queues that workers do not consume while one is open."""
     about = "Until a circuit breaker lets work through."
-    open_seconds = GaugeMetricFamily("perennial_breaker_open_seconds", about, labels=("service",))
-    paused = GaugeMetricFamily("perennial_queue_paused_seconds", "Until workers consume again.", labels=("queue",))
+    open_seconds = GaugeMetricFamily("perennial_breaker_left_seconds", about, labels=("service",))
+    paused = GaugeMetricFamily("perennial_queue_pause_left_seconds", "Until workers consume again.", labels=("queue",))
     longest: dict[str, float] = {}
     for state in states:
         open_seconds.add_metric((state.service,), state.seconds_open)

@@ -73,10 +73,10 @@ def test_metrics_have_the_event_queue_and_the_circuit_breakers_and_say_when_the_
     assert metrics['perennial_events_failed{reason="ArchiveRefused",type="release"}'] == 2
     assert 86_400 <= metrics['perennial_oldest_event_seconds{type="release"}'] < 86_500
     assert metrics["perennial_event_reader_silent_seconds"] < 60
-    assert 90 < metrics['perennial_breaker_open_seconds{service="archive of cover-art-archive"}'] <= 100
-    assert metrics['perennial_breaker_open_seconds{service="MusicBrainz database"}'] == 0
-    assert 90 < metrics['perennial_queue_paused_seconds{queue="cover-art-archive.delete"}'] <= 100
-    assert metrics['perennial_queue_paused_seconds{queue="site.pack"}'] == 0
+    assert 90 < metrics['perennial_breaker_left_seconds{service="archive of cover-art-archive"}'] <= 100
+    assert metrics['perennial_breaker_left_seconds{service="MusicBrainz database"}'] == 0
+    assert 90 < metrics['perennial_queue_pause_left_seconds{queue="cover-art-archive.delete"}'] <= 100
+    assert metrics['perennial_queue_pause_left_seconds{queue="site.pack"}'] == 0
     assert metrics["perennial_events_known"] == 1
     away = operable.model_copy(update={"event_queue_url": SecretStr("postgresql://127.0.0.1:1/away")})
     with operated(away) as client:
@@ -86,7 +86,7 @@ def test_metrics_have_the_event_queue_and_the_circuit_breakers_and_say_when_the_
 
 
 def _with_both(metrics: str) -> str:
-    return metrics if "perennial_events{" in metrics and "perennial_breaker_open_seconds{" in metrics else ""
+    return metrics if "perennial_events{" in metrics and "perennial_breaker_left_seconds{" in metrics else ""
 
 
 def test_failed_events_are_shown_with_their_reasons_and_queued_again(

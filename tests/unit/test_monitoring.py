@@ -37,8 +37,8 @@ WELL = {
     "perennial_copies_missing": 0,
     'perennial_index_age_seconds{domain="site.example"}': 86_400,
     'perennial_process_running{process="worker"}': 1,
-    'perennial_breaker_open_seconds{service="archive of cover-art-archive"}': 0,
-    'perennial_queue_paused_seconds{queue="site.page"}': 0,
+    'perennial_breaker_left_seconds{service="archive of cover-art-archive"}': 0,
+    'perennial_queue_pause_left_seconds{queue="site.page"}': 0,
     "perennial_event_reader_silent_seconds": 3,
     "perennial_events_known": 1,
     'perennial_oldest_event_seconds{type="release"}': 60,
@@ -46,7 +46,7 @@ WELL = {
 }
 
 NO_CONSUMER: dict[str, int | str | None] = {'perennial_queue_consumers{queue="site.page", kind="work"}': 0}
-STORE_AWAY: dict[str, int | str | None] = {'perennial_breaker_open_seconds{service="store"}': 30}
+STORE_AWAY: dict[str, int | str | None] = {'perennial_breaker_left_seconds{service="store"}': 30}
 
 #: What is wrong, and the only alerts that fire then. None: there is no such series. A text: a value each minute.
 WRONG: list[tuple[dict[str, int | str | None], str]] = [
@@ -65,11 +65,17 @@ WRONG: list[tuple[dict[str, int | str | None], str]] = [
     ({'perennial_index_age_seconds{domain="site.example"}': 700_000}, "PerennialPackTooOld"),
     ({'perennial_process_running{process="worker"}': 0}, "PerennialProcessDown"),
     # A service that is away is tried again after each pause.
-    ({'perennial_breaker_open_seconds{service="archive of cover-art-archive"}': "30 0 " * 38}, "PerennialBreakerOpen"),
-    # Workers do not consume a queue while the store that it needs is away. Another queue without a worker stays found.
-    (NO_CONSUMER | STORE_AWAY | {'perennial_queue_paused_seconds{queue="site.page"}': 30}, "PerennialBreakerOpen"),
     (
-        NO_CONSUMER | STORE_AWAY | {'perennial_queue_paused_seconds{queue="site.index"}': 30},
+        {'perennial_breaker_left_seconds{service="archive of cover-art-archive"}': "30 0 " * 38},
+        "PerennialBreakerOpen",
+    ),
+    # Workers do not consume a queue while the store that it needs is away. Another queue without a worker stays found.
+    (
+        NO_CONSUMER | STORE_AWAY | {'perennial_queue_pause_left_seconds{queue="site.page"}': 30},
+        "PerennialBreakerOpen",
+    ),
+    (
+        NO_CONSUMER | STORE_AWAY | {'perennial_queue_pause_left_seconds{queue="site.index"}': 30},
         "PerennialQueueWithoutConsumer PerennialBreakerOpen",
     ),
     ({"perennial_event_reader_silent_seconds": 80}, "PerennialEventReaderSilent"),
