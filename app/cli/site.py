@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -15,15 +14,10 @@ from app.cli.printing import print_result
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
 from app.crawl.urls import has_scheme, parse_domain
-from app.errors import StoreError
 from app.operations import crawls
 from app.operations.crawl_queries import page_of
 from app.redis_state.client import get_redis
-from app.sites.crawl_policies import host_delay_of
-from app.sites.site import Site
 from app.sites.status import status as status_of
-from app.sites.stored import read_site
-from app.storage.open import store_of
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -48,7 +42,7 @@ def index(
     former = _progress(page.domain) if wait else None
     done = crawls.index(operator_context(), page.url, crawl=crawl, now=now, why=why)
     if not (wait and as_json):  # The status is the one document then.
-        more = _duration_of_crawls(page.domain) if crawl and not wait else ""
+        more = f"\n`perennial status --watch {page.domain}` shows how far it is" if crawl and not wait else ""
         print_result(asdict(done), f"{done.posted} of {page.url} posted{note}{more}", as_json=as_json)
     if former is not None:
         _watch(page.domain, former=former.crawl.id if former.crawl else "", pages=former.seen, quiet=as_json)
@@ -89,18 +83,6 @@ def status(
     from app.cli.up import print_processes
 
     raise typer.Exit(code=not print_processes(as_json=as_json))
-
-
-def _duration_of_crawls(domain: str) -> str:
-    """Return a line that says how long pages of a domain take, empty for one without a delay between requests."""
-    settings, site = get_settings(), Site.model_construct(domain=domain)
-    with suppress(StoreError):
-        site = read_site(store_of(settings), domain) or site
-    delay = host_delay_of(site, settings)
-    if not delay:
-        return ""
-    pages = f"one request in {delay:g} s, so 1,000 pages take at least {timedelta(seconds=round(1_000 * delay))}"
-    return f"\n{pages}; `perennial status --watch {domain}` shows it"
 
 
 def _progress(domain: str) -> Progress:
