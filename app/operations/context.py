@@ -9,6 +9,7 @@ from typing import Any
 
 from redis import Redis
 
+from app.broker.connection import connected
 from app.broker.dead_letters import DeadSets
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher, get_publisher
@@ -23,6 +24,9 @@ from app.storage.store import ObjectStore
 from app.topology.declare import prepare_client
 from app.topology.retry_policies import budgets
 from config.settings import Settings
+
+#: Seconds that a page waits for the broker's answer, twice.
+_BROKER_PATIENCE = 1.5
 
 
 class Act:
@@ -51,23 +55,32 @@ class OperatorContext:
     @property
     def redis(self) -> Redis:
         """The client of Redis. That of pages and the API fails soon: requests that wait would hold up all others."""
-        is_awaited = self.operator.origin in (Origin.PAGE, Origin.API)
-        return (get_quick_redis if is_awaited else get_redis)(self.settings.redis)
+        return (get_quick_redis if self._is_awaited else get_redis)(self.settings.redis)
 
     @property
     def frontier(self) -> Frontier:
         """What all workers share of the crawls."""
         return Frontier(self.redis)
 
-    @property
+    @cached_property
     def dead_sets(self) -> DeadSets:
-        """The dead sets. What is done with each letter is also in their own audit file."""
+        """The dead sets. What is done with each letter is also in their own audit file.
+
+        Pages and the API first try a broker, as Redis, with little patience; raises BrokerUnreachable.
+        """
+        if self._is_awaited:
+            with connected(self.settings.broker, timeout=_BROKER_PATIENCE):
+                pass
         return dead_sets(self.settings)
 
     @property
     def audit(self) -> AuditLog:
         """The audit of the store."""
         return AuditLog(self.store)
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self.operator.origin in (Origin.PAGE, Origin.API)
 
     def client_publisher(self) -> Publisher:
         """Return a publisher after declaring what a client needs; raises BrokerUnreachable."""

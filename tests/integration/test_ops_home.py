@@ -200,7 +200,7 @@ def test_services_that_accept_connections_and_say_nothing_delay_no_page(operable
             assert "RabbitMQ is away" in client.get("/ops").text
             assert "Redis is away" in client.get("/ops").text
             # Six of them would hold up all others.
-            for path in ("/ops/sites", "/ops/sites/a.gov", "/ops/url?url=a.gov"):
+            for path in ("/ops/sites", "/ops/sites/a.gov", "/ops/url?url=a.gov", "/ops/dead"):
                 assert client.get(path, timeout=5.0).status_code == 503
 
 
