@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -226,28 +225,6 @@ def test_the_image_gets_what_the_package_needs_and_the_context_holds_nothing_els
     first, *allowed = [rule for rule in rules if rule and not rule.startswith(("#", "**/"))]
     assert first == "*"
     assert sorted(allowed) == sorted(f"!{source}" for source in copied())
-
-
-def test_every_process_can_be_imported_from_the_copied_files_alone(tmp_path: Path) -> None:
-    for source in copied():
-        path = ROOT / source
-        if path.is_dir():
-            shutil.copytree(path, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(path, tmp_path)
-    script = (
-        "import app.cli.main, app.web.__main__, app.cluster.searcher.__main__, config.flowerconfig\n"
-        "from app.celery import app\n"
-        "from app.private_services.procfile import formation, procfile\n"
-        "app.loader.import_default_modules()\n"
-        "print(app.__module__ and __import__('app').__file__, *procfile())"
-    )
-    environment = {**os.environ, "PERENNIAL_DATA_DIR": str(tmp_path / "data")}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(tmp_path / "app" / "__init__.py"), *procfile()]
 
 
 def test_the_image_does_not_run_as_root_and_installs_wheels_of_no_development_dependencies() -> None:

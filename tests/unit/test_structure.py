@@ -1,54 +1,38 @@
-"""What holds for all modules together: no import circle, and one name for one class."""
+"""What holds for all modules together: no import circle, no import of tests, and one name for one class."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Container, Iterator
-from functools import cache
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
-from pathlib import Path
 
+import grimp
 import pytest
 
 from config.settings import ROOT
 
 pytestmark = pytest.mark.unit
 
-
-def modules(*packages: str) -> dict[str, Path]:
-    """Return the modules of top-level packages by name."""
-    paths = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+PROGRAM = ("app", "tasks", "config", "demo")
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    """Return the syntax tree of a module."""
-    return ast.parse(path.read_text())
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """Return which module imports which, also within functions and for type checkers alone."""
+    return grimp.build_graph(*PROGRAM, "benchmarks", include_external_packages=True, cache_dir=None)
 
 
-def imported(path: Path, project: Container[str]) -> Iterator[str]:
-    """Yield which modules of the project a module imports, also within functions and for type checkers alone.
-
-    What it imports from a package is a module of the package, or else the package itself.
-    """
-    for node in ast.walk(parsed(path)):
-        match node:
-            case ast.Import(names=names):
-                yield from (each.name for each in names if each.name in project)
-            case ast.ImportFrom(module=origin, names=names, level=level):
-                folders = path.relative_to(ROOT).parts[:-level] if level else ()
-                package = ".".join((*folders, *((origin,) if origin else ())))
-                inner = [f"{package}.{each.name}" for each in names]
-                yield from (name if name in project else package for name in inner)
+def test_no_module_imports_itself_by_way_of_others(graph: grimp.ImportGraph) -> None:
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    assert "app.broker.errors" in imports["app.broker.publishing"]
+    TopologicalSorter(imports).prepare()  # Raises CycleError, which names the modules of a circle.
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    paths = modules("app", "tasks", "config", "demo", "benchmarks")
-    graph = {name: set(imported(path, paths)) for name, path in paths.items()}
-    assert "app.broker.errors" in graph["app.broker.publishing"]
-    TopologicalSorter(graph).prepare()  # Raises CycleError, which names the modules of a circle.
+def test_the_program_imports_no_module_that_wheel_and_image_lack(graph: grimp.ImportGraph) -> None:
+    lacking = [each for name in ("tests", "benchmarks") for each in graph.find_modules_that_directly_import(name)]
+    assert any(name.startswith("benchmarks.") for name in lacking)
+    assert [name for name in lacking if name.startswith(PROGRAM)] == []
 
 
 def named_types(tree: ast.Module) -> Iterator[str]:
@@ -64,8 +48,9 @@ def named_types(tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_two_classes_or_aliases_of_types_share_a_name() -> None:
-    paths = modules("app", "tasks", "config")
+    paths = [path for package in ("app", "tasks", "config") for path in (ROOT / package).rglob("*.py")]
     # The options of a command and the parameters of a page are named as they are typed.
-    inner = [path for name, path in paths.items() if not name.startswith(("app.cli.", "app.web.ops."))]
-    counts = Counter(name for path in inner for name in named_types(parsed(path)))
+    apart = (ROOT / "app/cli", ROOT / "app/web/ops")
+    inner = [path for path in paths if not any(map(path.is_relative_to, apart))]
+    counts = Counter(name for path in inner for name in named_types(ast.parse(path.read_text())))
     assert [name for name, count in counts.items() if count > 1] == []
