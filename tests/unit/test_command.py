@@ -66,9 +66,7 @@ def test_a_misspelt_subcommand_is_wrong_usage_and_suggests_the_right_one() -> No
     [
         (("explain", "http://site.example/"), "Redis", "REDIS_URL"),
         (("index", "http://site.example/"), "RabbitMQ", "BROKER_URL"),
-        (("dead", "list"), "RabbitMQ", "BROKER_URL"),
         (("search", "site.example", "word"), "RabbitMQ", "BROKER_URL"),
-        (("searchers",), "RabbitMQ", "BROKER_URL"),
     ],
 )
 def test_without_services_one_line_says_how_to_start_them(
@@ -113,7 +111,7 @@ def test_a_terminal_that_cannot_show_a_character_gets_its_escape_and_no_tracebac
     assert "name\t\\u017bó\\u0142w\n" in shown.stdout
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("config", "show"), ("config", "show", "--json")])
+@pytest.mark.parametrize("arguments", [("--version",), ("config", "show")])
 def test_a_full_disk_behind_the_output_is_one_line_and_no_traceback(arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "app.cli.main", *arguments]

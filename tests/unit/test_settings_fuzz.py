@@ -59,7 +59,7 @@ def require_clear(variable: str, text: str) -> None:
     assert len(printed) < 10_000
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(st.sampled_from(VARIABLES), st.sampled_from(NEARLY) | ANY_TEXT)
 @example("USER_AGENT", "٣")
 @example("ACCOUNT_PASSWORDS", "web")
