@@ -48,12 +48,7 @@ def search_client(process: Context) -> ScriptedSearchClient:
 @pytest.fixture
 def client(process: Context, search_client: ScriptedSearchClient) -> Iterator[httpx.Client]:
     """Serve the API with a token, and with any origin, which must not matter."""
-    app = create_app(
-        search_client,
-        origins=["*"],
-        ops=ops(process, WEB_OPERATOR_TOKEN=TOKEN),
-    )
-    with served(app) as client:
+    with served(create_app(search_client, origins=["*"], ops=ops(process, WEB_OPERATOR_TOKEN=TOKEN))) as client:
         yield client
 
 
@@ -122,21 +117,17 @@ def test_attempts_to_guess_the_token_are_limited_and_it_is_not_logged(
     assert TOKEN not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("path", "named", "status", "kind"),
-    [
-        ("/api/v1/ops/urls", {"domain": "b.gov"}, 404, "not-found"),
-        ("/api/v1/ops/broken-links", {"domain": "b.gov"}, 404, "not-found"),
-        ("/api/v1/ops/urls", {"domain": DOMAIN, "reason": "unheard-of"}, 400, "invalid"),
-        ("/api/v1/ops/urls", {"domain": DOMAIN, "format": "xml"}, 400, "invalid"),
-        ("/api/v1/ops/status", {"domain": "no host"}, 400, "invalid"),
-        ("/api/v1/ops/explain", {"url": "https://"}, 400, "invalid"),
-        ("/api/v1/ops/explain", {}, 400, "invalid"),
-    ],
-)
-def test_what_cannot_be_answered_is_a_problem(
-    policy: CrawlPolicy, client: httpx.Client, path: str, named: dict[str, str], status: int, kind: str
-) -> None:
-    del policy
-    answer = client.get(path, params=named, headers=OPERATOR)
-    assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{kind}")
+@pytest.mark.usefixtures("policy")
+def test_what_cannot_be_answered_is_a_problem(client: httpx.Client) -> None:
+    wrong: list[tuple[str, dict[str, str], int, str]] = [
+        ("urls", {"domain": "b.gov"}, 404, "not-found"),
+        ("broken-links", {"domain": "b.gov"}, 404, "not-found"),
+        ("urls", {"domain": DOMAIN, "reason": "unheard-of"}, 400, "invalid"),
+        ("urls", {"domain": DOMAIN, "format": "xml"}, 400, "invalid"),
+        ("status", {"domain": "no host"}, 400, "invalid"),
+        ("explain", {"url": "https://"}, 400, "invalid"),
+        ("explain", {}, 400, "invalid"),
+    ]
+    for name, given, status, kind in wrong:
+        answer = client.get(f"/api/v1/ops/{name}", params=given, headers=OPERATOR)
+        assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{kind}"), (name, given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 import time
@@ -83,18 +84,18 @@ def test_a_password_opens_a_session_and_logging_out_ends_it(settings: Settings, 
     assert client.get("/ops/audit").status_code == 303
 
 
-@pytest.mark.parametrize(("ahead", "status"), [(5.0, 200), (600.0, 303)])
 def test_a_session_goes_on_at_a_web_process_whose_clock_is_a_little_behind(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, ahead: float, status: int
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "time", lambda: now() + ahead)
-        log_in(client)
-        token = form_token(client)
-    assert client.get("/ops/audit").status_code == status
-    posted = client.post("/ops/logout", data={"form_token": token})
-    assert posted.status_code == (303 if status == 200 else 401)
+    for ahead, status in ((600.0, 303), (5.0, 200)):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now() + ahead)  # noqa: B023 - Called within this turn.
+            log_in(client)
+            token = form_token(client)
+        assert client.get("/ops/audit").status_code == status
+        posted = client.post("/ops/logout", data={"form_token": token})
+        assert posted.status_code == (303 if status == 200 else 401)
 
 
 def test_wrong_passwords_and_names_are_refused_audited_and_limited(settings: Settings, client: httpx.Client) -> None:
@@ -130,39 +131,30 @@ def test_refusals_at_the_same_time_are_all_audited(settings: Settings) -> None:
     assert len(audit(settings)) == 250
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": "https://other.example"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-        {"Origin": "null"},
-    ],
-)
-def test_a_form_of_another_site_is_refused_and_audited(
-    settings: Settings, client: httpx.Client, headers: dict[str, str]
-) -> None:
+def test_a_form_of_another_site_is_refused_and_audited(settings: Settings, client: httpx.Client) -> None:
     log_in(client)
     token = form_token(client)
-    answer = client.post("/ops/logout", data={"form_token": token}, headers=headers)
-    assert answer.status_code == 403
-    assert client.get("/ops/audit").status_code == 200
+    for name, value in (
+        ("Origin", "https://other.example"),
+        ("Origin", "null"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+    ):
+        answer = client.post("/ops/logout", data={"form_token": token}, headers={name: value})
+        assert (answer.status_code, client.get("/ops/audit").status_code) == (403, 200), value
     assert audit(settings)[0].operator == "kim"
     assert "another site" in audit(settings)[0].result
 
 
-@pytest.mark.parametrize("token", ["", "wrong", "of another"])
-def test_a_form_without_the_token_of_its_operator_is_refused(
-    settings: Settings, client: httpx.Client, token: str
-) -> None:
+def test_a_form_without_the_token_of_its_operator_is_refused(settings: Settings, client: httpx.Client) -> None:
+    with page_of(settings) as other:
+        log_in(other, name="lee")
+        of_another = form_token(other)
     log_in(client)
-    if token == "of another":
-        with page_of(settings) as other:
-            log_in(other, name="lee")
-            token = form_token(other)
-    assert client.post("/ops/logout", data={"form_token": token}).status_code == 403
-    assert client.post("/ops/logout", json={"form_token": token}).status_code == 400
-    assert client.get("/ops/audit").status_code == 200
+    for token in ("", "wrong", of_another):
+        assert client.post("/ops/logout", data={"form_token": token}).status_code == 403
+        assert client.post("/ops/logout", json={"form_token": token}).status_code == 400
+        assert client.get("/ops/audit").status_code == 200
 
 
 def test_a_session_ends_when_it_is_not_used_and_when_it_is_old(
@@ -239,20 +231,15 @@ def test_an_unreadable_form_is_a_page_that_says_why(client: httpx.Client) -> Non
     assert "the form cannot be read" in answer.text
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
+def test_the_refusal_of_a_method_names_those_of_the_address(client: httpx.Client) -> None:
+    for method, path, allowed in (
         ("PUT", "/ops/login", "GET, HEAD, POST"),
         ("GET", "/ops/logout", "POST"),
         ("DELETE", "/ops/audit", "GET, HEAD"),
         ("PATCH", "/api/v1/ops/sites/a.gov", "GET, HEAD, POST"),
-    ],
-)
-def test_the_refusal_of_a_method_names_those_of_the_address(
-    client: httpx.Client, method: str, path: str, allowed: str
-) -> None:
-    answer = client.request(method, path)
-    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    ):
+        answer = client.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed), path
 
 
 def test_a_form_that_is_cut_off_is_a_refusal_and_no_unforeseen_error(
@@ -305,26 +292,29 @@ def test_a_stream_that_cannot_go_on_ends_without_an_unforeseen_error(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.parametrize("at", ["yesterday", 5, None, ""])
-def test_an_entry_without_a_time_hides_no_other_entry(settings: Settings, client: httpx.Client, at: object) -> None:
+def test_an_entry_without_a_time_hides_no_other_entry(settings: Settings, client: httpx.Client) -> None:
     log_in(client)
     entry = json.loads(store_of(settings).get(audit(settings)[0].key).data)
-    store_of(settings).put("audit/2026-11-25/damaged", json.dumps(entry | {"at": at}).encode())
-    assert [each.act for each in audit(settings)] == ["log in", "unreadable"]
+    for number, at in enumerate(("yesterday", 5, None, "")):
+        store_of(settings).put(f"audit/2026-11-25/damaged-{number}", json.dumps(entry | {"at": at}).encode())
+    assert [each.act for each in audit(settings)] == ["log in", *["unreadable"] * 4]
     assert client.get("/ops/audit").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "fields", [{"began": "yesterday"}, {"began": 1e300}, {"order": {"verb": "burn"}}, {"listed": ["a"]}, {"total": "x"}]
-)
-def test_a_damaged_act_hides_no_other_act(settings: Settings, client: httpx.Client, fields: dict[str, object]) -> None:
+def test_a_damaged_act_hides_no_other_act(settings: Settings, client: httpx.Client) -> None:
     log_in(client)
     act = {"operator": "kim", "subject": "all", "why": "", "began": 1.0, "updated": 1.0, "total": 1, "left": 0}
-    for number, changed in enumerate(({}, fields)):
+    damages: tuple[dict[str, object], ...] = (
+        {"began": "yesterday"},
+        {"began": 1e300},
+        {"order": {"verb": "burn"}},
+        {"listed": ["a"]},
+        {"total": "x"},
+    )
+    for number, changed in enumerate(({}, *damages)):
         ident = f"20261128T101010.000000-0a1b2c3{number}"
         whole = act | {"id": ident, "order": {"verb": "replay"}, "run": "r", "phase": "done"} | changed
         store_of(settings).put(f"acts/{ident}.json", json.dumps(whole).encode())
     page = client.get("/ops/acts")
     assert page.status_code == 200
-    assert "0a1b2c30" in page.text
-    assert "0a1b2c31" not in page.text
+    assert set(re.findall("0a1b2c3[0-9]", page.text)) == {"0a1b2c30"}

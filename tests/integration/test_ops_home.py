@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import socket
 import time
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -21,17 +19,14 @@ from app.broker.publishing import Publisher
 from app.counters import TASK_RUNS, CountTable
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
-from app.operations.cached_readings import PartReading
-from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings, sentence
-from app.operations.overview import DeadHistory, Overview, as_json
+from app.operations.overview import Overview
 from app.operations.queues import QueueFigures, QueueReport, read_queues
 from app.storage.open import store_of
 from app.storage.outage import store_breaker
 from app.timers.timers import Timers, full_pack, incremental_pack
 from app.topology.queues import task_queues
 from app.web.ops import live
-from app.web.ops.home import fragments
 from config.settings import Settings
 from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form
 from tests.support.peers import route, routes
@@ -65,29 +60,6 @@ def test_with_a_consumer_of_each_queue_everything_is_well(operable: Settings, mo
             connection.default_channel.basic_consume(queue.name, no_ack=True)
         eventually(lambda: not findings(found.read()), "nothing is needed", every=0.5)
         assert sentence(findings(found.read())) == "Everything is well."
-
-
-def test_a_worker_without_heartbeats_is_a_finding_until_it_is_forgotten(operable: Settings) -> None:
-    operable.heartbeat_dir.mkdir(parents=True)
-    for name, age in (("fresh", 2), ("silent", 90), ("of last week", 600_000)):
-        (operable.heartbeat_dir / name).touch()
-        os.utime(operable.heartbeat_dir / name, (time.time() - age, time.time() - age))
-    snapshot = overview(operable).read(patience=60)
-    found = [each.text for each in findings(snapshot) if "heartbeat" in each.text]
-    assert [re.sub(r"\d+ s", "N s", text) for text in found] == ["the worker silent has sent no heartbeat for N s"]
-    # Page and metrics name the same workers.
-    assert snapshot.processes.value
-    assert [each.name for each in snapshot.processes.value.workers] == ["fresh", "silent"]
-
-
-def test_without_the_management_api_all_figures_count_the_letters_of_shards(operable: Settings) -> None:
-    found = overview(operable).read(patience=60)
-    dead = QueueFigures(name="site.dead", kind="dead", ready=2)
-    report = QueueReport(queues=[dead], trouble="no management API")
-    snapshot = replace(found, queues=PartReading(report), dead=PartReading(DeadHistory(5_002, (), None)))
-    assert "5,002 dead letters: their retries are spent" in [each.text for each in findings(snapshot)]
-    assert '<b class="bad">5,002</b>' in fragments(snapshot)["live-figures"]
-    assert as_json(snapshot)["ready"] == {"work": 0, "delay": 0, "dead": 5_002}
 
 
 def test_the_home_page_is_small_and_says_what_is_needed(client: httpx.Client) -> None:
@@ -156,34 +128,30 @@ def test_queues_that_workers_do_not_consume_while_the_store_is_away_need_no_work
     eventually(paused, "the circuit breaker and the other queues are findings", every=0.5)
 
 
-@pytest.mark.parametrize(("seconds", "is_paused"), [(30.0, True), (0.0, False)])
-def test_a_queue_needs_no_worker_while_one_job_tries_its_service_again(
-    operable: Settings, publisher: Publisher, seconds: float, is_paused: bool
-) -> None:
-    publisher.publish([site_message("index", url="https://site.example/")])
-    tried = BreakerState("store", reason=None, seconds_open=seconds, queues=("site.index",))
-    snapshot = replace(overview(operable).read(patience=60), breakers=PartReading([tried]))
-    assert is_paused != any("site.index" in each.text for each in findings(snapshot))
-
-
-@pytest.mark.parametrize(
-    ("away", "said"),
-    [
-        ({"broker_url": SecretStr("amqp://127.0.0.1:1")}, "RabbitMQ is away"),
-        ({"redis_url": SecretStr("redis://127.0.0.1:1")}, "Redis is away"),
-        ({"store_url": "s3://nowhere?endpoint=http://127.0.0.1:1"}, "the store is away"),
-        ({"broker_api_url": SecretStr("http://127.0.0.1:1/api")}, "management API (BROKER_API_URL) does not answer"),
-    ],
-)
-def test_a_service_that_is_away_is_a_finding_and_no_page_waits_for_it(
-    operable: Settings, monkeypatch: pytest.MonkeyPatch, away: dict[str, object], said: str
+def test_services_that_are_away_are_findings_and_no_page_waits_for_them(
+    operable: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
-    with operated(operable.model_copy(update=away)) as client:
-        for path in ("/ops", "/ops/waiting", "/ops/queues", "/ops/art", "/ops/searchers"):
-            eventually(lambda: takes(client, path) < AT_ONCE, f"{path} waits for nothing")  # noqa: B023 - Called at once.
-        eventually(lambda: any(said in text for text in texts(client)), said, every=0.5)
+    stateful: dict[str, object] = {
+        "broker_url": SecretStr("amqp://127.0.0.1:1"),
+        "redis_url": SecretStr("redis://127.0.0.1:1"),
+        "store_url": "s3://nowhere?endpoint=http://127.0.0.1:1",
+    }
+    of_api: dict[str, object] = {"broker_api_url": SecretStr("http://127.0.0.1:1/api")}
+    for away, expected in (
+        (stateful, {"RabbitMQ is away", "Redis is away", "the store is away"}),
+        (of_api, {"management API (BROKER_API_URL) does not answer"}),
+    ):
+        with operated(operable.model_copy(update=away)) as client:
+            for path in ("/ops", "/ops/waiting", "/ops/queues", "/ops/art", "/ops/searchers"):
+                eventually(lambda: takes(client, path) < AT_ONCE, f"{path} waits for nothing")  # noqa: B023 - Called at once.
+
+            def are_found() -> bool:
+                found = "; ".join(texts(client))
+                return all(each in found for each in expected)  # noqa: B023
+
+            eventually(are_found, f"the findings {expected}", every=0.5)
 
 
 def test_services_that_accept_connections_and_say_nothing_delay_no_page(operable: Settings) -> None:
@@ -259,18 +227,15 @@ def test_metrics_without_broker_and_redis_say_so_and_have_the_rest(operable: Set
     assert not [name for name in found if name.startswith(("perennial_queue_", "perennial_timers", "perennial_crawl"))]
 
 
-def test_an_orchestrator_that_is_away_is_a_finding(operable: Settings) -> None:
-    scripted = ScriptedSearchClient([])
-    scripted.unknown = True
-    with operated(operable, scripted) as client:
+def test_without_an_orchestrator_packs_are_unknown_and_the_link_to_further_packs_leads_on_after_a_removal(
+    operable: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = ScriptedSearchClient([])
+    unknown.unknown = True
+    with operated(operable, unknown) as client:
         assert "The orchestrator is away: no orchestrator answers" in client.get("/ops/searchers").text
         assert "the orchestrator is away: no orchestrator answers" in texts(client)
         assert client.get("/api/v1/ops/searchers", headers=api_headers()).status_code == 503
-
-
-def test_the_link_to_further_packs_leads_on_although_the_pack_before_them_was_removed(
-    operable: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
     scripted, found = ScriptedSearchClient([]), [route(f"{number:03}.example", "one") for number in range(150)]
     monkeypatch.setattr(scripted, "routes", lambda: routes(*found))
     with operated(operable, scripted) as client:
