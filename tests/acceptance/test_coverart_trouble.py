@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, OUTAGE_ITEMS
-from app.coverart.project import COVER_ART
 from app.private_services import Urls
 from tests.servers import archive as stand_in
 from tests.servers.archive import ArchiveServer
-from tests.servers.musicbrainz import changes
 from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, art_corner, art_system
 from tests.support.corner import environment_of
@@ -44,15 +42,20 @@ def done(server: ArchiveServer, wanted: list[str]) -> bool:
     return {path_of(gid) for gid in wanted} <= set(server.paths())
 
 
-def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing(
+def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing_and_a_stopping_one_takes_nothing(
     services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
 ) -> None:
-    running, *waiting = gids(6)
-    begun = threading.Event()
+    running, last, *waiting = gids(7)
+    begun, begun_again, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def hang(request: Request, wire: Wire) -> None:
         begun.set()
         wire.pause(60)
+
+    def hold(request: Request, wire: Wire) -> None:
+        begun_again.set()
+        assert go_on.wait(60)
+        art.archive.route(request)(request, wire)
 
     with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW="8") as art:
         art.archive.faults.add(hang, path=path_of(running))
@@ -64,37 +67,22 @@ def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing(
                 post(art, gid)
             eventually(lambda: art.waiting().get("cover-art-archive.delay.8000") == 10, "all wait in the broker")
             first.kill()
-        with art.worker("second"):
+        with art.worker("second") as second:
             eventually(lambda: done(art.archive, waiting), "what waited is done")
             eventually(lambda: art.archive.hits(path_of(running)) == 2, "what ran is run again")
             eventually(lambda: not art.waiting(), "nothing is left")
-        assert {art.archive.hits(path_of(gid)) for gid in waiting} == {1}
-        assert art.waiting() == {}
-        assert art.broker.depth(FAILED) == 0
-
-
-def test_a_stopping_worker_does_not_consume_again(
-    services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
-) -> None:
-    [running] = gids(1)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def held(request: Request, wire: Wire) -> None:
-        begun.set()
-        assert go_on.wait(60)
-        art.archive.route(request)(request, wire)
-
-    with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW="0") as art, art.worker() as worker:
-        art.archive.faults.add(held, path=path_of(running))
-        post(art, running)
-        assert begun.wait(30)
-        worker.process.send_signal(signal.SIGTERM)
-        eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "it consumes no more")
-        # Longer than between two checks of the circuit breaker.
-        assert not threading.Event().wait(1.5)
-        assert [art.broker.consumers(queue) for queue in art.queues] == [0, 0, 0]
-        go_on.set()
-        worker.process.wait(60)
+            assert {art.archive.hits(path_of(gid)) for gid in waiting} == {1}
+            assert art.broker.depth(FAILED) == 0
+            art.archive.faults.add(hold, path=path_of(last))
+            post(art, last, **{"mb-retries": 4})
+            assert begun_again.wait(30)
+            second.process.send_signal(signal.SIGTERM)
+            eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "it consumes no more")
+            # Longer than between two checks of the circuit breaker.
+            assert not threading.Event().wait(1.5)
+            assert [art.broker.consumers(queue) for queue in art.queues] == [0, 0, 0]
+            go_on.set()
+            second.process.wait(60)
 
 
 @pytest.mark.long
@@ -128,29 +116,3 @@ def test_a_broker_that_is_killed_loses_no_job_that_is_to_be_retried(
         )
         assert worker.process.poll() is None
         assert art.broker.depth(FAILED) == 0
-
-
-def test_an_older_listing_never_overwrites_a_newer_one(
-    services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
-) -> None:
-    [gid] = gids(1)
-    begun = threading.Event()
-
-    def late(request: Request, wire: Wire) -> None:
-        begun.set()
-        wire.pause(2)
-        art.archive.route(request)(request, wire)
-
-    with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW="2") as art, art.worker():
-        with art.database.transaction():
-            art.add_releases([gid])
-            art.forget_changes()
-        art.archive.faults.add(late, method="PUT", path=path_of(gid))
-        changes.comment_on(art.database, COVER_ART, 1, "older")
-        assert begun.wait(30)
-        changes.comment_on(art.database, COVER_ART, 1, "newer")
-        eventually(lambda: art.archive.hits(path_of(gid)) == 2, "the newer one is written, too")
-        older, newer = (each for each in art.archive.requests if each.path == path_of(gid))
-        assert b"older" in older.body
-        assert newer.at - older.at >= 2
-        assert art.listing(gid)["images"][0]["comment"] == "newer"
