@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from amqp import spec
-from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
+from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
 from kombu import Exchange, Queue
 
 from .errors import QueueUnavailable, TopologyDiffers
+
+logger = logging.getLogger(__name__)
 
 #: RabbitMQ's text for a classic queue whose node is down. The queue and its messages return with the node.
 _NODE_DOWN = re.compile(r"home node '?([^' ]+)'? of durable queue .* is down or inaccessible")
@@ -42,13 +45,18 @@ class RefusedDeclaration:
 
 
 def declare_exchanges(connection: Any, exchanges: Iterable[Exchange]) -> None:
-    """Declare exchanges; raises TopologyDiffers for one that has another type or other arguments."""
+    """Declare exchanges; raises TopologyDiffers for one that has another type or other arguments.
+
+    One that the account may not declare is left to another account: the broker refuses the queues that lack it.
+    """
     with connection.channel() as channel:
-        try:
-            for exchange in exchanges:
+        for exchange in exchanges:
+            try:
                 exchange(channel).declare()
-        except PreconditionFailed as error:
-            raise TopologyDiffers(str(error.reply_text).removeprefix(_PRECONDITION)) from None
+            except AccessRefused as error:
+                logger.warning("Exchange %s not declared: %s", exchange.name, error.reply_text)
+            except PreconditionFailed as error:
+                raise TopologyDiffers(str(error.reply_text).removeprefix(_PRECONDITION)) from None
 
 
 def declare_queues(

@@ -41,9 +41,9 @@ _EXPIRATION = "perennial-aside-expiration"
 def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int:
     """Give one of our queues the arguments of the code; return the number of messages moved back.
 
-    `report` is called with a line for each step. Raises InvalidMessage for an unknown queue; MigrationRefused while the
-    queue has consumers or unacknowledged messages; TopologyDiffers for its exchange; ManagementFailed without the
-    management API, as only that shows bindings and unacknowledged messages.
+    `report` is called with a line for each step. Raises InvalidMessage for an unknown queue; MigrationRefused for a
+    stream or an exclusive queue, and while the queue has consumers or unacknowledged messages; TopologyDiffers for its
+    exchange; ManagementFailed without the management API, as only that shows bindings and unacknowledged messages.
     """
     queue = {queue.name: queue for queue in all_queues(settings)}.get(name)
     if queue is None:
@@ -75,6 +75,7 @@ class _Migration:
 
     def run(self) -> int:
         """Run the steps that no earlier run has completed; return the number of messages moved back."""
+        self._refuse_other_kinds()
         declared = is_declared(self._connection, self._queue)
         if declared and is_declared(self._connection, self._aside) is None:
             self._report(f"{self._name} already has the arguments of the code")
@@ -96,6 +97,13 @@ class _Migration:
             channel.exchange_delete(self._back.name)
         self._report(f"{moved} message(s) moved back to {self._name}")
         return moved
+
+    def _refuse_other_kinds(self) -> None:
+        found = self._api.topology().queues.get(self._name)
+        if found and found.type == "stream":
+            raise MigrationRefused(f"{self._name} is a stream, whose messages stay in it: read them, then delete it")
+        if found and "exclusive" in found.flags:
+            raise MigrationRefused(f"{self._name} is exclusive: stop the program whose connection has it")
 
     def _refuse_if_used(self) -> None:
         with self._connection.channel() as channel:

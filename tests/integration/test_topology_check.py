@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +18,7 @@ from pydantic import SecretStr
 from redis import Redis
 from typer.testing import CliRunner, Result
 
+from app.broker.connection import connected
 from app.broker.declaring import declare_queues
 from app.broker.errors import BrokerUnreachable, InvalidMessage, ManagementFailed, MigrationRefused, TopologyDiffers
 from app.cli import topology as command
@@ -25,11 +27,12 @@ from app.storage.outage import store_breaker
 from app.topology import migrate as migration
 from app.topology import retry_policies
 from app.topology.check import check_topology, management_api
-from app.topology.declare import declare_all
+from app.topology.declare import all_queues, declare_all
 from app.topology.management_api import REMEDY, ManagementApi
 from app.topology.model import Binding, Topology
 from config.settings import Settings
 from tests.support import raw
+from tests.support.accounts import accounts_of
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
 
@@ -129,6 +132,13 @@ def test_a_foreign_exchange_of_our_name_deletes_no_queue(declared: Settings, con
         refused = {refusal.queue.name for refusal in declare_all(connection, declared) if refusal.differs}
         assert {"site.tick", "site.index"} <= refused
     assert Binding("amq.topic", "site.tick", "kept") in broker_topology(declared, connection).bindings
+
+
+def test_an_account_that_may_declare_nothing_is_refused_each_queue_and_goes_on(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with accounts_of(settings, tmp_path) as environments, connected(environments["client"]["BROKER_URL"]) as connection:
+        assert len(declare_all(connection, settings)) == len(all_queues(settings))
 
 
 def test_a_former_delay_queue_is_a_note_with_its_depth(declared: Settings) -> None:
@@ -239,6 +249,19 @@ def test_a_used_or_unknown_queue_or_one_without_the_api_is_not_migrated(declared
     with pytest.raises(InvalidMessage, match="unknown queue"):
         migration.migrate("cover-art-archive.index", other, print)
     assert broker_topology(declared, connection) == before
+
+
+def test_a_stream_or_an_exclusive_queue_is_not_migrated(declared: Settings, connection: Any) -> None:
+    kinds: dict[str, dict[str, Any]] = {
+        "stream": {"durable": True, "arguments": {"x-queue-type": "stream"}},
+        "exclusive": {"exclusive": True},
+    }
+    with connection.channel() as channel:
+        for kind, options in kinds.items():
+            channel.queue_delete("site.pack")
+            channel.queue_declare("site.pack", auto_delete=False, **options)
+            with pytest.raises(MigrationRefused, match=rf"site\.pack is .*{kind}"):
+                migration.migrate("site.pack", declared, print)
 
 
 def test_a_queue_from_which_a_circuit_breaker_keeps_its_workers_is_not_migrated(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from amqp.exceptions import AccessRefused, AMQPError, ChannelError, RecoverableConnectionError
+from amqp.exceptions import AMQPError, ChannelError, RecoverableConnectionError
 from celery import bootsteps, signals
 from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
@@ -142,8 +141,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
         Dead sets are first: the broker loses what it dead-letters to a missing queue.
         """
-        with suppress(AccessRefused):
-            declare_exchanges(connection, [outcomes_exchange])
+        declare_exchanges(connection, [outcomes_exchange])
         return declare_queues(
             connection, [*self._failures.policies.queues(), *self.app.amqp.queues.consume_from.values()]
         )
