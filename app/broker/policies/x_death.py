@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, ClassVar, Literal
@@ -54,10 +54,6 @@ class XDeath(Policy):
     separator: str = "."
     exchange: Exchange | None = None
     routing_key: str | Sequence[str] = "#"
-    #: Further arguments of the queues, such as `x-max-priority`.
-    queue_arguments: Mapping[str, Any] = field(default_factory=dict)
-    retry_arguments: Mapping[str, Any] = field(default_factory=dict)
-    error_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     name: ClassVar[str] = "x_death"
     rejects: ClassVar[bool] = True
@@ -65,15 +61,13 @@ class XDeath(Policy):
     @property
     def dead(self) -> Queue:
         """`<queue>.error`, the client's error queue."""
-        return self._queue(self._named("error"), self.error_arguments)
+        return self._queue(self._named("error"), {})
 
     @property
     def retry(self) -> Queue:
         """`<queue>.retry`, to which the broker dead-letters rejected messages."""
         arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER: self.requeue.name}
-        return self._queue(
-            self._named("retry"), {**arguments, **safe_arguments(self.queue_type), **self.retry_arguments}
-        )
+        return self._queue(self._named("retry"), {**arguments, **safe_arguments(self.queue_type)})
 
     @property
     def requeue(self) -> Exchange:
@@ -97,7 +91,7 @@ class XDeath(Policy):
     def work_arguments(self) -> dict[str, Any]:
         """Return the arguments of the client's queue."""
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
-        return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type), **self.queue_arguments}
+        return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
     def attempts(self, delivery: Delivery) -> int:
         """Return the failures that `x-death` counts for this queue, plus those before a postponement.
