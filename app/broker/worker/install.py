@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kombu import Queue
 from kombu.utils.imports import symbol_by_name
 
 from .. import amqp_internals
@@ -32,10 +31,6 @@ class Retries:
     confirm: bool = True
     on_outcome: OnOutcome | None = None
 
-    def work_queues(self, default: str) -> list[Queue]:
-        """Return the queues of an application that declares none; `default` is the name of Celery's default queue."""
-        return self.policies.work_queues() or [self.policies.default.work_queue(default)]
-
 
 def install(
     app: Any,
@@ -56,9 +51,8 @@ def install(
     called in a worker's main process for each run, with task, queue, outcome and reason code.
     """
     amqp_internals.install()
-    if isinstance(policies, Policy):
-        policies = RetryPolicies({}, default=policies)
-    app.retries = retries = Retries(policies, publish_timeout, confirm, on_outcome)
+    chosen = RetryPolicies({}, default=policies) if isinstance(policies, Policy) else policies
+    app.retries = Retries(chosen, publish_timeout, confirm, on_outcome)
     use_classes(
         app,
         amqp=f"{__package__}.producer:AMQP",
@@ -87,7 +81,9 @@ def install(
     def add(conf: Any) -> None:
         conf.add_defaults(settings)
         if not conf.task_queues:
-            conf.add_defaults({"task_queues": retries.work_queues(conf.task_default_queue)})
+            policies = app.retries.policies
+            queues = policies.work_queues() or [policies.default.work_queue(conf.task_default_queue)]
+            conf.add_defaults({"task_queues": queues})
 
     if app.configured:
         add(app.conf)
