@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,7 +20,7 @@ from config.settings import ROOT, Settings
 from tests.support.broker import Broker
 from tests.support.documents import blocks, matches, read, table
 from tests.support.waiting import eventually
-from tests.support.worker import start_module, worker
+from tests.support.worker import start_module
 
 pytestmark = pytest.mark.acceptance
 
@@ -68,7 +70,7 @@ def test_each_command_of_celery_prints_what_the_documents_say(
 ) -> None:
     differing = table(read("docs/reference/commands.md"), "## Celery's commands")
     rows = AS_ELSEWHERE | {row[0].strip("`"): row[1].strip("`") for row in differing}
-    with worker(environment, tmp_path / "worker.log", queues=["site.pack"], options=["--loglevel=INFO"]):
+    with started_by_name(environment, tmp_path):
         commands = {line: line.replace("BROKER", settings.broker) for line in rows}
         results = json.loads(python(environment, "-c", RUN, given=json.dumps(list(commands.values()))))
         printed = {line: results[command] for line, command in commands.items()}
@@ -83,22 +85,22 @@ def test_each_command_of_celery_prints_what_the_documents_say(
     assert all(matches(*pair) for pair in zip(expected, answers, strict=False)), said
 
 
-def test_events_of_workers_are_dumped_and_workers_are_started_and_stopped_by_name(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    files = [f"--pidfile={tmp_path}/%n.pid", f"--logfile={tmp_path}/%n.log"]
-    log, pid = tmp_path / "one.log", tmp_path / "one.pid"
-    dump = start_module(environment, tmp_path / "dump.log", "celery", "-A", "app", "events", "--dump")
-    multi = ["-m", "celery", "-A", "app", "multi"]
+@contextmanager
+def started_by_name(environment: dict[str, str], folder: Path) -> Iterator[None]:
+    """Start a worker for the block by `multi`, dump its events, and stop it by its name."""
+    files = [f"--pidfile={folder}/%n.pid", f"--logfile={folder}/%n.log"]
+    log, multi = folder / "one.log", ["-m", "celery", "-A", "app", "multi"]
+    dump = start_module(environment, folder / "dump.log", "celery", "-A", "app", "events", "--dump")
     python(environment, *multi, "start", "one", *files, "--queues=site.pack", "--loglevel=INFO", given="")
     try:
         eventually(lambda: log.exists() and " ready." in log.read_text(), "the worker is ready", seconds=60)
         eventually(lambda: "one@" in dump.log and "heartbeat" in dump.log, f"its events: {dump.log}", seconds=60)
+        yield
     finally:
         python(environment, *multi, "stopwait", "one", *files, given="")
         dump.process.terminate()
         dump.process.wait(60)
-    assert not pid.exists()
+    assert not (folder / "one.pid").exists()
 
 
 def test_another_scheduler_than_that_of_the_application_sends_ticks(
