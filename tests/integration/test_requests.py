@@ -475,12 +475,6 @@ class TestEncrypted:
         publisher.close()
         other.close()
 
-    def test_a_broker_with_an_untrusted_certificate_is_refused(self, encrypted: Encrypted) -> None:
-        encrypted.authority.write_text("")
-        requestor = Requestor(encrypted.url)
-        assert "certificate verify failed" in failure(requestor.send(ask(), deadline=3))
-        requestor.close()
-
 
 #: Headers that pika cannot decode: it closes the connection that they come by.
 UNREADABLE = {
