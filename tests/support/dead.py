@@ -15,15 +15,15 @@ from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.delivery import Delivery
 from app.broker.failure import Failure
-from app.broker.policies.base import Dead, Policy
+from app.broker.policies.base import Dead, Policy, replacement_of
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher
+from app.broker.worker.carry_out import Disposition, carry_out
 from app.messages.dead_sets import StoredSentNotes
 from app.storage.open import create_store
-from tests.support.decisions import carry_out_one
 from tests.support.deliveries import FAILURE
 
 #: One policy of each kind, by its work queue. There are no retries: the first failure is dead-lettered.
@@ -83,10 +83,8 @@ def failed_delivery(body: Any, queue: str = "mail", **headers: Any) -> Delivery:
 
 def dead_letter(publisher: Publisher, deliveries: Sequence[Delivery], why: Failure = FAILURE) -> list[str]:
     """Dead-letter messages as a worker does; return their dead ids."""
-    ids = []
-    for delivery in deliveries:
-        decision = POLICIES.policy_for(delivery.queue).decide(delivery, why)
-        assert isinstance(decision, Dead)
-        carry_out_one(decision, delivery, publisher=publisher)
-        ids.append(str(decision.headers["perennial-dead-id"]))
-    return ids
+    decisions = [POLICIES.policy_for(each.queue).decide(each, why) for each in deliveries]
+    replacements = [replacement_of(decision, each) for decision, each in zip(decisions, deliveries, strict=True)]
+    outcomes = carry_out(list(zip(decisions, replacements, strict=True)), publisher=publisher)
+    assert set(outcomes) == {Disposition.ACKNOWLEDGE}
+    return [str(decision.headers["perennial-dead-id"]) for decision in decisions if isinstance(decision, Dead)]
