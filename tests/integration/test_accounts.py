@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from app.errors import ServicesError
 from app.messages.dead_sets import dead_directory, dead_sets
 from app.messages.envelopes import event_message, site_message
 from app.operations.audit import AuditLog
+from app.private_services import Urls
 from app.private_services.accounts import make_accounts
 from app.topology.accounts import accounts
 from app.topology.queues import searcher_queue
@@ -40,7 +41,7 @@ from tasks.ticks import publish_due_tidy, tidy
 from tests.support.accounts import accounts_of
 from tests.support.broker import Broker
 from tests.support.clock import HandTimer
-from tests.support.corner import environment_of
+from tests.support.corner import environment_of, own_settings
 from tests.support.deliveries import delivery
 from tests.support.operators import api_headers, operated, with_operators
 from tests.support.task_context import task_context
@@ -55,16 +56,38 @@ QUEUES = ("site.index", "site.dead", "orchestrator", "orchestrator.requests", "o
 Environments = Mapping[str, Mapping[str, str]]
 
 
-@pytest.fixture
-def environments(settings: Settings, tmp_path: Path) -> Iterator[Environments]:
-    """Yield the environments of all accounts; a worker's mailbox and a searcher's queue exist."""
-    with accounts_of(settings, tmp_path / "accounts") as found, Connection(settings.broker) as operator:
+@dataclass(frozen=True)
+class Shared:
+    """A broker with the accounts of all kinds of processes, and the environments of these."""
+
+    settings: Settings
+    environments: Environments
+    broker: Broker
+
+
+@pytest.fixture(scope="module")
+def accounted(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """Yield a broker with all accounts, a worker's mailbox and a searcher's queue."""
+    folder = tmp_path_factory.mktemp("accounts")
+    with (
+        own_settings(services, folder) as settings,
+        accounts_of(settings, folder / "files") as found,
+        Connection(settings.broker) as operator,
+    ):
         channel = operator.default_channel
         channel.exchange_declare("celery.pidbox", "fanout", durable=False, auto_delete=False)
         channel.queue_declare(MAILBOX, durable=False, auto_delete=False)
         channel.queue_bind(MAILBOX, "celery.pidbox")
         searcher_queue("one")(channel).declare()
-        yield found
+        yield Shared(settings, found, Broker(settings.broker))
+
+
+@pytest.fixture
+def shared(accounted: Shared) -> Iterator[Shared]:
+    """Yield the broker with all accounts; what a test leaves in queues that others look at is removed."""
+    yield accounted
+    for queue in (*QUEUES, MAILBOX):
+        accounted.broker.take(queue)
 
 
 def publish(channel: Any, exchange: str, key: str) -> None:
@@ -81,12 +104,12 @@ def refused(url: str, act: Any) -> bool:
     return False
 
 
-def test_a_client_may_publish_work_and_nothing_else(settings: Settings, environments: Environments) -> None:
-    url = environments["client"]["BROKER_URL"]
+def test_a_client_may_publish_work_and_nothing_else(shared: Shared) -> None:
+    url = shared.environments["client"]["BROKER_URL"]
     publisher = Publisher(url)
     publisher.publish([site_message("index", url="https://site.example/")])
     publisher.close()
-    assert Broker(settings.broker).depth("site.index") == 1
+    assert shared.broker.depth("site.index") == 1
     for exchange, key in (
         ("", MAILBOX),
         ("", SEARCHER),
@@ -104,12 +127,12 @@ def test_a_client_may_publish_work_and_nothing_else(settings: Settings, environm
         assert refused(url, lambda channel, queue=queue: channel.queue_purge(queue)), queue
         assert refused(url, lambda channel, queue=queue: channel.queue_delete(queue)), queue
         assert refused(url, lambda channel, queue=queue: channel.basic_get(queue)), queue
-    assert Broker(settings.broker).depth("site.index") == 1
+    assert shared.broker.depth("site.index") == 1
 
 
-def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(environments: Environments) -> None:
-    assert environments.keys() == {account.name for account in accounts(Settings())}
-    for name, environment in environments.items():
+def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(shared: Shared) -> None:
+    assert shared.environments.keys() == {account.name for account in accounts(Settings())}
+    for name, environment in shared.environments.items():
         url = environment["BROKER_URL"]
         may_control = not refused(url, lambda channel: publish(channel, "celery.pidbox", ""))
         assert may_control == (name == "flower"), name
@@ -121,14 +144,14 @@ def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(e
         assert refused(url, lambda channel: channel.queue_purge("site.dead")), name
 
 
-def test_each_account_publishes_its_own_events_only(environments: Environments) -> None:
+def test_each_account_publishes_its_own_events_only(shared: Shared) -> None:
     writers = {"update": "packer", "register_again": "orchestrator"}
     writers |= {"pack.written": "packer"}
     writers |= dict.fromkeys(("crawl.finished", "site.unreachable", "dead_set.grew", "doctor.error"), "worker")
     writers |= dict.fromkeys(("register", "heartbeat", "loaded", "unloaded", "failed"), "searcher")
     for event, writer in writers.items():
         message = event_message(event, {})
-        for name, environment in environments.items():
+        for name, environment in shared.environments.items():
             is_refused = refused(
                 environment["BROKER_URL"],
                 lambda channel, to=message: publish_any(channel, to.exchange, to.routing_key),
@@ -140,39 +163,35 @@ def publish_any(channel: Any, exchange: str, key: str) -> None:
     channel.basic_publish_confirm(Message(b"{}"), exchange=exchange, routing_key=key, timeout=60)
 
 
-def test_a_worker_declares_delay_queues_and_finds_the_dead_set_that_it_may_not_declare(
-    settings: Settings, environments: Environments
-) -> None:
-    policy = site_policy(settings)
-    publisher = Publisher(environments["worker"]["BROKER_URL"])
+def test_a_worker_declares_delay_queues_and_finds_the_dead_set_that_it_may_not_declare(shared: Shared) -> None:
+    policy = site_policy(shared.settings)
+    publisher = Publisher(shared.environments["worker"]["BROKER_URL"])
     for queue in (policy.delay_queue(60_000), policy.dead, policy.dead):
         publisher.declare([queue])
         publisher.publish([Outgoing(exchange=queue.exchange.name, routing_key="index", body=b"{}")])
     publisher.close()
-    assert Broker(settings.broker).depths([policy.dead.name, policy.delay_queue(60_000).name]) == [2, 1]
+    assert [len(shared.broker.take(queue.name)) for queue in (policy.dead, policy.delay_queue(60_000))] == [2, 1]
 
 
-def test_a_worker_counts_the_letters_of_a_dead_set_and_of_its_shards(
-    settings: Settings, environments: Environments
-) -> None:
-    broker, dead = Broker(settings.broker), site_policy(settings).dead.name
-    with Connection(settings.broker) as operator, operator.channel() as channel:
+def test_a_worker_counts_the_letters_of_a_dead_set_and_of_its_shards(shared: Shared) -> None:
+    broker, dead = shared.broker, site_policy(shared.settings).dead.name
+    with Connection(shared.settings.broker) as operator, operator.channel() as channel:
         for queue in (index_queue(dead), shard_queue(dead, 2)):
             queue(channel).declare()
     broker.post(b"{}", exchange=dead, key="index")
     broker.post(b"{}", exchange="", key=shard_queue(dead, 2).name)
-    with connected(environments["worker"]["BROKER_URL"]) as connection:
+    with connected(shared.environments["worker"]["BROKER_URL"]) as connection:
         assert count_letters(connection, dead) == 2
         assert count_letters(connection, "missing") is None
 
 
 def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
-    settings: Settings, environments: Environments, caplog: pytest.LogCaptureFixture
+    shared: Shared, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("worker", "packer", "orchestrator", "coverart"):
-        publisher, policies = Publisher(environments[name]["BROKER_URL"]), retry_policies(settings)
+        publisher, policies = Publisher(shared.environments[name]["BROKER_URL"]), retry_policies(shared.settings)
         handler = FailureHandler(policies=policies, publisher=publisher, timer=HandTimer(), worker=name)
-        with closing(publisher), connected(settings.broker) as operator:
+        with closing(publisher), connected(shared.settings.broker) as operator:
             canary = Canary(operator, wait=20)
             replayed = {REPLAY: "keep", REPLAY_HISTORY: ["1d6a"]}
             for headers in (
@@ -187,26 +206,27 @@ def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
             canary.expect(["1d6a"])
             assert canary.wait_all(20), name
     assert caplog.messages == []
-    assert Broker(settings.broker).depths(["site.index", MAILBOX, "site.dead"]) == [0, 0, 0]
+    assert shared.broker.depths(["site.index", MAILBOX, "site.dead"]) == [0, 0, 0]
 
 
 def test_passwords_are_kept_from_run_to_run_and_only_their_owner_can_read_them(
-    settings: Settings, environments: Environments, tmp_path: Path
+    settings: Settings, tmp_path: Path
 ) -> None:
     folder = tmp_path / "accounts"
-    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
-    before = {file.name: file.read_text() for file in folder.iterdir()}
-    prefix = before["web.env"].partition("//")[2].partition("-web:")[0]
-    make_accounts(settings, folder, prefix=prefix)
-    assert {file.name: file.read_text() for file in folder.iterdir()} == before
-    given = settings.model_copy(update={"account_passwords": type(settings.account_passwords)("web=p/w,beat=b")})
-    make_accounts(given, folder, prefix=prefix)
-    changed = {file.name for file in folder.iterdir() if file.read_text() != before[file.name]}
-    assert changed == {"web.env", "beat.env"}
-    assert f"amqp://{prefix}-web:p%2Fw@" in (folder / "web.env").read_text()
-    unknown = given.model_copy(update={"account_passwords": type(settings.account_passwords)("wep=p/w")})
-    with pytest.raises(ServicesError, match=r"^ACCOUNT_PASSWORDS: wep: expected worker, "):
-        make_accounts(unknown, folder, prefix=prefix)
+    with accounts_of(settings, folder):
+        assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
+        before = {file.name: file.read_text() for file in folder.iterdir()}
+        prefix = before["web.env"].partition("//")[2].partition("-web:")[0]
+        make_accounts(settings, folder, prefix=prefix)
+        assert {file.name: file.read_text() for file in folder.iterdir()} == before
+        given = settings.model_copy(update={"account_passwords": SecretStr("web=p/w,beat=b")})
+        make_accounts(given, folder, prefix=prefix)
+        changed = {file.name for file in folder.iterdir() if file.read_text() != before[file.name]}
+        assert changed == {"web.env", "beat.env"}
+        assert f"amqp://{prefix}-web:p%2Fw@" in (folder / "web.env").read_text()
+        unknown = given.model_copy(update={"account_passwords": SecretStr("wep=p/w")})
+        with pytest.raises(ServicesError, match=r"^ACCOUNT_PASSWORDS: wep: expected worker, "):
+            make_accounts(unknown, folder, prefix=prefix)
 
 
 def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
