@@ -28,12 +28,13 @@ from app.messages.art_event_reader import EventReader
 from app.operations import art
 from app.operations.context import OperatorContext
 from app.operations.doctor.check import CheckContext
-from app.operations.doctor.checks import event_queue, run_checks
+from app.operations.doctor.checks import event_queue, outages
 from app.operations.operators import command_operator
 from app.topology.declare import declare_all
 from config.settings import Settings, get_settings
 from tests.servers.musicbrainz import changes, database
 from tests.support.broker import Broker
+from tests.support.declared import DeclaredVhost
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -67,6 +68,12 @@ class Desk:
         """Return what the doctor says of the table, without what is right."""
         found = event_queue(CheckContext(self.ops.settings))
         return [result.text for result in found if result.status != "ok"]
+
+
+@pytest.fixture
+def broker_url(declared_vhost: DeclaredVhost) -> Iterator[str]:
+    with declared_vhost.lent() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +122,9 @@ def test_a_database_that_does_not_answer_or_may_not_be_read_is_a_problem(desk: D
     stranger = desk.ops.settings.musicbrainz_url.get_secret_value().replace("://musicbrainz@", "://stranger@")
     for url, reason in (("postgresql://127.0.0.1:1/away", "127.0.0.1"), (stranger, "permission denied")):
         given = dict.fromkeys(("musicbrainz_url", "event_queue_url"), SecretStr(url))
-        found = {result.check: result for result in run_checks(desk.ops.settings.model_copy(update=given))}
-        for check in ("MusicBrainz", "event queue"):
-            assert found[check].status == "problem"
-            assert reason in found[check].text
+        found = list(outages(desk.ops.settings.model_copy(update=given)))[-2:]
+        assert [(each.check, each.status) for each in found] == [("MusicBrainz", "problem"), ("event queue", "problem")]
+        assert all(reason in each.text for each in found)
     desk.db.execute("DROP ROLE stranger")
 
 

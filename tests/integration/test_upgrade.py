@@ -1,4 +1,4 @@
-"""docs/guides/upgrade.md: a queue with other arguments, and what a later release may add to messages."""
+"""docs/guides/upgrade.md: a queue with other arguments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from app.broker.delivery import Delivery, own_headers
-from app.broker.errors import UnknownType
-from app.messages.envelopes import call_of_envelope
 from app.topology.declare import all_queues, declare_all
 from app.topology.management_api import ManagementApi
 from app.topology.model import bindings_of
@@ -62,27 +59,3 @@ def test_the_guide_gives_a_queue_its_arguments_and_keeps_its_messages_in_their_o
 def _own(headers: dict[str, Any]) -> dict[str, Any]:
     """Return the headers without the broker's own count of deliveries."""
     return {name: value for name, value in headers.items() if name != "x-delivery-count"}
-
-
-def test_a_message_of_a_later_release_is_told_apart_by_its_type() -> None:
-    with pytest.raises(UnknownType, match="type 'index/2': expected one of"):
-        call_of_envelope(_delivery(type="index/2", url="https://a.example/"))
-
-
-def test_unknown_fields_and_headers_of_a_later_release_are_no_error() -> None:
-    later = _delivery(type="index", url="https://a.example/", weight=7)
-    assert call_of_envelope(later).kwargs["weight"] == 7
-    assert own_headers(later.headers)["perennial-later"] == "kept"
-
-
-def _delivery(**payload: object) -> Delivery:
-    return Delivery(
-        body=json.dumps(payload).encode(),
-        headers=RETRIED,
-        properties={},
-        content_type=None,
-        content_encoding=None,
-        queue="site.index",
-        routing_key="index",
-        exchange="site",
-    )
