@@ -58,7 +58,7 @@ Environments = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Shared:
-    """A broker with the accounts of all kinds of processes, and the environments of these."""
+    """A broker with an account for each kind of process, and what is in the environment of each kind."""
 
     settings: Settings
     environments: Environments
