@@ -1,4 +1,4 @@
-"""A queue of 50,000 events on a real PostgreSQL: what the reader visits of it, and which events come first."""
+"""A queue of 20,000 events on a real PostgreSQL: what the reader visits of it, and which events come first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.servers.musicbrainz import changes, database
 
 pytestmark = pytest.mark.integration
 
-QUEUED, COMPLETED, FAILED = 50_000, 125_000, 5_000
+QUEUED, COMPLETED, FAILED = 20_000, 50_000, 2_000
 
 #: The message of an event of one release.
 GID = '{"gid": "0a000000-0000-4000-8000-000000000001"}'

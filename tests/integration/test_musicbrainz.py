@@ -28,8 +28,9 @@ from config.settings import Settings
 from tests.servers.archive import ArchiveServer
 from tests.servers.musicbrainz import changes, database
 from tests.servers.musicbrainz_ws import MusicBrainz
-from tests.servers.postgres import hanging, pause_replay, postgres, standby_of
+from tests.servers.postgres import hanging, pause_replay, standby_of
 from tests.support.broker import Broker
+from tests.support.command import as_process_with, invoked
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -249,33 +250,34 @@ def test_a_connection_that_breaks_is_an_outage(musicbrainz_url: str, db: changes
         read_while_it_breaks()
 
 
-def test_a_server_that_hangs_holds_up_no_process_for_long_and_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_holds_up_no_process_for_long_and_is_an_outage(
+    musicbrainz_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(musicbrainz, "_FRESH", 0)
-    with postgres() as own:
-        url = f"{own}&connect_timeout=5"
+    url = f"{musicbrainz_url}&connect_timeout=5"
 
-        def answer(*, hangs: bool) -> object:
-            with kept_connection(url) as connection, connection.transaction(), hung() if hangs else nullcontext():
-                row = connection.execute("SELECT pg_backend_pid()").fetchone()
-                return row[0] if row else None
+    def answer(*, hangs: bool) -> object:
+        with kept_connection(url) as connection, connection.transaction(), hung() if hangs else nullcontext():
+            row = connection.execute("SELECT pg_backend_pid()").fetchone()
+            return row[0] if row else None
 
-        @contextmanager
-        def hung() -> Iterator[None]:
-            # A query of a server that does not hang may take longer.
-            with hanging(own), monkeypatch.context() as impatient:
-                impatient.setattr(musicbrainz, "_RESULT_SECONDS", 0.5)
-                yield
+    @contextmanager
+    def hung() -> Iterator[None]:
+        # A query of a server that does not hang may take longer.
+        with hanging(musicbrainz_url), monkeypatch.context() as impatient:
+            impatient.setattr(musicbrainz, "_RESULT_SECONDS", 0.5)
+            yield
 
-        first = answer(hangs=False)
-        assert answer(hangs=False) == first
-        with pytest.raises(DatabaseUnavailable, match=r"no result in 0\.5 s"):
-            answer(hangs=True)
-        second = answer(hangs=False)
-        assert second not in (None, first)
-        # The kept connection is checked first, and then a new one is tried.
-        with hung(), pytest.raises(DatabaseUnavailable, match="timeout"):
-            answer(hangs=False)
-        assert answer(hangs=False) not in (None, first, second)
+    first = answer(hangs=False)
+    assert answer(hangs=False) == first
+    with pytest.raises(DatabaseUnavailable, match=r"no result in 0\.5 s"):
+        answer(hangs=True)
+    second = answer(hangs=False)
+    assert second not in (None, first)
+    # The kept connection is checked first, and then a new one is tried.
+    with hung(), pytest.raises(DatabaseUnavailable, match="timeout"):
+        answer(hangs=False)
+    assert answer(hangs=False) not in (None, first, second)
 
 
 def test_jobs_of_a_process_share_a_connection_that_is_replaced_when_it_broke_and_never_left_in_a_transaction(
@@ -399,6 +401,17 @@ def test_the_job_of_an_event_is_not_computed_from_a_standby_and_costs_no_attempt
     run.handle(art.indexer(both(pair)), Index(pair.gid), "id", {"mb-retries": 4})
     assert pair.state(event) == ("completed", 1)
     assert art.archive.files(f"mbid-{pair.gid}")["index.json"] == pair.listing()
+
+
+def test_nothing_is_repaired_by_what_a_lagging_standby_has(pair: Pair, art: Art, environment: dict[str, str]) -> None:
+    # By the standby, this image is superfluous.
+    file = COVER_ART.image_file(pair.gid, 1, "jpg")
+    art.archive.upload(COVER_ART.bucket(pair.gid), file, b"picture")
+    places = {"MUSICBRAINZ_URL": pair.standby, "ARCHIVE_PUBLIC_URL": art.archive.public_url}
+    with as_process_with({**environment, **places}):
+        with pytest.raises(DatabaseUnavailable, match="the primary is needed, and this is a standby"):
+            invoked("caa", "audit", "--fix", "--yes", pair.gid)
+        assert f"image-left\t{file}\tdelete" in invoked("caa", "audit", pair.gid, exit_code=1)
 
 
 def test_a_reader_waits_at_a_standby_and_publishes_when_that_is_promoted(pair: Pair, settings: Settings) -> None:

@@ -13,7 +13,6 @@ import psycopg
 import pytest
 
 from config.settings import ROOT
-from tests.servers.postgres import postgres
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -39,19 +38,7 @@ def answers(url: str) -> bool:
     return True
 
 
-def test_it_listens_on_no_port_and_others_may_not_enter_its_folder_which_goes_with_it() -> None:
-    with postgres() as url:
-        with psycopg.connect(url) as connection:
-            assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
-            assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (
-                True,
-            )
-        assert folder_of(url).stat().st_mode & 0o777 == 0o700
-    assert not answers(url)
-    assert not folder_of(url).exists()
-
-
-def test_nothing_of_postgresql_remains_when_its_parent_is_killed() -> None:
+def test_it_listens_on_no_port_others_may_not_enter_its_folder_and_nothing_remains_when_its_parent_is_killed() -> None:
     command = [sys.executable, "-c", ASKER]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -59,7 +46,9 @@ def test_nothing_of_postgresql_remains_when_its_parent_is_killed() -> None:
     ) as asker:
         assert asker.stdout is not None
         url = asker.stdout.readline().strip()
-        assert answers(url)
+        with psycopg.connect(url) as connection:
+            assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
+        assert folder_of(url).stat().st_mode & 0o777 == 0o700
         asker.send_signal(signal.SIGKILL)
     eventually(lambda: not folder_of(url).exists(), "its folder is gone")
     assert not answers(url)
