@@ -17,11 +17,10 @@ from app.coverart.indexer import delete, index, move
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, listing
 from app.coverart.webservice import WebService
-from app.errors import ArchiveError, ArchiveUnavailable
 from config.settings import Settings
-from tests.servers.archive import ArchiveServer, broken, slow_down
+from tests.servers.archive import ArchiveServer
 from tests.servers.musicbrainz_ws import MusicBrainz, metadata
-from tests.servers.site import Answer, reply
+from tests.servers.site import reply
 
 pytestmark = pytest.mark.integration
 
@@ -192,27 +191,6 @@ def test_a_dark_item_is_one_finding(server: ArchiveServer) -> None:
     server.upload(BUCKET, file(2), b"picture")
     server.darken(BUCKET)
     assert found(server, ONE) == [("dark", "", None)]
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind", "text"),
-    [
-        (slow_down("9"), ArchiveUnavailable, "503: SlowDown"),
-        (broken(), ArchiveError, "500: InternalError"),
-        (reply("<html>"), ArchiveError, "not an item's metadata"),
-        (reply('{"files": [{"size": 1}]}'), ArchiveError, "not an item's metadata"),
-        (reply("[1]"), ArchiveError, "not an item's metadata"),
-        (reply('{"error": "try again later"}'), ArchiveError, "not an item's metadata: .*later"),
-        (reply("[" * 100_000), ArchiveError, "not an item's metadata"),
-        (reply(f'{{"files": [{{"name": "x", "mtime": {"9" * 400}}}]}}'), ArchiveError, "not an item's metadata"),
-    ],
-)
-def test_an_archive_that_does_not_tell_is_an_error_and_no_finding(
-    server: ArchiveServer, answer: Answer, kind: type[ArchiveError], text: str
-) -> None:
-    server.faults.add(answer)
-    with pytest.raises(kind, match=text):
-        found(server, ONE)
 
 
 def test_the_jobs_of_an_audit_repair_its_findings(server: ArchiveServer) -> None:

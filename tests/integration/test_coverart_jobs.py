@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,13 +16,13 @@ from app.coverart.indexer import delete, index, move
 from app.coverart.jobs import Delete, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
 from app.coverart.webservice import WebService
-from app.errors import ArchiveDenied, ArchiveError, ArchiveNotFound, ArchiveRefused, ArchiveUnavailable, WebServiceError
+from app.errors import ArchiveError, ArchiveNotFound, ArchiveUnavailable, WebServiceError
 from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers import hazards
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
-from tests.servers.musicbrainz_ws import MusicBrainz, busy, slow
-from tests.servers.site import Answer, Request, failure, redirect, reply
+from tests.servers.musicbrainz_ws import MusicBrainz, busy
+from tests.servers.site import Answer, Request, redirect
 from tests.support import art
 from tests.support.art import Sent
 
@@ -75,12 +74,12 @@ class Ends:
     web_service: WebService
 
 
-def ends(archive_url: str, ws_url: str, *, response_timeout: float = 5.0) -> Ends:
-    """Return clients with short time-outs."""
+def ends(archive_url: str, ws_url: str) -> Ends:
+    """Return clients with a short time-out."""
     settings = Settings(
         archive_url=archive_url,
         archive_keys=SecretStr(f"{ACCESS_KEY}:{SECRET_KEY}"),
-        response_timeout=response_timeout,
+        response_timeout=5.0,
         musicbrainz_ws_url=f"{ws_url}/",
         user_agent=AGENT,
     )
@@ -243,36 +242,12 @@ def test_the_bucket_may_stand_in_the_host(
 
 # What goes wrong
 
-GATEWAYS_PAGE = "<style>@media (prefers-color-scheme: dark) {}</style><p>What you look for cannot be retrieved.</p>"
-
+#: What further answers mean is in tests/unit/test_coverart_answers.py.
 FAULTS: list[tuple[Callable[[], Answer], type[ApplicationError], str]] = [
     (stand_in.slow_down, ArchiveUnavailable, "503: SlowDown: Please reduce your request rate"),
-    (lambda: failure(503), ArchiveUnavailable, "503: .*Error 503"),
-    (stand_in.spam, ArchiveRefused, "appears to be spam"),
-    (stand_in.denied, ArchiveDenied, "403: AccessDenied"),
-    (lambda: stand_in.error(400, "InvalidRequest", "no"), ArchiveRefused, "400: InvalidRequest: no"),
-    (stand_in.taken_offline, ArchiveRefused, "taken offline"),
-    (lambda: stand_in.error(503, "ServiceUnavailable", "The item is dark."), ArchiveRefused, "dark"),
-    (stand_in.broken, ArchiveError, "500: InternalError"),
-    (lambda: failure(502), ArchiveError, "502"),
-    # A gateway's page may have any words, and a 200 may have an error.
-    (lambda: reply(GATEWAYS_PAGE, status=503), ArchiveUnavailable, "503: <style>"),
-    (lambda: reply(GATEWAYS_PAGE, status=502), ArchiveError, "502: <style>"),
     (lambda: stand_in.error(200, "InternalError", "Try again."), ArchiveError, "200: InternalError: Try again"),
-    (lambda: stand_in.error(200, "SlowDown", "Less."), ArchiveUnavailable, "200: SlowDown"),
-    (lambda: failure(429), ArchiveUnavailable, "429"),
-    (lambda: stand_in.error(404, "NoSuchBucket", "none"), ArchiveNotFound, "404: NoSuchBucket"),
-    (lambda: reply(b"", status=500), ArchiveError, "500$"),
     (hazards.reset, ArchiveError, "(?i)reset|aborted"),
-    (hazards.silence, ArchiveError, "(?i)timed out"),
-    (hazards.not_http, ArchiveError, "."),
-    (
-        lambda: redirect("http://127.0.0.1:1/other", status=307),
-        ArchiveError,
-        "307: redirected to http://127.0.0.1:1/other",
-    ),
-    (lambda: reply("Log in", content_type="Text/HTML"), ArchiveError, "200: Log in"),
-    (lambda: redirect("http://[", status=307), ArchiveError, r"307: redirected to http://\["),
+    (lambda: redirect("http://127.0.0.1:1/other", status=307), ArchiveError, "307: redirected to http://127.0.0.1:1/"),
 ]
 
 
@@ -285,7 +260,7 @@ def test_every_fault_of_the_archive_is_an_error_of_its_kind(
     text: str,
 ) -> None:
     server.faults.add(answer(), method="PUT", path=f"/mbid-{A}/index.json")
-    both = ends(server.path_url, musicbrainz.ws_url, response_timeout=3)
+    both = ends(server.path_url, musicbrainz.ws_url)
     with pytest.raises(kind, match=text) as caught:
         run_index(both)
     assert type(caught.value) is kind
@@ -305,26 +280,6 @@ def test_an_archive_that_cannot_be_reached_is_unavailable(both: Ends) -> None:
         run_index(ends("http://nowhere.invalid/{bucket}/{file}", both.web_service.url))
 
 
-def test_retry_after_travels_with_the_error(server: ArchiveServer, both: Ends) -> None:
-    server.faults.add(stand_in.slow_down("120"))
-    with pytest.raises(ArchiveUnavailable) as caught:
-        run_index(both)
-    assert caught.value.retry_after == 120
-    assert pickle.loads(pickle.dumps(caught.value)).retry_after == 120
-
-
-def test_an_errors_xml_is_not_expanded_and_is_quoted_in_part_only(server: ArchiveServer, both: Ends) -> None:
-    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 9))
-    bomb = f'<!DOCTYPE x [<!ENTITY e0 "lol">{entities}]><Error><Code>Bomb</Code><Message>&e8;</Message></Error>'
-    server.faults.add(reply(bomb, status=500))
-    with pytest.raises(ArchiveError, match=r"500: Bomb: &e8;$"):
-        run_index(both)
-    server.faults.add(reply("<Error><Code>Long" + "x" * 1_000_000, status=500))
-    with pytest.raises(ArchiveError) as caught:
-        run_index(both)
-    assert len(str(caught.value)) < 600
-
-
 def test_an_image_whose_copy_begins_as_a_success_and_ends_as_an_error_is_not_deleted(
     server: ArchiveServer, both: Ends
 ) -> None:
@@ -336,54 +291,15 @@ def test_an_image_whose_copy_begins_as_a_success_and_ends_as_an_error_is_not_del
     assert [request.method for request in server.requests] == ["PUT"]
 
 
-@pytest.mark.parametrize("status", [404, 500, 502, 503])
-def test_a_gateways_page_does_not_pass_for_a_deletion(server: ArchiveServer, both: Ends, status: int) -> None:
-    server.faults.add(reply(GATEWAYS_PAGE, status=status), method="DELETE")
-    with pytest.raises(ArchiveError, match=f"{status}: <style>"):
-        delete(COVER_ART, Delete(A), archive=both.archive)
-
-
-def in_encoding(name: str) -> Answer:
-    return reply(f'<?xml version="1.0" encoding="{name}"?><metadata/>', content_type="application/xml")
-
-
-@pytest.mark.parametrize(
-    ("answer", "text", "retry_after"),
-    [
-        (busy("7"), "503", 7),
-        (failure(500), "500", None),
-        (redirect("/elsewhere"), "302", None),
-        (reply("<html>Log in</html>"), "expected XML, got 19 bytes of 'text/html", None),
-        (reply(b"", content_type="application/xml"), "expected XML, got 0 bytes", None),
-        (reply("<metadata><release>", content_type="application/xml"), "expected complete XML, got no element", None),
-        (reply("<error/>", content_type="application/xml"), "expected complete XML, got root 'error'", None),
-        (in_encoding("x-mac"), "expected complete XML, got unknown encoding: x-mac", None),
-        (in_encoding("shift_jis"), "expected complete XML, got multi-byte encodings are not supported", None),
-        (hazards.reset(), "(?i)reset|aborted", None),
-        (hazards.short_body(), "(?i)incomplete", None),
-        (hazards.bad_chunking(), "IncompleteRead", None),
-        (
-            hazards.zipped(b"<metadata/>", content_type="application/xml"),
-            "content coding 'gzip'",
-            None,
-        ),
-        (slow(30, failure(500)), "(?i)timed out", None),
-    ],
-)
+@pytest.mark.parametrize(("answer", "text", "retry_after"), [(busy("7"), "503", 7), (hazards.reset(), "reset", None)])
 def test_metadata_that_cannot_be_had_is_not_written_and_may_be_tried_again(
-    server: ArchiveServer, musicbrainz: MusicBrainz, answer: Answer, text: str, retry_after: float | None
+    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends, answer: Answer, text: str, retry_after: float | None
 ) -> None:
     musicbrainz.faults.add(answer)
-    both = ends(server.path_url, musicbrainz.ws_url, response_timeout=3)
-    with pytest.raises(WebServiceError, match=text) as caught:
+    with pytest.raises(WebServiceError, match=f"(?i){text}") as caught:
         run_index(both)
     assert (caught.value.permanent, caught.value.retry_after) == (False, retry_after)
     assert server.paths() == [f"/mbid-{A}/index.json"]
-
-
-def test_the_type_of_metadata_may_be_written_in_capitals(server: ArchiveServer, musicbrainz: MusicBrainz) -> None:
-    musicbrainz.faults.add(reply("<metadata/>", content_type="Application/XML"))
-    assert run_index(ends(server.path_url, musicbrainz.ws_url)) == "done"
 
 
 def test_an_archive_url_without_its_places_is_refused() -> None:

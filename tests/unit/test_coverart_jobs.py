@@ -6,49 +6,17 @@ import json
 import uuid
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
 from app.broker.errors import InvalidMessage, UnknownType
-from app.coverart.archive import Archive, Refusal
 from app.coverart.jobs import Delete, Index, Job, Move, body_of, job_of, kind_of, message, parse
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 from app.errors import InvalidJob
-from app.http.response import Response
-from config.settings import Settings
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.mark.parametrize("quoted", ['k<&"/', "k&lt;&amp;&quot;/", 'k<&\\"/', "k%3C%26%22%2F"])
-def test_an_error_of_the_archive_has_no_key_in_whichever_form_a_server_quotes_it(quoted: str) -> None:
-    response = Response("http://archive.test/", 403, {}, f"Bad key {quoted}!".encode())
-    error = Refusal(response).error("PUT /item", secrets=[SecretStr('k<&"/')])
-    assert str(error) == "PUT /item: 403: Bad key ********!"
-
-
-@pytest.mark.parametrize(
-    ("location", "host"),
-    [
-        ("/other", "mbid-a.s3.us.archive.org"),
-        ("https://ia800.us.archive.org/other", "ia800.us.archive.org"),
-        ("https://IA800.US.Archive.org/other", "ia800.us.archive.org"),
-        ("http://ia800.us.archive.org/other", None),
-        ("https://ia800.us.archive.org.test/other", None),
-        ("https://test\\.us.archive.org/other", None),
-        ("https://[", None),
-    ],
-)
-def test_a_redirect_leads_to_the_archive_if_the_host_that_would_get_the_keys_is_one_of_its_domain(
-    location: str, host: str | None
-) -> None:
-    archive = Archive.of(Settings(archive_url="https://{bucket}.s3.us.archive.org/{file}"))
-    target = archive.redirect_target("https://mbid-a.s3.us.archive.org/index.json", location)
-    assert (target and urlsplit(target).hostname) == host
 
 
 A = "16ebbc86-670c-4ad3-980b-bfbd1eee4ff4"
