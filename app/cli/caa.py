@@ -100,12 +100,15 @@ def audit(
         public, web_service = PublicArchive.of(run.settings), WebService.of(run.settings)
         comparison = Comparison(run.project, public, web_service, second, given=not every, every_metadata=metadata)
         compared = comparison.compare(run.auditable(connection), jobs=jobs)
-        with run.progress(partial(run.total, connection, audited=True)) as show, closing(compared):
+        with (
+            report.deleting_images(comparison.homes),
+            run.progress(partial(run.total, connection, audited=True)) as show,
+            closing(compared),
+        ):
             for gid, found in compared:
                 report.add(gid, found)
                 run.advance([gid])
                 show()
-        report.delete_images(comparison.homes)
         report.print_summary()
     raise typer.Exit(1 if report.audit.kinds or report.audit.unread else 0)
 

@@ -190,24 +190,31 @@ class AuditReport:
         """The beginning of the JSON document, whose findings are printed as they come."""
         return f'{{"archive": {json.dumps(self.audit.archive)}, "findings": ['
 
-    def delete_images(self, find_homes: FindHomes) -> None:
-        """Publish the deletions that were held back if the user confirms them.
+    @contextmanager
+    def deleting_images(self, find_homes: FindHomes) -> Iterator[None]:
+        """Publish after the block the deletions that were held back, if the user confirms them.
 
-        Those of images that the database has by now are left out.
+        Also where the block failed: the user continues the audit after these items. Deletions of images that the
+        database has by now are left out.
         """
-        if not self._held_back:
-            return
+        try:
+            yield
+        finally:
+            if self._held_back:
+                self._delete_images(find_homes)
+
+    def _delete_images(self, find_homes: FindHomes) -> None:
         images = f"{len(self._held_back):,} image{'' if len(self._held_back) == 1 else 's'}"
         if not sys.stdin.isatty():
             typer.echo(f"{images} not deleted: standard input is not a terminal; confirm with --yes", err=True)
             return
         if not typer.confirm(f"Delete {images} at the archive, which keeps an old version of each?", err=True):
             return
-        confirmed, self._held_back = iter(self._held_back), []
+        homes = find_homes([job.id for job in self._held_back if job.id is not None])
+        confirmed = iter([job for job in self._held_back if job.id not in homes])
         while batch := list(islice(confirmed, BATCH)):
-            homes = find_homes([job.id for job in batch if job.id is not None])
-            self._run.publish([job for job in batch if job.id not in homes])
-            self._held_back += [job for job in batch if job.id in homes]
+            self._run.publish(batch)
+        self._held_back = [job for job in self._held_back if job.id in homes]
         if self._held_back:
             typer.echo(f"{len(self._held_back):,} not deleted: the database has them now; audit again", err=True)
 

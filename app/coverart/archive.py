@@ -136,7 +136,8 @@ class Archive:
     def redirect_target(self, url: str, location: str) -> str | None:
         """Return where a redirect of `url` leads if that is a host of the archive, which may get the keys; else None.
 
-        That is the host of the settings, or one of its domain: `ia800.us.archive.org` for `s3.us.archive.org`.
+        That is the host of `url`, that of the settings, or one of its domain: `ia800.us.archive.org` for
+        `s3.us.archive.org`. A domain of two labels is none, since it may be a suffix such as `co.uk`.
         """
         try:
             target = urljoin(url, location)
@@ -146,10 +147,10 @@ class Archive:
             return None
         if (own.scheme == "https" != other.scheme) or not other.netloc:
             return None
-        domain = ".".join((own.host or "").split(".")[-2:])
-        is_name = domain.rpartition(".")[2].isalpha() and "." in domain
-        is_own = other.netloc == own.netloc or (is_name and other.netloc.endswith(f".{domain}"))
-        return target if is_own else None
+        domain = (own.host or "").partition(".")[2]
+        is_name = domain.rpartition(".")[2].isalpha() and domain.count(".") >= 2
+        is_own = other.netloc in (own.netloc, parse_url(url).netloc)
+        return target if is_own or (is_name and other.netloc.endswith(f".{domain}")) else None
 
 
 class LowAuth(AuthBase):

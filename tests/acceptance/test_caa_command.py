@@ -222,12 +222,8 @@ def test_an_audit_of_equal_items_finds_nothing(caa: Command) -> None:
     # One request for each item.
     requested = [request.path for request in caa.art.archive.requests[before:]]
     assert sorted(requested) == [f"/metadata/mbid-{gid}" for gid in (A, B, C)]
-    assert json.loads(caa("audit", A, "--json").stdout) == {
-        "archive": "cover-art-archive",
-        "items": 1,
-        "unread": 0,
-        "findings": [],
-    }
+    nothing = {"archive": "cover-art-archive", "items": 1, "unread": 0, "findings": []}
+    assert json.loads(caa("audit", A, "--json").stdout) == nothing
 
 
 def test_an_audit_reports_the_differences_and_changes_nothing(caa: Command) -> None:
@@ -296,7 +292,13 @@ def test_a_deletion_that_was_held_back_is_not_enqueued_if_the_database_has_the_i
     done = caa("audit", "--fix", A, status=1, stdin=Terminal(add))
     assert "Delete 2 images at the archive" in done.stderr
     assert "1 not deleted: the database has them now; audit again\n" in done.stderr
-    assert caa.enqueued() == [("delete", f"8\n{A}\njpg".encode())]
+    deletion = ("delete", f"8\n{A}\njpg".encode())
+    assert caa.enqueued() == [deletion]
+    # An audit that ends early publishes it, too: it is continued after A.
+    caa.art.archive.faults.add(slow_down("0"), path=f"/metadata/mbid-{B}", times=6)
+    done = caa("audit", "--all", "--fix", status=1, stdin=Terminal(lambda: None))
+    assert f"1 done; continue with --after {A}" in done.stderr
+    assert deletion in caa.enqueued()
 
 
 def test_a_change_between_the_reads_of_database_and_archive_is_no_finding(caa: Command) -> None:

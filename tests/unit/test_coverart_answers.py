@@ -60,6 +60,7 @@ def test_an_error_of_the_archive_has_no_key_in_whichever_form_a_server_quotes_it
         ("http://ia800.us.archive.org/other", None),
         ("https://ia800.us.archive.org.test/other", None),
         ("https://test\\.us.archive.org/other", None),
+        ("https://ia800.other.archive.org/other", None),
         ("https://[", None),
     ],
 )
@@ -69,6 +70,19 @@ def test_a_redirect_leads_to_the_archive_if_the_host_that_would_get_the_keys_is_
     archive = Archive.of(Settings(archive_url="https://{bucket}.s3.us.archive.org/{file}"))
     target = archive.redirect_target("https://mbid-a.s3.us.archive.org/index.json", location)
     assert (target and urlsplit(target).hostname) == host
+
+
+@pytest.mark.parametrize("own", ["archive.co.uk", "10.0.0.1", "localhost:9000"])
+def test_a_host_whose_domain_may_be_a_suffix_or_is_none_redirects_to_itself_alone(own: str) -> None:
+    archive = Archive.of(Settings(archive_url=f"http://{own}/{{bucket}}/{{file}}"))
+    for location, expected in (
+        ("/other", f"http://{own}/other"),
+        ("http://other.co.uk/x", None),
+        ("http://x.0.0.1/x", None),
+    ):
+        assert archive.redirect_target(f"http://{own}/a/b", location) == expected
+    below = Archive.of(Settings(archive_url=f"http://{{bucket}}.{own}/{{file}}"))
+    assert below.redirect_target(f"http://a.{own}/b", "/other") == f"http://a.{own}/other"
 
 
 @pytest.mark.parametrize(
