@@ -207,6 +207,17 @@ def test_a_postponement_travels_from_a_pool_process_whole() -> None:
     assert (there.seconds, there.why, there.exactly, there.headers) == (2.5, "why", True, {"a": 1})
 
 
+def test_jitter_spreads_messages_over_three_delays_whose_queues_are_declared() -> None:
+    policy = DelayQueues("ns", timeout_ms=1_000, retry_max=2, jitter=0.5)
+    decisions = [policy.decide(delivery("q", id=str(number)), FAILURE) for number in range(50)]
+    assert {each.delay_ms for each in decisions if isinstance(each, Retry)} == {1_000, 1_300, 1_500}
+    declared = {each.name for each in policy.queues()}
+    assert {"ns.delay.1000", "ns.delay.1300", "ns.delay.1500", "ns.delay.3000"} <= declared
+    assert decisions == [policy.decide(delivery("q", id=str(number)), FAILURE) for number in range(50)]
+    longest = replace(policy, timeout_ms=2_000_000_000, retry_max=1)
+    assert isinstance(longest.decide(delivery("q", id="1"), FAILURE), Retry)
+
+
 # fixed_ttl
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,6 +26,9 @@ from .delays import (
     two_digits,
 )
 
+#: Delays of one iteration under jitter: the delay itself, and by even steps up to the longest one.
+_JITTER_STEPS = 3
+
 TIMEOUT, MAX = "retry-timeout-ms", "retry-max"
 
 
@@ -34,7 +38,8 @@ class DelayQueues(Policy):
 
     `retry_max` 3 means four runs, with waits of b, 2b and 4b between them. Delay queues are `<namespace>.delay.<ms>`,
     the dead set is `<namespace>.dead`. A delay queue returns a message to `exchange` with the work queue's name as the
-    key, which must be bound there. The default exchange ("") routes every queue by its name.
+    key, which must be bound there. The default exchange ("") routes every queue by its name. With a `jitter` of 0.5, a
+    delay is longer by up to a half, so that messages that failed together do not return together.
     """
 
     namespace: str
@@ -43,6 +48,7 @@ class DelayQueues(Policy):
     exchange: str = ""
     queue_type: QueueType = "quorum"
     delivery_limit: int = 50
+    jitter: float = 0.0
 
     name: ClassVar[str] = "delay_queues"
     replay_budget: ClassVar[ReplayBudget] = "keep"
@@ -60,12 +66,23 @@ class DelayQueues(Policy):
 
     def delays_ms(self) -> list[int]:
         """Return the delays of the default budget in ms, rounded as in the queues' names."""
-        return [_exact_ms(self.timeout_ms, iteration) for iteration in range(self.retry_max)]
+        steps = range(_JITTER_STEPS if self.jitter else 1)
+        return [
+            self._exact_ms(self.timeout_ms, iteration, step) for iteration in range(self.retry_max) for step in steps
+        ]
 
-    def delay_ms(self, timeout_ms: int, iteration: int) -> int:
-        """Return the delay of a message's budget in ms: of the default budget exactly, of any other rounded up."""
-        exact = _exact_ms(timeout_ms, iteration)
+    def delay_ms(self, timeout_ms: int, iteration: int, step: int = 0) -> int:
+        """Return the delay of a message's budget in ms: of the default budget exactly, of any other rounded up.
+
+        `step` says how much of the jitter is added.
+        """
+        exact = self._exact_ms(timeout_ms, iteration, step)
         return exact if exact in self.delays_ms() else rounded_up(exact)
+
+    def _exact_ms(self, timeout_ms: int, iteration: int, step: int) -> int:
+        shortest: int = two_digits(timeout_ms << min(iteration, 31))
+        jittered: int = two_digits(round(shortest * (1 + self.jitter * step / (_JITTER_STEPS - 1))))
+        return jittered if jittered <= MAX_TTL_MS else shortest
 
     def delay_queue(self, delay_ms: int) -> Queue:
         """Return the queue of one duration in ms; raises ValueError for an invalid TTL."""
@@ -92,7 +109,8 @@ class DelayQueues(Policy):
             raise InvalidMessage(f"{TIMEOUT} {timeout_ms!r}: expected a whole number of milliseconds, 1 or more")
         if type(retry_max) is not int or retry_max < 0:
             raise InvalidMessage(f"{MAX} {retry_max!r}: expected a whole number, 0 or more")
-        last_ms = _exact_ms(timeout_ms, retry_max - 1) if retry_max else 0
+        # 31 doublings of a millisecond exceed the limit already; `retry_max` may be huge.
+        last_ms = two_digits(timeout_ms << min(retry_max - 1, 31)) if retry_max else 0
         if last_ms > MAX_TTL_MS:
             raise InvalidMessage(
                 f"{TIMEOUT} {timeout_ms} and {MAX} {retry_max}: the last delay would be "
@@ -111,7 +129,7 @@ class DelayQueues(Policy):
     def retry_after(self, delivery: Delivery, failure: Failure) -> Retry | None:
         """Return the next delay of the message's budget; None if the broker cannot wait that long."""
         budget = self._budget(delivery)
-        delay_ms = self.delay_ms(budget[TIMEOUT], budget[ITERATION])
+        delay_ms = self.delay_ms(budget[TIMEOUT], budget[ITERATION], self._jitter_step(delivery))
         if delay_ms > MAX_TTL_MS:
             return None
         next_headers = budget | failure_headers(delivery, failure) | {ITERATION: budget[ITERATION] + 1}
@@ -136,15 +154,17 @@ class DelayQueues(Policy):
         """Keep the current iteration, as the document specifies, or set it to 0 for a fresh budget."""
         return headers_for_replay(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})
 
+    def _jitter_step(self, delivery: Delivery) -> int:
+        """Return how much jitter a retry of a message gets: always the same for the same retry."""
+        if not self.jitter:
+            return 0
+        retry = f"{delivery.headers.get('id')} {delivery.properties.get('message_id')} {self.attempts(delivery)}"
+        return zlib.crc32(retry.encode(errors="replace"), zlib.crc32(delivery.body)) % _JITTER_STEPS
+
     def _budget(self, delivery: Delivery) -> dict[str, int]:
         """Return the message's own budget, with the defaults for what it does not say."""
         timeout_ms = whole_number(delivery.headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
         return {TIMEOUT: timeout_ms, MAX: self.retries(delivery), ITERATION: self.attempts(delivery)}
-
-
-def _exact_ms(timeout_ms: int, iteration: int) -> int:
-    # 31 doublings of a millisecond exceed the limit already; a message may name any iteration.
-    return two_digits(timeout_ms << min(iteration, 31))
 
 
 def budget_of(policy: Policy, *, timeout_ms: int | None = None, retry_max: int | None = None) -> Mapping[str, Any]:
