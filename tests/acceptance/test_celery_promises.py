@@ -30,7 +30,6 @@ from tests.support.canvas_app import (
     refuse,
     refuse_oddly,
     unstorable,
-    validated,
     wait_for,
 )
 from tests.support.canvas_bench import ENDED, Bench, canvas_bench, lines
@@ -199,11 +198,6 @@ def test_a_postponed_or_requeued_message_keeps_its_state_and_its_budget_and_the_
     assert lines(journal)[-1] == f"redelivered {redelivered}"
 
 
-def test_a_task_that_is_replaced_after_a_failure_has_the_result_of_the_other(bench: Bench, journal: str) -> None:
-    assert canvas_app.replaced.delay(journal, 1).get(timeout=ENDED) == 7
-    assert (lines(journal).count("before"), lines(journal).count("run")) == (2, 2)
-
-
 def test_a_result_that_is_ignored_is_never_stored(bench: Bench, journal: str) -> None:
     result = forget.delay(journal)
     bench.replay(result.id)
@@ -364,13 +358,6 @@ def test_a_result_that_cannot_be_stored_is_a_failed_run_and_celery_announces_eac
     eventually(
         lambda: sorted(lines(journal)) == expected_lines, f"it is dead-lettered: {lines(journal)}", seconds=ENDED
     )
-
-
-def test_validated_arguments_are_models_and_an_invalid_one_is_a_failed_run(bench: Bench) -> None:
-    assert validated.delay({"number": "5"}).get(timeout=ENDED) == {"number": 5}
-    with pytest.raises(Exception, match="ValidationError"):
-        validated.delay({"number": "five"}).get(timeout=ENDED)
-    eventually(lambda: f"Dead-lettered {validated.name}" in bench.worker.log, bench.worker.log[-3_000:], seconds=ENDED)
 
 
 def test_sentry_and_opentelemetry_see_a_dead_letter_as_an_error_and_a_retry_as_none(bench: Bench) -> None:

@@ -166,19 +166,6 @@ class TestNoReply:
         assert last.result(60).body == b"last"
         assert (len(requestor), requestor.connections) == (0, 1)
 
-    def test_deadlines_pass_in_their_own_order(self, requestor: Requestor, taken: list[Delivery]) -> None:
-        passed: list[float] = []
-        due, futures = {}, []
-        for seconds in (0.6, 300.0, 0.2, 0.4):
-            due[seconds] = time.monotonic() + seconds
-            future = requestor.send(ask(), deadline=seconds)
-            future.add_done_callback(partial(lambda given, _future: passed.append(given), seconds))
-            futures.append(future)
-        eventually(lambda: len(passed) == 3, "all but one have passed")
-        # As on a machine that sends them at the same moment: 0.2, 0.4, 0.6.
-        assert passed == sorted((0.2, 0.4, 0.6), key=due.__getitem__)
-        assert not futures[1].done()
-
     def test_a_cancelled_request_is_forgotten(
         self, requestor: Requestor, taken: list[Delivery], by_hand: ByHand
     ) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from celery import Celery, signals
 from celery.exceptions import Ignore, Reject
-from pydantic import BaseModel
 
 from app.broker.errors import Postpone
 from app.broker.policies.delay_queues import DelayQueues
@@ -151,14 +150,6 @@ def requeue(self: Any, journal: str) -> None:
         raise Reject("nothing is there yet", requeue=True)
 
 
-@task(bind=True)
-def replaced(self: Any, journal: str, times: int) -> None:
-    """Let another task do it, after some failures of this one."""
-    if note(journal, "before") < times:
-        raise KeyError("no such shelf")
-    raise self.replace(fail.s(journal, 1, 7))
-
-
 @task(ignore_result=True)
 def forget(journal: str) -> None:
     """Fail without a result."""
@@ -210,18 +201,6 @@ def unstorable(journal: str) -> object:
     """Return what no result can be."""
     note(journal, "run")
     return object()
-
-
-class Order(BaseModel):
-    """What a task with validated arguments takes."""
-
-    number: int
-
-
-@task(pydantic=True)
-def validated(order: Order) -> Order:
-    """Return the order."""
-    return order
 
 
 @task(rate_limit="5/s")

@@ -145,8 +145,8 @@ class Sentinels:
     url: str
 
     @classmethod
-    def made(cls, folder: Path, files: Certificates | None = None) -> Sentinels:
-        """Return them in a folder, not started yet. With certificates, all connections between them have TLS."""
+    def made(cls, folder: Path, files: Certificates) -> Sentinels:
+        """Return them in a folder, not started yet. All connections between them have TLS."""
         first, *rest = chosen = list(ports.choose("01abc").values())
         follow = ("", f"\nreplicaof 127.0.0.1 {first}")
         both = f"requirepass {PASSWORD}\nmasterauth {PASSWORD}\nrepl-diskless-sync-delay 0\n"
@@ -163,21 +163,17 @@ class Sentinels:
             _member(folder / f"sentinel{port}", port, f"s-{PASSWORD}", watch + _listener(port, files), files)
             for port in rest[1:]
         )
-        scheme, query = ("sentinels", f"&ssl_ca_certs={files.authority}") if files else ("sentinel", "")
         one, *others = (f"127.0.0.1:{port}" for port in rest[1:])
-        login = f"/0?master_name={MASTER}&sentinel_password=s-{PASSWORD}{query}"
-        url = ";".join([f"{scheme}://:{PASSWORD}@{one}{login}", *(f"{scheme}://{each}" for each in others)])
+        login = f"/0?master_name={MASTER}&sentinel_password=s-{PASSWORD}&ssl_ca_certs={files.authority}"
+        url = ";".join([f"sentinels://:{PASSWORD}@{one}{login}", *(f"sentinels://{each}" for each in others)])
         return cls((servers[0], servers[1]), sentinels, url)
 
 
-def _member(folder: Path, port: int, password: str, conf: str, files: Certificates | None) -> Service:
-    scheme, query = ("rediss", f"?ssl_ca_certs={files.authority}") if files else ("redis", "")
-    return server(folder, f"{scheme}://:{password}@127.0.0.1:{port}{query}", conf)
+def _member(folder: Path, port: int, password: str, conf: str, files: Certificates) -> Service:
+    return server(folder, f"rediss://:{password}@127.0.0.1:{port}?ssl_ca_certs={files.authority}", conf)
 
 
-def _listener(port: int, files: Certificates | None, *, address: str = "127.0.0.1") -> str:
-    if files is None:
-        return f"bind {address}\nport {port}"
+def _listener(port: int, files: Certificates, *, address: str = "127.0.0.1") -> str:
     return (
         f"bind {address}\nport 0\ntls-port {port}\ntls-auth-clients no\ntls-replication yes\n"
         f"tls-cert-file {files.certificate}\ntls-key-file {files.key}\ntls-ca-cert-file {files.authority}"

@@ -80,10 +80,6 @@ def severities(ours: Topology, found: Topology) -> list[tuple[str, str]]:
 EMPTY = Topology({}, {}, frozenset())
 
 
-def test_a_broker_that_matches_the_code_has_no_findings() -> None:
-    assert compare(OURS, OURS) == []
-
-
 @given(names=st.sets(st.sampled_from([*OURS.queues, *OURS.exchanges]), min_size=1))
 def test_everything_missing_is_a_finding_whose_remedy_is_apply(names: set[str]) -> None:
     findings = compare(OURS, without(OURS, *names))
@@ -370,11 +366,6 @@ def test_a_setting_that_is_no_lower_than_the_argument_or_without_effect_is_harml
     arguments: dict[str, Any], policy: dict[str, Any]
 ) -> None:
     assert consequences(arguments, **policy) == []
-
-
-def test_the_members_of_a_queue_that_do_not_run_are_missing() -> None:
-    assert Replicas(("a", "b", "c"), ("a", "c")).missing == ("b",)
-    assert Replicas(("a",), ()).missing == ("a",)
 
 
 @pytest.mark.parametrize(("down", "severities"), [(0, []), (1, ["note"]), (2, ["error"]), (4, ["error"])])
