@@ -23,9 +23,8 @@ class Route:
     """The queue, the task and the retry policy of one message type.
 
     `type` is the `type` of the envelope and its routing key on its exchange; `task` is the name of the Celery task.
-    `time_limit` and `soft_time_limit` are seconds of one run. `retry_timeout_ms` and `retry_max` replace the settings
-    RETRY_TIMEOUT_MS and RETRY_MAX for this route. With `shares_process`, a pool process runs several messages at the
-    same time.
+    `time_limit` and `soft_time_limit` are seconds of one run. With `shares_process`, a pool process runs several
+    messages at the same time.
     """
 
     type: str
@@ -33,8 +32,6 @@ class Route:
     queue: str
     policy: str = "delay_queues"
     time_limit: int = 120
-    retry_timeout_ms: int | None = None
-    retry_max: int | None = None
     shares_process: bool = False
 
     @property

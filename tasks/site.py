@@ -178,7 +178,7 @@ def _retry_alone(page: CrawlUrl, error: Exception, *, worker: str) -> None:
     delivery = Delivery(sent.body, sent.headers, sent.properties, *kind, *address)
     trace = "".join(traceback.format_exception(error))
     failure = replace(failure_of(error, trace=trace, task=name), worker=worker)
-    decision = app.retries.policies.policy_for(PAGE, name).decide(delivery, failure)
+    decision = app.retries.policies.policy_for(PAGE).decide(delivery, failure)
     logger.warning("%s of %s, which failed beside others: %s", type(decision).__name__, page.url, failure)
     [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=process.publisher)
     if isinstance(outcome, Exception):

@@ -47,7 +47,7 @@ class BrokerDeath:
 def attempts_of(letter: DeadLetter, settings: Settings) -> list[Attempt]:
     """Return the failed runs of a letter, the first ones where there are too many to show."""
     cause = letter.cause
-    policy = retry_policies(settings).policy_for(letter.queue, cause.task)
+    policy = retry_policies(settings).policy_for(letter.queue)
     number = min(cause.attempts, MAX_SHOWN)
     waits = [0.0, *(_wait_after(policy, letter, run) for run in range(1, number))][:number]
     first, last = letter.first_failed_at, letter.failed_at

@@ -33,14 +33,13 @@ EVENT_RETRY_MS = 5_000
 
 def retry_policies(settings: Settings) -> RetryPolicies:
     """Return the retry policies of all queues that workers consume from."""
-    by_queue: dict[str, Policy] = {route.queue: route_policy(settings, route, of_queue=True) for route in ROUTES}
+    by_queue = {route.queue: route_policy(settings, route) for route in ROUTES}
     by_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}
     for exchange in settings.art_exchanges:
         by_queue |= {route.queue: art_policy(exchange, settings) for route in art_routes(exchange)}
     by_queue |= dict.fromkeys(settings.receivers, notification_policy(settings))
     by_queue[REQUESTS] = request_policy(settings)
-    by_task = {(route.queue, route.task): route_policy(settings, route) for route in ROUTES}
-    return RetryPolicies(by_queue, site_policy(settings), by_task)
+    return RetryPolicies(by_queue, site_policy(settings))
 
 
 def budgets(settings: Settings) -> Budgets:
@@ -48,11 +47,9 @@ def budgets(settings: Settings) -> Budgets:
     return {route.type: budget_of(route_policy(settings, route)) for route in ROUTES}
 
 
-def route_policy(settings: Settings, route: Route, *, of_queue: bool = False) -> Policy:
-    """Return the policy of a route of `site`; with `of_queue`, that of its queue, without the route's own numbers."""
-    if route.policy == DropAll.name:
-        return tick_policy(settings)
-    return site_policy(settings, None if of_queue else route)
+def route_policy(settings: Settings, route: Route) -> Policy:
+    """Return the policy of a route of `site`."""
+    return tick_policy(settings) if route.policy == DropAll.name else site_policy(settings)
 
 
 def tick_policy(settings: Settings) -> DropAll:
@@ -65,14 +62,12 @@ def request_policy(settings: Settings) -> DropAll:
     return DropAll(message_ttl_ms=REQUEST_TTL_MS, queue_type=settings.queue_type)
 
 
-def site_policy(settings: Settings, route: Route | None = None) -> DelayQueues:
-    """Return the policy of `site`; a route may set its own timeout and number of retries."""
-    timeout_ms = route.retry_timeout_ms if route else None
-    retry_max = route.retry_max if route else None
+def site_policy(settings: Settings) -> DelayQueues:
+    """Return the policy of `site`."""
     return DelayQueues(
         SITE,
-        timeout_ms=settings.retry_timeout_ms if timeout_ms is None else timeout_ms,
-        retry_max=settings.retry_max if retry_max is None else retry_max,
+        timeout_ms=settings.retry_timeout_ms,
+        retry_max=settings.retry_max,
         exchange=SITE,
         queue_type=settings.queue_type,
         delivery_limit=DELIVERY_LIMIT,

@@ -125,7 +125,7 @@ def test_a_message_that_is_set_aside_comes_back_as_a_new_one_with_its_count(
 ) -> None:
     came = replace(delivery("mail"), headers={"mine": "kept", "x-delivery-count": 2}, redelivered=True)
     done: list[str] = []
-    handler.set_aside(Original(came, lambda: True, lambda *_: done.append("done")), "task", deliveries=2)
+    handler.set_aside(Original(came, lambda: True, lambda *_: done.append("done")), deliveries=2)
     assert done == ["done"]
     eventually(lambda: broker.depth("mail") == 1, "it is back")
     [back] = broker.take("mail")
@@ -279,7 +279,7 @@ def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
     assert not handler.may_run(original(crashed), "shop.send")
     [letter] = broker.take("shop.dead")
     assert [letter.headers[name] for name in (REASON, TASK, WORKER)] == ["delivery-limit", "shop.send", "w"]
-    handler.set_aside(original(first), "shop.send", deliveries=1)
+    handler.set_aside(original(first), deliveries=1)
     assert outcomes == [
         ("shop.send", "mail", "dead-lettered", "server-error"),
         ("shop.send", "mail", "retried", "server-error"),

@@ -373,7 +373,7 @@ DELIVERIES_OF_ANY_BYTES = st.builds(
 def test_a_policy_decides_about_any_message_and_its_replacement_can_be_sent_and_read_again(
     delivery: Delivery, permanent: bool, seconds: float
 ) -> None:
-    policy = POLICIES.policy_for(delivery.queue, delivery.headers.get("task"))
+    policy = POLICIES.policy_for(delivery.queue)
     assert 0 <= unacknowledged(delivery) < 2**63
     assert not (is_suspect(delivery) and unacknowledged(delivery) == 0)
     assert not is_uncounted(replace(delivery, redelivered=False))

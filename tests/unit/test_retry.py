@@ -22,7 +22,6 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.delays import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, rounded_up, two_digits
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
-from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.topology.model import bindings_of, exchanges_of
 from app.topology.queues import task_queues
@@ -342,26 +341,6 @@ def test_retry_info_names_a_rejection_and_a_timeout_as_sneakers_does(failure: Fa
     assert (info["error"], info["properties"]) == (error, {})
 
 
-@pytest.mark.parametrize(("count", "attempts"), [({}, 2), ({"count": 3}, 4)])
-def test_the_last_attempt_is_told_with_the_deaths_before_it_as_sneakers_own_tests_have_it(
-    count: dict[str, int], attempts: int
-) -> None:
-    at = {"time": datetime(2026, 1, 1), "routing-keys": ["RawMail"], **count}
-    waited = {"reason": "expired", "queue": "downloads-retry", "exchange": "RawMail-retry", **at}
-    rejected = {"reason": "rejected", "queue": "downloads", "exchange": "", **at}
-    headers: dict[str, Any] = {"x-death": [waited, rejected]}
-    came = delivery("downloads", routing_key="RawMail", **headers)
-    came = replace(came, properties={"delivery_mode": 1})
-    policy = XDeath("downloads", retry_max=1, exchange_type="topic", separator="-")
-    decision = policy.decide(came, replace(FAILURE, exception="Reject"))
-    assert isinstance(decision, Dead)
-    assert (decision.queue.name, decision.routing_key) == ("downloads-error", "RawMail")
-    info = json.loads(decision.headers["retry_info"])
-    assert (info["error"], info["num_attempts"]) == ("reject", attempts)
-    as_json = [{**death, "time": "2026-01-01T00:00:00"} for death in (waited, rejected)]
-    assert info["properties"] == {"delivery_mode": 1, "headers": {"x-death": as_json}}
-
-
 def test_a_message_that_is_requeued_without_retries_left_comes_back_with_its_count() -> None:
     spent = deaths({**REJECTED, "count": 5})
     waiting = XDeath("q", retry_max=5).postpone(spent, 0)
@@ -374,13 +353,6 @@ def test_a_message_that_is_requeued_without_retries_left_comes_back_with_its_cou
 def test_a_message_of_a_queue_without_a_dead_letter_target_is_published_and_not_rejected() -> None:
     assert isinstance(XDeath("q").decide(delivery("q"), FAILURE), Reject)
     assert isinstance(XDeath("q").decide(delivery("other"), FAILURE), Dead)
-
-
-def test_a_second_death_adds_to_retry_info_the_newest_first() -> None:
-    policy = XDeath("q", retry_max=0)
-    first = end(policy)
-    second = live(policy, [False], delivery("q", **policy.replay_headers(first.headers, "fresh")), PERMANENT)
-    assert [each["error_message"] for each in json.loads(second.headers["retry_info"])] == ["boom", "boom"]
 
 
 def test_retry_info_leaves_out_the_oldest_errors_before_it_fills_a_frame_of_the_broker() -> None:
@@ -434,23 +406,14 @@ def test_a_queue_is_bound_to_its_publishers_by_one_or_several_keys() -> None:
 
 
 def test_a_tick_is_never_retried_and_never_dead_lettered() -> None:
-    policy = retry_policies(Settings()).policy_for("site.tick", "site.tick")
+    policy = retry_policies(Settings()).policy_for("site.tick")
     assert isinstance(policy, DropAll)
     assert policy.decide(delivery(), FAILURE) == Drop()
 
 
 def test_every_route_has_the_policy_that_it_names() -> None:
     ours = retry_policies(Settings())
-    assert [ours.policy_for(route.queue, route.task).name for route in ROUTES] == [route.policy for route in ROUTES]
-
-
-def test_a_task_that_is_known_on_another_queue_is_answered_by_the_queue_that_it_came_from() -> None:
-    index, other = DelayQueues("a"), DelayQueues("b")
-    both = RetryPolicies({"q": index, "other": other}, default=other, by_task={("q", "t"): replace(index, retry_max=9)})
-    assert both.policy_for("q", "t") == replace(index, retry_max=9)
-    assert both.policy_for("other", "t") == other
-    assert both.policy_for("q", ["no", "name"]) == index
-    assert both.policy_for("unknown") == other
+    assert [ours.policy_for(route.queue).name for route in ROUTES] == [route.policy for route in ROUTES]
 
 
 def test_every_work_queue_has_exactly_the_arguments_of_its_policy() -> None:

@@ -1,9 +1,9 @@
-"""The policies of an application by queue and task, and the queues that they need on the broker."""
+"""The policies of an application by queue, and the queues that they need on the broker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kombu import Queue
 
@@ -12,21 +12,19 @@ from .base import Policy
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicies:
-    """The policies of an application. `by_task` is (queue, task) -> policy: its numbers may differ from its queue's."""
+    """The policies of an application, by queue."""
 
     by_queue: Mapping[str, Policy]
     default: Policy
-    by_task: Mapping[tuple[str, str], Policy] = field(default_factory=dict)
 
-    def policy_for(self, queue: str, task: object = None) -> Policy:
-        """Return the policy of a task on a queue. A message without a known task has that of its queue."""
-        own = self.by_task.get((queue, task)) if isinstance(task, str) else None
-        return own or self.by_queue.get(queue, self.default)
+    def policy_for(self, queue: str) -> Policy:
+        """Return the policy of a queue."""
+        return self.by_queue.get(queue, self.default)
 
     def __iter__(self) -> Iterator[Policy]:
         """Yield every policy once."""
         seen: list[Policy] = []
-        for policy in (*self.by_queue.values(), *self.by_task.values(), self.default):
+        for policy in (*self.by_queue.values(), self.default):
             if policy not in seen:
                 seen.append(policy)
                 yield policy

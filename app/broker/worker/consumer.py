@@ -213,7 +213,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 require_shallow_body(message)
                 # A policy decides on the message as it came, whatever is added to it below.
                 message.original = delivery = original_delivery(message)
-                policy = self._failures.policies.policy_for(delivery.queue, message.headers["task"])
+                policy = self._failures.policies.policy_for(delivery.queue)
                 # `self.request.retries` of a task, which Celery counts by its own retries only.
                 message.headers["retries"] = policy.attempts(delivery)
                 # The queue whose policy retries the failures of this run; empty for the last run.
@@ -298,7 +298,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             message.ack_log_error(logger, self.connection_errors)
 
         original = Original(delivery, partial(is_held, message), done)
-        self._failures.set_aside(original, delivery.headers.get("task"), deliveries=unacknowledged(delivery) + 1)
+        self._failures.set_aside(original, deliveries=unacknowledged(delivery) + 1)
         return True
 
     def _start(self, request: Any) -> None:

@@ -116,7 +116,7 @@ class FailureHandler:
         """
         delivery = original.delivery
         failure = replace(failure, worker=self._worker)
-        policy = self.policies.policy_for(delivery.queue, failure.task)
+        policy = self.policies.policy_for(delivery.queue)
         decision = policy.decide(delivery, failure)
         subject = f"{failure.task or 'message'} from {delivery.queue}"
         number = policy.attempts(delivery) + 1
@@ -144,7 +144,7 @@ class FailureHandler:
     def postpone(self, original: Original, task: str, postpone: Postpone) -> None:
         """Let the message wait in a delay queue, its budget unspent, then call `done`."""
         delivery = original.delivery
-        policy = self.policies.policy_for(delivery.queue, task)
+        policy = self.policies.policy_for(delivery.queue)
         try:
             decision = policy.postpone(delivery, postpone.seconds, exactly=postpone.exactly)
         except Exception as error:  # noqa: BLE001 - A task may ask for an infinite wait, or for NaN seconds.
@@ -154,12 +154,12 @@ class FailureHandler:
             decision = replace(decision, headers={**decision.headers, **postpone.headers})
         self._act(decision, self._noted(original, task, postpone.code))
 
-    def set_aside(self, original: Original, task: object, *, deliveries: int) -> None:
+    def set_aside(self, original: Original, *, deliveries: int) -> None:
         """Publish the message again with its count of unacknowledged deliveries, for a moment later; then call `done`.
 
         The copy is a new message to the broker. A policy without delay queues drops the message.
         """
-        decision = self.policies.policy_for(original.delivery.queue, task).postpone(original.delivery, _SET_ASIDE)
+        decision = self.policies.policy_for(original.delivery.queue).postpone(original.delivery, _SET_ASIDE)
         if isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, DELIVERIES: deliveries})
         self._act(decision, original)
@@ -167,7 +167,7 @@ class FailureHandler:
     def may_run(self, original: Original, task: str) -> bool:
         """Return whether the policy lets the message run; if not, carry its decision out and call `done`."""
         delivery = original.delivery
-        policy = self.policies.policy_for(delivery.queue, task)
+        policy = self.policies.policy_for(delivery.queue)
         decision = policy.decide_before_run(delivery, task=task, worker=self._worker)
         if decision is None:
             return True

@@ -65,7 +65,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         super().__init__(app)
         #: Names of the queues that a worker does not consume from, because the broker refuses them now.
         self.refused: Container[str] = ()
-        self._budgets: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._budgets: dict[str, Mapping[str, Any]] = {}
         # The topmost map is read first, and a later change of a setting still counts.
         app.conf.update({name: app.conf[name] for name in _READ_AT_EACH_SEND})
         leave_connections_after_fork(self)
@@ -90,7 +90,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
             # In Celery's protocol 1, the body is a table with what headers hold now.
             if (message.headers or message.body).get("eta"):
                 raise InvalidMessage(f"{name}: neither countdown nor eta; every delay is a message in the broker")
-            for header, value in self._budget(name, options).items():
+            for header, value in self._budget(options).items():
                 message.headers.setdefault(header, value)
             message.properties.setdefault("timestamp", int(time.time()))
             timeout = self.app.retries.publish_timeout
@@ -114,16 +114,16 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         accept = self.app.conf.accept_content if accept is None else accept
         return PrefetchingConsumer(channel, chosen, accept=accept, **options)
 
-    def _budget(self, name: str, options: dict[str, Any]) -> Mapping[str, Any]:
+    def _budget(self, options: dict[str, Any]) -> Mapping[str, Any]:
         """Return the budget headers of a new message, and remove the options that set them."""
         timeout_ms, retry_max = options.pop("retry_timeout_ms", None), options.pop("retry_max", None)
         queue = _queue_name(options.get("queue"))
         if timeout_ms is not None or retry_max is not None:
-            policy = self.app.retries.policies.policy_for(queue, name)
+            policy = self.app.retries.policies.policy_for(queue)
             return budget_of(policy, timeout_ms=timeout_ms, retry_max=retry_max)
-        if (queue, name) not in self._budgets:
-            self._budgets[queue, name] = budget_of(self.app.retries.policies.policy_for(queue, name))
-        return self._budgets[queue, name]
+        if queue not in self._budgets:
+            self._budgets[queue] = budget_of(self.app.retries.policies.policy_for(queue))
+        return self._budgets[queue]
 
 
 def _ending_in_time(policy: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Request(RevocableRequest):
         text = "%s[%s] is set aside: it has to run alone, or no process became free"
         logger.info(text, self.name, self.id, extra=self._about)
         done = partial(self._finish, Announced(None, "set aside: it has to run alone"))
-        self._failures.set_aside(self._original(done), self.type, deliveries=unacknowledged(self._delivery))
+        self._failures.set_aside(self._original(done), deliveries=unacknowledged(self._delivery))
 
     def send_event(self, type: str, **fields: Any) -> None:
         """Send an event with the task's name and arguments: a monitor may have started after `task-received`."""

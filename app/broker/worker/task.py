@@ -102,7 +102,7 @@ class Task(CeleryTask):  # type: ignore[misc]
         if isinstance(error, MemoryError):
             return AttemptFailed(failure)
         queue = self.request.get("retried_by")
-        if queue and not self.app.retries.policies.policy_for(queue, self.name).is_fatal(failure):
+        if queue and not self.app.retries.policies.policy_for(queue).is_fatal(failure):
             return AttemptRetried(failure, error)
         is_predicate = isinstance(error, TaskPredicate)
         return error if not is_predicate and _can_be_pickled(error) else AttemptFailed(failure)
