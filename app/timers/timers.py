@@ -93,9 +93,9 @@ class Timers:
         """Start a domain's timer, or start it again, at `timeout` seconds; the stronger callback stays."""
         self._start(keys=_keys(domain), args=_arguments(domain, timeout, callback))
 
-    def reset(self, domain: str, *, timeout: float, callback: Callback) -> bool:
-        """Set a timer back to its stored timeout, or start a missing one; return whether it was started."""
-        return bool(self._reset(keys=_keys(domain), args=_arguments(domain, timeout, callback)))
+    def reset(self, domain: str, *, timeout: float, callback: Callback) -> None:
+        """Set a timer back to its stored timeout, or start a missing one."""
+        self._reset(keys=_keys(domain), args=_arguments(domain, timeout, callback))
 
     def claim_due(self, *, lease: float = 30.0) -> list[Timer]:
         """Claim the first timers that are due. One that is not completed in `lease` seconds is due again."""
