@@ -112,14 +112,13 @@ def connection_error_text(error: BaseException) -> str:
     return f"no answer in time ({error})" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 
-def backoff(failures: int, *, first: float, longest: float, jitter: float | None = None) -> float:
+def backoff(failures: int, *, first: float, longest: float) -> float:
     """Return the seconds before the next attempt after `failures` in a row: from `first` to `longest`, doubled by each.
 
-    The last half of them are random, so that processes that failed together do not return together. `jitter` from 0
-    to 1 replaces chance.
+    The last half of them are random, so that processes that failed together do not return together.
     """
     most = min(first * 2.0 ** min(failures - 1, 30), longest)
-    return most * (0.5 + 0.5 * (random.random() if jitter is None else jitter))  # noqa: S311 - Not a secret.
+    return most * (0.5 + 0.5 * random.random())  # noqa: S311 - Not a secret.
 
 
 def wait_for_exclusive_queue(
