@@ -16,7 +16,7 @@ import click
 import typer
 
 from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, IdsBySet, LetterSummary, read_export, to_record
-from app.broker.dead_letters.sent import IN_DOUBT
+from app.broker.dead_letters.journal import IN_DOUBT
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.cli import dead_output as output

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnWarning
-from app.broker.dead_letters.sets import log_warning
+from app.broker.dead_letters.journal import ReplayJournal
+from app.broker.dead_letters.sets import Condition, log_warning
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import parse_domain
@@ -50,12 +51,12 @@ def dead_sets(settings: Settings | None = None, *, on_warning: OnWarning = log_w
         publisher,
         audit=audit,
         labels=labels_of,
-        sent=StoredSentNotes(store_of(settings)),
+        journal=StoredReplayJournal(store_of(settings)),
         on_warning=on_warning,
     )
 
 
-class StoredSentNotes:
+class StoredReplayJournal(ReplayJournal):
     """The notes of replays, each an object of the store. Methods raise StoreError."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -82,17 +83,17 @@ class StoredSentNotes:
             self._store.delete(key)
 
 
-def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
-    """Return a filter; `task` and `domain` match envelopes, too, and `fields` are those of LetterFilter.
+def where(*, task: str = "", domain: str = "", **fields: Any) -> Condition:
+    """Return a condition; `task` and `domain` match envelopes, too, and `fields` are those of LetterFilter.
 
     Raises InvalidUrl for an invalid domain.
     """
-    name = parse_domain(domain) if domain else ""
+    name, matches = parse_domain(domain) if domain else "", LetterFilter(**fields)
 
-    def also(letter: LetterSummary) -> bool:
-        return task in ("", task_of(letter)) and name in ("", domain_of(letter))
+    def condition(letter: LetterSummary) -> bool:
+        return matches(letter) and task in ("", task_of(letter)) and name in ("", domain_of(letter))
 
-    return LetterFilter(also=also if task or name else None, **fields)
+    return condition if task or name else matches
 
 
 def task_of(letter: LetterSummary) -> str:

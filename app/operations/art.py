@@ -18,7 +18,6 @@ from app.coverart.event_table import EventRow, Requeued
 from app.coverart.jobs import Index, canonical_gid, event_of, message
 from app.coverart.musicbrainz import Connection
 from app.errors import ActRefused, ArtNotServed, DatabaseFailed, InvalidJob
-from app.messages.dead_sets import dead_sets
 from app.operations.context import OperatorContext
 
 #: Failed events that are listed, and gids of one act.
@@ -70,7 +69,7 @@ def requeue(ops: OperatorContext, ids: Sequence[int] | None, *, dry_run: bool = 
         with ops.act("requeue events", _SUBJECT, why=why) as act, connection.transaction():
             done = event_table.requeue(connection, "failed", ids)
             names = [f"{exchange}.failed" for exchange in ops.settings.art_exchanges] if done.ids else []
-            removed = sum(_forget(dead_sets(ops.settings).only(name), set(done.ids)) for name in names)
+            removed = sum(_forget(ops.dead_sets.only(name), set(done.ids)) for name in names)
             act.result = f"{done}; {removed:,} dead letters removed"
     return done
 

@@ -62,17 +62,13 @@ class AuditLog:
         *,
         why: str = "",
         result: str = "",
-        key: str = "",
         quiet: bool = False,
         **details: Any,
-    ) -> str:
-        """Write an entry and return its key; with the `key` of a former one, replace that one.
-
-        While the store is away, the entry is a line of the log instead, or with `quiet` nothing.
-        """
+    ) -> None:
+        """Write an entry. While the store is away, it is a line of the log instead, or with `quiet` nothing."""
         now = datetime.now(UTC)
         entry = AuditEntry(
-            key=key or f"{AUDIT_PREFIX}{now:%Y-%m-%d}/{now:%H%M%S.%f}-{uuid.uuid4().hex[:8]}",
+            key=f"{AUDIT_PREFIX}{now:%Y-%m-%d}/{now:%H%M%S.%f}-{uuid.uuid4().hex[:8]}",
             at=now.isoformat(timespec="milliseconds"),
             operator=cut(operator.name, MAX_TEXT),
             role=operator.role.value,
@@ -89,7 +85,6 @@ class AuditLog:
         except StoreError as error:
             if not quiet:
                 logger.warning("The audit cannot be kept (%s): %s", error, data.decode())
-        return entry.key
 
     def entries(self, *, before: str = "") -> Iterator[AuditEntry]:
         """Yield the entries, the latest first; with `before`, those with a smaller key."""

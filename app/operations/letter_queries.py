@@ -199,28 +199,25 @@ def survey(letters: Iterable[LetterSummary], *, offset: int, limit: int) -> Lett
     """Return what there is to list of letters: `limit` rows after `offset`, the newest first. Each is read once."""
     now = time.time()
     groups: dict[tuple[str, str], CauseGroup] = {}
-    # Of a whole letter only its row is kept. Of a summary the row is made at the end: letters come oldest first, so
-    # each of them is among the newest for a while.
-    newest: list[tuple[float, int, LetterRow | LetterSummary]] = []
-    total = 0
-    for letter in letters:
-        total += 1
-        task = task_of(letter)
-        group = groups.get((task, letter.cause.group))
-        if group is None:
-            group = groups[task, letter.cause.group] = _empty_group(task, letter)
-        group.count_death(letter, now)
-        rank = (letter.failed_at or 0.0, total)
-        if len(newest) < offset + limit or (newest and rank > newest[0][:2]):
-            add = heapq.heappush if len(newest) < offset + limit else heapq.heapreplace
-            add(newest, (*rank, row_of(letter) if isinstance(letter, DeadLetter) else letter))
-    ordered = [each for _, _, each in sorted(newest, key=lambda each: each[:2], reverse=True)]
+
+    def ranked() -> Iterator[tuple[float, int, LetterRow | LetterSummary]]:
+        """Count each letter and yield it, so that the newest ones are kept: of a whole letter only its row."""
+        for number, letter in enumerate(letters):
+            task = task_of(letter)
+            group = groups.get((task, letter.cause.group))
+            if group is None:
+                group = groups[task, letter.cause.group] = _empty_group(task, letter)
+            group.count_death(letter, now)
+            yield letter.failed_at or 0.0, number, row_of(letter) if isinstance(letter, DeadLetter) else letter
+
+    # Of no letters, `nlargest` would read none.
+    newest = heapq.nlargest(max(1, offset + limit), ranked(), key=lambda each: each[:2])
     newest_groups = sorted(groups.values(), key=lambda group: (group.last or 0.0, group.count), reverse=True)
     return LetterSurvey(
-        total=total,
+        total=sum(group.count for group in groups.values()),
         groups=newest_groups[:MAX_GROUPS],
         group_count=len(groups),
-        rows=[each if isinstance(each, LetterRow) else row_of(each) for each in ordered[offset : offset + limit]],
+        rows=[each if isinstance(each, LetterRow) else row_of(each) for _, _, each in newest[offset : offset + limit]],
         queues=sorted({cut(queue, MAX_TEXT) for group in groups.values() for queue in group.queues if queue})[
             :MAX_GROUPS
         ],

@@ -12,7 +12,7 @@ from app.crawl.frontier.values import LEASE
 from app.crawl.record.removed_sites import note_finished
 from app.crawl.urls import CrawlUrl, parse_domain
 from app.errors import ActRefused, InvalidSite, PreconditionFailed, SiteBusy
-from app.messages.dead_sets import dead_sets, domain_of
+from app.messages.dead_sets import domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
 from app.operations.context import OperatorContext
 from app.operations.crawl_queries import page_of
@@ -102,7 +102,7 @@ def remove_sites(
         gone = {each.domain for each in deleted}
         # Searchers must not wait for the dead letters, on which another process may work for long.
         publisher.publish([event_message("update", {"domain": domain}) for domain in sorted(gone)])
-        letters = dead_sets(ops.settings).only(DEAD_SET).forget(lambda letter: domain_of(letter) in gone)
+        letters = ops.dead_sets.only(DEAD_SET).forget(lambda letter: domain_of(letter) in gone)
         for domain in gone:
             note_finished(ops.store, domain, at)
         act.result = "; ".join(f"{each.domain}: {each}" for each in deleted) + f"; {letters} dead letters"

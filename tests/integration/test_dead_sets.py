@@ -24,9 +24,9 @@ from kombu import Connection
 from app.broker.dead_letters import acts, reading, shards
 from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.exports import read_export
+from app.broker.dead_letters.journal import IN_DOUBT
 from app.broker.dead_letters.letters import DeadLetter, LetterFilter
 from app.broker.dead_letters.replay import ReplayChanges, ReturnedCopies
-from app.broker.dead_letters.sent import IN_DOUBT
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.broker.headers import REPLAY, REPLAY_HISTORY
@@ -43,7 +43,7 @@ from tests.support.dead import (
     dead_sets,
     failed_delivery,
     failure,
-    notes_in,
+    journal_in,
     small_shards,
 )
 from tests.support.declared import DeclaredVhost
@@ -468,7 +468,7 @@ def test_a_letter_whose_confirm_was_lost_with_its_connection_is_not_sent_again(
     arrived: int,
 ) -> None:
     ids = dead_letter(publisher, [failed_delivery(number) for number in range(10)])
-    dead = dead_sets(broker_url, publisher, sent=notes_in(tmp_path / "sent")).only("post.dead")
+    dead = dead_sets(broker_url, publisher, journal=journal_in(tmp_path / "sent")).only("post.dead")
     awaited, waits = Publisher._await_answers, count(1)
 
     def await_or_lose(self: Publisher, *arguments: Any) -> None:
@@ -496,7 +496,7 @@ def test_a_letter_that_was_sent_before_the_look_for_its_copy_failed_is_not_sent_
     broker: Broker, broker_url: str, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = dead_letter(publisher, [failed_delivery(number) for number in range(3)])
-    dead = dead_sets(broker_url, publisher, sent=notes_in(tmp_path / "sent")).only("post.dead")
+    dead = dead_sets(broker_url, publisher, journal=journal_in(tmp_path / "sent")).only("post.dead")
     contains, looks = ReturnedCopies.contains, count(1)
 
     def lose_the_first_look(self: ReturnedCopies, letter: DeadLetter) -> bool:
@@ -633,8 +633,8 @@ def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is
 
 def require_sent_once(ids: list[str], url: str, publisher: Publisher, broker: Broker, file: Path) -> None:
     """Assert that a replay after a killed one sends no letter a second time, and leaves only those in doubt."""
-    notes = notes_in(file.with_suffix(".sent"))
-    dead = dead_sets(url, publisher, file.with_suffix(".audit"), sent=notes).only("post.dead")
+    journal = journal_in(file.with_suffix(".sent"))
+    dead = dead_sets(url, publisher, file.with_suffix(".audit"), journal=journal).only("post.dead")
     result = dead.replay()
     queued = [message.headers[REPLAY_HISTORY][0] for message in broker.peek("mail")]
     assert len(queued) == len(set(queued))

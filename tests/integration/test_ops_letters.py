@@ -24,7 +24,7 @@ from app.broker.delivery import Delivery
 from app.broker.failure import Failure
 from app.broker.outcomes import outcome_message
 from app.broker.publishing import Publisher
-from app.messages.dead_sets import StoredSentNotes, dead_sets
+from app.messages.dead_sets import StoredReplayJournal, dead_sets
 from app.operations.audit import AuditEntry, AuditLog
 from app.storage.open import create_store, store_of
 from app.topology.queues import DEAD_SET
@@ -501,7 +501,7 @@ def test_a_letter_that_an_interrupted_replay_may_have_sent_is_shown_as_such_and_
     operator: OperatorAtPage, declared: Settings, mortuary: Mortuary, broker: Broker
 ) -> None:
     first, second = mortuary.add(pages(2))
-    StoredSentNotes(store_of(declared)).note(DEAD_SET, [first])
+    StoredReplayJournal(store_of(declared)).note(DEAD_SET, [first])
     shown = [text_of(operator.open(f"/ops/dead/letter/{ident}")) for ident in (first, second)]
     assert ["may have sent the letter already" in text for text in shown] == [True, False]
     answers = [operator.api("GET", f"/dead/letters/{ident}")["in_doubt"] for ident in (first, second)]

@@ -22,7 +22,7 @@ from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import Disposition, carry_out
-from app.messages.dead_sets import StoredSentNotes
+from app.messages.dead_sets import StoredReplayJournal
 from app.storage.open import create_store
 from tests.support.deliveries import FAILURE
 
@@ -52,9 +52,9 @@ def dead_sets(broker: str, publisher: Publisher, audit: Path | None = None, **op
     return DeadSets(POLICIES, broker, publisher, audit=Audit(audit), **options)
 
 
-def notes_in(folder: Path) -> StoredSentNotes:
-    """Return the notes of replays in a folder store, which processes share that are killed."""
-    return StoredSentNotes(create_store(folder.as_uri())[0])
+def journal_in(folder: Path) -> StoredReplayJournal:
+    """Return the journal of replays in a folder store, which processes share that are killed."""
+    return StoredReplayJournal(create_store(folder.as_uri())[0])
 
 
 def small_shards() -> None:

@@ -21,7 +21,7 @@ from amqp.abstract_channel import AbstractChannel
 from app.broker.dead_letters import ActResult, audit, exports
 from app.broker.dead_letters.letters import LetterFilter
 from app.broker.publishing import Publisher
-from tests.support.dead import dead_sets, notes_in, small_shards
+from tests.support.dead import dead_sets, journal_in, small_shards
 
 #: Methods that open and close connections and channels. A kill before one of them leaves the broker as a kill before
 #: the next other operation does.
@@ -48,8 +48,8 @@ def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
         if shards:
             small_shards()
         _kill_before(operation)
-        sent = notes_in(file.with_suffix(".sent"))
-        dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit"), sent=sent).only("post.dead")
+        journal = journal_in(file.with_suffix(".sent"))
+        dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit"), journal=journal).only("post.dead")
         acts: dict[str, Callable[[], ActResult]] = {
             "replay": dead.replay,
             "drop": lambda: dead.drop(LetterFilter(), file),

@@ -155,7 +155,7 @@ class LetterFilter:
     """A condition on dead letters: all given fields must match.
 
     `task`, `reason` and `exception` are compared exactly. `before` and `after` are seconds since the epoch; a letter
-    whose time of failure is unknown matches neither. `also` is any further condition.
+    whose time of failure is unknown matches neither.
     """
 
     task: str = ""
@@ -164,7 +164,6 @@ class LetterFilter:
     group: str = ""
     before: float | None = None
     after: float | None = None
-    also: Callable[[LetterSummary], bool] | None = None
 
     def __call__(self, letter: LetterSummary) -> bool:
         """Return whether the letter matches."""
@@ -176,7 +175,6 @@ class LetterFilter:
             and self.group in ("", letter.group)
             and (self.before is None or (letter.failed_at is not None and letter.failed_at < self.before))
             and (self.after is None or (letter.failed_at is not None and letter.failed_at >= self.after))
-            and (self.also is None or self.also(letter))
         )
 
 

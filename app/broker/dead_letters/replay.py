@@ -19,9 +19,9 @@ from ..publishing import Publisher
 from .acts import ActStopped, DeadSetAct
 from .audit import Audit
 from .canary import Canary
+from .journal import IN_DOUBT, ReplayJournal
 from .letters import DeadLetter
 from .reading import DeadSetLease
-from .sent import IN_DOUBT, ReplayJournal
 
 #: Publishes that fail in a row before the replay stops: then the broker is the cause, not a message.
 _MAX_FAILURES = 3
@@ -102,7 +102,7 @@ class Replay(DeadSetAct):
         options: ReplayOptions,
         *,
         returned: ReturnedCopies,
-        sent: ReplayJournal,
+        journal: ReplayJournal,
         in_doubt: frozenset[str],
         audit: Audit,
         canary: Canary | None = None,
@@ -110,7 +110,7 @@ class Replay(DeadSetAct):
         self._policy = policy
         self._publisher = publisher
         self._returned = returned
-        self._sent = sent
+        self._journal = journal
         self._in_doubt = in_doubt
         #: Keys of the notes of what was sent and is not surely removed yet.
         self.notes: list[str] = []
@@ -155,7 +155,7 @@ class Replay(DeadSetAct):
         """
         stayed = {letter.id: IN_DOUBT for letter in letters if letter.id in self._in_doubt}
         sendable = [letter for letter in letters if letter.id not in stayed]
-        noted = self._sent.note(sendable[0].set, [letter.id for letter in sendable]) if sendable else ""
+        noted = self._journal.note(sendable[0].set, [letter.id for letter in sendable]) if sendable else ""
         routable = []
         for letter in sendable:
             address = self._address(letter)
@@ -207,10 +207,10 @@ class Replay(DeadSetAct):
             self.notes.append(noted)
             return
         if in_doubt:
-            self._sent.note(letters[0].set, in_doubt)
+            self._journal.note(letters[0].set, in_doubt)
         if sent:
-            self.notes.append(self._sent.note(letters[0].set, sent))
-        self._sent.delete([noted])
+            self.notes.append(self._journal.note(letters[0].set, sent))
+        self._journal.delete([noted])
 
     def _publish_first(self, letter: DeadLetter, address: Address) -> dict[str, str]:
         """Publish the first letter for an address; return why it stays, if it does."""

@@ -22,16 +22,17 @@ from .acts import ActResult, DeadSetAct, carry_out_act
 from .audit import Audit
 from .canary import Canary
 from .exports import ExportAndDrop
+from .journal import ReplayJournal
 from .letters import EVERYTHING, DeadLetter, Labels, LetterGroup, LetterSummary, group_letters, id_matches
 from .moved import restored_copy
 from .reading import MAX_READ, leased
 from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReplayOptions, ReturnedCopies, never_halt
-from .sent import NoJournal, ReplayJournal
 from .shards import OnWarning, ShardedSet
 
 logger = logging.getLogger(__name__)
 
 _NO_FILE = Audit()
+_NO_JOURNAL = ReplayJournal()
 
 Condition = Callable[[LetterSummary], bool]
 
@@ -76,13 +77,13 @@ class DeadSets:
         *,
         audit: Audit = _NO_FILE,
         labels: Labels | None = None,
-        sent: ReplayJournal | None = None,
+        journal: ReplayJournal = _NO_JOURNAL,
         on_warning: OnWarning = log_warning,
     ) -> None:
         """Prepare the dead sets of one or more policies on the broker at a URL.
 
         `on_warning` gets what an operator should know: a wrong index, an interrupted move, or letters that were not
-        read. `sent` keeps what replays are about to send.
+        read. `journal` keeps what replays are about to send.
         """
         policies = policies if isinstance(policies, RetryPolicies) else RetryPolicies({}, policies)
         self._policies: Mapping[str, Policy] = policies.dead_sets()
@@ -90,7 +91,7 @@ class DeadSets:
         self._publisher = publisher
         self._audit = audit
         self._labels = labels
-        self._sent: ReplayJournal = sent or NoJournal()
+        self._journal = journal
         self._on_warning = on_warning
 
     @property
@@ -174,7 +175,7 @@ class DeadSets:
 
     def is_in_doubt(self, letter: LetterSummary) -> bool:
         """Return whether an interrupted replay may have sent a letter. Raises what the notes raise."""
-        return any(letter.id in ids for ids in self._sent.notes(letter.set).values())
+        return any(letter.id in ids for ids in self._journal.notes(letter.set).values())
 
     # Acting
 
@@ -298,7 +299,7 @@ class DeadSets:
                 stack.enter_context(closing(self._publisher.sending_once())),
                 options,
                 returned=ReturnedCopies(connection, self._queue(name).exchange.name),
-                sent=self._sent,
+                journal=self._journal,
                 in_doubt=frozenset() if options.again else self._in_doubt(dead_set),
                 audit=self._audit,
                 canary=(
@@ -309,15 +310,15 @@ class DeadSets:
             )
             result = carry_out_act(dead_set, ids, act, on_progress=on_progress)
             if not result.is_broken:
-                self._sent.delete(act.notes)
+                self._journal.delete(act.notes)
             return result
 
     def _in_doubt(self, dead_set: ShardedSet) -> frozenset[str]:
         """Return the ids of letters that an interrupted replay may have sent; delete notes of others."""
-        if not (notes := self._sent.notes(dead_set.lease.name)):
+        if not (notes := self._journal.notes(dead_set.lease.name)):
             return frozenset()
         present = {letter.id for letter in dead_set.summaries()}
-        self._sent.delete(key for key, ids in notes.items() if present.isdisjoint(ids))
+        self._journal.delete(key for key, ids in notes.items() if present.isdisjoint(ids))
         return frozenset(present.intersection(chain.from_iterable(notes.values())))
 
     def _drop_surplus(self, dead_set: ShardedSet, max_letters: int, export: Path) -> ActResult:
