@@ -105,7 +105,7 @@ def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay_
 
 
 def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:
-    """Return up to 60 phrases of texts with their paths, of 30 pages, each on one page only, names included.
+    """Return up to 30 phrases of texts with their paths, of 15 pages, each on one page only, names included.
 
     None contains a first heading of two words or more: it would name the page of that heading.
     """
@@ -114,12 +114,12 @@ def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:
         rows = database.execute(select).fetchall()
         phrases_of = {path: [phrases(column) for column in columns] for path, *columns in rows}
     pages_with = Counter(phrase for columns in phrases_of.values() for phrase in set(itertools.chain(*columns)))
-    chosen = random.Random(seed).sample(sorted(phrases_of), 30)
+    chosen = random.Random(seed).sample(sorted(phrases_of), 15)
     sampled = [(path, phrase) for path in chosen for phrase in phrases_of[path][0][:400:20]]
     unique = [(path, phrase) for path, phrase in sampled if pages_with[phrase] == 1]
     headings = [" ".join(words(row[4].partition("\n")[0])) for row in rows]
     names = [f" {heading} " for heading in headings if " " in heading]
-    return [(path, phrase) for path, phrase in unique if not any(name in f" {phrase} " for name in names)][:60]
+    return [(path, phrase) for path, phrase in unique if not any(name in f" {phrase} " for name in names)][:30]
 
 
 def phrases(text: str) -> list[str]:

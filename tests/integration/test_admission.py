@@ -163,7 +163,7 @@ def redis(proxy: RedisProxy) -> Iterator[Redis]:
 
 
 @given(SITES, st.integers(1, 4), st.integers(1, 4), STEPS, TROUBLES)
-@hypothesis_settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_page_is_fetched_and_nothing_stays_open_whatever_dies_or_is_lost_or_refused(
     redis_url: str,
     proxy: RedisProxy,

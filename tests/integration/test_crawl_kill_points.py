@@ -257,7 +257,7 @@ def crawl_that_sets_redis_back(world: World, web: Site) -> None:
     world.work()
 
 
-@pytest.mark.parametrize("step", [8, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("step", [10, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 @pytest.mark.parametrize(
     ("story", "process", "first"),
     [
@@ -308,7 +308,7 @@ def test_a_process_that_is_killed_before_any_operation_costs_no_page_and_no_pack
     assert shared or process.settings.host_concurrency > 2
 
 
-@pytest.mark.parametrize(("trouble", "numbers"), [("lost", range(8, 24, 4)), ("refused", range(3, 11, 2))])
+@pytest.mark.parametrize(("trouble", "numbers"), [("lost", range(8, 24, 6)), ("refused", range(3, 11, 3))])
 def test_a_redis_that_loses_replies_or_is_full_costs_no_page_no_pack_and_no_wait(
     environment: dict[str, str],
     settings: Settings,

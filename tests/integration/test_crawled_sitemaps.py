@@ -145,7 +145,7 @@ def test_the_status_203_opens_no_other_way_for_the_content_of_a_sitemap(process:
     target = CrawlUrl(site.at("/sitemap.xml"), site.domain, site.at("/sitemap.xml"))
     reads, spent, memory = {}, {}, {}
     for status_code in (200, 203):
-        site.set("/sitemap.xml", bomb(48 * 1024 * 1024, block=markup, status=status_code))
+        site.set("/sitemap.xml", bomb(12 * 1024 * 1024, block=markup, status=status_code))
         began = time.process_time()
         reads[status_code] = process.pages.sitemaps.read(process.steps.begin(target))
         spent[status_code] = time.process_time() - began

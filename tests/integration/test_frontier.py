@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -555,44 +552,6 @@ def test_a_host_waits_no_hour_because_the_clock_was_set_back_by_one(redis_url: s
     assert 0 < reserve(limiter, "3", 10) <= 10
 
 
-def test_requests_to_a_host_are_never_closer_than_its_delay(redis_url: str) -> None:
-    redis, delay = get_redis(redis_url), 0.2
-    limiter = HostRateLimiter(redis)
-    #: The times between which each request was allowed.
-    spans: list[tuple[float, float]] = []
-
-    def now() -> float:
-        seconds, micros = redis.time()
-        return seconds + micros / 1e6
-
-    def go(requester: str) -> None:
-        def may_go() -> bool:
-            before = now()
-            if is_allowed := reserve(limiter, requester, delay) == 0:
-                spans.append((before, now()))
-            return is_allowed
-
-        eventually(may_go, f"{requester} may send its request")
-
-    threads = [threading.Thread(target=go, args=(str(number),)) for number in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(spans) == len(threads)
-    assert any(can_keep(order, delay) for order in itertools.permutations(spans))
-
-
-def can_keep(spans: Sequence[tuple[float, float]], delay: float) -> bool:
-    """Return whether requests that were allowed in this order, each within its span, can have kept the delay."""
-    last = -math.inf
-    for earliest, latest in spans:
-        last = max(earliest, last + delay)
-        if last > latest:
-            return False
-    return True
-
-
 def test_requesters_that_missed_their_reservations_get_new_ones_at_different_times(redis_url: str) -> None:
     redis, delay, late = get_redis(redis_url), 10, [str(number) for number in range(10)]
     limiter = HostRateLimiter(redis)
@@ -610,19 +569,13 @@ def test_a_retry_after_pauses_a_host_without_using_up_reservations(redis_url: st
     redis = get_redis(redis_url)
     limiter = HostRateLimiter(redis)
     limiter.pause("h", 0.0004)  # Redis knows no time below a millisecond.
-    limiter.pause("h", 30)
-    assert 0 < reserve(limiter, "1", 0) <= 30
+    for seconds in (30, 60, 5):  # The longest one counts.
+        limiter.pause("h", seconds)
+    assert 55 < reserve(limiter, "1", 0) <= 60
     end_hold(redis, "h")
     assert reserve(limiter, "1", 0) == 0
     limiter.pause("short", 0.3)
     eventually(lambda: reserve(limiter, "1", 0, "short") == 0, "the pause is over")
-
-
-def test_the_longest_of_several_retry_afters_counts(redis_url: str) -> None:
-    limiter = HostRateLimiter(get_redis(redis_url))
-    for seconds in (30, 60, 5):
-        limiter.pause("h", seconds)
-    assert 55 < reserve(limiter, "1", 0) <= 60
 
 
 @pytest.fixture
@@ -652,25 +605,6 @@ def test_the_second_message_gets_the_result_that_the_first_one_fetched(
     assert (shared.status, shared.etag, shared.last_modified) == (result.status, result.etag, result.last_modified)
 
 
-def test_many_messages_at_once_cause_one_fetch(flight: SingleFlight) -> None:
-    fetched: list[int] = []
-
-    def fetch() -> FetchResult:
-        fetched.append(1)
-        return FetchResult("gone", "404")
-
-    def run() -> bool:
-        with suppress(Postpone):  # A busy machine may postpone some of them; their messages would come again.
-            flight.fetch("c", "index", "k", fetch)
-            return True
-        return False
-
-    with ThreadPoolExecutor(8) as pool:
-        runs = [pool.submit(eventually, run, "the page is fetched") for _ in range(8)]
-    assert all(each.result() for each in runs)
-    assert len(fetched) == 1
-
-
 def test_a_result_that_another_worker_shares_just_before_it_releases_the_lease_is_used(
     flight: SingleFlight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -683,13 +617,6 @@ def test_a_result_that_another_worker_shares_just_before_it_releases_the_lease_i
 
     monkeypatch.setattr(single_flight, "lease", shared_first)
     assert flight.fetch("c", "crawl", "k", lambda: pytest.fail("fetched twice")) == gone
-
-
-def await_renewal(redis: Redis, key: str, *, seconds: float) -> None:
-    """Wait until a lease of some seconds, of which a part is over, has its whole time again."""
-    nearly_whole = seconds * 900
-    eventually(lambda: 0 < redis.pttl(key) < nearly_whole, "a part of the lease is over")
-    eventually(lambda: redis.pttl(key) > nearly_whole, "the lease is renewed")
 
 
 def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_url: str) -> None:
@@ -706,7 +633,8 @@ def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_u
     thread.start()
     assert began.wait(20)
     for _ in range(2):
-        await_renewal(redis, key, seconds=6)
+        eventually(lambda: 0 < redis.pttl(key) < 5_400, "a part of the lease is over")
+        eventually(lambda: redis.pttl(key) > 5_400, "the lease is renewed")
     with pytest.raises(Postpone):
         SingleFlight(redis).fetch("c", "crawl", "k", lambda: pytest.fail("fetched twice"))
     release.set()
@@ -796,13 +724,3 @@ def test_a_lease_has_one_holder_and_is_released_at_the_end(redis_url: str) -> No
     with lease(redis, "pack:a.gov"):
         assert redis.exists("perennial:lease:pack:a.gov")
     assert not redis.exists("perennial:lease:pack:a.gov")
-
-
-def test_a_lease_is_renewed_while_it_is_held(redis_url: str) -> None:
-    redis = get_redis(redis_url)
-    with lease(redis, "long", seconds=6):
-        holder = redis.get("perennial:lease:long")
-        for _ in range(2):
-            await_renewal(redis, "perennial:lease:long", seconds=6)
-        assert holder is not None
-        assert redis.get("perennial:lease:long") == holder

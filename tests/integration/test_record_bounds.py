@@ -14,6 +14,8 @@ from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import latest_entries, read_entries
 from app.crawl.urls import CrawlUrl, Link
 from app.redis_state.client import get_raw_redis
+from app.sites.site import Site
+from app.sites.stored import add_site
 from app.sites.sweep import Sweep
 from app.storage.layout import page_id
 from tasks.base import Context
@@ -30,6 +32,10 @@ MENU = tuple(f"https://{DOMAIN}/{'x' * 200}/{number}" for number in range(5_000)
 
 @pytest.fixture
 def crawl(process: Context) -> Crawl:
+    return begin(process)
+
+
+def begin(process: Context) -> Crawl:
     start = Crawl("c", DOMAIN, f"https://{DOMAIN}/", datetime.now(UTC), recorded=True)
     process.recorder.begin(start, timer_timeout=30, callback={})
     return start
@@ -66,7 +72,7 @@ def test_pages_that_are_not_stored_and_have_one_long_menu_cost_no_more_than_its_
     process: Context, crawl: Crawl
 ) -> None:
     most = 0
-    for number in range(60):
+    for number in range(16):
         complete(process, str(number), MENU)
         most = max(most, waiting(process))
     assert most < 2 * 2**20  # Each line with all links would be 1 MB.
@@ -129,9 +135,11 @@ def test_lines_that_a_redis_without_its_last_writes_gets_instead_are_stored_as_w
 
 
 def test_a_sweep_of_a_crawl_whose_pages_had_more_links_than_it_may_follow_finds_all_pages_and_that_it_is_cut(
-    process: Context, crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+    process: Context,
 ) -> None:
-    limited = process.policies(DOMAIN).settings.max_pages
+    limited = 2_000
+    add_site(process.store, Site.of(DOMAIN, {"max_pages": limited}))
+    begin(process)
     links = [f"https://{DOMAIN}/{number}" for number in range(limited + 1_000)]
     for name in ("first", "second", "third"):
         complete(process, name, links)

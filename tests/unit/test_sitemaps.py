@@ -135,7 +135,7 @@ def test_all_urls_of_a_sitemap_are_read_however_long_they_are(monkeypatch: pytes
 
 
 def test_a_gzip_bomb_ends_at_the_limit() -> None:
-    assert read_sitemap(gzip.compress(b" " * 200_000_000, 1)) == Sitemap(partial=True)
+    assert read_sitemap(gzip.compress(b" " * 60_000_000, 1)) == Sitemap(partial=True)
 
 
 @given(st.one_of(st.binary(), st.text(st.sampled_from("<>/urlsetloc&;[] \n!D"), max_size=60).map(str.encode)))
