@@ -541,6 +541,16 @@ def test_the_first_request_to_a_host_may_go_and_the_next_ones_get_reservations(r
     assert reserve(limiter, "4", 100, "elsewhere") == 0
 
 
+def test_the_delay_of_a_host_begins_with_the_end_of_a_response(redis_url: str) -> None:
+    redis, host = get_redis(redis_url), Host("h", 100, 1)
+    limiter = HostRateLimiter(redis)
+    assert limiter.reserve(host, requester="1") == 0
+    assert 90 < reserve(limiter, "2", 100) <= 100
+    shift_times(redis, -60, "2")  # The response takes a minute.
+    limiter.release(host, requester="1")
+    assert 90 < reserve(limiter, "2", 100) <= 100
+
+
 def test_a_host_waits_no_hour_because_the_clock_was_set_back_by_one(redis_url: str) -> None:
     redis = get_redis(redis_url)
     limiter = HostRateLimiter(redis)
