@@ -42,16 +42,7 @@ def test_a_special_purpose_ipv4_address_is_not_public_within_ipv6(block: str) ->
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "8.8.8.8",
-        "93.184.215.14",
-        "2606:2800:21f::1",
-        "::ffff:8.8.8.8",
-        "64:ff9b::808:808",
-        "2a00:1450::1",
-        "2001:200::1",
-        "223.255.255.254",
-    ],
+    ["8.8.8.8", "2606:2800:21f::1", "::ffff:8.8.8.8", "64:ff9b::808:808", "2001:200::1", "223.255.255.254"],
 )
 def test_public_addresses_are_recognised(address: str) -> None:
     assert is_public(ip_address(address))

@@ -234,28 +234,16 @@ def test_a_long_link_header_is_read_in_little_time() -> None:
 @pytest.mark.parametrize(
     ("location", "expected"),
     [
-        (
-            "/b",
-            redirected("https://x.gov/b"),
-        ),
-        (
-            "https://x.gov:443/b",
-            redirected("https://x.gov/b"),
-        ),
+        ("/b", redirected("https://x.gov/b")),
+        ("https://x.gov:443/b", redirected("https://x.gov/b")),
         ("http://y.gov:443/b", redirected("http://y.gov:443/b", in_scope=False)),
         (
             "https://x.gov:8443/b",
             FetchResult("skipped", "invalid-redirect", "to https://x.gov:8443/b, whose port ALLOW_PORTS does not name"),
         ),
         ("//y.gov", redirected("https://y.gov/", in_scope=False)),
-        (
-            "http://x.gov/docs/a.html?v=1",
-            redirected("http://x.gov/docs/a.html?v=1"),
-        ),
-        (
-            "/é".encode().decode("latin-1"),
-            redirected("https://x.gov/%C3%A9"),
-        ),
+        ("http://x.gov/docs/a.html?v=1", redirected("http://x.gov/docs/a.html?v=1")),
+        ("/é".encode().decode("latin-1"), redirected("https://x.gov/%C3%A9")),
         ("#here", FetchResult("skipped", "invalid-redirect", "to itself")),
         ("/docs/a.html;jsessionid=1?v=1", FetchResult("skipped", "invalid-redirect", "to itself")),
         ("//user:pass@x.gov/", FetchResult("skipped", "invalid-redirect", "to '//***@x.gov/'")),
@@ -272,11 +260,7 @@ def test_a_redirect_has_its_target_and_whether_that_is_in_scope(location: str, e
     ("status", "expected"),
     [
         (404, FetchResult("gone", "404")),
-        (410, FetchResult("gone", "410")),
-        (401, FetchResult("skipped", "401")),
         (403, FetchResult("skipped", "403")),
-        (451, FetchResult("skipped", "451")),
-        (204, FetchResult("skipped", "204")),
         (206, FetchResult("skipped", "206")),
         (304, FetchResult("unchanged", "not-modified")),
         (300, FetchResult("skipped", "300")),

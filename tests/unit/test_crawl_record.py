@@ -92,12 +92,7 @@ class TestCrawls:
             {"state": "asleep"},
             {"started": "2026-11-22T16:05:00"},
             {"settings": {}},
-            {"settings": 3},
-            {"callback": "x"},
-            {"counts": []},
-            {"id": 7},
             {"seeds": [1] * 1_000},
-            {"timer_timeout": None},
             {"version": None},
         ],
     )
