@@ -37,19 +37,16 @@ class SitemapWork:
         return self.work(run, too_complex=False)
 
     def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
-        """Add the URLs of a sitemap to the backlog, and return its run with further sitemaps. Raises as `read`."""
-        if not too_complex:
-            return self._with_added(run, self.read(run))
-        self._steps.frontier.note_cut(run.target.crawl_id)
-        return replace(run, result=TOO_COMPLEX)
-
-    def _with_added(self, run: UrlRun, read: ReadSitemap) -> UrlRun:
-        """Add the pages of a sitemap to the backlog, and return its run with further sitemaps.
+        """Add the pages of a sitemap to the backlog, and return its run with further sitemaps. Raises as `read`.
 
         If a part of it was not read, the crawl is noted as cut: pages that only this part names are no vanished ones.
         Of a sitemap that the site may not have, this holds if an earlier crawl has read it.
         """
         frontier, target, policy, own_id = self._steps.frontier, run.target, run.policy, page_id(run.target.key)
+        if too_complex:
+            frontier.note_cut(target.crawl_id)
+            return replace(run, result=TOO_COMPLEX)
+        read = self.read(run)
         follows = target.redirects < policy.traps.redirects and target.depth < MAX_NESTING
         sitemaps = read.sitemaps if follows else ()
         was_read = run.entered.former is not None

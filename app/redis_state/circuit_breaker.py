@@ -51,7 +51,8 @@ class CircuitBreaker:
         self.redis = redis
         self._limits = [threshold, _ms(first_pause), _ms(longest_pause), _ms(memory)]
         self.keys = [f"{PREFIX}outage:{name}:{part}" for part in ("until", "count", "items", "trial", "others")]
-        self._may_remember = True
+        #: Whether Redis may have failures to forget: it had some at the last admission, or one was counted since.
+        self.may_remember = True
         folder = Path(__file__).parent
         self._fail = load_script(redis, folder / "circuit_breaker_fail.lua")
         self._succeed = load_script(redis, folder / "circuit_breaker_succeed.lua")
@@ -73,16 +74,12 @@ class CircuitBreaker:
         """Admit a job that is about these items to the block, as `admit_to_all` does."""
         return admit_to_all([self], *items)
 
-    def note_admission(self, *, remembers: bool) -> None:
-        """Note whether Redis had failures to forget when a job was admitted."""
-        self._may_remember = remembers
-
     def fail(self, item: str = "", *, reason: str = "", retry_after: float | None = None) -> tuple[float, bool]:
         """Count a failed request about an item. Return the seconds that it is open, and whether this opened it.
 
         It stays open for `retry_after` seconds at least. While it is open, further failures do not count.
         """
-        self._may_remember = True
+        self.may_remember = True
         args = [item, *self._limits, _ms(retry_after) if retry_after else 0, reason[:_MAX_REASON]]
         open_ms, opened = self._fail(keys=self.keys, args=args)
         return open_ms / 1_000, bool(opened)
@@ -92,7 +89,7 @@ class CircuitBreaker:
 
         Does nothing if Redis remembered no failure at the last admission, and none was counted here since.
         """
-        if self._may_remember:
+        if self.may_remember:
             self._succeed(keys=self.keys)
 
 
@@ -116,7 +113,7 @@ def admit_to_all(breakers: Sequence[CircuitBreaker], *items: str) -> Iterator[No
                 raise Postpone(
                     wait_ms / 1_000, f"the circuit breaker of the {breaker.service} is open", code="breaker-open"
                 )
-            breaker.note_admission(remembers=bool(remembers))
+            breaker.may_remember = bool(remembers)
         yield
     finally:
         for breaker in on_trial:
