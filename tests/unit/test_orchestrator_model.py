@@ -29,6 +29,8 @@ def _every_decision_is_as_if_all_packs_were_counted(monkeypatch: pytest.MonkeyPa
         return placement
 
     monkeypatch.setattr("app.cluster.orchestrator.state.place", place_and_compare)
+    # So that an example need not wait for ten minutes of backoff at its end, half of them twice.
+    monkeypatch.setattr("app.cluster.orchestrator.searcher_record.LONGEST_BACKOFF", 30.0)
 
 
 #: Seconds between heartbeats, and between two ticks; orders that were not taken after three heartbeats expire.
@@ -329,12 +331,12 @@ class World(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Let messages arrive in order: every pack that fits is placed, and then no order is sent."""
         self._look_at_all()
-        for _ in range(400):
+        for _ in range(80):
             self._step(seconds=BEAT)
             if self.orchestrator.unclear_domains():
                 self._look_at_all()
         sent = self.sent
-        for _ in range(100):
+        for _ in range(40):
             self._step(seconds=BEAT)
         assert self.sent == sent, "orders do not come to an end"
         self._all_is_placed()
