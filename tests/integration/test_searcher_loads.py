@@ -6,13 +6,12 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Queue
 
@@ -28,9 +27,10 @@ from app.cluster.searcher.service import QueryHandler
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
 from app.search.query import parse
+from app.storage.folder import FolderStore
 from app.storage.layout import frames_prefix
-from config.settings import ROOT
 from tests.packs import page, publish, write_pack
+from tests.support.forked import context
 from tests.support.full_disk import full_disk
 from tests.support.stores import folder_store
 from tests.support.waiting import eventually
@@ -145,7 +145,8 @@ def test_a_new_version_replaces_the_old_one_and_a_running_search_ends_on_the_old
     with disk.open() as shelf:
         shelf.have(disk.offer("one"))
         with shelf.packs.lend("a.example") as old:
-            shelf.have(disk.offer("two"))
+            with shelf.packs.lend("a.example"):
+                shelf.have(disk.offer("two"))
             assert shelf.title() == "two"
             assert old.search(parse("word")).hits[0].title == "one"
             assert old.path.exists()
@@ -246,6 +247,8 @@ def test_on_a_full_disk_the_former_version_is_served_and_the_new_one_is_loaded_w
         assert shelf.files() == [".json", ".sqlite"]
         assert shelf.have(load).kind == "loaded"
         assert shelf.title() == "two"
+    with full_disk(), disk.open() as shelf:
+        assert shelf.title() == "two"
 
 
 def test_a_pack_whose_note_cannot_be_written_leaves_no_file(disk: Disk) -> None:
@@ -257,13 +260,6 @@ def test_a_pack_whose_note_cannot_be_written_leaves_no_file(disk: Disk) -> None:
             directory.keep(version, written)
     assert [path for path in directory.folder.rglob("*") if path.suffix] == []
     directory.close()
-
-
-def test_packs_are_recovered_on_a_full_disk(disk: Disk) -> None:
-    with disk.open() as shelf:
-        shelf.have(disk.offer("one"))
-    with full_disk(), disk.open() as shelf:
-        assert shelf.title() == "one"
 
 
 def test_a_newer_version_in_the_store_is_loaded_and_named(disk: Disk) -> None:
@@ -302,17 +298,6 @@ def test_orders_are_executed_in_order_and_equal_ones_once(disk: Disk) -> None:
             shelf.loader.submit(job)
         assert [shelf.outcomes.get(timeout=20).kind for _ in range(3)] == ["loaded", "unloaded", "loaded"]
         assert shelf.title() == "one"
-
-
-def test_a_replaced_version_is_read_until_its_last_query_ends(disk: Disk) -> None:
-    with disk.open() as shelf:
-        shelf.have(disk.offer("old"))
-        with shelf.packs.lend("a.example") as searcher:
-            with shelf.packs.lend("a.example"):
-                shelf.have(disk.offer("new"))
-            assert searcher.search(parse("word")).hits[0].title == "old"
-            assert shelf.title() == "new"
-        assert shelf.files() == [".json", ".sqlite"]
 
 
 def test_a_corrupt_pack_is_dropped_and_an_intact_one_is_kept(disk: Disk) -> None:
@@ -401,27 +386,37 @@ def test_the_next_process_recovers_intact_packs_and_removes_all_other_files(disk
         assert [version.domain for version in shelf.packs.versions()[1]] == ["a.example"]
 
 
-def crash_while_opening(disk: Disk, domain: str, sha256: str) -> str:
-    """Let a searcher's process be killed while it opens a version; return its data directory's number."""
-    lines = (
-        "import os, pathlib, signal",
-        "from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory",
-        f"directory = DataDirectory.acquire(pathlib.Path({str(disk.root)!r}))",
-        "print(directory.folder.name, flush=True)",
-        f"with directory.opening({domain!r}, {sha256!r}): os.kill(os.getpid(), signal.SIGKILL)",
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    return done.stdout.strip()
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def open_and_die(root: Path, load: Load) -> None:
+    with DataDirectory.acquire(root).opening(load.domain, load.sha256):
+        die()
+
+
+def download_and_die(root: Path, load: Load) -> None:
+    directory = DataDirectory.acquire(root)
+    store = FolderStore(root.parent / "store")
+    store.get_part = die  # type: ignore[assignment, method-assign]
+    packs = OpenPacks(remove=directory.remove, time_limit=1.0)
+    PackJobs(directory=directory, packs=packs, budget_mb=BUDGET_MB, store=store).execute(load)
+
+
+def crash(disk: Disk, act: Callable[[Path, Load], None], load: Load) -> None:
+    """Let a searcher's process be killed by an act."""
+    process = context().Process(target=act, args=(disk.root, load))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_a_version_that_ended_two_processes_is_not_opened_again(disk: Disk) -> None:
     load, other = disk.offer("fatal"), disk.offer("harmless", domain="b.example")
     for _ in range(2):
-        assert crash_while_opening(disk, load.domain, load.sha256) == "1"
+        crash(disk, open_and_die, load)
         with disk.open() as shelf:
+            assert shelf.directory.folder.name == "1"
             # One crash may have another cause, so the version is tried again. An opening that succeeds ends the count.
             if not shelf.packs.versions()[1]:
                 assert shelf.have(other).kind == "loaded"
@@ -437,26 +432,8 @@ def test_a_version_that_ended_two_processes_is_not_opened_again(disk: Disk) -> N
 
 def test_processes_that_are_killed_while_they_download_a_version_do_not_count_against_it(disk: Disk) -> None:
     load = disk.offer("long")
-    lines = (
-        "import os, pathlib, signal",
-        "from app.cluster.protocol import Load",
-        "from app.cluster.searcher import pack_jobs",
-        "from app.cluster.searcher.data_directory import DataDirectory",
-        "from app.cluster.searcher.packs import OpenPacks",
-        "from app.storage.folder import FolderStore",
-        "class Store(FolderStore):",
-        "    def get_part(self, *_): os.kill(os.getpid(), signal.SIGKILL)",
-        f"directory = DataDirectory.acquire(pathlib.Path({str(disk.root)!r}))",
-        "packs = OpenPacks(remove=directory.remove, time_limit=1.0)",
-        f"store = Store(pathlib.Path({str(disk.folder / 'store')!r}))",
-        "jobs = pack_jobs.PackJobs(directory=directory, packs=packs, budget_mb=100, store=store)",
-        f"print(jobs.execute({load!r}))",
-    )
     for _ in range(MAX_CRASHES):
-        done = subprocess.run(
-            [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-        )
-        assert done.returncode == -signal.SIGKILL, done.stderr + done.stdout
+        crash(disk, download_and_die, load)
     with disk.open() as shelf:
         assert shelf.have(load).kind == "loaded"
         assert shelf.title() == "long"
@@ -466,11 +443,11 @@ def test_a_served_pack_that_ends_the_next_processes_is_not_recovered(disk: Disk)
     with disk.open() as shelf:
         load = disk.offer("fatal")
         assert shelf.have(load).kind == "loaded"
-    crash_while_opening(disk, load.domain, load.sha256)
+    crash(disk, open_and_die, load)
     with disk.open() as shelf:
         assert shelf.title() == "fatal"
     for _ in range(2):
-        crash_while_opening(disk, load.domain, load.sha256)
+        crash(disk, open_and_die, load)
     with disk.open() as shelf:
         assert shelf.reports.get(timeout=20) == (0, 0) if shelf.first_report[1] else shelf.first_report == (0, 0)
         assert shelf.files() == []
@@ -554,18 +531,21 @@ def test_of_two_pack_versions_of_a_killed_process_the_newer_one_is_recovered(dis
 
 
 def test_two_processes_never_share_a_directory_and_a_killed_process_releases_its_own(disk: Disk) -> None:
-    imports = "import pathlib, time; from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory"
-    taking = f"{imports}; s = DataDirectory.acquire(pathlib.Path({str(disk.root)!r}))"
-    command = [sys.executable, "-c", f"{taking}; print(s.folder.name, flush=True); time.sleep(60)"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline().strip() == "1"
-            with disk.open() as shelf:
-                assert shelf.directory.folder.name == "2"
-            os.kill(other.pid, signal.SIGKILL)
-            other.wait()
-            with disk.open() as shelf:
-                assert shelf.directory.folder.name == "1"
-        finally:
-            other.kill()
+    ours, theirs = context().Pipe()
+    other = context().Process(target=take_directory, args=(disk.root, theirs), daemon=True)
+    other.start()
+    try:
+        assert ours.recv() == "1"
+        with disk.open() as shelf:
+            assert shelf.directory.folder.name == "2"
+        other.kill()
+        other.join()
+        with disk.open() as shelf:
+            assert shelf.directory.folder.name == "1"
+    finally:
+        other.kill()
+
+
+def take_directory(root: Path, pipe: Connection) -> None:
+    pipe.send(DataDirectory.acquire(root).folder.name)
+    pipe.recv()

@@ -36,7 +36,7 @@ class Forked:
     ) -> None:
         """Start the module `command[0]` with the other words as arguments; its output is appended to the files."""
         arguments = (command, dict(environment), str(stdout), str(stderr), str(folder))
-        self._process = _context().Process(target=_run, args=arguments)
+        self._process = context().Process(target=_run, args=arguments)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -68,7 +68,8 @@ class Forked:
 
 
 @cache
-def _context() -> ForkServerContext:
+def context() -> ForkServerContext:
+    """Return what starts processes as forks of one that has imported the modules of the project."""
     context = get_context("forkserver")
     ours = (module.name for module in walk_packages(app.__path__, "app.") if not module.name.endswith(".__main__"))
     context.set_forkserver_preload(
