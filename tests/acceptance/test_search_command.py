@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.fleet import fleet, placed, ready
 from tests.support.peers import orchestrator, route, routes
 from tests.support.waiting import eventually
+from tests.support.web import web_process
 
 pytestmark = pytest.mark.acceptance
 
@@ -180,20 +180,9 @@ def test_a_pack_file_is_searched_without_services(tmp_path: Path) -> None:
     assert perennial("search", "--pack", __file__, "x").returncode == 1
 
 
-def test_the_web_process_prints_its_address_serves_and_ends_on_sigterm(running: Running) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "app.web"], env=running.environment, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        with process.stdout:
-            url = re.fullmatch(r"Search page: (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
-            assert url is not None
-            parameters = {"domain": "site.example", "q": "second"}
-            assert "Page two" in httpx.get(url[1], params=parameters, timeout=30).text
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) in {0, -signal.SIGTERM}
-            assert process.stdout.read() == ""
-    finally:
-        process.kill()
-        process.wait()
+def test_the_web_process_prints_its_address_serves_and_ends_on_sigterm(running: Running, tmp_path: Path) -> None:
+    with web_process(running.environment, tmp_path / "web.log") as (web, url):
+        assert "Page two" in httpx.get(url, params={"domain": "site.example", "q": "second"}, timeout=30).text
+        web.process.terminate()
+        assert web.process.wait(timeout=30) in {0, -signal.SIGTERM}
+        assert web.log == f"Search page: {url}/\n"
