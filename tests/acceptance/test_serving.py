@@ -94,12 +94,15 @@ def test_there_is_one_orchestrator_and_the_next_one_takes_over_when_it_is_killed
         successor.leave()
 
 
-def test_a_searcher_reconnects_with_its_queue_and_drains_when_it_is_stopped(
+def test_a_searcher_waits_for_its_broker_reconnects_with_its_queue_and_drains_when_it_is_stopped(
     environment: dict[str, str], broker_url: str, ear: FakeOrchestrator, tmp_path: Path
 ) -> None:
     proxy = Proxy(broker_url)
+    proxy.cut(reopen=False)
     with fleet({**environment, "BROKER_URL": proxy.url, "HEARTBEAT": "0.5"}, tmp_path / "logs") as crew:
         searcher = crew.searcher()
+        eventually(lambda: searcher.log.count("lost, again in") > 1, "it has tried twice", seconds=60)
+        proxy.reopen()
         ready(searcher)
         ident = ear.receive("register").report.searcher_id
         assert is_answered(ear, ident)
@@ -109,6 +112,8 @@ def test_a_searcher_reconnects_with_its_queue_and_drains_when_it_is_stopped(
             proxy.cut(half=half)
             assert ear.receive("register", after=mark).report.searcher_id == ident
             assert all(is_answered(ear, ident) for _ in range(4))
+        # After a connection that worked, the backoff begins again.
+        assert re.search(r"lost, again in 0\.(0\d|10) s", searcher.log.partition("ready.")[2])
         # A stopping searcher answers until it has deleted its queue; later requests are returned at once.
         searcher.process.send_signal(signal.SIGTERM)
         ear.receive("register", lambda each: each.report.leaving)
@@ -117,24 +122,6 @@ def test_a_searcher_reconnects_with_its_queue_and_drains_when_it_is_stopped(
         assert f"Searcher {ident} stopped" in searcher.log
         with pytest.raises(Unroutable):
             is_answered(ear, ident)
-    proxy.close()
-
-
-def test_a_searcher_waits_for_a_broker_that_is_away_when_it_starts(
-    environment: dict[str, str], broker_url: str, ear: FakeOrchestrator, tmp_path: Path
-) -> None:
-    proxy = Proxy(broker_url)
-    proxy.cut(reopen=False)
-    with fleet({**environment, "BROKER_URL": proxy.url}, tmp_path / "logs") as crew:
-        searcher = crew.searcher()
-        eventually(lambda: searcher.log.count("lost, again in") > 1, "it has tried twice", seconds=60)
-        proxy.reopen()
-        ready(searcher)
-        assert is_answered(ear, ear.receive("register").report.searcher_id)
-        proxy.cut(reopen=False)
-        first_backoff = re.compile(r"lost, again in 0\.(0\d|10) s")
-        eventually(lambda: first_backoff.search(searcher.log.partition("ready.")[2]), "it reconnects")
-        searcher.leave()
     proxy.close()
 
 

@@ -119,6 +119,15 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     again = ear.receive("register", after=mark)
     assert [version.domain for version in again.value.holdings] == [DOMAIN, OTHER]
     assert again.report.changes == 2
+    # It declares its queue again after an operator deleted it.
+    mark = ear.mark()
+    ear.channel.queue_delete(f"{SEARCHER}.{me}")
+    declared = ear.receive("register", after=mark).value
+    assert (declared.searcher_id, declared.holdings) == (me, again.value.holdings)
+    assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
+    mark = ear.mark()
+    ear.request_registration()
+    ear.receive("register", after=mark)
 
     first.process.terminate()
     leaving = ear.receive("register", lambda each: each.report.leaving, after=mark)
@@ -127,7 +136,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
     assert first.process.wait(60) == 0
     counted = read_counts(settings.redis)
-    expected = {("search", "ok"): 3, ("suggest", "ok"): 1, ("search", "not-here"): 1}
+    expected = {("search", "ok"): 4, ("suggest", "ok"): 1, ("search", "not-here"): 1}
     assert {key: counted[SEARCHER_QUERIES][key] for key in expected} == expected
     assert counted[SEARCHER_SECONDS][("suggest",)] > 0
     with pytest.raises(Unroutable):
@@ -172,24 +181,6 @@ def test_a_searcher_that_has_a_reason_sends_no_heartbeats(ear: FakeOrchestrator,
         trouble[0] = ""
         again = ear.receive("register", after=mark)
         assert again.report.seq == last + 1 > first.report.seq
-
-
-def test_a_searcher_whose_queue_was_deleted_declares_it_again_and_registers(
-    settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
-) -> None:
-    ours.searcher()
-    me = ear.receive("register").report.searcher_id
-    packs.publish(DOMAIN, 1)
-    assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
-    mark = ear.mark()
-    ear.channel.queue_delete(f"{SEARCHER}.{me}")
-    again = ear.receive("register", after=mark).value
-    assert again.searcher_id == me
-    assert [holding.domain for holding in again.holdings] == [DOMAIN]
-    assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
-    mark = ear.mark()
-    ear.request_registration()
-    ear.receive("register", after=mark)
 
 
 def test_queries_beyond_the_backlog_are_refused_at_once_and_the_others_answered(
