@@ -1,23 +1,40 @@
-"""The replies of several packs are merged; a proposed spelling is searched for."""
+"""Requests go to the next searcher, the replies of several packs are merged; a proposed spelling is searched for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.errors import InvalidMessage
+from app.broker.errors import InvalidMessage, Overloaded, RequestTimedOut
+from app.broker.outgoing import Outgoing
+from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
 from app.cluster.client.corrected import search_corrected
+from app.cluster.client.hedging import Deadline, HedgedRequest, SearcherBalancer, arun, run
 from app.cluster.client.scatter_gather import interleave, merge, split_by_domain, validate_request
-from app.errors import InvalidQuery, SearchTimeout
-from app.search.contract import Facet, Hit, PackHits, PackInfo, SearchReply, SearchRequest, SearchResult, Sort
+from app.cluster.protocol import ProblemReply, to_json
+from app.errors import InvalidQuery, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
+from app.search.contract import (
+    Facet,
+    Hit,
+    PackHits,
+    PackInfo,
+    SearchReply,
+    SearchRequest,
+    SearchResult,
+    Sort,
+    SuggestRequest,
+)
 from app.search.snippet import Snippet
+from config.routes import searcher_of
 
 pytestmark = pytest.mark.unit
 
@@ -235,6 +252,74 @@ def test_domains_are_normalised_and_asked_once() -> None:
         ("site.example", 0, 40),
         ("b.example", 0, 40),
     ]
+
+
+class Replicas:
+    """A requestor of searchers that reply with these bytes or this reason code, or not at all."""
+
+    def __init__(self, replies: dict[str, bytes | str | None]) -> None:
+        self._replies = replies
+
+    def send(self, message: Outgoing, *, deadline: float) -> Future[Reply]:
+        """Send a message to a searcher's queue."""
+        assert deadline > 0
+        found, reply = Future[Reply](), self._replies[searcher_of(message.routing_key) or ""]
+        if isinstance(reply, str):
+            reply = to_json(ProblemReply(reason=reply, detail="why"))
+        if reply is not None:
+            found.set_result(Reply(reply, {}, {}))
+        return found
+
+
+def hedged(searchers: SearcherBalancer, names: Sequence[str], deadline: Deadline) -> HedgedRequest[tuple[str, ...]]:
+    question, no_replica = SuggestRequest(domain="a.example", q="w"), PackNotFound("a.example")
+    kind = tuple[str, ...]
+    return HedgedRequest(kind, question, names, no_replica=no_replica, deadline=deadline, searchers=searchers)
+
+
+GOOD = b'["two"]'
+
+
+@pytest.mark.parametrize(
+    ("replies", "outcome", "counts"),
+    [
+        (["searcher-busy", GOOD], tuple, {"sent": 2, "busy": 1}),
+        (["not-here", GOOD], tuple, {"sent": 2, "not_here": 1}),
+        (["pack-corrupt", GOOD], tuple, {"sent": 2, "failed": 1}),
+        ([None, GOOD], tuple, {"sent": 2, "hedged": 1}),
+        (["searcher-busy", "searcher-busy"], Overloaded, {"sent": 2, "busy": 2}),
+        (["pack-corrupt", "not-here"], PackCorrupt, {"sent": 2, "failed": 1, "not_here": 1}),
+        (["not-here", "not-here"], NotPlaced, {"sent": 2, "not_here": 2}),
+        (["search-timeout", GOOD], SearchTimeout, {"sent": 1, "failed": 1}),
+        (["invalid-query", GOOD], InvalidQuery, {"sent": 1, "failed": 1}),
+        ([b"{}", b"no json"], PackCorrupt, {"sent": 2, "failed": 2}),
+        ([None, None], RequestTimedOut, {"sent": 2, "hedged": 1}),
+        ([None, "searcher-busy"], Overloaded, {"sent": 2, "hedged": 1, "busy": 1}),
+        ([], PackNotFound, {}),
+    ],
+)
+def test_the_first_good_reply_is_the_outcome_or_else_the_most_telling_error(
+    replies: list[bytes | str | None], outcome: type[object], counts: dict[str, int]
+) -> None:
+    """An error that every searcher would reply with is final. After others, the next one gets the request at once."""
+    names = ("one", "two")[: len(replies)]
+    searchers = SearcherBalancer(cast("Requestor", Replicas(dict(zip(names, replies, strict=True)))))
+    request = hedged(searchers, names, Deadline(0.0, 3.0, hedge_after=0.3))
+    for now in (0.0, 0.1, 0.3, 0.4):
+        request.advance(now)
+    request.end()
+    assert type(request.outcome) is outcome
+    assert {name: number for name, number in searchers.counts().items() if number} == counts
+
+
+@pytest.mark.parametrize("wait", [run, lambda *args: asyncio.run(arun(*args))], ids=["thread", "event loop"])
+def test_silence_is_awaited_to_the_deadline(wait: Callable[..., None]) -> None:
+    searchers = SearcherBalancer(cast("Requestor", Replicas({"one": None, "two": None})))
+    deadline = Deadline.after(0.1, hedge_after=0.01)
+    request = hedged(searchers, ("one", "two"), deadline)
+    wait([request], deadline)
+    assert time.monotonic() >= deadline.until
+    assert isinstance(request.outcome, RequestTimedOut)
 
 
 TYPED = SearchResult(
