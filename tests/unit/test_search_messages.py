@@ -14,7 +14,6 @@ from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
 from app.broker.rpc.requestor import Reply
 from app.cluster.client.cluster import MAX_AGE, RouteCache
 from app.cluster.protocol import (
-    REPLY_ERRORS,
     Load,
     OrderOutcome,
     PackVersion,
@@ -77,12 +76,6 @@ def test_an_invalid_message_names_its_wrong_fields() -> None:
         InvalidMessage, match=r"^invalid Load: domain: Field required; size_mb: Input should be a valid integer"
     ):
         read(Load, json.dumps({"sha256": "0", "generation": 1, "size_mb": "1"}))
-
-
-@pytest.mark.parametrize("reason", REPLY_ERRORS)
-def test_a_reply_code_survives_the_way_to_the_client(reason: str) -> None:
-    problem = ProblemReply(reason=reason, detail="why")
-    assert problem_reply(error_of(problem), process="searcher") == problem
 
 
 @pytest.mark.parametrize(
