@@ -75,14 +75,15 @@ def comparable(found: PackHits) -> tuple[object, ...]:
     return found.total, found.reachable, found.relaxed, hits, found.facets, found.did_you_mean, found.ideal
 
 
-@pytest.fixture
-def many(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a pack in which all of 60 pages have one word, and every third another one; the last is named by it.
 
     Each path is longer than the one before, so the row ids are in this order.
     """
     made = [page(f"/{'ab'[at % 2]}/{'x' * at}", f"Page {at}", "alpha" + " beta" * (at % 3 == 0)) for at in range(59)]
-    return write_pack(tmp_path / "pack.sqlite", [*made, page(f"/a/{'x' * 80}", "Alpha", "alpha beta")])
+    pack = tmp_path_factory.mktemp("packs") / "many.sqlite"
+    return write_pack(pack, [*made, page(f"/a/{'x' * 80}", "Alpha", "alpha beta")])
 
 
 def ranked(pack: Path, match: str, *, ordered: int = 60, named: str = "", **fields: object) -> matches.Matches:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster.placement.model import AddressedOrder, ClusterState, LoadFailure, Pack, SearcherState
@@ -230,7 +230,6 @@ def serving(now: ClusterState, domain: str) -> set[str]:
 
 
 @given(states(busy=True))
-@settings(max_examples=200)
 def test_no_order_conflicts_with_a_pending_one_or_unloads_a_needed_copy(before: ClusterState) -> None:
     orders = place(before).orders
     assert place(replace(before, searchers=before.searchers[::-1])).orders == orders
@@ -257,7 +256,6 @@ def test_no_order_conflicts_with_a_pending_one_or_unloads_a_needed_copy(before: 
 
 
 @given(states(busy=False))
-@settings(max_examples=200)
 def test_placement_ends_with_every_copy_placed_that_fits(begin: ClusterState) -> None:
     now = at_rest(begin)
     there = [each for each in now.searchers if not each.leaving]

@@ -337,28 +337,28 @@ def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path, 
         eventually(lambda: total_in(packs, "television") == 1, "the settings hold")
 
 
+def total_of_process(folder: Path) -> int:
+    """Return what a new searcher's process finds after its first reading of the store, which may fail."""
+    store, kept = FolderStore(folder / "store"), folder_store(folder / "kept")
+    packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
+    with closing(packs), closing(SearchSettingsReader(store, packs, kept=kept)) as reader:
+        reader.start()
+        packs.put(VERSION, write_pack(folder / "pack.sqlite", PAGES))
+        return total_in(packs, "television")
+
+
 def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path: Path) -> None:
-    store, kept = folder_store(tmp_path / "store"), folder_store(tmp_path / "kept")
+    store = folder_store(tmp_path / "store")
     create_marker(store)
-
-    def total_of_process(number: int) -> int:
-        """Return what a new searcher's process finds after its first reading of the store, which may fail."""
-        packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
-        reader = SearchSettingsReader(store, packs, kept=kept)
-        with closing(packs), closing(reader):
-            reader.start()
-            packs.put(VERSION, write_pack(tmp_path / f"{number}.sqlite", PAGES))
-            return total_in(packs, "television")
-
     add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
-    assert total_of_process(1) == 1
+    assert total_of_process(tmp_path) == 1
     (tmp_path / "store").rename(tmp_path / "away")
-    assert total_of_process(2) == 1
+    assert total_of_process(tmp_path) == 1
     (tmp_path / "away").rename(tmp_path / "store")
     store.delete(site_key("site.example"))
-    assert total_of_process(3) == 2
+    assert total_of_process(tmp_path) == 2
     (tmp_path / "store").rename(tmp_path / "away")
-    assert total_of_process(4) == 2
+    assert total_of_process(tmp_path) == 2
 
 
 def test_another_store_and_one_that_was_emptied_change_no_settings(tmp_path: Path, packs: OpenPacks) -> None:
@@ -383,24 +383,16 @@ def test_another_store_and_one_that_was_emptied_change_no_settings(tmp_path: Pat
 
 def test_a_searcher_that_starts_with_an_empty_store_shows_no_hidden_page(tmp_path: Path) -> None:
     """Such as the folder on which the store is to be mounted: the orchestrator keeps all packs then."""
-    store, kept = folder_store(tmp_path / "store"), folder_store(tmp_path / "kept")
+    store = folder_store(tmp_path / "store")
     create_marker(store)
     add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
-
-    def total_of_process(number: int) -> int:
-        packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
-        with closing(packs), closing(SearchSettingsReader(store, packs, kept=kept)) as reader:
-            reader.start()
-            packs.put(VERSION, write_pack(tmp_path / f"{number}.sqlite", PAGES))
-            return total_in(packs, "television")
-
-    assert total_of_process(1) == 1
+    assert total_of_process(tmp_path) == 1
     (tmp_path / "store").rename(tmp_path / "away")
     folder_store(tmp_path / "store")
-    assert [total_of_process(2), total_of_process(3)] == [1, 1]
+    assert [total_of_process(tmp_path), total_of_process(tmp_path)] == [1, 1]
     # With its marker, a store is believed: the operator started this process with it.
     create_marker(store)
-    assert total_of_process(4) == 2
+    assert total_of_process(tmp_path) == 2
 
 
 class FullDisk(FolderStore):
