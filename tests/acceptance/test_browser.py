@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Route, ViewportSize, expect
+from playwright.sync_api import Browser, Route, expect
 
 from app.broker.errors import RequestTimedOut
 from app.search.contract import BestBet
@@ -365,15 +365,7 @@ def test_axe_finds_nothing_in_any_state_and_nothing_is_wider_than_the_window(
 
 
 def _inspect(tab: Tab, state: str) -> None:
-    """Look at a page wide and light, narrow and dark, and with letters twice as large.
-
-    The style sheet's rules for dark windows set colours only, those for narrow ones the layout only.
-    """
-    looks: tuple[tuple[ViewportSize, Literal["light", "dark"]], ...] = ((DESKTOP, "light"), (PHONE, "dark"))
-    for viewport, scheme in looks:
-        tab.page.set_viewport_size(viewport)
-        tab.page.emulate_media(color_scheme=scheme)
-        assert tab.violations() == [], (state, viewport, scheme)
-        assert tab.overflow() <= 0, (state, viewport)
+    """Look at a page in its windows, and in the narrow one with letters twice as large."""
+    tab.inspect(state)
     tab.page.evaluate("document.documentElement.style.fontSize = '200%'")
     assert tab.overflow() <= 0, state

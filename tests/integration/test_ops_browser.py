@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Request
+from playwright.sync_api import Browser, Page
 from pydantic import SecretStr
 from redis import Redis
 
@@ -31,7 +29,7 @@ from tests.integration.test_ops_sites import client, operable, search_client
 from tests.integration.test_ops_waiting import QUEUE, let_wait
 from tests.packs import page, publish, write_pack
 from tests.support.broker import Broker
-from tests.support.browser import DESKTOP, PHONE, Tab, tab
+from tests.support.browser import Tab, tab
 from tests.support.operators import PASSWORD, operated, with_operators
 from tests.support.waiting import eventually
 
@@ -65,11 +63,6 @@ def base(declared: Settings, publisher: Publisher, redis: Redis) -> Iterator[str
     looks.kept.clear()
 
 
-def size_of(request: Request) -> int:
-    """Return the bytes of the answer to a request."""
-    return request.sizes()["responseHeadersSize"] + request.sizes()["responseBodySize"]
-
-
 def log_in(opened: Tab) -> None:
     opened.open("/ops/login")
     opened.page.fill("input[name=name]", "kim")
@@ -78,34 +71,13 @@ def log_in(opened: Tab) -> None:
     opened.page.wait_for_url("**/ops")
 
 
-def test_the_home_page_takes_three_requests_in_an_empty_browser_and_few_bytes(browser: Browser, base: str) -> None:
+def test_every_page_fits_its_window_and_axe_finds_nothing(browser: Browser, base: str) -> None:
     with tab(browser, base) as opened:
-        log_in(opened)
-        session = opened.page.context.storage_state()
-    with tab(browser, base, storage_state=session) as empty:
-        requests: list[Request] = []
-        empty.page.on("requestfinished", lambda request: requests.append(request))
-        empty.open("/ops")
-        # The fourth is the event stream, which begins when the page is shown.
-        empty.page.wait_for_selector("[data-is-live]")
-        sizes = {each.url.partition("?")[0].removeprefix(empty.base): size_of(each) for each in requests}
-        assert sorted(sizes) == ["/ops", "/static/ops.css", "/static/ops.js"]
-        assert sum(sizes.values()) < 30_000
-        assert empty.faults == []
-
-
-@pytest.mark.parametrize(("scheme", "viewport"), [("light", DESKTOP), ("dark", PHONE)], ids=["desktop", "phone"])
-def test_every_page_fits_its_window_and_axe_finds_nothing(
-    browser: Browser, base: str, scheme: str, viewport: dict[str, int]
-) -> None:
-    """The style sheet's rules for dark windows set colours only, those for narrow ones the layout only."""
-    with tab(browser, base, color_scheme=scheme, viewport=viewport) as opened:
         log_in(opened)
         for path, heading in PAGES.items():
             opened.open(path)
             assert opened.page.inner_text("h1") == heading
-            assert opened.overflow() <= 0, path
-            assert opened.violations() == [], path
+            opened.inspect(path)
         assert opened.faults == []
 
 
@@ -140,26 +112,6 @@ def test_the_home_page_changes_without_a_reload_and_works_without_scripts(
         assert opened.faults == plain.faults == []
 
 
-def test_from_the_home_page_to_the_replay_of_a_cause_are_five_clicks(
-    browser: Browser, base: str, publisher: Publisher
-) -> None:
-    dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}", headers={"perennial-reason": "down"})
-    publisher.publish([dead] * 3)
-    publisher.publish([replace(dead, headers={"perennial-reason": "other"})])
-    with tab(browser, base, java_script_enabled=False) as opened:
-        log_in(opened)
-        opened.page.click("nav >> text=Dead letters")
-        opened.page.click("[aria-label=Causes] >> text=down")
-        assert "When the cause is repaired" in opened.page.inner_text("main")
-        opened.page.click("[aria-label=Letters] td a >> nth=0")
-        assert "Arguments" in opened.page.inner_text("main")
-        opened.page.go_back()
-        opened.page.click("button[value=replay]")
-        opened.page.wait_for_selector("#live-act:not([data-live]) [role=status]", timeout=60_000)
-        assert "3 of 3 replayed" in opened.page.inner_text("#live-act [role=status]")
-        assert opened.faults == []
-
-
 def test_a_letter_is_edited_and_another_one_redirected_without_scripts(
     browser: Browser, base: str, publisher: Publisher, broker: Broker
 ) -> None:
@@ -190,19 +142,21 @@ def test_the_page_of_an_act_follows_it_with_and_without_scripts_until_it_ends(
 ) -> None:
     dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}", headers={"perennial-reason": "x"})
     with tab(browser, base) as opened, tab(browser, base, java_script_enabled=False) as plain:
+        log_in(plain)
+        log_in(opened)
+        publisher.publish([dead] * 30)
+        opened.open("/ops/dead")
+        opened.page.check("input[value=all]")
+        opened.page.fill("input[name=rate]", "4")
+        opened.page.click("button[value=replay]")
+        opened.page.wait_for_selector("#live-act[data-live]")
+        opened.page.fill("#live-act-steps input[name=why]", "typed meanwhile")
+        opened.page.evaluate("window.isTheSamePage = true")
+        plain.page.goto(opened.page.url)
+        plain.page.wait_for_selector("#live-act[data-live]")
         for each in (opened, plain):
-            log_in(each)
-            publisher.publish([dead] * 20)
-            each.open("/ops/dead")
-            each.page.check("input[value=all]")
-            each.page.fill("input[name=rate]", "4")
-            each.page.click("button[value=replay]")
-            each.page.wait_for_selector("#live-act[data-live]")
-            each.page.fill("#live-act-steps input[name=why]", "typed meanwhile")
-            if each is opened:
-                each.page.evaluate("window.isTheSamePage = true")
             each.page.wait_for_selector("#live-act:not([data-live]) [role=status]", timeout=60_000)
-            assert "20 of 20 replayed" in each.page.inner_text("#live-act [role=status]")
+            assert "30 of 30 replayed" in each.page.inner_text("#live-act [role=status]")
         assert opened.page.evaluate("window.isTheSamePage")
         assert opened.page.locator("[data-is-live]").count() == 0
         # What is typed stays until the field loses the focus.
@@ -256,17 +210,14 @@ def sites_base(process: Context, policy: CrawlPolicy, client: httpx.Client) -> s
 def test_axe_finds_nothing_on_pages_of_sites_and_nothing_is_wider_than_a_phone(
     browser: Browser, sites_base: str
 ) -> None:
-    windows: list[dict[str, Any]] = [{}, {"color_scheme": "dark", "viewport": PHONE}]
-    for options in windows:
-        with tab(browser, sites_base, **options) as opened:
-            log_in(opened)
-            for path in SITE_PATHS:
-                opened.open(path)
-                for details in opened.page.query_selector_all("details:not([open]) > summary"):
-                    details.click()
-                assert opened.violations() == [], (path, options)
-                assert opened.overflow() <= 0, (path, options)
-            assert opened.faults == []
+    with tab(browser, sites_base) as opened:
+        log_in(opened)
+        for path in SITE_PATHS:
+            opened.open(path)
+            for details in opened.page.query_selector_all("details:not([open]) > summary"):
+                details.click()
+            opened.inspect(path)
+        assert opened.faults == []
 
 
 def test_a_site_is_changed_without_scripts_and_an_invalid_field_is_shown(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import html
 import json
 import re
@@ -65,12 +66,15 @@ def test_with_a_consumer_of_each_queue_everything_is_well(operable: Settings, mo
 def test_the_home_page_is_small_and_says_what_is_needed(client: httpx.Client) -> None:
     page = client.get("/ops")
     assert page.status_code == 200
-    assert len(page.content) < 30_000
     assert "no worker consumes from" in page.text
     assert page.headers["cache-control"] == "no-store"
     loaded = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
     assert len(loaded) == 2
-    assert all("immutable" in client.get(path).headers["cache-control"] for path in loaded)
+    files = [client.get(path) for path in loaded]
+    assert all("immutable" in file.headers["cache-control"] for file in files)
+    # An empty browser loads all of it compressed; the icon is within the page.
+    assert sum(len(gzip.compress(each.content)) for each in (page, *files)) < 30_000
+    assert 'rel="icon" href="data:' in page.text
     eventually(lambda: "are well" in client.get("/ops").text, "the checks have run", every=0.5)
 
 

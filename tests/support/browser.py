@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, ViewportSize, sync_playwright
 
@@ -31,6 +31,9 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 #: The narrowest that WCAG 2.2 asks for (1.4.10).
 PHONE: ViewportSize = {"width": 320, "height": 640}
 
+#: The rules of axe whose results depend on colours or on the width of the window.
+_RULES_OF_COLOURS_AND_LAYOUT = ["color-contrast", "scrollable-region-focusable", "target-size"]
+
 #: Chromium writes this to the console for a page with an error status, which some tests expect.
 _MEANT = "Failed to load resource: the server responded with a status of"
 
@@ -47,12 +50,23 @@ class Tab:
         """Go to an address of the application."""
         self.page.goto(f"{self.base}{path}")
 
-    def violations(self) -> list[str]:
-        """Return what axe finds, as `rule: element`."""
+    def inspect(self, name: str) -> None:
+        """Assert that axe finds nothing on the page and that it fits its window, wide and light, narrow and dark.
+
+        The style sheets' rules for dark windows set colours only, those for narrow ones the layout only.
+        """
+        self._require_fit(name, DESKTOP, "light", {})
+        self._require_fit(name, PHONE, "dark", {"runOnly": _RULES_OF_COLOURS_AND_LAYOUT})
+
+    def _require_fit(self, name: str, viewport: ViewportSize, scheme: Literal["light", "dark"], rules: Any) -> None:
+        self.page.set_viewport_size(viewport)
+        self.page.emulate_media(color_scheme=scheme)
         if self.page.evaluate("typeof axe") == "undefined":
             self.page.evaluate(_axe())
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-        return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
+        run = "options => axe.run(document, options)"
+        found = self.page.evaluate(run, {"resultTypes": ["violations"], **rules})["violations"]
+        assert [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]] == [], (name, scheme)
+        assert self.overflow() <= 0, (name, scheme)
 
     def overflow(self) -> int:
         """Return the CSS pixels that the page is wider than its window."""
