@@ -176,26 +176,6 @@ def test_the_guide_leads_a_fresh_project_from_a_failing_task_to_its_replay(proje
                 psutil.Process(int(pid.read_text())).terminate()
 
 
-def test_the_dead_command_shows_drops_and_restores_letters_by_id_and_cause(project: Project) -> None:
-    shop, *_ = (block.text for block in blocks(read(GUIDE), "python"))
-    shop = shop.replace("retry_max=2", "retry_max=0")
-    project.write({"shop.py": re.sub(r"amqp://[^\"]*", project.environment["CELERY_BROKER_URL"], shop)})
-    log, options = project.folder / "worker.log", ["--loglevel=info"]
-    with worker(project.environment, log, app="shop", queues=["celery"], options=options, folder=project.folder):
-        project.run("python -c \"import shop; shop.sell.delay('lamp'); shop.sell.delay('chair')\"")
-        eventually(lambda: project.run("celery -A shop dead list").count("\n") == 2, "both are dead", seconds=60)
-    ident = project.run("celery -A shop dead list --limit 1").split("\t")[0]
-    assert '"arguments": [' in project.run(f"celery -A shop dead show {ident[:8]}")
-    key, count, *_ = project.run("celery -A shop dead list --groups").split("\t")
-    assert count == "2"
-    assert project.run(f"celery -A shop dead drop {ident} --export dropped.jsonl") == "1 dropped\n"
-    assert project.run(f"celery -A shop dead drop --group {key} --export dropped.jsonl") == "1 dropped\n"
-    assert project.run("celery -A shop dead restore dropped.jsonl") == "2 restored\n"
-    assert project.run("celery -A shop dead list").count("lamp") == 1
-    assert "matches none of the dead letters" in project.run("celery -A shop dead show none", may_fail=True)
-    assert "give ids, --group KEY or --all" in project.run("celery -A shop dead replay", may_fail=True)
-
-
 @pytest.mark.parametrize("files", [DJANGO, FLASK], ids=["django", "flask"])
 def test_a_task_of_a_framework_runs_in_its_context_and_is_retried_and_dead_lettered(
     project: Project, files: Mapping[str, str]
