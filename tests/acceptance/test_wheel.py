@@ -20,7 +20,6 @@ import requests
 from app.private_services.procfile import formation, left_out, procfile
 from config.settings import ROOT, Settings
 from tests.servers.site import Site, page
-from tests.support.command import perennial
 from tests.support.generated import commands, options
 from tests.support.manual import manual
 from tests.support.waiting import eventually
@@ -160,11 +159,6 @@ def require_whole_procfile(up: subprocess.Popen[bytes], log: str, environment: M
     password = urlsplit(environment["BROKER_URL"]).password
     assert password
     assert not [command for command in commands if password in " ".join(command)]
-
-
-def test_down_without_up_is_no_error(environment: dict[str, str]) -> None:
-    done = perennial(environment, "down")
-    assert (done.returncode, done.stdout) == (0, "services stopped\n")
 
 
 def status_of(port: int, path: str = "/", **options: Any) -> int:

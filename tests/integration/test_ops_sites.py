@@ -44,7 +44,7 @@ from config.settings import Settings
 from tasks.base import Context
 from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, url
 from tests.packs import page, publish, put, write_pack
-from tests.support.operators import HASHES, READ_PASSWORD, api_headers, form_token, operated, with_operators
+from tests.support.operators import READ_PASSWORD, api_headers, form_token, operated, with_operators
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.stores import RecordingStore
 from tests.support.web import served
@@ -471,12 +471,12 @@ def test_a_list_of_a_thousand_sites_reads_only_the_objects_of_one_page(
     assert list_page(ops, offset=1_000).sites == ()
 
 
-@pytest.mark.parametrize("text", ["Bücher.example", "bücher", "xn--bcher", "ü x"])
-def test_a_site_is_found_by_the_letters_of_its_domain(process: Context, text: str) -> None:
+def test_a_site_is_found_by_the_letters_of_its_domain(process: Context) -> None:
     add_site(process.store, Site.of("bücher.example", {}))
     add_site(process.store, Site.of("other.example", {}))
-    found = list_page(OperatorContext(process.settings, command_operator()), text=text)
-    assert [site.domain for site in found.sites] == ([] if " " in text else ["xn--bcher-kva.example"])
+    for text in ("Bücher.example", "bücher", "xn--bcher", "ü x"):
+        found = list_page(OperatorContext(process.settings, command_operator()), text=text)
+        assert [site.domain for site in found.sites] == ([] if " " in text else ["xn--bcher-kva.example"]), text
 
 
 def test_the_api_does_what_the_pages_do(process: Context, policy: CrawlPolicy, client: httpx.Client) -> None:
@@ -520,21 +520,18 @@ def test_the_api_does_what_the_pages_do(process: Context, policy: CrawlPolicy, c
     assert client.post(f"{base}/pause", json={}, headers={"Authorization": "Bearer x"}).status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("away", "method", "path"),
-    [
-        ({"redis_url": SecretStr("redis://127.0.0.1:1/0")}, "GET", "sites"),
-        ({"redis_url": SecretStr("redis://127.0.0.1:1/0")}, "GET", "sites/b.gov"),
-        ({"broker_url": SecretStr("amqp://127.0.0.1:1")}, "POST", "sites/b.gov/pack"),
-        ({"store_url": "file:///nowhere"}, "GET", "sites"),
-    ],
-)
-def test_a_service_that_is_away_is_a_problem_with_status_503(
-    process: Context, away: dict[str, Any], method: str, path: str
-) -> None:
-    settings = process.settings.model_copy(update={**HASHES, **away})
-    with served(create_app(ScriptedSearchClient([]), ops=OpsState(settings, Access.of(settings)))) as client:
-        body: dict[str, str] | None = {} if method == "POST" else None
-        answer = client.request(method, f"/api/v1/ops/{path}", json=body, headers=BEARER)
-        assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
-        assert answer.json()["detail"]
+def test_a_service_that_is_away_is_a_problem_with_status_503(process: Context) -> None:
+    wrong: list[tuple[dict[str, Any], list[str]]] = [
+        ({"redis_url": SecretStr("redis://127.0.0.1:1/0")}, ["sites", "sites/b.gov"]),
+        ({"broker_url": SecretStr("amqp://127.0.0.1:1")}, ["sites/b.gov/pack"]),
+        ({"store_url": "file:///nowhere"}, ["sites"]),
+    ]
+    for away, paths in wrong:
+        settings = with_operators(process.settings, **away)
+        with served(create_app(ScriptedSearchClient([]), ops=OpsState(settings, Access.of(settings)))) as client:
+            for path in paths:
+                options: dict[str, Any] = {"json": {}} if path.endswith("/pack") else {}
+                method = "POST" if options else "GET"
+                answer = client.request(method, f"/api/v1/ops/{path}", headers=BEARER, **options)
+                assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json"), away
+                assert answer.json()["detail"]

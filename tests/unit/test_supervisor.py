@@ -55,6 +55,11 @@ def test_states_are_read_as_they_were_saved_and_a_damaged_file_is_no_state(tmp_p
     assert load(tmp_path) == UpState(None)
 
 
+def test_down_without_up_is_no_error(tmp_path: Path) -> None:
+    with as_process_with({"PERENNIAL_DATA_DIR": str(tmp_path)}):
+        assert invoked("down") == "services stopped\n"
+
+
 def test_status_without_a_domain_shows_the_processes_and_fails_for_one_that_is_down(tmp_path: Path) -> None:
     running = ProcessState("web", "running", ProcessId(os.getpid(), 1))
     down = ProcessState("worker", "down", None, 1, 6)
