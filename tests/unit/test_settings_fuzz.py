@@ -67,13 +67,6 @@ def test_any_text_in_any_variable_is_valid_or_one_clear_error(variable: str, tex
     require_clear(variable, text)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("variable", VARIABLES)
-def test_each_text_that_comes_close_to_a_value_is_valid_or_one_clear_error(variable: str) -> None:
-    for text in NEARLY:
-        require_clear(variable, text)
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "reason"),
     [
