@@ -15,7 +15,7 @@ from app.operations import removal
 from app.sites.removal import Holdings
 from app.web.models import MAX_DOMAIN
 from app.web.ops.api_requests import ActBody, Calling, answer
-from app.web.ops.page_requests import Acting, Reading, Visit
+from app.web.ops.page_requests import Reading
 from app.web.ops.site_page import Domain, OfSite, Url, site_path
 from app.web.ops.subject_routes import Done, Subject
 from app.web.paths import OPS_PAGES
@@ -49,26 +49,8 @@ class RemovedAnswer(Holdings):
 @subject.pages.get("/sites/{domain}/remove", response_class=HTMLResponse)
 def confirm(visit: Reading, domain: str) -> HTMLResponse:
     """Show what there is of a site, and the form that deletes it."""
-    return _confirm(visit, domain)
-
-
-@subject.pages.post("/sites/{domain}/remove")
-def remove(visit: Acting, domain: str) -> Response:
-    """Delete all there is of a site whose domain was typed, and open the list."""
     name = parse_domain(domain)
-    if visit.value("confirm") != name:
-        return _confirm(visit, domain, fault=f"type {name} to delete all of it")
-    [deleted], letters = removal.remove_sites(visit.ops, [name], why=visit.value("why"), packer_wait=PACKER_WAIT)
-    note = f"{name} is deleted: {deleted}; {letters} dead letters. Workers drop its messages, searchers follow."
-    return visit.back(f"{OPS_PAGES}/sites", note)
-
-
-def _confirm(visit: Visit, domain: str, *, fault: str = "") -> HTMLResponse:
-    name = parse_domain(domain)
-    found = removal.holdings(visit.ops, name)
-    return visit.page(
-        "site_remove.html", status=400 if fault else 200, found=found, domain=name, base=site_path(name), fault=fault
-    )
+    return visit.page("site_remove.html", found=removal.holdings(visit.ops, name), domain=name, base=site_path(name))
 
 
 @subject.api.get("/sites/{domain}/holdings", response_model=Holdings, operation_id="site_holdings")
@@ -77,14 +59,15 @@ def site_holdings(ops: Calling, domain: Domain) -> Response:
     return answer(removal.holdings(ops, domain))
 
 
-@subject.api.post("/sites/{domain}/remove", response_model=RemovedAnswer, operation_id="remove_site")
-def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Response:
+@subject.act("/sites/{domain}/remove", response_model=RemovedAnswer, operation_id="remove_site")
+def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Done:
     """Delete all there is of a site, and drop its messages. Waits for requests to the site that are under way."""
     name = parse_domain(domain)
     if body.confirm != name:
-        raise InvalidMessage(f"confirm: expected {name}, since all of it is deleted")
+        raise InvalidMessage(f"nothing was deleted: type {name} to delete all of it")
     [deleted], letters = removal.remove_sites(ops, [name], why=body.why, packer_wait=PACKER_WAIT)
-    return answer(RemovedAnswer(**asdict(deleted), removed_dead_letters=letters))
+    note = f"{name} is deleted: {deleted}; {letters} dead letters. Workers drop its messages, searchers follow."
+    return Done(RemovedAnswer(**asdict(deleted), removed_dead_letters=letters), f"{OPS_PAGES}/sites", note)
 
 
 @subject.act("/block", response_model=removal.BlockedPage, operation_id="block")
