@@ -137,7 +137,7 @@ class Archive:
         """Return where a redirect of `url` leads if that is a host of the archive, which may get the keys; else None.
 
         That is the host of `url`, that of the settings, or one of its domain: `ia800.us.archive.org` for
-        `s3.us.archive.org`. A domain of two labels is none, since it may be a suffix such as `co.uk`.
+        `s3.us.archive.org`. Not one of a domain of two labels, which may be a suffix such as `co.uk`.
         """
         try:
             target = urljoin(url, location)

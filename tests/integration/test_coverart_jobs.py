@@ -300,9 +300,3 @@ def test_metadata_that_cannot_be_had_is_not_written_and_may_be_tried_again(
         run_index(both)
     assert (caught.value.permanent, caught.value.retry_after) == (False, retry_after)
     assert server.paths() == [f"/mbid-{A}/index.json"]
-
-
-def test_an_archive_url_without_its_places_is_refused() -> None:
-    for url in ("https://s3.us.archive.org/{file}", "{bucket}/{file}", "https://{bucket}/{file}/x"):
-        with pytest.raises(ValueError, match=r"archive_url\n.*expected"):
-            Settings(archive_url=url)

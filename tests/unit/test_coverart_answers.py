@@ -1,4 +1,4 @@
-"""What answers of the archive and of the web service mean, without a server."""
+"""What answers of the archive and of the web service mean, and which settings of them are refused, without a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from app.coverart.archive import Archive, PublicArchive, Refusal
 from app.coverart.project import COVER_ART
@@ -189,3 +189,32 @@ def test_an_answer_of_the_web_service_that_is_no_complete_metadata_is_an_error(
 def test_metadata_are_returned_as_they_came_and_a_missing_entity_has_none() -> None:
     assert metadata(answer(200, "<metadata/>", "Application/XML")) == b"<metadata/>"
     assert metadata(answer(404)) is None
+
+
+# Settings
+
+
+def test_an_archive_url_without_its_places_is_refused() -> None:
+    for url in ("https://s3.us.archive.org/{file}", "{bucket}/{file}", "https://{bucket}/{file}/x"):
+        with pytest.raises(ValueError, match=r"archive_url\n.*expected"):
+            Settings(archive_url=url)
+
+
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown() -> None:
+    for key in ("two words", "line\n", "a:b", "ключ", ""):
+        with pytest.raises(ValueError, match=r"archive_keys\n.*of visible ASCII") as caught:
+            Settings(archive_keys=SecretStr(f"account:{key}"))
+        assert f"account:{key}" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["musicbrainz_url", "event_queue_url"])
+def test_a_wrong_url_of_a_database_is_named_at_the_start_and_not_quoted(name: str) -> None:
+    wrong = ["mysql://host/hush", "postgresql://user:a/hush@host/db", "postgresql://user:a@hush@host/db", "hush"]
+    # libpq would read the next password as a port, and its rest as a database.
+    wrong.append("postgresql://user:1/hush@host/db")
+    for url in (*wrong, "postgresql://user:hush@host/db?wrong=1", "postgresql://user:hush%@host/db"):
+        with pytest.raises(ValidationError, match=name) as raised:
+            Settings.model_validate({name: SecretStr(url)})
+        assert "hush" not in str(raised.value)
+    for url in ("postgresql:///db?host=/run", "postgres://u:p%40@a:1,[::1]:2/db", "postgresql://host"):
+        assert getattr(Settings.model_validate({name: SecretStr(url)}), name).get_secret_value() == url
