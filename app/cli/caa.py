@@ -49,15 +49,16 @@ def reindex(
 ) -> None:
     """Enqueue `index` of releases, which writes their listing and metadata again."""
     run = GidRun(archive, gids, every=every, after=after, limit=limit, rate=rate)
-    with run.resumable(), run.connect() as connection:
-        total = partial(run.total, connection, audited=False)
+    run.require_database()
+    with run.resumable():
+        total = partial(run.total, audited=False)
         if every and rate is None and not yes and (messages := total()) > _UNCONFIRMED:
             confirm(
                 f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)",
                 without_terminal=f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit",
             )
         with run.progress(total) as show, run.act("art reindex", why):
-            for batch in run.batches(run.existing(connection)):
+            for batch in run.batches(run.existing()):
                 run.wait(len(batch))
                 run.publish([Index(gid) for gid in batch])
                 run.advance(batch)
@@ -87,22 +88,17 @@ def audit(
     """Compare the archive with the database; exit 1 on findings. --all includes merged and deleted releases."""
     if yes and not fix:
         raise typer.BadParameter("--yes goes with --fix")
-    run = GidRun(archive, gids, every=every, after=after, limit=limit, rate=rate)
+    # What a standby lacks must not be deleted from the archive.
+    run = GidRun(archive, gids, every=every, after=after, limit=limit, rate=rate, primary=fix)
     report = AuditReport(run, fix=fix, yes=yes, as_json=as_json)
-    with (
-        run.resumable(),
-        report.kept(),
-        # What a standby lacks must not be deleted from the archive.
-        run.connect(primary=fix) as connection,
-        run.connect(primary=fix) as second,
-        run.act("art repair", why) if fix else nullcontext(),
-    ):
+    run.require_database()
+    with run.resumable(), report.kept(), run.act("art repair", why) if fix else nullcontext():
         public, web_service = PublicArchive.of(run.settings), WebService.of(run.settings)
-        comparison = Comparison(run.project, public, web_service, second, given=not every, every_metadata=metadata)
-        compared = comparison.compare(run.auditable(connection), jobs=jobs)
+        comparison = Comparison(run, public, web_service, every_metadata=metadata)
+        compared = comparison.compare(run.auditable(), jobs=jobs)
         with (
             report.deleting_images(comparison.homes),
-            run.progress(partial(run.total, connection, audited=True)) as show,
+            run.progress(partial(run.total, audited=True)) as show,
             closing(compared),
         ):
             for gid, found in compared:

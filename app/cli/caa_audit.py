@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import islice
-from typing import TypeVar
 
 import typer
 
-from app.cli.caa_jobs import BATCH, GidRun
+from app.cli.caa_jobs import BATCH, GidRun, Result
 from app.cli.context import operator_context
 from app.cli.printing import print_lines
 from app.coverart import musicbrainz
@@ -26,7 +25,7 @@ from app.coverart.audit import ArtFinding, FindHomes, audit
 from app.coverart.jobs import Delete, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.outages import OUTAGE_ITEMS
-from app.coverart.project import LISTING_FILE, Entity, Project
+from app.coverart.project import LISTING_FILE, Entity
 from app.coverart.webservice import WebService
 from app.errors import (
     ArchiveError,
@@ -39,29 +38,22 @@ from app.errors import (
 )
 from app.operations.art_audit import MAX_FINDINGS, MAX_TEXT, ArtAudit, KeptFinding, keep_audit
 
-#: Seconds between attempts to reach an unavailable archive or web service, or those that it asks for if they are more.
-#: Then the audit ends.
-_PAUSES = (1.0, 4.0, 15.0, 30.0, 60.0)
-_LONGEST_PAUSE = 600.0
 _UNAVAILABLE = (ArchiveUnavailable, WebServiceUnavailable)
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Compares items with the database's entities; its threads share a connection, which they need for differences."""
+    """Compares items with the database's entities; its threads share a connection, which they need for differences.
 
-    project: Project
+    Where the user gave each gid, one that neither database nor archive has is an error.
+    """
+
+    run: GidRun
     public: PublicArchive
     web_service: WebService
-    connection: Connection
-    #: Whether the user gave each gid. Then one that neither database nor archive has is an error, and no pause is made.
-    given: bool
     #: Whether the metadata of every item are compared, and not only those that a change may have made stale.
     every_metadata: bool
     _in_use: threading.Lock = field(default_factory=threading.Lock)
-    _stopped: threading.Event = field(default_factory=threading.Event)
     #: Items that could not be read, since the last one that could.
     _unread: list[str] = field(default_factory=list)
 
@@ -75,7 +67,7 @@ class Comparison:
                     yield from zip((gid for gid, _ in page), pool.map(self.findings, page), strict=True)
             finally:
                 # Threads that pause are awaited, also after an error.
-                self._stopped.set()
+                self.run.stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def findings(self, pair: tuple[str, Entity | None]) -> tuple[ArtFinding, ...] | RemoteError:
@@ -96,48 +88,42 @@ class Comparison:
         return found
 
     def _compared(self, gid: str, entity: Entity | None) -> tuple[ArtFinding, ...]:
-        bucket = self.project.bucket(gid)
+        project = self.run.project
+        bucket = project.bucket(gid)
         item = self._patiently(lambda: self.public.item(bucket))
-        if self.given and entity is None and item is None:
-            name = f"{self.project.entity} {gid}"
+        if self.run.gids and entity is None and item is None:
+            name = f"{project.entity} {gid}"
             raise ResourceNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
         compare = partial(
             audit,
-            self.project,
+            project,
             gid,
             item=item,
             find_homes=self.homes,
             # Each is requested once, also where the item is compared twice.
             read_listing=cache(lambda: self._patiently(lambda: self.public.file(bucket, LISTING_FILE))),
-            read_metadata=cache(lambda: self._patiently(lambda: self.web_service.metadata(self.project, gid))),
+            read_metadata=cache(lambda: self._patiently(lambda: self.web_service.metadata(project, gid))),
             every_metadata=self.every_metadata,
         )
         if not compare(entity):
             return ()
         # The entity was read some seconds before the item. What it is now decides.
-        with self._in_use:
-            entity = musicbrainz.entity(self.connection, self.project, gid)
-        return compare(entity)
+        return compare(self._read(lambda connection: musicbrainz.entity(connection, project, gid)))
 
     def homes(self, images: Collection[int]) -> dict[int, str]:
         """Return the gid of the entity of each image that has one."""
+        return self._read(lambda connection: musicbrainz.homes(connection, self.run.project, images))
+
+    def _read(self, query: Callable[[Connection], Result]) -> Result:
         with self._in_use:
-            return musicbrainz.homes(self.connection, self.project, images)
+            return self.run.read(query)
 
     def _patiently(self, read: Callable[[], Result]) -> Result:
-        """Return what `read` returns; in an outage pause by `_PAUSES`, or as long as the service says."""
-        for pause in () if self.given else _PAUSES:
-            try:
-                return read()
-            except (ArchiveError, WebServiceError) as error:
-                wanted = max(pause, error.retry_after or 0.0)
-                if not self._is_outage(error) or wanted > _LONGEST_PAUSE or self._stopped.wait(wanted):
-                    raise
-        return read()
+        return self.run.patiently(read, self._is_outage)
 
     def _is_outage(self, error: RemoteError) -> bool:
         """Return whether a service is away: it says so, or several items could not be read, one after another."""
-        is_row = len(self._unread) >= OUTAGE_ITEMS and not self.given
+        is_row = len(self._unread) >= OUTAGE_ITEMS and not self.run.gids
         return isinstance(error, _UNAVAILABLE) or (is_row and error.evidence != "answered")
 
 

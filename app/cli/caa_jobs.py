@@ -9,9 +9,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import islice
-from typing import get_args
+from typing import TypeVar, get_args
 
 import typer
 from rich.console import Console
@@ -24,8 +24,15 @@ from app.coverart import musicbrainz
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection, GidKind
 from app.coverart.project import Entity, served
-from app.errors import ArtNotServed, InvalidJob, ResourceNotFound
+from app.errors import ArtNotServed, DatabaseUnavailable, InvalidJob, RemoteError, ResourceNotFound
 from config.settings import get_settings
+
+#: Seconds between attempts to reach a service that is away, or those that it asks for if they are more. Then the run
+#: ends.
+PAUSES = (1.0, 4.0, 15.0, 30.0, 60.0)
+_LONGEST_PAUSE = 600.0
+
+Result = TypeVar("Result")
 
 #: Entities that are read at once: an audit compares them within seconds.
 _PAGE = 200
@@ -52,8 +59,11 @@ class GidRun:
         after: str,
         limit: int | None,
         rate: float | None,
+        primary: bool = False,
     ) -> None:
         """Take a command's arguments; an empty `archive` is the first one that is served.
+
+        With `primary`, a standby of the database is refused.
 
         Raises a usage error for invalid arguments, and ArtNotServed where no archive is served.
         """
@@ -76,44 +86,85 @@ class GidRun:
         self.limit, self.rate = limit, rate
         self.count, self.last = 0, ""
         self.published = Counter[str]()
+        #: Ends all pauses for a service that is away.
+        self.stopped = threading.Event()
+        self._primary = primary
         self._next = 0.0
 
-    def connect(self, *, primary: bool = False) -> AbstractContextManager[Connection]:
-        """Open the database for a block; raises as `musicbrainz.connect`."""
-        return musicbrainz.connect(self.settings.musicbrainz_url.get_secret_value(), primary=primary)
+    def require_database(self) -> None:
+        """Raise the error of a database that is away or, for a run that needs the primary, a standby."""
+        with self._database():
+            pass
 
-    def existing(self, connection: Connection) -> Iterator[str]:
+    def read(self, query: Callable[[Connection], Result]) -> Result:
+        """Return what a query of the database returns; while the database is away, pause as `patiently` does."""
+
+        def read() -> Result:
+            with self._database() as connection:
+                return query(connection)
+
+        return self.patiently(read, lambda error: isinstance(error, DatabaseUnavailable))
+
+    def patiently(self, read: Callable[[], Result], is_outage: Callable[[RemoteError], bool]) -> Result:
+        """Return what `read` returns; in an outage pause by PAUSES, or as long as the service says.
+
+        A run of given gids does not pause. `stopped` ends all pauses.
+        """
+        for pause in () if self.gids else PAUSES:
+            try:
+                return read()
+            except RemoteError as error:
+                wanted = max(pause, error.retry_after or 0.0)
+                if not is_outage(error) or wanted > _LONGEST_PAUSE or self.stopped.wait(wanted):
+                    raise
+        return read()
+
+    def _database(self) -> AbstractContextManager[Connection]:
+        url = self.settings.musicbrainz_url.get_secret_value()
+        return musicbrainz.kept_connection(url, primary=self._primary)
+
+    def _gids_of(self, kind: GidKind) -> Iterator[str]:
+        after = self.after
+        next_gids = partial(musicbrainz.next_gids, kind, project=self.project)
+        while page := self.read(partial(next_gids, after=after)):
+            yield from page
+            after = page[-1]
+
+    def existing(self) -> Iterator[str]:
         """Yield the gids of the database; a merged gid is replaced by its target.
 
         Raises ResourceNotFound for a given gid that the database does not have, before the first one is yielded.
         """
         if not self.gids:
-            return islice(musicbrainz.gids_of("with_art", connection, self.project, after=self.after), self.limit)
-        found = musicbrainz.entities(connection, self.project, self.gids)
+            return islice(self._gids_of("with_art"), self.limit)
+        found = self._entities(self.gids)
         for gid in self.gids:
             if gid not in found:
                 raise ResourceNotFound(f"{self.project.entity} {gid}: MusicBrainz's database does not have it")
         return iter(dict.fromkeys(found[gid].gid for gid in self.gids))
 
-    def auditable(self, connection: Connection) -> Iterator[list[tuple[str, Entity | None]]]:
+    def auditable(self) -> Iterator[list[tuple[str, Entity | None]]]:
         """Yield the gids whose items are compared with their entities, page by page, at the rate.
 
         Without given gids, also those that were merged into others or deleted.
         """
-        kinds = get_args(GidKind)
-        every = (musicbrainz.gids_of(kind, connection, self.project, after=self.after) for kind in kinds)
+        every = map(self._gids_of, get_args(GidKind))
         gids = iter(self.gids) if self.gids else islice(heapq.merge(*every), self.limit)
         for page in self.batches(gids, most=_PAGE):
             self.wait(len(page))
-            found = musicbrainz.entities(connection, self.project, page)
+            found = self._entities(page)
             yield [(gid, found.get(gid)) for gid in page]
 
-    def total(self, connection: Connection, *, audited: bool) -> int:
+    def _entities(self, gids: Sequence[str]) -> dict[str, Entity]:
+        return self.read(lambda connection: musicbrainz.entities(connection, self.project, gids))
+
+    def total(self, *, audited: bool) -> int:
         """Return the number of gids; `audited` counts those that were merged into others or deleted, too."""
         if self.gids:
             return len(self.gids)
         kinds: tuple[GidKind, ...] = get_args(GidKind) if audited else ("with_art",)
-        total = sum(musicbrainz.count_gids(kind, connection, self.project, after=self.after) for kind in kinds)
+        count = partial(musicbrainz.count_gids, project=self.project, after=self.after)
+        total = sum(self.read(partial(count, kind)) for kind in kinds)
         return total if self.limit is None else min(total, self.limit)
 
     def publish(self, jobs: Sequence[Job]) -> None:

@@ -92,8 +92,8 @@ def connect(url: str, *, primary: bool = False, timeout: float = 10.0) -> Iterat
         yield connection
 
 
-#: Connections that this process keeps for its next jobs, and when each was last used, by their URL.
-_kept: dict[str, tuple[Connection, float]] = {}
+#: Connections that this process keeps for its next jobs, and when each was last used, by their URL and `primary`.
+_kept: dict[tuple[str, bool], tuple[Connection, float]] = {}
 
 #: Seconds after its last use for which a connection is not checked: within a job.
 _FRESH = 1.0
@@ -106,34 +106,35 @@ os.register_at_fork(after_in_child=_kept.clear)
 
 
 @contextmanager
-def kept_connection(url: str) -> Iterator[Connection]:
-    """Lend the connection to the primary that this process keeps for its jobs; it is opened by the first one.
+def kept_connection(url: str, *, primary: bool = True) -> Iterator[Connection]:
+    """Lend the connection that this process keeps for its jobs; it is opened by the first one.
 
-    A new connection costs the server more than all statements of a job. Each job checks the kept one by a statement,
-    and opens another one if the server ended it or is a standby by now. Between two blocks it is in no transaction and
-    nothing is set for its session, so it may be that of a pooler. Raises as `connect` does.
+    A new connection costs the server more than all statements of a job. Each job checks the kept one by a statement.
+    It opens another one if the server ended it or, with `primary`, is a standby by now. Between two blocks it is in no
+    transaction and nothing is set for its session, so it may be that of a pooler. Raises as `connect` does.
     """
+    key = url, primary
     with _own_errors(url):
-        kept = _kept.pop(url, None)
-        if kept is None or not (time.monotonic() - kept[1] < _FRESH or _is_usable(kept[0])):
-            kept = _open(url, primary=True), 0.0
+        kept = _kept.pop(key, None)
+        if kept is None or not (time.monotonic() - kept[1] < _FRESH or _is_usable(kept[0], primary=primary)):
+            kept = _open(url, primary=primary), 0.0
         connection = kept[0]
         try:
             yield connection
         finally:
             is_idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-            if connection.closed or not is_idle or url in _kept:
+            if connection.closed or not is_idle or key in _kept:
                 connection.close()
             else:
-                _kept[url] = connection, time.monotonic()
+                _kept[key] = connection, time.monotonic()
             while len(_kept) > _MAX_KEPT:
                 _kept.pop(next(iter(_kept)))[0].close()
 
 
-def _is_usable(connection: Connection) -> bool:
-    """Return whether a connection still leads to a primary; close one that does not."""
+def _is_usable(connection: Connection, *, primary: bool) -> bool:
+    """Return whether a connection still leads to a server, or to the primary if needed; close one that does not."""
     with suppress(psycopg.Error):
-        if connection.execute(_IS_STANDBY).fetchone() == (False,):
+        if connection.execute(_IS_STANDBY).fetchone() == (False,) or not primary:
             return True
     connection.close()
     return False
@@ -200,21 +201,20 @@ def entities(connection: Connection, project: Project, gids: Collection[str]) ->
     return found
 
 
-def gids_of(
-    kind: GidKind, connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000
-) -> Iterator[str]:
-    """Yield every gid of a kind, in the order of the gids, after `after`.
+def next_gids(
+    kind: GidKind, connection: Connection, project: Project, *, after: str = FIRST_GID, limit: int = 1_000
+) -> list[str]:
+    """Return the gids of a kind that come next after `after`, in their order: none at the end.
 
-    Each batch is read in a transaction of its own: a caller may take hours, and must not keep a snapshot open. An
-    entity that gets its first image meanwhile may be missed; the database's trigger sends a message for it.
+    A caller may take hours for all, and must not keep a snapshot open. An entity that gets its first image meanwhile
+    may be missed; the database's trigger sends a message for it.
     """
-    while rows := _read(connection, project, kind, after=after, limit=batch, entity=project.entity):
-        yield from (gid for (gid,) in rows)
-        [after] = rows[-1]
+    rows = _read(connection, project, kind, after=after, limit=limit, entity=project.entity)
+    return [gid for (gid,) in rows]
 
 
 def count_gids(kind: GidKind, connection: Connection, project: Project, *, after: str = FIRST_GID) -> int:
-    """Return the number of gids that `gids_of` yields."""
+    """Return the number of all gids of a kind after `after`."""
     [[count]] = _read(connection, project, kind, counted=True, after=after, limit=None, entity=project.entity)
     return int(count)
 

@@ -22,7 +22,7 @@ from kombu import Connection
 from pydantic import SecretStr
 
 from app.cli import caa as commands
-from app.cli import caa_audit
+from app.cli import caa_audit, caa_jobs
 from app.cli.main import main
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, EVENT_ART, listing
@@ -133,7 +133,7 @@ def art(
 def caa(art: ArtSystem, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Releases A, B and C, each with an image, all written; of the messages that this made none is left."""
     command = Command(art)
-    monkeypatch.setattr(caa_audit, "_PAUSES", (0.01,) * 5)
+    monkeypatch.setattr(caa_jobs, "PAUSES", (0.01,) * 5)
     art.archive.clear()
     art.archive.faults.clear()
     art.web_service.faults.clear()
@@ -226,35 +226,24 @@ def test_an_audit_of_equal_items_finds_nothing(caa: Command) -> None:
     assert json.loads(caa("audit", A, "--json").stdout) == nothing
 
 
-def test_an_audit_reports_the_differences_and_changes_nothing(caa: Command) -> None:
-    spoil(caa.art)
-    report = json.loads(caa("audit", A, B, "--json", status=1).stdout)
-    assert (report["items"], report["unread"], len(report["findings"])) == (2, 0, 3)
-    assert report["findings"][1] == {
-        "gid": A,
-        "kind": "image-elsewhere",
-        "file": f"mbid-{A}-3.jpg",
-        "fix": {"job": "move", "id": 3, "old_gid": A, "new_gid": B, "suffix": "jpg"},
-    }
-    assert caa.enqueued() == []
-
-
 def test_fixes_are_enqueued_and_images_are_deleted_only_with_a_confirmation(caa: Command) -> None:
     spoil(caa.art)
+    caa("audit", A, GONE, status=1)
+    assert caa.enqueued() == []
     done = caa("audit", "--fix", A, GONE, status=1)
     assert lines(done) == SPOILT
     assert done.stderr.splitlines() == [
         "1 image not deleted: standard input is not a terminal; confirm with --yes",
         "2 releases compared: 4 findings in 2 of them; 3 jobs (1 delete, 1 index, 1 move) enqueued",
     ]
-    fixes = [
-        ("index", A.encode()),
-        ("move", f"3\n{A}\n{B}\njpg\n".encode()),
-        ("delete", f"index.json\n{GONE}".encode()),
-    ]
+    moved, unlisted = f"3\n{A}\n{B}\njpg\n".encode(), f"index.json\n{GONE}".encode()
+    fixes = [("index", A.encode()), ("move", moved), ("delete", unlisted)]
     assert caa.enqueued() == fixes
     report = json.loads(caa("audit", "--fix", "--yes", "--json", "--why", "a test", A, GONE, status=1).stdout)
     assert caa.last_act() == ("art repair", "a test", {"gids": [A, GONE], "enqueued": report["enqueued"]})
+    move = {"job": "move", "id": 3, "old_gid": A, "new_gid": B, "suffix": "jpg"}
+    elsewhere = {"gid": A, "kind": "image-elsewhere", "file": f"mbid-{A}-3.jpg", "fix": move}
+    assert (report["items"], report["unread"], report["findings"][1]) == (2, 0, elsewhere)
     assert (report["enqueued"], report["not_deleted"]) == ({"index": 1, "move": 1, "delete": 2}, 0)
     assert caa.enqueued() == [*fixes[:2], ("delete", f"9\n{A}\npng".encode()), fixes[2]]
 
@@ -348,12 +337,24 @@ def test_an_audit_pauses_for_an_unavailable_archive_then_names_the_point_to_cont
     began = time.monotonic()
     caa.art.archive.faults.add(slow_down(), path=f"/metadata/mbid-{B}", times=5)
     assert caa("audit", "--all").stderr == "3 releases compared: 0 findings\n"
-    assert time.monotonic() - began > sum(caa_audit._PAUSES)
+    assert time.monotonic() - began > sum(caa_jobs.PAUSES)
     caa.art.archive.faults.add(slow_down("0"), path=f"/metadata/mbid-{B}", times=6)
     done = caa("audit", "--all", status=1)
     assert done.stderr.splitlines()[0] == f"1 done; continue with --after {A}"
     assert "503: SlowDown" in done.stderr.splitlines()[1]
     assert caa("audit", "--all", "--after", A, "--jobs", "16").stderr == "2 releases compared: 0 findings\n"
+
+
+def test_a_restart_of_the_database_does_not_end_an_audit(caa: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caa_jobs, "_PAGE", 1)
+
+    def end_connections(_: Request) -> None:
+        caa.art.archive.before = None
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        caa.art.database.execute(f"SELECT pg_terminate_backend(pid, 10000) {others}")
+
+    caa.art.archive.before = end_connections
+    assert caa("audit", "--all").stderr == "3 releases compared: 0 findings\n"
 
 
 def test_an_unreadable_item_is_reported_and_several_in_a_row_are_an_outage(

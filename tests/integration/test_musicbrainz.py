@@ -19,7 +19,7 @@ from app.coverart import musicbrainz
 from app.coverart.event_run import EventRun
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index
-from app.coverart.musicbrainz import GidKind, connect, count_gids, entities, entity, gids_of, homes, kept_connection
+from app.coverart.musicbrainz import GidKind, connect, count_gids, entities, entity, homes, kept_connection, next_gids
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 from app.errors import DatabaseFailed, DatabaseUnavailable
 from app.messages.art_event_reader import EventReader
@@ -103,7 +103,7 @@ def test_a_gid_that_was_merged_away_leads_to_where_it_went_over_any_number_of_me
     assert (found.gid, ids(found)) == (third, [3, 2, 1])
     assert read(musicbrainz_url, second.upper(), project) == read(musicbrainz_url, third, project) == found
     with connect(musicbrainz_url) as connection:
-        assert list(gids_of("merged", connection, project, batch=1)) == sorted([first, second])
+        assert next_gids("merged", connection, project) == sorted([first, second])
 
 
 def test_a_missing_entity_is_none_and_one_without_images_has_no_images(
@@ -127,8 +127,8 @@ def test_what_an_audit_reads_deleted_gids_pages_of_entities_changes_and_descript
     changes.merge(db, project, merged, kept)
     changes.delete(db, project, deleted)
     with connect(musicbrainz_url) as connection:
-        assert list(gids_of("deleted", connection, project, batch=1)) == [deleted]
-        assert list(gids_of("deleted", connection, project, after=deleted)) == []
+        assert next_gids("deleted", connection, project) == [deleted]
+        assert next_gids("deleted", connection, project, after=deleted) == []
         assert [count_gids(kind, connection, project) for kind in get_args(GidKind)] == [1, 1, 1]
         found = entities(connection, project, [first, merged.upper(), deleted])
         assert {each: (entity.gid, ids(entity)) for each, entity in found.items()} == {
@@ -152,7 +152,7 @@ def test_an_event_has_a_front_and_no_back(musicbrainz_url: str, db: changes.Db) 
     assert read(musicbrainz_url, gid, EVENT_ART) == Entity(gid, (expected,))
 
 
-def test_all_gids_are_those_with_images_in_their_order_each_once_over_any_number_of_batches(
+def test_all_gids_are_those_with_images_in_their_order_each_once(
     musicbrainz_url: str, db: changes.Db, gid: str
 ) -> None:
     gids = sorted(another(db) for _ in range(5))
@@ -160,14 +160,13 @@ def test_all_gids_are_those_with_images_in_their_order_each_once_over_any_number
         changes.add_art(db, COVER_ART, each, 2 * number)
         changes.add_art(db, COVER_ART, each, 2 * number + 1)
     with connect(musicbrainz_url) as connection:
-        assert list(gids_of("with_art", connection, COVER_ART, batch=2)) == gids
-        assert list(gids_of("with_art", connection, COVER_ART)) == gids
-        assert list(gids_of("with_art", connection, COVER_ART, after=gids[1])) == gids[2:]
+        assert next_gids("with_art", connection, COVER_ART) == gids
+        assert next_gids("with_art", connection, COVER_ART, after=gids[1], limit=2) == gids[2:4]
         assert count_gids("with_art", connection, COVER_ART, after=gids[1]) == 3
-        assert list(gids_of("with_art", connection, EVENT_ART)) == []
+        assert next_gids("with_art", connection, EVENT_ART) == []
         changes.merge(db, COVER_ART, gids[0], gids[1])
         assert [count_gids(kind, connection, COVER_ART) for kind in get_args(GidKind)] == [4, 1, 0]
-        assert list(gids_of("merged", connection, COVER_ART, after=gids[0])) == []
+        assert next_gids("merged", connection, COVER_ART, after=gids[0]) == []
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.entity)

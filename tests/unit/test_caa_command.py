@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +13,7 @@ from app.cli.caa_audit import Comparison
 from app.cli.caa_jobs import GidRun
 from app.cli.main import cli
 from app.coverart.audit import ArtFinding
-from app.coverart.project import COVER_ART, Entity
+from app.coverart.project import Entity
 from app.errors import ArchiveUnavailable
 from config.settings import get_settings
 
@@ -57,13 +57,13 @@ class Scripted(Comparison):
         if gid == "2":
             raise ArchiveUnavailable(gid)
         if int(gid) > 2:
-            assert self._stopped.wait(30)
+            assert self.run.stopped.wait(30)
         return (ArtFinding(gid, "dark", ""),)
 
 
 def test_items_are_compared_at_the_same_time_and_an_error_comes_in_its_turn_and_ends_all_pauses() -> None:
-    unused: Any = None
-    comparison = Scripted(COVER_ART, unused, unused, unused, given=False, every_metadata=False)
+    run, unused = Mock(stopped=threading.Event()), Mock()
+    comparison = Scripted(run, unused, unused, every_metadata=False)
     compared = comparison.compare([[(str(number), None) for number in range(50)]], jobs=3)
     assert [next(compared), next(compared)] == [(gid, (ArtFinding(gid, "dark", ""),)) for gid in ("0", "1")]
     with pytest.raises(ArchiveUnavailable, match="2"):
