@@ -141,7 +141,7 @@ def test_crossing_moves_all_come_to_an_end_and_never_run_together(redis_url: str
     assert sorted(done) == list(range(80))
 
 
-def test_the_lock_of_a_holder_that_lives_is_renewed_and_that_of_a_killed_one_is_free_soon(
+def test_a_lock_is_renewed_while_its_holder_lives_and_one_that_slept_longer_learns_that_it_must_run_again(
     locks: ItemLocks, redis_url: str
 ) -> None:
     with holder(redis_url) as process:
@@ -154,14 +154,7 @@ def test_the_lock_of_a_holder_that_lives_is_renewed_and_that_of_a_killed_one_is_
 
         eventually(two_leases_have_passed, "two leases have passed")
         assert not any(seen_free)
-        process.send_signal(signal.SIGKILL)
-        eventually(lambda: is_free(locks, A), "the lock is free")
-
-
-def test_a_holder_that_slept_longer_than_its_lock_learns_that_it_must_run_again(
-    locks: ItemLocks, redis_url: str
-) -> None:
-    with holder(redis_url) as process:
+        # As that of a killed one.
         process.send_signal(signal.SIGSTOP)
         eventually(lambda: is_free(locks, A), "the lock ran out")
         with locks.hold(A):

@@ -44,7 +44,7 @@ from benchmarks.figures import MeasuredRow, Spread, at_least, ratios
 from benchmarks.generated_sites import SiteForm, number_of, path_of, serve_generated
 from benchmarks.growth import Growth, GrowthRun, TimersRun
 from benchmarks.latency import LatencyRun
-from benchmarks.modes import AWAKE, MODES, kept_awake
+from benchmarks.modes import AWAKE, MODES
 from benchmarks.parked import DELAYS_MS, ParkedFigures
 from benchmarks.placement import PlacementRun
 from benchmarks.plots import Plot, write_plots
@@ -466,27 +466,18 @@ def test_a_plot_is_svg_with_titles_labels_points_and_the_aim(tmp_path: Path) -> 
     assert float(dots[0].attrib["cy"]) > float(dots[1].attrib["cy"])
 
 
-def test_each_processor_has_one_idle_priority_process_during_the_block() -> None:
-    # Other tests of this process may have children of their own.
-    before = set(psutil.Process().children())
-    with kept_awake():
-        busy = set(psutil.Process().children()) - before
-        assert sorted(process.cpu_affinity() or [] for process in busy) == [
-            [n] for n in sorted(os.sched_getaffinity(0))
-        ]
-        assert {os.sched_getscheduler(process.pid) for process in busy} == {os.SCHED_IDLE}
-    assert not set(psutil.Process().children()) - before
-
-
-def test_the_processes_end_when_the_benchmark_is_killed() -> None:
-    script = "from benchmarks.modes import kept_awake\nwith kept_awake():\n    print(flush=True)\n    input()"
+def test_each_processor_has_one_idle_priority_process_until_the_benchmark_ends_or_is_killed() -> None:
+    blocks = "with kept_awake():\n    pass\nwith kept_awake():\n    print(flush=True)\n    input()"
+    script = f"from benchmarks.modes import kept_awake\n{blocks}"
     with subprocess.Popen(
         [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as measuring:
         assert measuring.stdout is not None
         measuring.stdout.readline()
         busy = psutil.Process(measuring.pid).children()
-        assert busy
+        processors = [[number] for number in sorted(os.sched_getaffinity(0))]
+        assert sorted(process.cpu_affinity() or [] for process in busy) == processors
+        assert {os.sched_getscheduler(process.pid) for process in busy} == {os.SCHED_IDLE}
         measuring.send_signal(signal.SIGKILL)
     # With their priority they end only when a processor has nothing else to do.
     eventually(lambda: not any(map(is_at_work, busy)), "no processor is kept busy", seconds=120)
