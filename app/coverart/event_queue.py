@@ -241,6 +241,9 @@ class EventPublisher:
     def _publish_events(self, connection: Connection, events: Sequence[Event]) -> None:
         outgoing: list[Outgoing] = []
         for event in events:
+            if event.action == "noop":
+                _end_noop(connection, event)
+                continue
             try:
                 outgoing.append(event.outgoing(self.exchange))
             except InvalidJob as error:
@@ -360,3 +363,11 @@ def _object(text: str) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def _end_noop(connection: Connection, event: Event) -> None:
+    """End an event that asks for nothing, or for a failure: an operator's test of the table."""
+    if not (event.message and event.message.get("fail")):
+        event_table.complete(connection, event.id)
+    elif not event_table.end_failed_run(connection, event.id, "Failure (no-op)"):
+        event_table.fail(connection, event.id, "")

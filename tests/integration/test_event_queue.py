@@ -463,10 +463,11 @@ def test_an_unknown_action_and_a_message_that_is_no_object_or_cannot_be_read_fai
     too_large, too_long, too_deep, deepest = "9" * 5_000, '"' + "x" * 20_000 + '"', nested(100), nested(99)
     more = [f'{{"gid": "{A}", "more": {value}}}' for value in (too_large, too_long, too_deep)]
     wrong = [table.add("index", message) for message in ("null", "[1]", '"gid"', *more)]
-    deep = table.add("index", f'{{"gid": "{C}", "more": {deepest}}}')
+    deep, noop = table.add("index", f'{{"gid": "{C}", "more": {deepest}}}'), table.add("noop", "null")
     assert table.publish() == [right, deep]
     states = table.states()
     assert [states[each] for each in (rotate, *wrong)] == [("failed", 1)] * 7
+    assert states[noop] == ("completed", 1)
     assert table.reasons(rotate) == [f"event {rotate}: unknown action rotate"]
     expected = f"event {wrong[0]}: index whose message is no JSON object of at most 10,000 characters and 100 levels"
     assert table.reasons(wrong[0]) == [expected]
@@ -533,6 +534,17 @@ def test_completed_events_are_forgotten_90_days_after_their_creation_and_failed_
     with musicbrainz.connect(table.url) as connection:
         assert event_table.forget_completed(connection) == 1
     assert set(table.states()) == {young, failed}
+
+
+def test_an_event_without_work_completes_and_one_that_asks_to_fail_does_so_to_its_limit(table: Table) -> None:
+    noop, failing = table.add("noop"), table.add("noop", '{"fail": true}')
+    child = table.add("index", gid(), parents=[failing])
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        assert table.publish() == []
+        assert table.states()[failing] == ("queued" if attempt < MAX_ATTEMPTS else "failed", attempt)
+        table.set("last_updated = now() - attempts * interval '1 hour'", failing)
+    assert table.reasons(failing) == ["Failure (no-op)"] * MAX_ATTEMPTS
+    assert (table.states()[noop], table.states()[child]) == (("completed", 1), ("failed", 0))
 
 
 def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
