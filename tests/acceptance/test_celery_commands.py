@@ -13,11 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.broker.connection import connected
-from app.topology.declare import declare_all
-from config.routes import TICK
 from config.settings import ROOT, Settings
-from tests.support.broker import Broker
 from tests.support.documents import blocks, matches, read, table
 from tests.support.waiting import eventually
 from tests.support.worker import start_module
@@ -101,18 +97,3 @@ def started_by_name(environment: dict[str, str], folder: Path) -> Iterator[None]
         dump.process.terminate()
         dump.process.wait(60)
     assert not (folder / "one.pid").exists()
-
-
-def test_another_scheduler_than_that_of_the_application_sends_ticks(
-    settings: Settings, environment: dict[str, str], tmp_path: Path
-) -> None:
-    with connected(settings.broker) as connection:
-        declare_all(connection, settings)
-    log = tmp_path / "beat.log"
-    scheduler = ["--scheduler=celery.beat:PersistentScheduler", f"--schedule={tmp_path / 'schedule'}"]
-    running = start_module(environment, log, "celery", "-A", "app", "beat", *scheduler, "--loglevel=INFO")
-    try:
-        eventually(lambda: Broker(settings.broker).depth(TICK) == 1, f"a tick is sent: {running.log}", seconds=60)
-    finally:
-        running.process.terminate()
-        running.process.wait(60)

@@ -23,20 +23,6 @@ from tests.support.worker import Worker, start
 pytestmark = pytest.mark.acceptance
 
 
-def test_a_worker_that_stops_has_acknowledged_everything_that_it_completed(services: Urls, tmp_path: Path) -> None:
-    """Other pools: `test_other_pools_keep_the_promises`."""
-    journals = [tmp_path / f"quick-{number}" for number in range(11)]
-    with own_vhost(services) as url:
-        broker = Broker(url)
-        with shop_worker(url, tmp_path / "worker.log", ["mail"]) as running:
-            for journal in journals:
-                post(broker, "mail", "succeed", journal)
-            eventually(lambda: all(runs(each, "done") for each in journals), "all are done")
-            running.leave()
-        eventually(lambda: broker.consumers("mail") == 0, "the broker has noticed")
-        assert broker.depth("mail") == 0
-
-
 def test_few_messages_completed_behind_a_long_one_come_back_when_the_worker_is_killed(
     services: Urls, tmp_path: Path
 ) -> None:
@@ -72,10 +58,10 @@ def test_a_run_counts_though_its_process_died_before_the_worker_read_that_it_beg
     assert Counter(runs(tmp_path / f"journal-{number}") for number in range(messages)) == {3: messages}
 
 
-def test_a_worker_serves_all_queues_but_one_that_another_program_consumes_alone_and_that_one_afterwards(
+def test_a_worker_serves_all_queues_but_one_that_another_program_consumes_alone_and_acknowledges_all_at_its_end(
     services: Urls, tmp_path: Path
 ) -> None:
-    held, after = tmp_path / "held", tmp_path / "after"
+    held, after, *quick = (tmp_path / name for name in ("held", "after", *(f"quick-{number}" for number in range(11))))
     with own_vhost(services) as url:
         broker = Broker(url)
         with Connection(url) as foreign:
@@ -95,6 +81,12 @@ def test_a_worker_serves_all_queues_but_one_that_another_program_consumes_alone_
                 held.touch()
                 eventually(lambda: "hold[held] succeeded" in running.log, "the long one has ended")
                 assert running.log.count("hold[held] received") == 1
+                for journal in quick:
+                    post(broker, "mail", "succeed", journal)
+                eventually(lambda: all(runs(journal, "done") for journal in quick), "all are done")
+                running.leave()
+        eventually(lambda: broker.consumers("mail") == 0, "the broker has noticed")
+        assert broker.depth("mail") == 0, "a worker that stops has acknowledged all that it completed"
 
 
 def test_a_message_of_celerys_protocol_1_runs_and_spends_the_same_budget(services: Urls, tmp_path: Path) -> None:

@@ -60,14 +60,6 @@ def ticked(broker: Broker) -> dict[str, Any]:
     return payload
 
 
-def test_a_due_timer_publishes_its_callback_once_and_is_removed(process: Context, broker: Broker) -> None:
-    process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
-    assert ticked(broker) == {"type": "pack_full", "domain": "a.gov", "crawl_id": "c"}
-    assert process.timers.running("a.gov") is None
-    tick()
-    assert broker.depth("site.pack") == 0
-
-
 def test_of_timers_that_are_due_together_one_whose_publish_fails_holds_no_other_back(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
