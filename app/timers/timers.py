@@ -126,10 +126,9 @@ class Timers:
         done = self._complete(keys=[_DEADLINES, *keys], args=arguments) if claims else []
         return [timer for (timer, _), is_done in zip(claims, done, strict=True) if is_done]
 
-    def stop(self, domain: str, *, callback: Callback) -> bool:
-        """Delete a domain's timer, claimed or not, if it has this callback; return whether it was deleted."""
-        arguments = [domain, callback.queue, json.dumps(callback.message, sort_keys=True)]
-        return bool(self._stop(keys=_keys(domain), args=arguments))
+    def stop(self, domain: str, *, callback: Callback) -> None:
+        """Delete a domain's timer, claimed or not, if it has this callback."""
+        self._stop(keys=_keys(domain), args=[domain, callback.queue, json.dumps(callback.message, sort_keys=True)])
 
     def delete(self, domain: str) -> None:
         """Delete a domain's timer, claimed or not, whatever its callback."""
