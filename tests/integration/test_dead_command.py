@@ -128,24 +128,13 @@ def test_a_list_fits_its_terminal_and_prints_no_escape_sequence_of_a_message(
     assert "…" in lines[1]
 
 
-def test_wrong_usage_is_reported_and_changes_nothing(
-    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
-) -> None:
-    assert "The dead sets are empty." in perennial(environment, "list")
-    dead_letter(settings, publisher, {"type": "index", "domain": "a.gov"})
-    perennial(environment, "drop", "--all", "--yes", "--reason", "", exit_status=2)
-    assert "'' matches none" in perennial(environment, "drop", "", "--yes", exit_status=1)
-    assert "confirm with --yes" in perennial(environment, "drop", "--all", exit_status=2)
-    assert "'zzz' matches none" in perennial(environment, "show", "zzz", exit_status=1)
-    assert "no dead set 'x'" in perennial(environment, "list", "--set", "x", exit_status=1)
-    perennial(environment, "replay", "--all", "--dry-run")
-    assert broker.depth(DEAD_SET) == 1
-
-
-def test_a_drop_is_confirmed_and_can_be_restored(
+def test_a_drop_is_confirmed_and_can_be_restored_and_tidy_drops_what_the_settings_do_not_keep(
     broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher, tmp_path: Path
 ) -> None:
+    assert "The dead sets are empty." in perennial(environment, "list")
     dead_letter(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "abc"))
+    assert "confirm with --yes" in perennial(environment, "drop", "--all", exit_status=2)
+    perennial(environment, "replay", "--all", "--dry-run")
     question = on_a_terminal(environment, "drop", "--all", width=80, typed="n\n")
     assert any("Drop 3 of site.dead? They are exported first [y/N]:" in line for line in question)
     assert broker.depth(DEAD_SET) == 3
@@ -159,6 +148,9 @@ def test_a_drop_is_confirmed_and_can_be_restored(
     assert len(file.read_text().splitlines()) == 3
     audit = [json.loads(line) for line in (settings.data_dir / "dead" / "audit.jsonl").read_text().splitlines()]
     assert [(line["act"], line["outcome"]) for line in audit] == [("drop", "exported"), ("restore", "restored")]
+    assert perennial(environment, "tidy") == "0 dropped; in shards: none\n"
+    tidied = json.loads(perennial({**environment, "DEAD_MAX_LETTERS": "2"}, "tidy", "--json"))
+    assert (len(tidied["dropped"]), broker.depth(DEAD_SET)) == (1, 2)
 
 
 def test_letters_are_edited_redirected_and_noted_and_each_act_is_audited(
@@ -190,13 +182,3 @@ def test_letters_are_edited_redirected_and_noted_and_each_act_is_audited(
         ("redirect letters", f"{second}, {third}", "", "2 redirected"),
         ("edit letters", first, "a wrong scheme", "1 edited and replayed"),
     ]
-
-
-def test_tidy_exports_and_drops_what_the_settings_do_not_keep(
-    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
-) -> None:
-    dead_letter(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "abc"))
-    assert perennial(environment, "tidy") == "0 dropped; in shards: none\n"
-    tidied = json.loads(perennial({**environment, "DEAD_MAX_LETTERS": "2"}, "tidy", "--json"))
-    assert (len(tidied["dropped"]), broker.depth(DEAD_SET)) == (1, 2)
-    assert perennial(environment, "restore", tidied["file"]) == "1 restored\n"
