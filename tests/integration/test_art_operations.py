@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import Mock
@@ -139,6 +140,11 @@ def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(
         broker.post(A.encode(), exchange="cover-art-archive.failed", key="index", headers={EVENT: event})
     with pytest.raises(ActRefused, match=f"event {queued} is queued, and not failed"):
         art.requeue(desk.ops, [first, queued])
+    with pytest.raises(ActRefused, match=f"event {twin + 1}: the table does not have it"):
+        art.requeue(desk.ops, [twin + 1])
+    without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
+    with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):
+        art.requeue(OperatorContext(without, command_operator()), None)
     assert art.requeue(desk.ops, None, dry_run=True).ids == (first, second)
     assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
     with monkeypatch.context() as killed:
@@ -205,50 +211,37 @@ def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones
     assert parents == ([twin],)
 
 
+@contextmanager
+def running_reader(settings: Settings) -> Iterator[None]:
+    """Run a reader in a thread for the block."""
+    stopping = threading.Event()
+    thread = threading.Thread(target=EventReader(settings, stopping=stopping).run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
 def test_a_paused_reader_publishes_nothing_and_a_resumed_one_goes_on(desk: Desk) -> None:
     art.steer_reader(desk.ops, paused=True, why="the other indexer runs")
     event = desk.add(A)
-    stopping = threading.Event()
-    reader = threading.Thread(target=EventReader(desk.ops.settings, stopping=stopping).run)
-    reader.start()
-    try:
+    with running_reader(desk.ops.settings):
         eventually(lambda: desk.status.seconds_silent() is not None, "it has read the table")
         assert desk.states()[event] == ("queued", 0)
         art.steer_reader(desk.ops, paused=False)
         desk.db.execute("NOTIFY artwork_indexer_event_queue")
         eventually(lambda: desk.states()[event] == ("running", 1), "it is published")
-    finally:
-        stopping.set()
-        reader.join()
 
 
 def test_without_redis_which_may_have_a_pause_no_event_is_published(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     event = desk.add(A)
-    away = desk.ops.settings.model_copy(update={"redis_url": SecretStr("redis://127.0.0.1:1/0")})
-    stopping = threading.Event()
-    reader = threading.Thread(target=EventReader(away, stopping=stopping).run)
-    reader.start()
-    try:
+    with running_reader(desk.ops.settings.model_copy(update={"redis_url": SecretStr("redis://127.0.0.1:1/0")})):
         eventually(lambda: "Events wait in their table" in caplog.text, "the reader reports it")
-    finally:
-        stopping.set()
-        reader.join()
     assert desk.states()[event] == ("queued", 0)
-
-
-def test_events_are_listed_and_shown_with_their_reasons(desk: Desk) -> None:
-    event = desk.fail(A, "ArchiveRefused: 400")
-    with art.open_table(desk.ops) as table:
-        [listed] = event_table.list_events(table, "failed", limit=10)
-        assert (listed.id, listed.reasons) == (event, ["ArchiveRefused: 400"])
-        assert event_table.find_events(table, [event]) == [listed]
-        with pytest.raises(ActRefused, match=f"event {event + 1}: the table does not have it"):
-            event_table.find_events(table, [event + 1])
-    without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
-    with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):
-        art.hand_back(OperatorContext(without, command_operator()))
 
 
 def test_the_commands_print_what_they_did_and_the_state(
