@@ -72,7 +72,7 @@ class RollbackReport:
 
 def holdings(ops: OperatorContext, domain: str) -> Holdings:
     """Return what there is of a domain; raises InvalidUrl for an invalid one."""
-    return _removal(ops, parse_domain(domain)).holdings()
+    return SiteRemoval(parse_domain(domain), ops.store, ops.redis).holdings()
 
 
 def remove_sites(
@@ -87,7 +87,7 @@ def remove_sites(
     """
     with ops.act("site remove", ", ".join(domains), why=why) as act:
         publisher = ops.client_publisher()
-        removals = [_removal(ops, domain) for domain in domains]
+        removals = [SiteRemoval(domain, ops.store, ops.redis) for domain in domains]
         for removal in removals:
             removal.stop(at=_next_second())
         deadline = time.monotonic() + LEASE
@@ -199,7 +199,3 @@ def _delete(ops: OperatorContext, removal: SiteRemoval, packer_wait: float, *, a
                     f"{removal.domain} is being packed and is not deleted: run `perennial site remove {removal.domain}`"
                 )
             time.sleep(_PAUSE)
-
-
-def _removal(ops: OperatorContext, domain: str) -> SiteRemoval:
-    return SiteRemoval(domain, ops.store, ops.redis)

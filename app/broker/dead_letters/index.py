@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from ..delivery import Delivery
@@ -18,8 +18,8 @@ from .letters import DeadLetter, Labels, LetterSummary, base_id
 #: Of another format is an index of another release: the shard is read again.
 FORMAT = 1
 
-#: Fields of a cause that many letters have in common.
-_COMMON = ("reason", "queue", "task", "exception", "location", "attempts", "worker")
+#: What many letters have in common: the fields from which a cause is made.
+_COMMON = tuple(each.name for each in fields(Cause) if each.init)
 
 
 @dataclass(frozen=True, slots=True)
