@@ -417,7 +417,7 @@ def check_pages(system: System, site: HostileSite, settings: Settings) -> None:
     reasons = status(site.domain, settings=settings).reasons
     budgets = {"query-variants", "identical-texts", "repeated-segments", "too-many-redirects"}
     assert {reason for reason in budgets if reasons.get(reason)} == budgets, reasons
-    report = read_report(Frontier(get_redis(settings.redis), ttl=60), open_store(settings.store), site.domain)
+    report = read_report(Frontier(get_redis(settings.redis)), open_store(settings.store), site.domain)
     assert report is not None
     rows = list(report.rows())
     found = {str(row["url"]): str(row["reason"]) for row in rows}

@@ -150,7 +150,7 @@ class Observer:
 
     def remains(self, packs: Sequence[PackRecord], ended: Sequence[str]) -> Remains:
         """Return what is left to do, and which processes and packs are not available."""
-        frontier, timers = Frontier(self._system.redis, ttl=60), Timers(self._system.redis)
+        frontier, timers = Frontier(self._system.redis), Timers(self._system.redis)
         return Remains(
             timers=[domain for domain in self._sites if timers.running(domain)],
             open_messages={domain: frontier.open_messages(domain) for domain in self._sites},

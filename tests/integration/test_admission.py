@@ -50,7 +50,7 @@ class World:
     def __post_init__(self) -> None:
         self.redis.flushdb()
         self.host = Host(DOMAIN, 0, self.window)
-        self.workers = [Frontier(self.redis, ttl=60) for _ in range(2)]
+        self.workers = [Frontier(self.redis) for _ in range(2)]
         self.workers[0].begin(Crawl("c", DOMAIN, url(0), datetime.now(UTC), recorded=True))
         self.publish(Admitted((FrontierUrl(url(0), url(0), 0),)))
 
@@ -114,10 +114,10 @@ class World:
         """Let the broker deliver the message again, to a new process. It repeats its pages at most."""
         self.deaths += len(message)
         self.messages.append((message, own_id, True))
-        self.workers[worker] = Frontier(self.redis, ttl=60)
+        self.workers[worker] = Frontier(self.redis)
 
     def tick(self, *, dies: bool) -> None:
-        frontier = Frontier(self.redis, ttl=60)
+        frontier = Frontier(self.redis)
         with suppress(OutOfMemoryError):
             for refill in frontier.refill(stalled=60):
                 if dies:

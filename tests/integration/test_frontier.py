@@ -48,7 +48,7 @@ WIDE = Host("a.gov", delay=0, concurrency=99)
 
 @pytest.fixture
 def frontier(redis_url: str) -> Frontier:
-    frontier = Frontier(get_redis(redis_url), ttl=60)
+    frontier = Frontier(get_redis(redis_url))
     frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
     return frontier
 
@@ -116,8 +116,10 @@ def test_a_host_with_a_delay_gets_one_page_at_a_time_counted_from_the_end_of_its
     assert 90 < postponed.value.seconds <= 100
 
 
-def test_active_crawls_share_the_pages_that_may_be_admitted(redis_url: str) -> None:
-    frontier = Frontier(get_redis(redis_url), ttl=60, admission=4)
+def test_active_crawls_share_the_pages_that_may_be_admitted(
+    frontier: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.crawl.frontier.frontier.ADMISSION", 4)
     wide = Host("a.gov", delay=0, concurrency=16)
     for crawl_id in ("c", "d", "e"):
         frontier.begin(Crawl(crawl_id, "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
@@ -326,11 +328,11 @@ def test_a_rebuilt_crawl_goes_on_where_its_record_ends_and_caches_of_lost_pages_
     assert (urls(completed.admitted), frontier.progress("a.gov").waiting) == (["2", "3"], 1)
 
 
-def trapped(redis_url: str) -> Frontier:
-    """Return the frontier of a crawl with small budgets, whose start page is done."""
-    traps = TrapLimits(query_variants=2, pattern_pages=3, identical_texts=2)
-    frontier = Frontier(get_redis(redis_url), ttl=60, traps=traps)
-    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
+@pytest.fixture
+def trapped(frontier: Frontier, monkeypatch: pytest.MonkeyPatch) -> Frontier:
+    """Return the frontier of a crawl with small budgets, whose start page is in work."""
+    small = partial(TrapLimits, query_variants=2, pattern_pages=3, identical_texts=2)
+    monkeypatch.setattr("app.crawl.frontier.frontier.TrapLimits", small)
     enter(frontier, "start", host=WIDE)
     return frontier
 
@@ -342,12 +344,13 @@ def trapped(redis_url: str) -> Frontier:
         (["n?p=1", "n?p=2", "n?p=3", "n?p=4"], "pattern-pages"),
     ],
 )
-def test_a_budget_that_is_spent_stops_the_next_url_and_is_named(redis_url: str, links: list[str], reason: str) -> None:
-    frontier = trapped(redis_url)
-    complete(frontier, "page", "start", *links, "plain", links[0])
-    assert frontier.excluded("c").counts == {reason: 1}
-    assert frontier.progress("a.gov").waiting + frontier.progress("a.gov").open == len(links)
-    assert frontier.is_cut("c")
+def test_a_budget_that_is_spent_stops_the_next_url_and_is_named(
+    trapped: Frontier, links: list[str], reason: str
+) -> None:
+    complete(trapped, "page", "start", *links, "plain", links[0])
+    assert trapped.excluded("c").counts == {reason: 1}
+    assert trapped.progress("a.gov").waiting + trapped.progress("a.gov").open == len(links)
+    assert trapped.is_cut("c")
 
 
 def read(frontier: Frontier, key: str, text: str, *links: str) -> None:
@@ -357,39 +360,38 @@ def read(frontier: Frontier, key: str, text: str, *links: str) -> None:
     complete_one(frontier, "c", "page", key, host=WIDE, text=text, links=made, max_pages=99)
 
 
-def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_does_not(redis_url: str) -> None:
-    frontier = trapped(redis_url)
-    read(frontier, "d/1", "one", "d/2", "d/3", "e/1", "e/2", "e/3")
-    read(frontier, "d/2", "one")
-    read(frontier, "d/3", "two")
-    read(frontier, "d/4", "two")
-    assert enter(frontier, "d/5", host=WIDE).fetch
-    read(frontier, "d/6", "one", "d/7", "other")
-    assert enter(frontier, "d/8", host=WIDE) == Entered(fetch=False, spent="identical-texts")
-    assert frontier.excluded("c").counts == {"identical-texts": 1}
-    assert not frontier.is_cut("c")
-    assert enter(frontier, "e/1", host=WIDE).fetch
+def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_does_not(trapped: Frontier) -> None:
+    read(trapped, "d/1", "one", "d/2", "d/3", "e/1", "e/2", "e/3")
+    read(trapped, "d/2", "one")
+    read(trapped, "d/3", "two")
+    read(trapped, "d/4", "two")
+    assert enter(trapped, "d/5", host=WIDE).fetch
+    read(trapped, "d/6", "one", "d/7", "other")
+    assert enter(trapped, "d/8", host=WIDE) == Entered(fetch=False, spent="identical-texts")
+    assert trapped.excluded("c").counts == {"identical-texts": 1}
+    assert not trapped.is_cut("c")
+    assert enter(trapped, "e/1", host=WIDE).fetch
 
 
 @pytest.mark.parametrize("step", ["enter", "complete", "rebuild"])
 def test_a_page_that_is_left_out_for_identical_texts_closes_its_pattern_and_does_not_cut_the_crawl(
-    redis_url: str, step: str
+    trapped: Frontier, redis_url: str, step: str
 ) -> None:
-    frontier, key = trapped(redis_url), "https://a.gov/d/8"
-    complete(frontier, "page", "start", "other")
+    key = "https://a.gov/d/8"
+    complete(trapped, "page", "start", "other")
     for number in range(1, 4):
-        read(frontier, f"https://a.gov/d/{number}", "one")
-    assert not frontier.closed_patterns("c")
+        read(trapped, f"https://a.gov/d/{number}", "one")
+    assert not trapped.closed_patterns("c")
     match step:
         case "enter":
-            assert enter(frontier, key, host=WIDE).spent
+            assert enter(trapped, key, host=WIDE).spent
         case "complete":
-            read(frontier, f"page of {key}", "", key)
+            read(trapped, f"page of {key}", "", key)
         case _:
-            frontier.rebuild("c", (), [link(key)])
-    assert frontier.closed_patterns("c") == {pattern_of(key)}
+            trapped.rebuild("c", (), [link(key)])
+    assert trapped.closed_patterns("c") == {pattern_of(key)}
     assert get_redis(redis_url).ttl("perennial:crawl:c:closed") > 0
-    assert not frontier.is_cut("c")
+    assert not trapped.is_cut("c")
 
 
 def test_no_page_is_admitted_before_the_soft_404_check_of_its_crawl_is_completed(frontier: Frontier) -> None:
@@ -478,34 +480,32 @@ def test_a_page_of_another_host_leaves_the_window_and_the_delay_of_the_crawl(fro
     assert frontier.progress("a.gov").waiting == 4
 
 
-def test_a_crawl_that_has_ended_keeps_no_texts(redis_url: str) -> None:
-    frontier, redis = trapped(redis_url), get_redis(redis_url)
-    read(frontier, "d/1", "one")
+def test_a_crawl_that_has_ended_keeps_no_texts(trapped: Frontier, redis_url: str) -> None:
+    redis = get_redis(redis_url)
+    read(trapped, "d/1", "one")
     assert redis.keys("*:texts")
-    assert not frontier.close("c")  # Pages wait.
-    frontier.set_state("c", "cancelled")
-    assert frontier.close("c")
+    assert not trapped.close("c")  # Pages wait.
+    trapped.set_state("c", "cancelled")
+    assert trapped.close("c")
     assert not redis.keys("*:texts")
 
 
-def test_the_shorter_url_of_two_pages_with_one_text_is_the_page(redis_url: str) -> None:
-    frontier = trapped(redis_url)
+def test_the_shorter_url_of_two_pages_with_one_text_is_the_page(trapped: Frontier) -> None:
     for number in range(4):
-        read(frontier, f"session/{number}/p/{number}", f"text {number}")
-        read(frontier, f"p/{number}", f"text {number}")
-    assert enter(frontier, "p/9", host=WIDE).fetch
-    assert enter(frontier, "session/9/p/1", host=WIDE).fetch
+        read(trapped, f"session/{number}/p/{number}", f"text {number}")
+        read(trapped, f"p/{number}", f"text {number}")
+    assert enter(trapped, "p/9", host=WIDE).fetch
+    assert enter(trapped, "session/9/p/1", host=WIDE).fetch
 
 
-def test_budgets_are_counted_again_when_a_crawl_is_rebuilt(redis_url: str) -> None:
-    frontier = trapped(redis_url)
+def test_budgets_are_counted_again_when_a_crawl_is_rebuilt(trapped: Frontier) -> None:
     done = [
         FetchedPage("n?p=1", True),
         FetchedPage("n?p=2", True),
         *(FetchedPage(f"d/{n}", True, "one") for n in (1, 2, 3)),
     ]
-    assert frontier.rebuild("c", done, [link("n?p=3"), link("n?p=4"), link("d/4"), link("plain")]) == 2
-    assert enter(frontier, "d/5").spent == "identical-texts"
+    assert trapped.rebuild("c", done, [link("n?p=3"), link("n?p=4"), link("d/4"), link("plain")]) == 2
+    assert enter(trapped, "d/5").spent == "identical-texts"
 
 
 def test_a_redelivered_start_keeps_the_time_at_which_the_crawl_started(frontier: Frontier) -> None:

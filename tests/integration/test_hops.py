@@ -60,7 +60,7 @@ class PoliteCrawl:
 
     def __post_init__(self) -> None:
         self.redis.flushdb()
-        self._frontier = Frontier(self.redis, ttl=3_600)
+        self._frontier = Frontier(self.redis)
         self._policy = site_policy(Settings())
         self._order = count()
         self._events: list[tuple[float, int, str, FrontierUrl]] = []

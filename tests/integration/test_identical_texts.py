@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -23,6 +24,12 @@ HOST = Host("a.gov", delay=0, concurrency=WINDOW)
 LANGUAGES = ("en", "da", "de", "es", "fr", "ja", "ko", "pt-br", "ru", "tr", "zh-cn", "it")
 PAGES = [f"/p{in_letters(number)}" for number in range(60)]
 
+
+@pytest.fixture(autouse=True)
+def _small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.crawl.frontier.frontier.TrapLimits", partial(TrapLimits, identical_texts=LIMIT))
+
+
 #: Returns the text of a page and what it links to.
 Site = Callable[[str], tuple[str, Sequence[str]]]
 
@@ -32,7 +39,7 @@ def crawled(redis_url: str, site: Site, *, again: bool = False) -> list[str]:
 
     With `again`, the reply of each completion is lost once.
     """
-    frontier = Frontier(get_redis(redis_url), ttl=60, traps=TrapLimits(identical_texts=LIMIT))
+    frontier = Frontier(get_redis(redis_url))
     frontier.begin(Crawl("c", "a.gov", f"{BASE}/", datetime.now(UTC), recorded=True))
     frontier.rebuild("c", [], [FrontierUrl(f"{BASE}/", f"{BASE}/", 0)])
     [refill] = frontier.refill(stalled=60)

@@ -331,7 +331,7 @@ def test_without_any_pack_the_page_says_when_a_site_can_be_searched_and_shows_no
 
 def test_a_visitor_sees_how_far_the_first_crawl_of_a_site_is(tmp_path: Path, redis_url: str) -> None:
     crawl = Crawl(id="c", domain="docs.example", start_url="https://docs.example/", started=datetime.now(UTC))
-    frontier = Frontier(get_redis(redis_url), ttl=600)
+    frontier = Frontier(get_redis(redis_url))
     frontier.begin(crawl)
     get_redis(redis_url).hset(crawl_key("c"), mapping={"seen": 1_500, "done": 20, "dead": 1})
     get_redis(redis_url).sadd(ACTIVE_CRAWLS, plain_id("c"))
@@ -375,7 +375,7 @@ def test_an_answer_about_first_crawls_is_kept_for_seconds_and_then_renewed(
 ) -> None:
     redis, crawls = get_redis(redis_url), CrawlsInRedis(redis_url)
     crawl = Crawl(id="c", domain="docs.example", start_url="https://docs.example/", started=datetime.now(UTC))
-    Frontier(redis, ttl=600).begin(crawl)
+    Frontier(redis).begin(crawl)
     monkeypatch.setattr(first_crawls, "KEPT", 1.0)
     assert [each.done for each in crawls(["docs.example"])] == [0]
     began = time.monotonic()

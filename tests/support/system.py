@@ -43,7 +43,7 @@ class System:
 
     def progress(self, domain: str) -> Progress:
         """Return the counts of a domain's crawl."""
-        return Frontier(get_redis(self.settings.redis), ttl=60).progress(domain)
+        return Frontier(get_redis(self.settings.redis)).progress(domain)
 
     def manifest(self, domain: str) -> Manifest | None:
         """Return the manifest of a domain's pack, or None before the first one."""

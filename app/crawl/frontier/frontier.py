@@ -76,19 +76,14 @@ _BATCH = 1_000
 
 
 class Frontier(CrawlView):
-    """All crawls of one Redis. `admission` is the number of pages that all crawls may have admitted together.
+    """All crawls of one Redis.
 
     What `complete` and `refill` admit must be published with confirms before the message is acknowledged. A page's
     links are in the store before they are noted here.
     """
 
-    def __init__(
-        self, redis: Redis, *, ttl: int = CRAWL_TTL, admission: int = ADMISSION, traps: TrapLimits | None = None
-    ) -> None:
+    def __init__(self, redis: Redis) -> None:
         super().__init__(redis)
-        self._ttl = ttl
-        self._admission = admission
-        self._traps = traps or TrapLimits()
         self._connections = connections_of(redis)
         self._cache = CrawlCache(self._connections)
         folder = Path(__file__).parent
@@ -131,12 +126,12 @@ class Frontier(CrawlView):
         pipe = self._redis.pipeline()
         for name, value in fields.items():
             pipe.hsetnx(key, name, value)
-        pipe.expire(key, self._ttl)
+        pipe.expire(key, CRAWL_TTL)
         pipe.set(NEW_CRAWL, key, ex=_NEW)
         if not (latest := self.latest(crawl.domain)) or latest.started <= crawl.started:  # A restored one may be old.
-            pipe.set(latest_key(crawl.domain), crawl.id, ex=self._ttl)
+            pipe.set(latest_key(crawl.domain), crawl.id, ex=CRAWL_TTL)
         pipe.sadd(crawls_key(crawl.domain), crawl.id)
-        pipe.expire(crawls_key(crawl.domain), self._ttl)
+        pipe.expire(crawls_key(crawl.domain), CRAWL_TTL)
         pipe.execute()
 
     def enter(
@@ -164,7 +159,7 @@ class Frontier(CrawlView):
             ],
             args=[
                 *(domain, f"{uuid.uuid4().hex[:8]} {message_id}", LEASE, host.concurrency, host.delay, int(host.own)),
-                *((traps or self._traps).identical_texts, int(due)),
+                *((traps or TrapLimits()).identical_texts, int(due)),
                 *(field for link in links for field in (link.name, to_entry(link))),
             ],
         )
@@ -202,8 +197,8 @@ class Frontier(CrawlView):
         keys += [*host_keys(host.name), ACTIVE_CRAWLS, EPOCH]
         confirmed = ",".join(self._cache.take_confirmed(crawl_id))
         settings = [
-            *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else self._admission),
-            *(self._ttl, max_pages, plain_id(crawl_id), confirmed, *(traps or self._traps).arguments),
+            *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else ADMISSION),
+            *(CRAWL_TTL, max_pages, plain_id(crawl_id), confirmed, *(traps or TrapLimits()).arguments),
             batch or "",
         ]
         reply = list[Any]()
@@ -230,7 +225,7 @@ class Frontier(CrawlView):
         Return whether the caller is to write a segment.
         """
         keys = parts_of(crawl_key(crawl_id), "", "record")
-        return bool(self._add_line(keys=keys, args=[line, uuid.uuid4().hex, self._ttl]))
+        return bool(self._add_line(keys=keys, args=[line, uuid.uuid4().hex, CRAWL_TTL]))
 
     def release(
         self, crawl_id: str, kind: MessageKind, canonical_key: str, host: str, *, failed: bool, error: str = ""
@@ -245,7 +240,7 @@ class Frontier(CrawlView):
     def refill(self, *, stalled: float) -> Iterator[Refill]:
         """Admit pages of all active crawls; yield each crawl with new pages, ended, or `stalled` seconds idle."""
         prefixes = (f"{PREFIX}crawl:", HOST_PREFIX, f"{PREFIX}domain:")
-        rows = self._refill(keys=[ACTIVE_CRAWLS], args=[*prefixes, self._admission, stalled, self._ttl])
+        rows = self._refill(keys=[ACTIVE_CRAWLS], args=[*prefixes, ADMISSION, stalled, CRAWL_TTL])
         for crawl_id, domain, ended, idle, wait, size, *items in rows:
             names = tuple(item[: item.index("[")] for item in items)
             admitted = admitted_of(items, float(wait), int(size))
@@ -285,7 +280,7 @@ class Frontier(CrawlView):
         if state == "cancelled":
             pipe.hset(key, "cut", 1)
             pipe.delete(*parts_of(key, "backlog", "admitted", "retrying"))
-        pipe.expire(key, self._ttl, nx=True)  # Redis may have forgotten the crawl.
+        pipe.expire(key, CRAWL_TTL, nx=True)  # Redis may have forgotten the crawl.
         pipe.execute()
 
     def note_end_publishing(self, crawl_id: str) -> None:
@@ -306,7 +301,7 @@ class Frontier(CrawlView):
     def close(self, crawl_id: str) -> bool:
         """Note that a crawl has ended and that its record is complete; return whether that is so."""
         keys = [*parts_of(crawl_key(crawl_id), "", "admitted", "retrying", "backlog", "record"), ACTIVE_CRAWLS]
-        return bool(self._close(keys=keys, args=[plain_id(crawl_id), self._ttl]))
+        return bool(self._close(keys=keys, args=[plain_id(crawl_id), CRAWL_TTL]))
 
     def abandon(self, crawl_id: str) -> None:
         """Note a crawl as no longer active although its record is not complete: its `end_crawl` is dead-lettered."""
@@ -373,7 +368,7 @@ class Frontier(CrawlView):
             ]
             added += self._rebuild(
                 keys=parts_of(key, "", "pages", "backlog"),
-                args=[*(traps or self._traps).arguments, max_pages, *arguments],
+                args=[*(traps or TrapLimits()).arguments, max_pages, *arguments],
             )
         self._redis.sadd(ACTIVE_CRAWLS, plain_id(crawl_id))
         return added
@@ -410,7 +405,7 @@ class Frontier(CrawlView):
             fields = [field for link in links for field in (link.name, to_entry(link))]
             self._note_published(
                 keys=[*parts_of(crawl_key(crawl_id), "", "pages", "admitted"), ACTIVE_CRAWLS],
-                args=[self._ttl, plain_id(crawl_id), *fields],
+                args=[CRAWL_TTL, plain_id(crawl_id), *fields],
             )
 
     def note_soft_404(self, crawl_id: str, text: str) -> None:
@@ -438,7 +433,7 @@ class Frontier(CrawlView):
                 name = fingerprint(frontier_key(canonical_key(each.url), SITEMAP if _was_read(each) else ""))
                 formers[name] = Former.of(each, longest=longest, scheduled=scheduled)
             self._redis.hset(key, mapping={name: former.to_text() for name, former in formers.items()})
-            self._redis.expire(key, self._ttl)
+            self._redis.expire(key, CRAWL_TTL)
         # At last: where a part is missing, pages look into the store.
         self._redis.hset(crawl_key(crawl_id), "former", 1)
 
