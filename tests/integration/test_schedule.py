@@ -11,7 +11,6 @@ import pytest
 
 from app.crawl.frontier.values import Crawl, FrontierUrl
 from app.crawl.record.crawls import list_crawls
-from app.sites.scheduler import CrawlScheduler
 from app.sites.site import Site
 from app.sites.stored import Start, add_site, read_start, update_site, write_start
 from app.timers.timers import full_pack
@@ -102,12 +101,6 @@ def test_a_start_without_any_effect_is_repeated_after_an_hour(process: Context, 
     assert posted(site.created + timedelta(minutes=59)) == []
     assert len(posted(site.created + timedelta(minutes=61))) == 1
     assert message["crawl_id"].startswith("a.gov-2")
-
-
-def test_two_workers_that_meet_one_due_crawl_post_the_same_crawl(process: Context) -> None:
-    site = add(process, schedule="1h")
-    ids = {crawl.crawl_id for _ in range(2) for crawl in CrawlScheduler(process.store).due(site.created)}
-    assert len(ids) == 1
 
 
 def test_a_loss_of_redis_starts_nothing_again(process: Context, posted: Any) -> None:

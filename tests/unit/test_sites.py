@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -18,8 +19,10 @@ from typer.testing import CliRunner
 from app.cli import sites as command
 from app.crawl.fetch.clients import headers_for
 from app.crawl.path_rules import PathRules
+from app.crawl.record.removed_sites import is_removed, note_removed
 from app.crawl.urls import parse_crawl_url
 from app.errors import InvalidSite, SecretMissing, StoreError
+from app.messages.envelopes import site_message
 from app.operations import sites as operations
 from app.operations.audit import AuditLog
 from app.operations.context import OperatorContext
@@ -153,6 +156,21 @@ def test_a_damaged_start_counts_from_its_time_and_does_not_stop_the_other_schedu
     assert [crawl.due for crawl in CrawlScheduler(store).due(later)] == [written + timedelta(hours=1), NOON]
 
 
+def test_two_workers_that_meet_one_due_crawl_post_the_same_crawl(store: ObjectStore) -> None:
+    add_site(store, Site.of("a.example", {"schedule": "1h", "created": NOON}))
+    ids = [crawl.crawl_id for _ in range(2) for crawl in CrawlScheduler(store).due(NOON)]
+    assert ids == ["a.example-20261122T120000Z"] * 2
+
+
+def test_a_message_is_dropped_if_it_was_published_before_its_site_was_removed(store: ObjectStore) -> None:
+    note_removed(store, "a.example", 1_000)
+    times = ((999, 2_000), (1_000, 2_000), (None, 1_059), (None, 1_060))
+    dropped = [is_removed(store, "a.example", published, now=now) for published, now in times]
+    assert dropped == [True, False, True, False]
+    assert not is_removed(store, "b.example", 999, now=2_000)
+    assert site_message("index", domain="a.example").properties["timestamp"] >= int(time.time()) - 1
+
+
 def test_the_jitter_delays_the_first_start_and_lengthens_no_interval() -> None:
     site = Site.of("a.example", {"schedule": "24h", "jitter": "2h", "created": NOON})
     first = site.next_start(None)
@@ -168,6 +186,7 @@ def test_a_schedule_gives_the_next_start_after_the_last_one() -> None:
     assert Schedule("0 3 * * *").next_start("a.example", NOON - timedelta(days=9)) < NOON
 
 
+@settings(max_examples=20)
 @given(
     st.from_regex(r"[a-z]{1,8}\.example", fullmatch=True), st.integers(0, 3_600), st.sampled_from(["1h", "0 * * * *"])
 )
