@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,39 +23,32 @@ def die() -> None:
 
 
 class InterruptedStore(FolderStore):
-    """A folder store that calls `act` before its request number `left`, or after it with `after`.
+    """A folder store that calls `act` before its request number `left`; by default, its process is killed then."""
 
-    By default, its process is killed then.
-    """
-
-    def __init__(self, root: Path, left: int, *, after: bool = False, act: Callable[[], object] = die) -> None:
+    def __init__(self, root: Path, left: int, *, act: Callable[[], object] = die) -> None:
         super().__init__(root)
-        self.left, self.after, self.act = left, after, act
+        self.left, self.act = left, act
 
-    @contextmanager
-    def _step(self) -> Iterator[None]:
+    def _step(self) -> None:
         self.left -= 1
-        if self.left == 0 and not self.after:
-            self.act()
-        yield
-        if self.left == 0 and self.after:
+        if self.left == 0:
             self.act()
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        with self._step():
-            return super().put(key, data, if_match=if_match, if_absent=if_absent)
+        self._step()
+        return super().put(key, data, if_match=if_match, if_absent=if_absent)
 
     def get(self, key: str) -> StoredObject:
-        with self._step():
-            return super().get(key)
+        self._step()
+        return super().get(key)
 
     def get_part(self, key: str, start: int, size: int) -> bytes:
-        with self._step():
-            return super().get_part(key, start, size)
+        self._step()
+        return super().get_part(key, start, size)
 
     def delete(self, key: str, *, if_match: str | None = None) -> None:
-        with self._step():
-            super().delete(key, if_match=if_match)
+        self._step()
+        super().delete(key, if_match=if_match)
 
 
 class RecordingStore(FolderStore):
