@@ -19,10 +19,11 @@ from app.storage.store import ObjectStore
 from tests.packs import gone, page, put
 from tests.support.stores import folder_store
 
-pytestmark = [pytest.mark.unit, pytest.mark.slow]
+pytestmark = [pytest.mark.unit, pytest.mark.long, pytest.mark.timeout(1_800)]
 
 DOMAIN: Final = "site.example"
 PAGES: Final = 200
+PACKS: Final = 200
 #: Words, of which the first ones are frequent, as in a language.
 WORDS: Final = [f"w{random.Random(number).randrange(10**9):x}" for number in range(8_000)]
 WEIGHTS: Final = [1 / rank for rank in range(1, len(WORDS) + 1)]
@@ -87,19 +88,16 @@ def scores(path: Path) -> dict[str, tuple[int, list[float]]]:
     return {query: (result.total, [round(hit.score, 6) for hit in result.hits]) for query, result in found.items()}
 
 
-@pytest.mark.parametrize("packs", [12, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])])
-def test_a_pack_that_was_updated_for_a_year_scores_as_a_new_one_and_is_hardly_larger(
-    tmp_path: Path, packs: int
-) -> None:
+def test_a_pack_that_was_updated_for_a_year_scores_as_a_new_one_and_is_hardly_larger(tmp_path: Path) -> None:
     store, kept, new = folder_store(tmp_path / "store"), tmp_path / "0", tmp_path / "new"
     site = YearOfSite(store)
     pack_full(store, DOMAIN, work=tmp_path)
     fetch_pack_to(store, DOMAIN, kept)
-    for number in range(1, packs + 1):
+    for number in range(1, PACKS + 1):
         site.go_on()
         assert pack_incremental(store, DOMAIN, work=tmp_path).written
         # The searcher misses all but a few of them.
-        if number % 50 == 7 or number == packs:
+        if number % 50 == 7 or number == PACKS:
             former, kept = kept, tmp_path / f"{number}"
             updated = fetch_pack_to(store, DOMAIN, kept, former=former)
     pack_full(store, DOMAIN, work=tmp_path, force=True)
