@@ -48,13 +48,13 @@ def count_up(root: Path, times: int) -> None:
 def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
     folder_store(tmp_path).put("counter", b"0")
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=count_up, args=(tmp_path, 50)) for _ in range(4)]
+    processes = [context.Process(target=count_up, args=(tmp_path, 50)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert FolderStore(tmp_path).get("counter").data == b"200"
+    assert [process.exitcode for process in processes] == [0] * 2
+    assert FolderStore(tmp_path).get("counter").data == b"100"
 
 
 def test_writing_the_same_bytes_does_not_touch_the_object(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,13 @@ def server(s3: S3Server) -> Iterator[S3Server]:
         yield s3
 
 
+@pytest.fixture(scope="module")
+def bucket(server: S3Server) -> S3Store:
+    store = S3Store(server.bucket, endpoint_url=server.endpoint_url)
+    list(store.list(""))
+    return store
+
+
 def open_folder(request: pytest.FixtureRequest) -> ObjectStore:
     path: Path = request.getfixturevalue("tmp_path")
     store = open_store((path / "a store").as_uri())
@@ -48,8 +56,10 @@ def open_folder_without_attributes(request: pytest.FixtureRequest) -> ObjectStor
 
 
 def open_bucket(request: pytest.FixtureRequest) -> ObjectStore:
-    running: S3Server = request.getfixturevalue("server")
-    return open_store(running.store_url(str(uuid.uuid4())))
+    """Return a store of its own in a bucket. Its client is shared: to make one takes a third of a second."""
+    store: S3Store = copy.copy(request.getfixturevalue("bucket"))
+    store.prefix = f"{uuid.uuid4()}/"
+    return store
 
 
 @pytest.fixture(params=[open_folder, open_folder_without_attributes, open_bucket], ids=["folder", "plain folder", "s3"])
@@ -182,6 +192,7 @@ class TestEveryStore:
         names = [f"content/site.gov/{number:04}.json" for number in range(11)]
         etags = [store.put(name, name.encode()) for name in names]
         if isinstance(store, S3Store):
+            store = S3Store(store.bucket, store.prefix, store.endpoint_url)
             # An answer has 1,000 by default; writing that number of objects took nine seconds.
             few: Callable[..., None] = lambda params, **_: params.update(MaxKeys=3)  # noqa: E731 - It has a type.
             store._client().meta.events.register("before-parameter-build.s3.ListObjectsV2", few)
