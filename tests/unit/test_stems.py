@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.pack.packer import pack_full, pack_incremental
@@ -165,16 +165,16 @@ def test_a_name_is_indexed_under_the_stems_by_which_its_words_are_looked_for(nam
 
 
 PAGES = [
-    page("/cpp", "Templates", "Templates of C++ are found here"),
+    page("/cpp", "Templates", "Templates of (C++), are found here"),
     page("/c", "Structures", "The language C has structures, no templates. C is small. C is old."),
-    page("/csharp", "Generics", "C# and .NET have generics"),
+    page("/csharp", "Generics", "C#, and .NET. have generics"),
     page("/network", "Sockets", "The net of example.net has sockets"),
-    page("/amend", "Commit", "With --amend the last commit is replaced, with -m its message"),
-    page("/sqlite", "Timeouts", "Call sqlite3_busy_timeout before all else"),
+    page("/amend", "Commit", "With --amend, the last commit is replaced, with -m its message"),
+    page("/sqlite", "Timeouts", "Call sqlite3_busy_timeout() before all else"),
     page("/busy", "Other timeouts", "A busy server has a timeout. SQLite3 has none"),
-    page("/admin", "Lists", "ModelAdmin.list_display names the columns"),
-    page("/ordered", "Orders", "An OrderedDict keeps its order"),
-    page("/3.11", "News", "New in version 3.11.2 is much"),
+    page("/admin", "Lists", "ModelAdmin.list_display, names the columns"),
+    page("/ordered", "Orders", "An OrderedDict? It keeps its order"),
+    page("/3.11", "News", "Much is new in version 3.11.2."),
     page("/3.1", "Old news", "New in version 3.1 is 11 things"),
 ]
 
@@ -251,29 +251,3 @@ def test_quoted_words_find_no_page_that_only_defines_the_last_of_them(tmp_path: 
     with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages))) as searcher:
         assert [hit.path for hit in searcher.search(parse('"cd doc git git"')).hits] == ["/docs"]
         assert searcher.search(parse('"git log"')).hits[0].path == "/git"
-
-
-part = st.text("abcdefgxyz", min_size=3, max_size=6)
-words = st.one_of(
-    st.lists(part, min_size=2, max_size=3).map("_".join),
-    st.lists(part, min_size=2, max_size=3).map(lambda parts: "".join(each.capitalize() for each in parts)),
-    st.lists(part, min_size=1, max_size=3).map(lambda parts: "--" + "-".join(parts)),
-    st.tuples(part, part, part).map(lambda parts: f"{parts[0].capitalize()}.{parts[1]}_{parts[2]}"),
-    st.lists(st.integers(0, 30).map(str), min_size=2, max_size=3).map(".".join),
-    part.map(lambda name: f"{name}++"),
-    part.map(lambda name: f"{name.capitalize()}#"),
-)
-
-
-@settings(max_examples=15, deadline=None)
-@given(words, st.sampled_from(["", ",", ".", "?", ")", "()"]))
-def test_any_such_word_finds_the_page_that_has_it(
-    tmp_path_factory: pytest.TempPathFactory, word: str, sign: str
-) -> None:
-    pack = tmp_path_factory.mktemp("pack") / "pack.sqlite"
-    pages = [
-        page("/it", "This one", f"Here is {word}{sign} of all names"),
-        page("/other", "That one", "Here is no name"),
-    ]
-    with closing(PackSearcher(write_pack(pack, pages))) as searcher:
-        assert [hit.path for hit in searcher.search(parse(word)).hits] == ["/it"]
