@@ -177,7 +177,6 @@ class PageOfHits:
     reachable: int
     relaxed: bool
     hits: tuple[Hit, ...]
-    seconds: float
     facets: tuple[Facet, ...] = ()
     did_you_mean: str = ""
     best_bets: tuple[BestBet, ...] = ()
@@ -222,5 +221,6 @@ class SearchResult(PageOfHits):
     """
 
     sources: tuple[PackInfo, ...]
+    seconds: float
     silent: tuple[tuple[str, str], ...] = ()
     corrected: str = ""

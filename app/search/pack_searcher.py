@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from codecs import utf_8_decode
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -149,7 +148,6 @@ class PackSearcher:
             choice = _choice(properties, shown, filters, sort, languages)
         scope = replace(self._scope, hidden=shown.hidden, choice=choice)
         with self._connections.connection(self._time_limit) as connection:
-            began = time.perf_counter()
             query = without_frequent_prefix(connection, query, scope)
             defined = definitions_of(connection, query, hidden=shown.hidden)
             defined = self._versions.definitions(defined, languages)[:_MAX_DEFINITIONS]
@@ -180,7 +178,6 @@ class PackSearcher:
                 ),
                 ideal=bound,
                 best_bets=tuple(replace(each, domain=self.info.domain) for each in settings.best_bets_for(query.text)),
-                seconds=time.perf_counter() - began,
             )
 
     def reply(self, request: SearchRequest) -> SearchReply:

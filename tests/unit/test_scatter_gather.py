@@ -55,7 +55,7 @@ def hit(url: str, score: float = 1.0, modified: str = "") -> Hit:
 
 
 def pack(domain: str, hits: Sequence[Hit], *, pages: int = 100, **changes: object) -> Pack:
-    fields = {"estimated": False, "relaxed": False, "seconds": 0.001, "ideal": 1.0, "total": len(hits), **changes}
+    fields = {"estimated": False, "relaxed": False, "ideal": 1.0, "total": len(hits), **changes}
     fields.setdefault("reachable", fields["total"])
     results = PackHits(hits=tuple(replace(each, domain=domain) for each in hits), **fields)  # type: ignore[arg-type]
     return Pack(SearchReply(info=PackInfo(domain=domain, generation="1", built_at="", pages=pages), results=results))
