@@ -21,6 +21,7 @@ from app.pack.manifest import Manifest, read_manifest
 from app.pack.quality import reserve_ids
 from app.pack.rows import section, subsections
 from app.search.connections import SCHEMA_VERSION
+from app.search.pack_searcher import PackSearcher
 from app.storage.layout import Page, Tombstone, content_key, frames_key, manifest_key, page_id, to_json
 from app.storage.store import ObjectStore
 from app.text.words import indexed
@@ -91,6 +92,11 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
         derive_all(database, frozenset())
         database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     return path
+
+
+def searching(path: Path, pages: Iterable[Page]) -> closing[PackSearcher]:
+    """Write a pack and return a searcher for a block, with time enough on a busy machine."""
+    return closing(PackSearcher(write_pack(path, pages), time_limit=30.0))
 
 
 def _row(page: Page) -> tuple[str | int, ...]:

@@ -19,7 +19,7 @@ from app.search.query import parse
 from app.search.ranking import rank
 from app.search.stemmed import stems_in
 from app.storage.layout import Page, language_tag
-from tests.packs import page, write_pack
+from tests.packs import page, searching, write_pack
 
 pytestmark = pytest.mark.integration
 
@@ -81,9 +81,7 @@ def test_a_page_is_the_first_hit_for_a_phrase_that_only_it_contains(searcher: Pa
 def test_two_words_that_are_adjacent_by_chance_do_not_put_a_page_first(tmp_path: Path) -> None:
     chance = page("/chance", "Other", f"{prose(200)} merging branches {prose(200)}", lang="en")
     named = page("/merge", "Merging two branches", f"How merging two branches works. {prose()}", lang="en")
-    with closing(
-        PackSearcher(write_pack(tmp_path / "pack.sqlite", [chance, named, *PAGES[:100]]), time_limit=PATIENCE)
-    ) as searcher:
+    with searching(tmp_path / "pack.sqlite", [chance, named, *PAGES[:100]]) as searcher:
         assert paths(searcher, "merging branches ") == ["/merge", "/chance"]
         assert paths(searcher, '"merging branches"') == ["/chance"]
 
@@ -127,9 +125,7 @@ def test_pages_with_all_of_the_words_and_with_some_are_ranked_by_their_scores(tm
 def test_the_answer_to_a_question_may_lack_a_word_of_it(tmp_path: Path) -> None:
     mentions = [page(f"/{at}x", f"Other {at}", f"{prose()} cat {prose()} sleep {prose()} hat") for at in range(20)]
     answer = page("/answer", "Hats for cats", "Where a cat has its hat: cat, hat, cat, hat.")
-    with closing(
-        PackSearcher(write_pack(tmp_path / "pack.sqlite", [*mentions, answer, *PAGES[:100]]), time_limit=PATIENCE)
-    ) as searcher:
+    with searching(tmp_path / "pack.sqlite", [*mentions, answer, *PAGES[:100]]) as searcher:
         assert paths(searcher, "where does a cat with a hat sleep ")[0] == "/answer"
         assert "/answer" not in paths(searcher, "cat hat sleep ", limit=100)
         assert "/answer" not in paths(searcher, 'where does a cat with a "hat" sleep ', limit=100)
@@ -248,16 +244,14 @@ def test_a_hit_has_its_domain_section_type_and_date(reports: PackSearcher) -> No
 def test_a_long_page_with_the_words_in_its_title_precedes_short_pages_that_mention_them(tmp_path: Path) -> None:
     mentions = [page(f"/{number}", f"Other {number}", "argument parsing " * 3) for number in range(10)]
     named = page("/guide", "Argument parsing, and options", f"argument parsing {prose(2_000)}")
-    with closing(
-        PackSearcher(write_pack(tmp_path / "pack.sqlite", [*mentions, named, *PAGES]), time_limit=PATIENCE)
-    ) as searcher:
+    with searching(tmp_path / "pack.sqlite", [*mentions, named, *PAGES]) as searcher:
         assert paths(searcher, "parsing argument")[0] == "/guide"
 
 
 def test_a_language_finds_its_regions_and_the_facet_counts_them_with_it(tmp_path: Path) -> None:
     langs = ("en", "en-US", "en_gb", "zh-Hant-TW", "zh-hans", "eng")
     pages = [page(f"/{lang}", f"Page {lang}", "amber", lang=language_tag(lang)) for lang in langs]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=PATIENCE)) as searcher:
+    with searching(tmp_path / "pack.sqlite", pages) as searcher:
 
         def found(lang: str) -> set[str]:
             return {hit.lang for hit in searcher.search(parse("amber"), filters=Filters(lang=lang)).hits}
@@ -272,7 +266,7 @@ def test_facets_count_the_versions_of_a_page_in_several_languages_as_one(tmp_pat
     addresses = {lang: f"/docs/a.{lang}.html" for lang in ("en", "de", "fr")}
     alternates = tuple(f"https://site.example{path}" for path in addresses.values())
     pages = [page(path, "Amber", "amber", lang=lang, alternates=alternates) for lang, path in addresses.items()]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*pages, page("/guide/b", "B", "amber")]))) as pack:
+    with searching(tmp_path / "pack.sqlite", [*pages, page("/guide/b", "B", "amber")]) as pack:
         found = pack.search(parse("amber"))
         assert (found.total, {each.name: dict(each.counts) for each in found.facets}) == (
             2,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from sqlite3 import Connection
 
 import pytest
@@ -15,7 +14,7 @@ from app.search.pack_searcher import PackSearcher
 from app.search.pack_tables import words_of_length
 from app.search.query import MAX_CHARACTERS, parse
 from app.text.words import words
-from tests.packs import page, write_pack
+from tests.packs import page, searching
 
 pytestmark = pytest.mark.integration
 
@@ -39,9 +38,7 @@ PAGES = [
 
 @pytest.fixture(scope="module")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackSearcher]:
-    with closing(
-        PackSearcher(write_pack(tmp_path_factory.mktemp("packs") / "pack.sqlite", PAGES), time_limit=10)
-    ) as opened:
+    with searching(tmp_path_factory.mktemp("packs") / "pack.sqlite", PAGES) as opened:
         yield opened
 
 

@@ -33,7 +33,7 @@ from app.sites.stored import add_site, site_key, update_site
 from app.storage.folder import FolderStore
 from app.storage.marker import create_marker
 from app.storage.store import StoredObject
-from tests.packs import page, write_pack
+from tests.packs import page, searching, write_pack
 from tests.support.stores import folder_store
 from tests.support.waiting import eventually
 
@@ -60,7 +60,7 @@ BEST_BET = {"queries": ["Opening hours"], "words": ["when open"], "url": "https:
 
 @pytest.fixture
 def searcher(tmp_path: Path) -> Iterator[PackSearcher]:
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", PAGES))) as searcher:
+    with searching(tmp_path / "pack.sqlite", PAGES) as searcher:
         yield searcher
 
 
@@ -227,7 +227,7 @@ def test_hidden_paths_are_neither_found_nor_suggested_nor_counted(searcher: Pack
 
 def test_of_a_group_whose_shown_page_is_hidden_a_copy_is_shown(tmp_path: Path) -> None:
     pages = [page(path, "Guide", "An amber guide.") for path in ("/g", "/old/g", "/copy/of/g", "/copy/g")]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*pages, *FILLER]))) as searcher:
+    with searching(tmp_path / "pack.sqlite", [*pages, *FILLER]) as searcher:
         (hit,) = found(searcher, "amber").hits
         assert (hit.path, hit.copies) == ("/g", 3)
         apply(searcher, hidden_paths=["/g$", "/old/"])
@@ -239,7 +239,7 @@ def test_of_a_group_whose_shown_page_is_hidden_the_names_of_the_copy_are_suggest
     canonical = "https://site.example/draft"
     draft = page("/draft", "Amber secret", "Amber things.", headings="Amber plans")
     copy = page("/copy/of/draft", "Amber guide", "Other things.", headings="Amber help", canonical=canonical)
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [draft, copy, *FILLER]))) as searcher:
+    with searching(tmp_path / "pack.sqlite", [draft, copy, *FILLER]) as searcher:
         assert searcher.suggest("amber") == ("Amber secret",)
         apply(searcher, hidden_paths=["/draft"])
         assert [hit.title for hit in found(searcher, "amber").hits] == ["Amber guide"]
@@ -251,7 +251,7 @@ def test_a_hidden_page_is_no_version_of_another_one(tmp_path: Path) -> None:
         *(page(f"/{lang}/a", f"Amber {lang}", f"amber {lang}", lang=lang) for lang in ("en", "de", "fr")),
         page("/other/a", "Amber de", "amber de", lang="de"),
     ]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", made))) as searcher:
+    with searching(tmp_path / "pack.sqlite", made) as searcher:
         found = {}
         for paths in ((), ("/fr/",), ("/fr/", "/de/")):
             apply(searcher, hidden_paths=list(paths))
@@ -263,7 +263,7 @@ def test_a_hidden_page_is_no_version_of_another_one(tmp_path: Path) -> None:
 def test_a_copy_is_ranked_as_the_hidden_page_that_it_is_shown_for(tmp_path: Path) -> None:
     guides = [page(path, "Printer guide", "How to set it up.") for path in ("/v1/x", "/v2/new/x")]
     news = page("/news/1", "News", "A printer guide: this printer guide is new. " * 5)
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*guides, news, *FILLER]))) as searcher:
+    with searching(tmp_path / "pack.sqlite", [*guides, news, *FILLER]) as searcher:
         first, *_ = before = found(searcher, "printer guide").hits
         assert [hit.path for hit in before] == ["/v1/x", "/news/1"]
         apply(searcher, hidden_paths=["/v1/"])
@@ -479,7 +479,7 @@ def test_a_question_is_ranked_by_meaning_too_where_its_site_says_so(tmp_path: Pa
     question = "how do I get my lost files back?"
     words_only = page("/tale", "A tale", "Two files of soldiers lost the king's horse and came back.")
     answer = page("/restore", "Restore", "Recover deleted documents from a backup: restore lost files from an archive.")
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [words_only, answer, *PAGES]))) as searcher:
+    with searching(tmp_path / "pack.sqlite", [words_only, answer, *PAGES]) as searcher:
         plain = found(searcher, question).hits
         assert [hit.path for hit in plain] == ["/tale", "/restore"]
         apply(searcher, meaning=True)

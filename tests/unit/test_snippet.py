@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -18,7 +17,6 @@ from app.pack.rows import subsections
 from app.search import snippet as module
 from app.search.contract import Filters, Hit, Subsection
 from app.search.matcher import Matcher
-from app.search.pack_searcher import PackSearcher
 from app.search.query import Phrase, parse
 from app.search.snippet import WIDTH, Snippet, _Passage, best_snippet, first_paragraph, matching_lines
 from app.search.subsections import best_pdf_page
@@ -26,7 +24,7 @@ from app.storage.layout import CONTENT_VERSION, Page, from_json, to_json
 from app.storage.page_parts import Block, body_of
 from app.text.lines import END, HEADING, OTHER, SENTENCE
 from app.text.words import fold, spelled_out, words
-from tests.packs import page, write_pack
+from tests.packs import page, searching
 from tests.support.pdf import pdf
 
 pytestmark = pytest.mark.unit
@@ -249,7 +247,7 @@ def with_headings(path: str, title: str, *headings: tuple[str, str], body: str =
 
 
 def hits(folder: Path, pages: list[Page], text: str) -> tuple[Hit, ...]:
-    with closing(PackSearcher(write_pack(folder / "pack.sqlite", pages), time_limit=10)) as searcher:
+    with searching(folder / "pack.sqlite", pages) as searcher:
         return searcher.search(parse(text)).hits
 
 
@@ -343,7 +341,7 @@ GUIDES = [
 def test_a_group_is_found_if_one_page_of_it_passes_the_filters_and_that_page_is_shown(
     tmp_path: Path, filters: dict[str, str], languages: tuple[str, ...], expected: list[str]
 ) -> None:
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", GUIDES))) as searcher:
+    with searching(tmp_path / "pack.sqlite", GUIDES) as searcher:
         found = searcher.search(parse("amber"), filters=Filters(**filters), languages=languages)
     assert sorted(hit.path for hit in found.hits) == expected
     assert found.total == len(expected)
@@ -358,7 +356,7 @@ def test_hits_by_date_are_in_order_of_the_pages_that_are_shown_of_their_groups(t
         replace(each, modified=date)
         for each, date in zip(GUIDES, ("2026-01-03", "2026-01-01", "", "2026-01-02"), strict=True)
     ]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", dated))) as searcher:
+    with searching(tmp_path / "pack.sqlite", dated) as searcher:
         found = searcher.search(parse("amber"), sort="date")
         german = searcher.search(parse("amber"), sort="date", filters=Filters(lang="de"))
         visitors = searcher.search(parse("amber"), sort="date", languages=("de",))
@@ -368,7 +366,7 @@ def test_hits_by_date_are_in_order_of_the_pages_that_are_shown_of_their_groups(t
 
 
 def test_facets_count_a_group_once_for_each_value_of_its_pages(tmp_path: Path) -> None:
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", GUIDES))) as searcher:
+    with searching(tmp_path / "pack.sqlite", GUIDES) as searcher:
         facets = {each.name: each.counts for each in searcher.search(parse("amber")).facets}
         german = {each.name: each.counts for each in searcher.search(parse("amber"), filters=Filters(lang="de")).facets}
     assert facets["lang"] == (("de", 2), ("en", 1), ("fr", 1))
@@ -390,7 +388,7 @@ def test_titles_of_hits_are_without_the_name_of_the_site_in_any_of_many_language
         for lang in languages
         for at in range(5)
     ]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages))) as searcher:
+    with searching(tmp_path / "pack.sqlite", pages) as searcher:
         found = searcher.search(parse("amber"), limit=100)
     assert {hit.title for hit in found.hits} == {f"About {lang} {at}" for lang in languages for at in range(5)}
 

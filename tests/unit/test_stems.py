@@ -20,7 +20,7 @@ from app.storage.layout import Page
 from app.storage.store import ObjectStore
 from app.text.languages import ALGORITHMS
 from app.text.variants import Variants, index_stems_of
-from tests.packs import fetch_pack, gone, page, put, write_pack
+from tests.packs import fetch_pack, gone, page, put, searching, write_pack
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -37,7 +37,7 @@ def filler(words: int, *, at: int = 0) -> str:
 
 
 def first(tmp_path: Path, pages: Sequence[Page], q: str) -> str:
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
+    with searching(tmp_path / "pack.sqlite", pages) as searcher:
         result = searcher.search(parse(q))
         assert result.hits[0].score <= result.ideal
         return result.hits[0].path
@@ -101,7 +101,7 @@ def test_of_two_pages_that_differ_in_a_form_the_one_with_the_typed_form_is_first
 
 def test_a_word_of_which_no_stem_is_left_is_its_own_stem(tmp_path: Path) -> None:
     pages = [page(f"/{at}", f"ΙΚΑ {at}", "το ΙΚΑ και ο φόρος εις την πόλη", lang="el") for at in range(3)]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
+    with searching(tmp_path / "pack.sqlite", pages) as searcher:
         for q in ("ΙΚΑ", "ίδια ΙΚΑ", "εις "):
             assert searcher.search(parse(q)).total == 3
 
@@ -228,14 +228,14 @@ def test_a_name_with_signs_that_no_page_has_finds_the_name_without_them(tmp_path
 def test_a_quoted_or_excluded_word_is_no_other_form_of_a_word(tmp_path: Path, query: str, found: set[str]) -> None:
     texts = {"/sort": "list and sort", "/sorting": "list by sorting", "/ordered": "list of OrderedDict in C#"}
     made = [page(path, path.strip("/").upper(), text, lang="en") for path, text in texts.items()]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", made))) as searcher:
+    with searching(tmp_path / "pack.sqlite", made) as searcher:
         assert {hit.path for hit in searcher.search(parse(query)).hits} == found
 
 
 def test_facets_count_the_page_that_defines_a_name_without_all_words_of_the_query(tmp_path: Path) -> None:
     others = [page(f"/a/{at}", f"Page {at}", "The class is a subclass of tuple.") for at in range(12)]
     pages = [*others, page("/b/tuple", "tuple", "A sequence.", headings="tuple")]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages))) as searcher:
+    with searching(tmp_path / "pack.sqlite", pages) as searcher:
         found = searcher.search(parse("class tuple "), limit=20)
         filtered = searcher.search(parse("class tuple "), filters=Filters(section="b"))
     assert found.hits[0].path == "/b/tuple"
@@ -248,6 +248,6 @@ def test_quoted_words_find_no_page_that_only_defines_the_last_of_them(tmp_path: 
         page("/git", "git", "The tool.", headings="git\ngit log"),
         page("/docs", "Documentation", "mkdir doc git and cd doc git git clone"),
     ]
-    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages))) as searcher:
+    with searching(tmp_path / "pack.sqlite", pages) as searcher:
         assert [hit.path for hit in searcher.search(parse('"cd doc git git"')).hits] == ["/docs"]
         assert searcher.search(parse('"git log"')).hits[0].path == "/git"

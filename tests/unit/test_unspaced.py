@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from app.search.query import parse
 from app.search.snippet import WIDTH, best_snippet
 from app.search.subsections import choose
 from app.text.words import fold
-from tests.packs import page, write_pack
+from tests.packs import page, searching
 
 pytestmark = pytest.mark.unit
 
@@ -35,6 +34,10 @@ def marked(text: str, query: str) -> list[str]:
     return [piece for piece, is_marked in snippet.pieces if is_marked]
 
 
+def paths(searcher: PackSearcher, q: str) -> list[str]:
+    return [hit.path for hit in searcher.search(parse(q)).hits]
+
+
 def test_a_question_finds_the_pages_that_have_most_of_its_words_whatever_their_grammar(tmp_path: Path) -> None:
     bodies = {
         "/keys": f"{FILLER}安全なパスワードを作成するには、長い文を選びます。{FILLER}",
@@ -42,15 +45,11 @@ def test_a_question_finds_the_pages_that_have_most_of_its_words_whatever_their_g
         "/mail": f"{FILLER}良い例は他にもあります。{FILLER}",
     }
     pages = (page(path, f"手引き{path}", body, lang="ja") for path, body in bodies.items())
-    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
-
-        def paths(q: str) -> list[str]:
-            return [hit.path for hit in searcher.search(parse(q)).hits]
-
-        assert paths("良いパスワードの作り方") == ["/keys", "/mail"]
-        assert paths("ファイルの削除") == paths("削除ファイル") == ["/files"]
-        assert paths("パスワードとファイル") == ["/keys", "/files"]
-        assert paths("暗号化") == []
+    with searching(tmp_path / "1.sqlite", pages) as searcher:
+        assert paths(searcher, "良いパスワードの作り方") == ["/keys", "/mail"]
+        assert paths(searcher, "ファイルの削除") == paths(searcher, "削除ファイル") == ["/files"]
+        assert paths(searcher, "パスワードとファイル") == ["/keys", "/files"]
+        assert paths(searcher, "暗号化") == []
         [hit] = searcher.search(parse("ファイルの削除")).hits
         assert [text for text, is_marked in hit.snippet.pieces if is_marked] == ["ファイル", "削除"]
         assert hit.snippet.text.startswith("この章では特に何も述べません。")
@@ -65,7 +64,7 @@ def test_repetition_marks_zero_rare_characters_and_small_or_narrow_kana_are_part
         page("/word", "", f"本日は{stored}の話です。", lang="ja"),
         page("/other", "", "様々な人々の〇。", lang="ja"),
     ]
-    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
+    with searching(tmp_path / "1.sqlite", pages) as searcher:
         [hit] = searcher.search(parse(word)).hits
         assert [text for text, is_marked in hit.snippet.pieces if is_marked] == [stored]
 
@@ -73,7 +72,7 @@ def test_repetition_marks_zero_rare_characters_and_small_or_narrow_kana_are_part
 @pytest.mark.parametrize("word", ["C言語", "Tシャツ", "第1章", "3月"])
 def test_a_letter_or_digit_within_a_word_is_a_part_of_it(tmp_path: Path, word: str) -> None:
     pages = [page("/word", "", f"これは{word}の話です。", lang="ja"), page("/other", "", "別の話です。", lang="ja")]
-    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
+    with searching(tmp_path / "1.sqlite", pages) as searcher:
         found = searcher.search(parse(word))
         assert [(hit.path, found.relaxed) for hit in found.hits] == [("/word", False)]
 
@@ -81,13 +80,9 @@ def test_a_letter_or_digit_within_a_word_is_a_part_of_it(tmp_path: Path, word: s
 def test_a_digit_between_single_characters_is_found_with_them(tmp_path: Path) -> None:
     bodies = {"/one": "これは第1章です。", "/eleven": "第11章の1です。", "/year": "2026年3月から", "/three": "3年の2月"}
     pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
-    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
-
-        def paths(q: str) -> list[str]:
-            return [hit.path for hit in searcher.search(parse(q)).hits]
-
-        assert paths("第1章") == paths("第1章では") == ["/one"]
-        assert (paths("第11章"), paths("2026年"), paths("3月")) == (["/eleven"], ["/year"], ["/year"])
+    with searching(tmp_path / "1.sqlite", pages) as searcher:
+        assert paths(searcher, "第1章") == paths(searcher, "第1章では") == ["/one"]
+        assert [paths(searcher, q) for q in ("第11章", "2026年", "3月")] == [["/eleven"], ["/year"], ["/year"]]
         [hit] = searcher.search(parse("第1章")).hits
         assert [text for text, is_marked in hit.snippet.pieces if is_marked] == ["第1章"]
 
@@ -95,29 +90,21 @@ def test_a_digit_between_single_characters_is_found_with_them(tmp_path: Path) ->
 def test_a_quoted_and_an_excluded_word_are_found_within_longer_ones(tmp_path: Path) -> None:
     bodies = {"/city": "東京都庁の案内所は新宿にあります。", "/train": "東京からは新幹線で二時間です。"}
     pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
-    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
-
-        def paths(q: str) -> list[str]:
-            return [hit.path for hit in searcher.search(parse(q)).hits]
-
-        assert paths('"東京都庁の"') == paths('"案内所"') == ["/city"]
-        assert paths("東京 -東京都庁") == paths('東京 -"都庁の"') == ["/train"]
-        assert paths('"東京から"') == paths("東京 -案内所") == ["/train"]
-        assert paths('"東京は"') == []
+    with searching(tmp_path / "1.sqlite", pages) as searcher:
+        assert paths(searcher, '"東京都庁の"') == paths(searcher, '"案内所"') == ["/city"]
+        assert paths(searcher, "東京 -東京都庁") == paths(searcher, '東京 -"都庁の"') == ["/train"]
+        assert paths(searcher, '"東京から"') == paths(searcher, "東京 -案内所") == ["/train"]
+        assert paths(searcher, '"東京は"') == []
 
 
 def test_a_quoted_or_excluded_word_without_pairs_is_not_each_page_with_its_letter_or_digit(tmp_path: Path) -> None:
     bodies = {"/chapter": "第1章 東京", "/other": "東京 1 C", "/language": "東京でC言語を学ぶ。"}
     pages = (page(path, "", body, lang="ja") for path, body in bodies.items())
-    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
-
-        def paths(q: str) -> set[str]:
-            return {hit.path for hit in searcher.search(parse(q)).hits}
-
-        assert paths('"第1章"') == {"/chapter"}
-        assert paths("東京 -第1章") == {"/other", "/language"}
-        assert paths('"C言語"') == {"/language"}
-        assert paths("東京 -C言語") == {"/chapter", "/other"}
+    with searching(tmp_path / "1.sqlite", pages) as searcher:
+        assert paths(searcher, '"第1章"') == ["/chapter"]
+        assert set(paths(searcher, "東京 -第1章")) == {"/other", "/language"}
+        assert paths(searcher, '"C言語"') == ["/language"]
+        assert set(paths(searcher, "東京 -C言語")) == {"/chapter", "/other"}
 
 
 @pytest.mark.parametrize(
