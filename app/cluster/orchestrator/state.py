@@ -16,6 +16,8 @@ from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
 log = logging.getLogger(__name__)
 
+_ALL_ROUTES = RoutesRequest()
+
 
 class OrchestratorState:
     """The state in memory, for one thread. `now` is in seconds, of a clock that only goes forward.
@@ -216,16 +218,14 @@ class OrchestratorState:
             raise SearchUnavailable(f"{domain}: the orchestrator has just started and does not know all packs yet")
         raise PackNotFound(f"{domain} has no pack")
 
-    def routes(self, request: RoutesRequest | None = None, *, now: float) -> Routes:
+    def routes(self, request: RoutesRequest = _ALL_ROUTES, *, now: float) -> Routes:
         """Return the route of each domain with a pack, or the changes since the requested version; and every searcher.
 
         A client with routes of another run, or older than what is remembered, gets all.
         """
         self._update()
-        table, since = self._table, None
-        changes = table.changes(request.version) if request and request.orchestrator == self.run_id else None
-        if request and changes:
-            since = request.version
+        table = self._table
+        changes = table.changes(request.version) if request.orchestrator == self.run_id else None
         domains, removed = changes or (table.routes, [])
         records = self._registry.records
         return Routes(
@@ -234,6 +234,6 @@ class OrchestratorState:
             routes=tuple(table.routes[domain] for domain in sorted(domains)),
             searchers=tuple(records[searcher_id].status(now=now) for searcher_id in sorted(records)),
             version=table.version,
-            since=since,
+            since=request.version if changes else None,
             removed=tuple(sorted(removed)),
         )
