@@ -53,14 +53,14 @@ def searcher_row(node: SearcherStatus) -> dict[str, object]:
 
 
 def pack_row(route: PackRoute) -> dict[str, object]:
-    """Return the columns of a pack: the copies are of the newest generation, which an orchestrator may not report."""
+    """Return the columns of a pack: the copies are of the newest generation."""
     return {
         "pack": route.domain,
         "pages": route.pages,
         "built": route.built_at,
         "version": route.generation,
         "MB": route.size_mb,
-        "copies": route.newest or len(route.searchers),
+        "copies": route.newest,
         "missing": route.missing,
     }
 

@@ -104,7 +104,7 @@ def routes(*routes: PackRoute, settled: bool = True) -> Routes:
 def route(domain: str, *searchers: str, newest: int = 0, **changed: Any) -> PackRoute:
     """Return the route of a domain."""
     fields = {"sha256": "0" * 64, "generation": 1, "pages": 3, "built_at": "2026-11-21T10:04:00+00:00", "size_mb": 1}
-    return PackRoute(domain=domain, searchers=searchers, newest=newest, **{**fields, **changed})
+    return PackRoute(domain=domain, searchers=searchers, newest=newest or len(searchers), **{**fields, **changed})
 
 
 def refused(reason: str) -> Script:

@@ -27,7 +27,8 @@ def shown(
 
 def pack(domain: str, *searchers: str, **fields: object) -> PackRoute:
     fields = {"sha256": "0", "generation": 12, "pages": 1_203, "built_at": BUILT, "size_mb": 40, **fields}
-    return PackRoute(domain=domain, searchers=searchers, **fields)  # type: ignore[arg-type]
+    newest = fields.pop("newest", len(searchers))
+    return PackRoute(domain=domain, searchers=searchers, newest=newest, **fields)  # type: ignore[arg-type]
 
 
 def test_the_table_of_searchers_and_missing_copies_fits_a_narrow_terminal() -> None:

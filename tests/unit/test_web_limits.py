@@ -37,10 +37,10 @@ from tests.packs import BUILT_AT
 pytestmark = pytest.mark.unit
 
 ROUTE = PackRoute(
-    domain="a.example", sha256="", generation=1, pages=1, built_at=BUILT_AT, size_mb=1, searchers=("one",)
+    domain="a.example", sha256="", generation=1, pages=1, built_at=BUILT_AT, size_mb=1, searchers=("one",), newest=1
 )
 ROUTES = Routes(orchestrator="o", settled=True, routes=(ROUTE,), searchers=())
-UNPLACED = replace(ROUTE, domain="b.example", searchers=(), missing=2)
+UNPLACED = replace(ROUTE, domain="b.example", searchers=(), newest=0, missing=2)
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ class SearcherBalancer:
 
         On a tie it is always the same one, whose caches are warm. Silent searchers come last.
         """
-        newest, now = route.newest or len(route.searchers), time.monotonic()
-        parts = (route.searchers[:newest], route.searchers[newest:])
+        now = time.monotonic()
+        parts = (route.searchers[: route.newest], route.searchers[route.newest :])
         order = [replica for part in parts for replica in sorted(part, key=self._in_flight.__getitem__)]
         return sorted(order, key=lambda replica: self._silent_until.get(replica, 0.0) > now)
 
