@@ -250,7 +250,7 @@ def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
         with operated(operable.model_copy(update={**own, "declare_topology": False})) as client:
 
             def moved(act: str) -> dict[str, object]:
-                body = {"queue": waits.name, "act": act, "most": 1}
+                body = {"queue": waits.name, "act": act, "every": True, "most": 1}
                 answer = client.post("/api/v1/ops/waiting/end", json=body, headers=api_headers())
                 found: dict[str, object] = answer.json()
                 return found

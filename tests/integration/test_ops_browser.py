@@ -85,7 +85,7 @@ def test_the_forms_of_the_pages_are_accepted(browser: Browser, base: str, broker
     with tab(browser, base) as opened:
         log_in(opened)
         opened.open(f"/ops/waiting?queue={QUEUE}")
-        opened.page.check("input[name=message] >> nth=3")
+        opened.page.check("input[name=ids] >> nth=3")
         opened.page.click("button[value=send]")
         opened.page.wait_for_selector(".notice[role=status]")
         assert "1 sent to the work queue; 11 wait" in opened.page.inner_text(".notice[role=status]")

@@ -154,7 +154,7 @@ def test_send_now_brings_the_chosen_message_to_its_queue_once_with_the_budget_th
     let_wait(operable, publisher, 3)
     client.get("/ops/waiting", params={"queue": QUEUE})
     chosen = ids_of(client)[1]
-    answer = send_form(client, "/ops/waiting/end", queue=QUEUE, act="send", message=chosen, why="the site is back")
+    answer = send_form(client, "/ops/waiting/end", queue=QUEUE, act="send", ids=chosen, why="the site is back")
     assert answer.status_code == 303
     assert "1 sent to the work queue; 2 wait" in client.get(answer.headers["location"]).text
     (arrived,) = broker.take("site.page")
@@ -166,7 +166,7 @@ def test_send_now_brings_the_chosen_message_to_its_queue_once_with_the_budget_th
     assert (entry.act, entry.subject, entry.why) == ("waiting send now", QUEUE, "the site is back")
     assert entry.result == "1 moved, 2 left"
     # The form may be sent twice: the message has left.
-    assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="send", message=chosen).status_code == 303
+    assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="send", ids=chosen).status_code == 303
     assert broker.depth("site.page") == 0
 
 
@@ -174,7 +174,7 @@ def test_a_whole_queue_goes_to_the_dead_set_from_where_it_can_be_replayed(
     operable: Settings, client: httpx.Client, publisher: Publisher, broker: Broker
 ) -> None:
     let_wait(operable, publisher, 60)
-    answer = send_form(client, "/ops/waiting/end", queue=QUEUE, act="dead", which="all", why="a trap")
+    answer = send_form(client, "/ops/waiting/end", queue=QUEUE, act="dead", every="true", why="a trap")
     assert "60 sent to the dead set; 0 wait" in client.get(answer.headers["location"]).text
     assert broker.depths([QUEUE, "site.dead"]) == [0, 60]
     letter = broker.peek("site.dead")[0]
@@ -192,7 +192,7 @@ def test_a_crawl_does_not_wait_for_a_page_that_an_operator_sent_to_the_dead_set(
     frontier.note_published("c", [FrontierUrl(url, canonical_key(url), 0)])
     before = frontier.progress("site.example")
     let_wait(operable, publisher, 1, kind="index")
-    send_form(client, "/ops/waiting/end", queue=QUEUE, act="dead", which="all", why="a trap")
+    send_form(client, "/ops/waiting/end", queue=QUEUE, act="dead", every="true", why="a trap")
     after = frontier.progress("site.example")
     assert broker.depth("site.dead") == 1
     assert (after.open - before.open, after.dead - before.dead) == (-1, 1)
@@ -205,7 +205,7 @@ def test_those_who_may_read_only_change_nothing_and_their_attempt_is_audited(
     with operated(operable, password=READ_PASSWORD) as reader:
         page = reader.get("/ops/waiting", params={"queue": QUEUE}).text
         assert "Send now" not in page
-        assert send_form(reader, "/ops/waiting/end", queue=QUEUE, act="send", which="all").status_code == 403
+        assert send_form(reader, "/ops/waiting/end", queue=QUEUE, act="send", every="true").status_code == 403
     assert broker.depth(QUEUE) == 1
     (entry,) = acts(operable)
     assert entry.result.startswith("refused")
@@ -219,17 +219,17 @@ def test_the_api_does_the_same_and_refuses_what_it_does_not_know(
     def post(**body: object) -> httpx.Response:
         return client.post("/api/v1/ops/waiting/end", json=body, headers=api_headers())
 
-    assert post(queue=QUEUE, act="send", most=2).json() == {"moved": 2, "left": 1, "failure": ""}
+    assert post(queue=QUEUE, act="send", every=True, most=2).json() == {"moved": 2, "left": 1, "failure": ""}
     assert post(queue=QUEUE, act="dead", ids=ids_of(client)).json() == {"moved": 1, "left": 0, "failure": ""}
     assert broker.depths([QUEUE, "site.page", "site.dead"]) == [0, 2, 1]
-    assert post(queue="site.page", act="send").status_code == 404
-    assert post(queue="site.delay.0", act="send").status_code == 404
+    assert post(queue="site.page", act="send", every=True).status_code == 404
+    assert post(queue="site.delay.0", act="send", every=True).status_code == 404
     assert post(queue=QUEUE, act="drop").status_code == 400
     assert post(queue=QUEUE, act="send", ids=[]).status_code == 400
     assert post(queue=QUEUE, act="send", unknown=1).status_code == 400
-    assert post(queue="site.delay.7", act="send").json() == {"moved": 0, "left": 0, "failure": ""}
+    assert post(queue="site.delay.7", act="send", every=True).json() == {"moved": 0, "left": 0, "failure": ""}
     assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="send").status_code == 400
-    assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="burn", which="all").status_code == 400
+    assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="burn", every="true").status_code == 400
 
 
 def test_a_replacement_that_cannot_be_published_leaves_the_message_waiting(

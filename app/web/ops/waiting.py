@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import Query, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import Query, Request, Response
+from fastapi.responses import HTMLResponse
 from pydantic import Field
 
 from app.broker.errors import BrokerUnreachable, QueueUnavailable
@@ -25,8 +25,8 @@ from app.operations.waiting import (
 from app.topology.retry_policies import retry_policies
 from app.web.models import StrictParameters
 from app.web.ops.api_requests import ActBody, Calling, answer
-from app.web.ops.page_requests import Acting, Reading, Visit, overview_of
-from app.web.ops.subject_routes import Subject
+from app.web.ops.page_requests import Reading, Visit, overview_of
+from app.web.ops.subject_routes import Done, Subject
 from app.web.paths import OPS_PAGES
 
 subject = Subject()
@@ -48,10 +48,11 @@ class EndBody(ActBody):
 
     queue: _QueueName
     act: Literal["send", "dead"] = Field(description="To the work queue now, or to the dead set.")
-    ids: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(
-        None, min_length=1, max_length=1_000, description="Ids of messages; null: all of the queue."
+    ids: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        [], max_length=1_000, description="Ids of messages."
     )
-    most: int = Field(5_000, ge=1, le=5_000, description="Messages to move, at most, where `ids` is null.")
+    every: bool = Field(False, description="All of the queue, in place of `ids`.")
+    most: int = Field(5_000, ge=1, le=5_000, description="Messages to move with `every`, at most.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +86,24 @@ def show_waiting(visit: Reading, queue: str = "", task: str = "", domain: str = 
     return visit.page("waiting.html", **values)
 
 
-@subject.pages.post("/waiting/end")
-def end_on_page(visit: Acting) -> RedirectResponse:
-    """Send chosen messages, or all of a queue, to the work queues now or to the dead set."""
-    body = visit.read(EndBody)
-    chosen = None if visit.value("which") == "all" else list(visit.form.get("message", ()))
-    moved = end_wait(visit.ops, body.queue, body.act, ids=chosen, why=body.why)
-    overview_of(visit.request).queues.forget()
-    target = "to the work queue" if body.act == "send" else "to the dead set"
-    note = f"{moved.moved:,} sent {target}; {moved.left:,} wait in {body.queue}."
-    if chosen is not None and moved.moved < len(chosen):
-        note += " The others had left before."
-    if moved.failure:
-        note += f" Not sent: {moved.failure}"
-    return visit.back(f"{OPS_PAGES}/waiting?{urlencode({'queue': body.queue})}", note)
-
-
 @subject.api.get("/waiting", response_model=Looked, operation_id="waiting")
 def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> Response:
     """List the first messages of a delay queue, as they were at most half a minute ago."""
     return answer(read_waiting(ops, parameters.queue))
 
 
-@subject.api.post("/waiting/end", response_model=Moved, operation_id="end_wait")
-def end(ops: Calling, body: EndBody) -> Response:
+@subject.act("/waiting/end", response_model=Moved, operation_id="end_wait")
+def end(request: Request, ops: Calling, body: EndBody) -> Done:
     """Send waiting messages to their work queues now, or to the dead set."""
-    return answer(end_wait(ops, body.queue, body.act, ids=body.ids, most=body.most, why=body.why))
+    moved = end_wait(ops, body.queue, body.act, ids=None if body.every else body.ids, most=body.most, why=body.why)
+    overview_of(request).queues.forget()
+    target = "to the work queue" if body.act == "send" else "to the dead set"
+    note = f"{moved.moved:,} sent {target}; {moved.left:,} wait in {body.queue}."
+    if not body.every and moved.moved < len(body.ids):
+        note += " The others had left before."
+    if moved.failure:
+        note += f" Not sent: {moved.failure}"
+    return Done(moved, f"{OPS_PAGES}/waiting?{urlencode({'queue': body.queue})}", note)
 
 
 def _rows(visit: Visit, queues: list[QueueFigures]) -> list[DelayQueueView]:
