@@ -14,7 +14,7 @@ from app.broker.errors import ApplicationError
 from app.coverart.archive import Archive
 from app.coverart.indexer import delete, index, move
 from app.coverart.jobs import Delete, Move
-from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
+from app.coverart.project import COVER_ART, Entity, Image
 from app.coverart.webservice import WebService
 from app.errors import ArchiveError, ArchiveNotFound, ArchiveUnavailable, WebServiceError
 from config.settings import Settings
@@ -46,8 +46,6 @@ BUCKET = {
     "x-archive-meta-mediatype": "image",
     "x-archive-meta-noindex": "true",
 }
-JSON_TYPE = {"content-type": "application/json; charset=utf-8"}
-XML_TYPE = {"content-type": "application/xml; charset=utf-8"}
 
 
 @pytest.fixture
@@ -92,8 +90,8 @@ def both(server: ArchiveServer, musicbrainz: MusicBrainz) -> Ends:
     return ends(server.path_url, musicbrainz.ws_url)
 
 
-def run_index(both: Ends, entity: Entity = RELEASE, project: Project = COVER_ART) -> str:
-    return index(project, entity, archive=both.archive, web_service=both.web_service)
+def run_index(both: Ends) -> str:
+    return index(COVER_ART, RELEASE, archive=both.archive, web_service=both.web_service)
 
 
 def sent(requests: list[Request]) -> list[Sent]:
@@ -101,37 +99,7 @@ def sent(requests: list[Request]) -> list[Sent]:
     return list(map(art.sent, requests))
 
 
-# What is sent
-
-
-def test_index_puts_the_listing_asks_for_the_metadata_and_puts_it_verbatim(
-    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends
-) -> None:
-    xml = musicbrainz.set_entity("release", A, "Homogénic")
-    assert run_index(both) == "done"
-    json_put, xml_put = server.requests
-    (requested,) = musicbrainz.requests
-    assert json_put.at < requested.at < xml_put.at
-    assert sent(server.requests) == [
-        ("PUT", f"/mbid-{A}/index.json", LOW | JSON_TYPE | KEEP | BUCKET, listing(COVER_ART, RELEASE)),
-        ("PUT", f"/mbid-{A}/mbid-{A}_mb_metadata.xml", LOW | XML_TYPE | BUCKET, xml),
-    ]
-    assert sent(musicbrainz.requests) == [
-        ("GET", f"/ws/2/release/{A}?inc=artists", {"user-agent": AGENT, "accept": "application/xml"}, b"")
-    ]
-
-
-def test_index_of_an_event_differs_in_collection_path_and_listing(
-    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends
-) -> None:
-    bucket = BUCKET | {"x-archive-meta-collection": "eventartarchive"}
-    assert run_index(both, project=EVENT_ART) == "done"
-    xml = musicbrainz.set_entity("event", A, "Début & more")
-    assert sent(server.requests) == [
-        ("PUT", f"/mbid-{A}/index.json", LOW | JSON_TYPE | KEEP | bucket, listing(EVENT_ART, RELEASE)),
-        ("PUT", f"/mbid-{A}/mbid-{A}_mb_metadata.xml", LOW | XML_TYPE | bucket, xml),
-    ]
-    assert musicbrainz.paths() == [f"/ws/2/event/{A}?inc=artist-rels+place-rels"]
+# What is sent. The requests of `index` and `delete` are in tests/acceptance/test_event_queue.py.
 
 
 def test_metadata_that_the_web_service_does_not_have_are_left_out(
@@ -202,17 +170,6 @@ def test_an_image_that_moves_to_where_it_is_is_left_alone(server: ArchiveServer,
     server.upload(f"mbid-{A}", FILE, b"picture")
     assert move(COVER_ART, replace(MOVE, new_gid=A), archive=both.archive) == "skipped"
     assert server.requests == []
-
-
-@pytest.mark.parametrize(("job", "file"), [(Delete(A, 829521842, "jpg"), FILE), (Delete(A), "index.json")])
-def test_delete_sends_one_request(server: ArchiveServer, both: Ends, job: Delete, file: str) -> None:
-    server.upload(f"mbid-{A}", FILE, b"picture")
-    server.upload(f"mbid-{A}", "index.json", b"{}")
-    assert delete(COVER_ART, job, archive=both.archive) == "done"
-    assert sent(server.requests) == [("DELETE", f"/mbid-{A}/{file}", LOW | KEEP | CASCADE, b"")]
-    files = server.files(f"mbid-{A}")
-    assert file not in files
-    assert any("_thumb" in name for name in files) == (file == "index.json")
 
 
 def test_deleting_from_what_is_no_more_is_no_error(server: ArchiveServer, both: Ends) -> None:

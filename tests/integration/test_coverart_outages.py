@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import socket
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -192,12 +191,6 @@ def test_an_answer_that_refuses_one_item_ends_the_count_of_failures(indexer: Ind
     assert breaker.seconds_open() > 0
 
 
-def test_a_copy_whose_source_is_missing_opens_nothing(indexer: Indexer) -> None:
-    for gid in gids(3 * OUTAGE_ITEMS):
-        assert isinstance(handle(indexer, Move(1, gid, HOME, "jpg")), ArchiveNotFound)
-    assert indexer.services.archive.seconds_open() == 0
-
-
 def test_an_item_that_fails_alone_waits_for_what_others_meet_and_then_spends_its_retries(
     server: ArchiveServer, indexer: Indexer
 ) -> None:
@@ -224,16 +217,6 @@ def test_an_item_that_the_archive_throttles_waits_for_a_while_and_then_spends_re
     assert isinstance(postponed, Postpone)
     assert (postponed.seconds, postponed.exactly, postponed.headers) == (8, True, {FREE_RUNS: 4})
     assert isinstance(handle(indexer, Delete(gid, 1), {FREE_RUNS: MAX_FREE_RUNS}), ArchiveError)
-
-
-def test_an_archive_that_refuses_connections_opens_the_circuit_breaker(redis: Redis, server: ArchiveServer) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}/{{bucket}}/{{file}}"
-        indexer = indexer_for(redis, server, "http://127.0.0.1:1", archive_url=url)
-        errors = [handle(indexer, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
-    assert [type(error) for error in errors] == [Postpone] * OUTAGE_ITEMS
-    assert indexer.services.archive.seconds_open() > 0
 
 
 @pytest.mark.parametrize("fault", [busy, hazards.reset], ids=["503 with Retry-After", "reset"])

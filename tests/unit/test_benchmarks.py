@@ -117,13 +117,6 @@ def test_the_page_names_machine_versions_and_every_contestant() -> None:
     assert "2.5 |" in text  # Redis commands a page.
 
 
-def test_the_page_warns_of_runs_disturbed_by_other_programs() -> None:
-    alone = [replace(each, others=0.1) for each in ROUNDS]
-    assert not shown("crawl", crawl_tables.shown({SITE: alone}, {})).warnings
-    (warning,) = shown("crawl", crawl_tables.shown({SITE: [*alone, *ROUNDS]}, {})).warnings
-    assert "other programs took 25% of the machine" in warning
-
-
 def milliseconds(*each: float) -> list[float]:
     return [value / 1_000 for value in each]
 

@@ -73,11 +73,9 @@ def test_any_bytes_are_a_job_or_one_short_error(kind: str, wire: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "wire", "job"),
     [
-        ("move", f"7\n{A}\n{B}", Move(7, A, B, "jpg")),
         ("move", f"7\n{A}\n{B}\n\n", Move(7, A, B, "jpg")),
         ("delete", f"7\n{A}", Delete(A, 7, "jpg")),
         ("index", f"{A}\nsomething\nmore", Index(A)),
-        ("move", f"7\n{A}\n{B}\npng\nmore", Move(7, A, B, "png")),
         ("delete", f"7\n{A}\npdf\nmore", Delete(A, 7, "pdf")),
         ("delete", f"index.json\n{A}\njpg", Delete(A)),
     ],
@@ -90,22 +88,16 @@ def test_a_missing_suffix_is_jpg_and_extra_lines_are_ignored(kind: str, wire: st
     ("kind", "wire", "reason"),
     [
         ("index", b"", "index: the body is empty"),
-        ("move", b"\n\n", "move: the body is empty"),
         ("index", b"\xff\xfe", "index: not UTF-8 at byte 0"),
-        ("index", b"abc", "gid 'abc': expected a UUID"),
         ("index", f" {A}".encode(), "expected a UUID"),
         ("index", f"{A}\r\n".encode(), "expected a UUID"),
-        ("index", A.replace("-", "").encode(), "expected a UUID"),
         ("move", f"1\n{A}\nnone\njpg".encode(), "new_gid 'none': expected a UUID"),
         ("move", f"1\n{A}".encode(), "move: line 3 of id, old_gid, new_gid is missing"),
-        ("move", f"one\n{A}\n{B}".encode(), "image 'one': expected an integer"),
-        ("delete", f"-1\n{A}\njpg".encode(), "image '-1': expected an integer"),
         ("delete", f"0\n{A}\njpg".encode(), "image '0': expected an integer"),
         ("delete", f"٣\n{A}\njpg".encode(), "expected an integer"),
         ("delete", f"{2**63}\n{A}\njpg".encode(), "expected an integer"),
         ("delete", f"{'9' * 5000}\n{A}\njpg".encode(), "expected an integer"),
         ("delete", f"1\n{A}\n../x".encode(), "suffix '../x': expected one to eight"),
-        ("delete", f"1\n{A}\nJPG".encode(), "suffix 'JPG': expected one to eight"),
         ("delete", f"1\n{A}\n\nmore".encode(), "suffix '': expected one to eight"),
         ("delete", b"index.json", "delete: line 2 of id, gid is missing"),
     ],
@@ -140,10 +132,8 @@ def test_a_message_is_musicbrainz_s_with_an_id() -> None:
     [
         (("index", (A.upper(),), {}), Index(A)),
         (("index", (uuid.UUID(A),), {}), Index(A)),
-        (("move", (1, A, B), {}), Move(1, A, B, "jpg")),
         (("move", ("1", A), {"new_gid": B, "suffix": "pdf"}), Move(1, A, B, "pdf")),
         (("delete", (A,), {}), Delete(A)),
-        (("delete", (A, 7), {}), Delete(A, 7, "jpg")),
         (("delete", (), {"gid": A, "id": 7, "suffix": "png"}), Delete(A, 7, "png")),
     ],
 )
@@ -154,19 +144,13 @@ def test_a_call_may_omit_defaults_and_use_positions(call: Call, job: Job) -> Non
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (("index", (), {}), r"index\(gid\): missing a required argument: 'gid'"),
-        (("index", ("x",), {}), "gid 'x': expected a UUID"),
         (("index", (A.encode(),), {}), "expected a UUID"),
         (("index", (A,), {"gid": B}), "multiple values for argument 'gid'"),
         (("index", (A,), {"mbid": B}), "unexpected keyword argument 'mbid'"),
         (("move", (1, A), {}), r"move\(id, old_gid, new_gid, suffix='jpg'\): .* 'new_gid'"),
-        (("move", (0, A, B), {}), "image '0': expected an integer from 1"),
         (("move", (True, A, B), {}), "image 'True'"),
         (("move", (1, "x", B), {}), "old_gid 'x'"),
-        (("move", (1, A, "x"), {}), "new_gid 'x'"),
-        (("move", (1, A, B, "../jpg"), {}), r"suffix '\.\./jpg'"),
         (("move", (1, A, B, "jpg", 5), {}), "too many positional arguments"),
-        (("delete", (A, 1.5), {}), "image '1.5'"),
     ],
 )
 def test_an_invalid_call_is_refused_with_the_argument_and_the_reason(call: Call, reason: str) -> None:
