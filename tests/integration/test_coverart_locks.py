@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -112,33 +110,6 @@ def test_a_job_that_gets_only_one_of_two_locks_keeps_none(locks: ItemLocks) -> N
     with locks.hold(A, B):
         assert not is_free(locks, A)
         assert not is_free(locks, B)
-
-
-def test_crossing_moves_all_come_to_an_end_and_never_run_together(redis_url: str) -> None:
-    # No lease ends by itself: a move that lost one would have to run again.
-    locks = ItemLocks(get_redis(redis_url), COVER_ART, seconds=60)
-    alone = threading.Lock()
-    done = []
-
-    def move(number: int) -> None:
-        gids = (A, B) if number % 2 else (B, A)
-
-        def moved() -> bool:
-            try:
-                with locks.hold(*gids):
-                    # Fails if two holders are here at the same time.
-                    assert alone.acquire(blocking=False)
-                    done.append(number)
-                    alone.release()
-            except Postpone:
-                return False
-            return True
-
-        eventually(moved, f"move {number} is done", every=0.001)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(move, range(80)))
-    assert sorted(done) == list(range(80))
 
 
 def test_a_lock_is_renewed_while_its_holder_lives_and_one_that_slept_longer_learns_that_it_must_run_again(
@@ -302,9 +273,3 @@ def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(merged
     assert claimed == [tuple(map(Index, gids)) for gids in locked]
     assert merged.files(LAST) == ["index.json"]
     assert is_free(locks, OLD, NEW, LAST)
-
-
-def test_a_job_whose_target_is_locked_is_postponed_and_keeps_no_lock(merged: Merged, locks: ItemLocks) -> None:
-    with locks.hold(NEW), pytest.raises(Postpone, match=NEW):
-        merged.indexer.run(Index(OLD))
-    assert is_free(locks, OLD)

@@ -85,11 +85,6 @@ def test_images_come_in_their_order_with_all_that_a_listing_says(
     assert ids(read(musicbrainz_url, gid)) == [7, 42, 7_000_000_001]
 
 
-def test_types_come_by_their_number_however_they_were_added(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
-    changes.add_art(db, COVER_ART, gid, 1, types=(SPINE, FRONT, BOOKLET, BACK))
-    assert read(musicbrainz_url, gid).images[0].types == ("Front", "Back", "Booklet", "Spine")
-
-
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.entity)
 def test_a_gid_that_was_merged_away_leads_to_where_it_went_over_any_number_of_merges(
     musicbrainz_url: str, db: changes.Db, gid: str, project: Project
@@ -143,13 +138,6 @@ def test_what_an_audit_reads_deleted_gids_pages_of_entities_changes_and_descript
         assert after > before > 1_600_000_000
         changes.rename_artist(db, 1, "Miles")
         assert (entities(connection, project, [first])[first].changed > after) is (project is COVER_ART)
-
-
-def test_an_event_has_a_front_and_no_back(musicbrainz_url: str, db: changes.Db) -> None:
-    gid = changes.add_event(db, "Newport")
-    edit = changes.add_art(db, EVENT_ART, gid, 5, types=(FRONT,))
-    expected = Image(5, "jpg", "", edit, approved=True, front=True, back=False, types=("Poster",))
-    assert read(musicbrainz_url, gid, EVENT_ART) == Entity(gid, (expected,))
 
 
 def test_all_gids_are_those_with_images_in_their_order_each_once(
@@ -237,16 +225,6 @@ def test_a_read_that_takes_too_long_is_an_outage(
         db.execute("LOCK TABLE musicbrainz.release IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(DatabaseUnavailable, match="statement timeout"), connect(musicbrainz_url) as connection:
             entity(connection, COVER_ART, gid)
-
-
-def test_a_connection_that_breaks_is_an_outage(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
-    def read_while_it_breaks() -> None:
-        with connect(musicbrainz_url) as connection:
-            db.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
-            entity(connection, COVER_ART, gid)
-
-    with pytest.raises(DatabaseUnavailable, match="terminat"):
-        read_while_it_breaks()
 
 
 def test_a_server_that_hangs_holds_up_no_process_for_long_and_is_an_outage(
