@@ -129,7 +129,7 @@ class Archive:
             refusal = Refusal(response)
             if not refusal.refuses or (method == "HEAD" and response.status < 400):
                 return True
-            if (method == "DELETE" and refusal.item_gone) or (method == "HEAD" and response.status == 404):
+            if method != "PUT" and refusal.item_gone:
                 return False
             raise refusal.error(f"{method} {first}", secrets=self.secrets)
 
