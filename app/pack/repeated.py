@@ -14,7 +14,7 @@ from typing import Final
 
 from app.storage.layout import Page
 from app.storage.page_parts import BREADCRUMB, CODE, HEADINGS, Block, body_of
-from app.text.lines import OTHER, SENTENCE, ended, without_ends
+from app.text.lines import OTHER, SENTENCE, ended, spaced, without_ends
 
 #: Share and number of pages with different texts on which a line must be to count as repeated, and to remain so. The
 #: difference keeps a few changed pages from changing the texts of all others.
@@ -38,7 +38,9 @@ def lines_of(page: Page) -> list[str]:
     for boilerplate in (False, True):
         text = body_of(page.blocks, boilerplate=boilerplate)
         if text and page.body.startswith(text):
-            blocks = (block for block in page.blocks if boilerplate or not block.boilerplate)
+            blocks = [block for block in page.blocks if boilerplate or not block.boilerplate]
+            if spaced(text) != text:  # Very few pages have a character that ends lines.
+                blocks = [block._replace(lines=(*map(spaced, block.lines),)) for block in blocks]
             rest = without_ends(page.body[len(text) :]).strip(" ")
             return [line for block in blocks for line in _ended(block)] + [rest + OTHER] * bool(rest)
     return [without_ends(page.body) + SENTENCE] if page.body else []
@@ -46,7 +48,7 @@ def lines_of(page: Page) -> list[str]:
 
 def _ended(block: Block) -> list[str]:
     is_heading, may_be_sentence = block.kind in HEADINGS, block.kind not in (CODE, BREADCRUMB)
-    return [ended(line, is_heading=is_heading, may_be_sentence=may_be_sentence) for line in block.lines if line]
+    return ended(block.lines, is_heading=is_heading, may_be_sentence=may_be_sentence)
 
 
 def note_lines(database: sqlite3.Connection, page_id: str, hashes: bytes, removed: bytes) -> None:

@@ -62,7 +62,7 @@ class PageLink(NamedTuple):
 
 def body_of(blocks: Iterable[Block], *, boilerplate: bool = False) -> str:
     """Return the lines of the blocks as one text, those of boilerplate only on demand."""
-    return " ".join(line for block in blocks if boilerplate or not block.boilerplate for line in block.lines)
+    return " ".join([line for block in blocks if boilerplate or not block.boilerplate for line in block.lines])
 
 
 def hash_of(text: str) -> str:

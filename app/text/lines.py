@@ -6,6 +6,7 @@ Snippets are cut from sentences. All three characters count as white space for s
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
@@ -27,18 +28,20 @@ _MANY_WORDS: Final = 12
 _LEAST_UNSPACED: Final = 12
 
 
-def ended(line: str, *, may_be_sentence: bool, is_heading: bool = False) -> str:
-    """Return the line with the character that ends it."""
-    end = HEADING if is_heading else SENTENCE if may_be_sentence and _is_sentence(line) else OTHER
-    return _without(line) + end
+def ended(lines: Iterable[str], *, may_be_sentence: bool, is_heading: bool = False) -> list[str]:
+    """Return the lines that are not empty, each with the character that ends it. They have no such character."""
+    if is_heading or not may_be_sentence:
+        end = HEADING if is_heading else OTHER
+        return [line + end for line in lines if line]
+    return [line + (SENTENCE if _is_sentence(line) else OTHER) for line in lines if line]
 
 
 def without_ends(text: str) -> str:
     """Return the text of lines with spaces between them."""
-    return _without(text).rstrip(" ")
+    return spaced(text).rstrip(" ")
 
 
-def _without(text: str) -> str:
+def spaced(text: str) -> str:
     """Return the text with a space for each end. `str.translate` takes far longer for a text that is not ASCII."""
     return text.replace(SENTENCE, " ").replace(HEADING, " ").replace(OTHER, " ")
 
