@@ -37,10 +37,7 @@ SELECT
         SELECT front.id FROM {schema}.{table} AS front JOIN {schema}.{types_table} AS typed USING (id)
         WHERE front.{entity} = art.{entity} AND typed.type_id = 1 ORDER BY front.ordering, front.id LIMIT 1
     ) AS is_front,
-    art.id IS NOT DISTINCT FROM (
-        SELECT back.id FROM {schema}.{table} AS back JOIN {schema}.{types_table} AS typed USING (id)
-        WHERE back.{entity} = art.{entity} AND typed.type_id = 2 ORDER BY back.ordering, back.id LIMIT 1
-    ) AS is_back,
+    {back}
     ARRAY(
         SELECT art_type.name
         FROM {schema}.{types_table} AS typed JOIN {schema}.art_type ON art_type.id = typed.type_id

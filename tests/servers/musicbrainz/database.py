@@ -89,7 +89,7 @@ def _read(name: str) -> SQL:
 
 
 def _names(project: Project) -> dict[str, Composable]:
-    return {
+    names: dict[str, Composable] = {
         "schema": Identifier(project.schema),
         "table": Identifier(project.table),
         "types_table": Identifier(f"{project.table}_type"),
@@ -99,3 +99,4 @@ def _names(project: Project) -> dict[str, Composable]:
         "exchange": Quoted(project.prefix),
         "entity_type": Quoted(project.entity),
     }
+    return names | {"back": _read("back").format(**names) if project.has_back else SQL("")}
