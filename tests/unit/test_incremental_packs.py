@@ -106,7 +106,7 @@ def indexed(pack: sqlite3.Connection, table: str, objects: dict[int, str]) -> se
     return {(term, objects[row], doc % 4096 if bits else 0, col, at) for term, row, doc, col, at in found}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(contents, st.lists(st.tuples(contents, st.sampled_from(["all", "no deletions", "full"])), max_size=4))
 def test_an_incremental_pack_equals_a_full_one_row_by_row(
     tmp_path_factory: pytest.TempPathFactory, first: list[Any], steps: list[tuple[list[Any], str]]
