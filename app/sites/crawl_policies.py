@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Collection, Mapping
-from typing import Final
 
 import ada_url
 
@@ -25,16 +24,6 @@ from config.settings import Settings
 MAX_AGE = 10.0
 #: Domains whose policies a process keeps.
 _KEPT = 1_000
-#: The field of a site that sets the budget of each reason code.
-_FIELDS: Final = {
-    Reason.MAX_PAGES: "max_pages",
-    Reason.MAX_DEPTH: "max_depth",
-    Reason.QUERY_VARIANTS: "max_query_variants",
-    Reason.PATTERN_PAGES: "max_pattern_pages",
-    Reason.IDENTICAL_TEXTS: "max_identical_texts",
-    Reason.TOO_MANY_REDIRECTS: "max_redirects",
-    Reason.REPEATED_SEGMENTS: "max_repeated_segments",
-}
 
 
 class SitePolicies:
@@ -103,16 +92,16 @@ def trap_limits_of(site: Site) -> TrapLimits:
 def spent_budgets(site: Site, settings: Settings, reasons: Collection[str]) -> dict[str, int]:
     """Return the budgets of a site that stopped URLs, by these reason codes: the value of each of its fields."""
     traps = trap_limits_of(site)
-    values = {
-        Reason.MAX_PAGES: site.max_pages or settings.max_pages,
-        Reason.MAX_DEPTH: site.max_depth or MAX_DEPTH,
-        Reason.QUERY_VARIANTS: traps.query_variants,
-        Reason.PATTERN_PAGES: traps.pattern_pages,
-        Reason.IDENTICAL_TEXTS: traps.identical_texts,
-        Reason.TOO_MANY_REDIRECTS: traps.redirects,
-        Reason.REPEATED_SEGMENTS: site.max_repeated_segments or MAX_REPEATED_SEGMENTS,
+    budgets = {
+        Reason.MAX_PAGES: ("max_pages", site.max_pages or settings.max_pages),
+        Reason.MAX_DEPTH: ("max_depth", site.max_depth or MAX_DEPTH),
+        Reason.QUERY_VARIANTS: ("max_query_variants", traps.query_variants),
+        Reason.PATTERN_PAGES: ("max_pattern_pages", traps.pattern_pages),
+        Reason.IDENTICAL_TEXTS: ("max_identical_texts", traps.identical_texts),
+        Reason.TOO_MANY_REDIRECTS: ("max_redirects", traps.redirects),
+        Reason.REPEATED_SEGMENTS: ("max_repeated_segments", site.max_repeated_segments or MAX_REPEATED_SEGMENTS),
     }
-    return {field: values[reason] for reason, field in _FIELDS.items() if reason in reasons}
+    return {field: value for reason, (field, value) in budgets.items() if reason in reasons}
 
 
 def _request_of(site: Site, settings: Settings) -> RequestOptions:

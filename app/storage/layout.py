@@ -102,7 +102,7 @@ class Page:
     @property
     def origin(self) -> str:
         """The scheme and host of the URL."""
-        return _origin(self.url, self.path)
+        return self.url.removesuffix(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +114,6 @@ class Tombstone:
     url: str
     domain: str
     why: str
-
-
-def _origin(url: str, path: str) -> str:
-    return url.removesuffix(path)
 
 
 @lru_cache(maxsize=256)
@@ -257,7 +253,7 @@ def page_from_fields(named: Mapping[str, Any], *, parts: bool = True) -> Page:
     blocks, links, terms = (found.pop(name, ()) for name in ("blocks", "links", "terms"))
     if found["version"] != CONTENT_VERSION:
         return Page(**found)
-    origin, body = _origin(found["url"], found["path"]), found.get("body", "")
+    origin, body = found["url"].removesuffix(found["path"]), found.get("body", "")
     if parts:
         found["blocks"] = blocks_from_json(blocks, body)
         found["links"] = links_from_json(links, origin)
