@@ -19,6 +19,7 @@ from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
 from app.pack import properties
 from app.pack.complete import writer
+from app.pack.indexes import MAX_PASSAGES
 from app.pack.listing import Listing
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
@@ -311,7 +312,7 @@ class TestFull:
             "after": "before\0after",
             "cestina": "Čeština a日本語 ελληνικά",
             "odd": "🎵 \ufffe\uffff ́ odd",
-            # More words than are in the passages of one page.
+            # More words than the passages of one page have.
             "last": "oak " * 300_000 + "last",
         }
         site.put(page("last", bodies.pop("last")))
@@ -325,6 +326,8 @@ class TestFull:
             assert site.search("body: (after OR cestina OR odd OR last OR broken)") == [
                 *("/after", "/broken", "/cestina", "/last", "/odd")
             ]
+            # One passage of each other page; none has a number of the next page.
+            assert site.query("SELECT count(*) FROM passages_docsize") == [(MAX_PASSAGES + 4,)]
 
     def test_an_invalid_stored_page_is_left_out_with_a_warning(
         self, site: StoredSite, caplog: pytest.LogCaptureFixture
