@@ -364,7 +364,7 @@ def test_policies_that_remove_messages_are_errors_of_check_and_doctor(declared: 
     set_policy(declared, r"^site\.dead$", max_length=2, expires=3_600_000)
     set_policy(declared, r"^site\.pack$", name="drop", max_length=1, overflow="drop-head")
     set_policy(declared, r"^site\.", kind="operator-policies", name="cap", message_ttl=60_000)
-    texts = findings(declared, "max-length = 2", "overflow", "instead of 512000 ms")
+    texts = findings(declared, "max-length = 2", "overflow", "instead of 512000 ms", "queue site.index")
     text = texts["queue site.dead"]
     eventually(lambda: broker.depth("site.dead") == 2, "the broker removed three letters")
     assert "policy trim sets max-length = 2: deletes the oldest messages when the queue is full" in text
