@@ -230,7 +230,7 @@ class GidRun:
         """Print after the block how to resume, if the block failed or reached the limit."""
         try:
             yield
-        except (KeyboardInterrupt, ApplicationError):
+        except (KeyboardInterrupt, typer.Abort, ApplicationError):
             self._print_resume_point()
             raise
         if self.count == self.limit:

@@ -6,6 +6,7 @@ import threading
 from unittest.mock import Mock
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from app.cli import caa_jobs
@@ -96,3 +97,17 @@ def test_progress_names_the_rate_the_time_left_and_where_to_continue(
         show()
     assert totals == [1]
     assert capsys.readouterr().err.count("continue with --after") == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, typer.Abort])
+def test_a_run_that_the_user_ends_says_where_to_continue_also_at_a_question(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSICBRAINZ_URL", "postgresql://127.0.0.1:1/musicbrainz")
+    get_settings.cache_clear()
+    run = GidRun("", [], every=True, after="", limit=None, rate=None)
+    get_settings.cache_clear()
+    run.advance([A])
+    with pytest.raises(error), run.resumable():
+        raise error
+    assert f"continue with --after {A}" in capsys.readouterr().err
