@@ -16,6 +16,7 @@ from itertools import islice
 
 import typer
 
+from app.broker.errors import ApplicationError
 from app.cli.caa_jobs import BATCH, GidRun, Result
 from app.cli.context import operator_context
 from app.cli.printing import print_lines
@@ -187,7 +188,11 @@ class AuditReport:
             yield
         finally:
             if self._held_back:
-                self._delete_images(find_homes)
+                try:
+                    self._delete_images(find_homes)
+                except (KeyboardInterrupt, typer.Abort, ApplicationError):
+                    typer.echo(f"{len(self._held_back):,} not deleted, or not all: audit these items again", err=True)
+                    raise
 
     def _delete_images(self, find_homes: FindHomes) -> None:
         images = f"{len(self._held_back):,} image{'' if len(self._held_back) == 1 else 's'}"

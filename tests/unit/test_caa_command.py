@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.cli import caa_jobs
+from app.cli import caa_audit, caa_jobs
 from app.cli.caa_audit import Comparison
 from app.cli.caa_jobs import GidRun
 from app.cli.main import cli
 from app.coverart.audit import ArtFinding
+from app.coverart.jobs import Delete
 from app.coverart.project import Entity
-from app.errors import ArchiveUnavailable
+from app.errors import ArchiveUnavailable, DatabaseUnavailable
 from config.settings import get_settings
 
 pytestmark = pytest.mark.unit
@@ -111,3 +114,18 @@ def test_a_run_that_the_user_ends_says_where_to_continue_also_at_a_question(
     with pytest.raises(error), run.resumable():
         raise error
     assert f"continue with --after {A}" in capsys.readouterr().err
+
+
+def test_deletions_that_wait_for_a_confirmation_are_not_dropped_in_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = SimpleNamespace(operator=SimpleNamespace(name="kim"))
+    monkeypatch.setattr(caa_audit, "operator_context", Mock(return_value=context))
+    monkeypatch.setattr(sys, "stdin", Mock(isatty=Mock(return_value=True)))
+    monkeypatch.setattr(typer, "confirm", Mock(return_value=True))
+    report = caa_audit.AuditReport(Mock(), fix=True, yes=False, as_json=False)
+    report.add(A, (ArtFinding(A, "dark", "1.jpg", Delete(A, 1, "jpg")),))
+    homes = Mock(side_effect=DatabaseUnavailable("away"))
+    with pytest.raises(DatabaseUnavailable), report.deleting_images(homes):
+        raise DatabaseUnavailable("away")
+    assert "1 not deleted, or not all: audit these items again" in capsys.readouterr().err
