@@ -18,7 +18,7 @@ from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.registry import RetryPolicies
 from app.broker.publishing import Publisher
-from app.broker.worker.failures import FailureHandler, Original
+from app.broker.worker.failures import FailureHandler, UnackedMessage
 from tests.support.broker import Broker
 from tests.support.clock import HandTimer
 from tests.support.deliveries import FAILURE, delivery
@@ -81,7 +81,7 @@ def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_be
     done: list[str] = []
     handler.publisher.declare([POLICY.dead])
     delete_exchange(broker_url, "shop.dead")
-    handler.fail(Original(came, lambda: True, lambda *_: done.append("done")), FAILURE)
+    handler.fail(UnackedMessage(came, lambda: True, lambda *_: done.append("done")), FAILURE)
     assert (done, broker.depth("outcomes"), broker.depth("shop.dead")) == ([], 0, 0)
     clock.pass_time()
     assert (done, broker.depth("shop.dead")) == (["done"], 1)
@@ -95,11 +95,11 @@ def test_a_replacement_that_waited_is_not_published_if_its_original_is_delivered
     held, done = True, []
     handler.publisher.declare([POLICY.delay_queue(100)])
     delete_exchange(broker_url, "shop.delay.100")
-    handler.fail(Original(delivery("mail"), lambda: held, lambda *_: done.append("done")), FAILURE)
+    handler.fail(UnackedMessage(delivery("mail"), lambda: held, lambda *_: done.append("done")), FAILURE)
     held = False
     clock.pass_time()
     clock.pass_time()
-    handler.fail(Original(delivery("mail"), lambda: True, lambda *_: done.append("later")), FAILURE)
+    handler.fail(UnackedMessage(delivery("mail"), lambda: True, lambda *_: done.append("later")), FAILURE)
     clock.pass_time()
     eventually(lambda: broker.depth("mail") == 1, "the later one is back")
     assert (done, broker.depth("shop.delay.100")) == (["later"], 0)
@@ -112,7 +112,7 @@ def test_a_failure_in_a_worker_without_file_descriptors_is_retried_and_not_dead_
     handler.publisher.close()
     done: list[str] = []
     with no_free_descriptors():
-        handler.fail(Original(delivery("mail"), lambda: True, lambda *_: done.append("done")), FAILURE)
+        handler.fail(UnackedMessage(delivery("mail"), lambda: True, lambda *_: done.append("done")), FAILURE)
         clock.pass_time()
     assert done == []
     clock.pass_time()
@@ -125,7 +125,7 @@ def test_a_message_that_is_set_aside_comes_back_as_a_new_one_with_its_count(
 ) -> None:
     came = replace(delivery("mail"), headers={"mine": "kept", "x-delivery-count": 2}, redelivered=True)
     done: list[str] = []
-    handler.set_aside(Original(came, lambda: True, lambda *_: done.append("done")), deliveries=2)
+    handler.set_aside(UnackedMessage(came, lambda: True, lambda *_: done.append("done")), deliveries=2)
     assert done == ["done"]
     eventually(lambda: broker.depth("mail") == 1, "it is back")
     [back] = broker.take("mail")
@@ -138,7 +138,7 @@ def test_a_postponement_that_no_delay_queue_can_hold_is_a_permanent_failure(
     handler: FailureHandler, broker: Broker
 ) -> None:
     forever = Postpone(float("inf"), "never", exactly=True)
-    handler.postpone(Original(delivery("mail"), lambda: True, lambda *_: None), "task", forever)
+    handler.postpone(UnackedMessage(delivery("mail"), lambda: True, lambda *_: None), "task", forever)
     [dead] = broker.take("shop.dead")
     assert dead.headers["perennial-reason"] == "invalid-message"
     assert "inf" in dead.headers["perennial-message"]
@@ -162,14 +162,14 @@ class Turn:
         assert before == []
 
     def fail(self, name: str, **headers: object) -> None:
-        self._handler.fail(self._original(name, headers), FAILURE)
+        self._handler.fail(self._unacked(name, headers), FAILURE)
 
     def postpone(self, name: str, **headers: object) -> None:
-        self._handler.postpone(self._original(name, headers), "task", Postpone(64.0, "later"))
+        self._handler.postpone(self._unacked(name, headers), "task", Postpone(64.0, "later"))
 
-    def _original(self, name: str, headers: dict[str, object]) -> Original:
+    def _unacked(self, name: str, headers: dict[str, object]) -> UnackedMessage:
         came = replace(delivery("mail"), headers={"name": name, **headers})
-        return Original(came, lambda: True, lambda *_: self.done.append(name))
+        return UnackedMessage(came, lambda: True, lambda *_: self.done.append(name))
 
 
 def names(broker: Broker, queue: str, *, number: int) -> list[str]:
@@ -264,22 +264,22 @@ def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
     last = replace(first, headers={"current-iteration": 1})
     crashed = replace(first, headers={"x-delivery-count": 99}, redelivered=True)
 
-    def original(came: Delivery) -> Original:
-        return Original(came, lambda: True, lambda *_: None)
+    def unacked(came: Delivery) -> UnackedMessage:
+        return UnackedMessage(came, lambda: True, lambda *_: None)
 
     handler.publisher.declare([POLICY.dead])
     delete_exchange(broker_url, "shop.dead")
-    handler.fail(original(last), failure)
+    handler.fail(unacked(last), failure)
     assert outcomes == []
     clock.pass_time()
-    handler.fail(original(first), failure)
-    handler.postpone(original(first), "shop.send", Postpone(0.1, "not yet", code="host-busy"))
-    handler.postpone(original(first), "shop.send", Postpone(float("nan"), "never"))
+    handler.fail(unacked(first), failure)
+    handler.postpone(unacked(first), "shop.send", Postpone(0.1, "not yet", code="host-busy"))
+    handler.postpone(unacked(first), "shop.send", Postpone(float("nan"), "never"))
     broker.take("shop.dead")
-    assert not handler.may_run(original(crashed), "shop.send")
+    assert not handler.may_run(unacked(crashed), "shop.send")
     [letter] = broker.take("shop.dead")
     assert [letter.headers[name] for name in (REASON, TASK, WORKER)] == ["delivery-limit", "shop.send", "w"]
-    handler.set_aside(original(first), deliveries=1)
+    handler.set_aside(unacked(first), deliveries=1)
     assert outcomes == [
         ("shop.send", "mail", "dead-lettered", "server-error"),
         ("shop.send", "mail", "retried", "server-error"),

@@ -39,7 +39,7 @@ from ..publishing import get_publisher
 from .carry_out import Disposition, return_time
 from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, guard_start
 from .dispatcher import Dispatcher, prefetch_counts
-from .failures import FailureHandler, Original, failure_of
+from .failures import FailureHandler, UnackedMessage, failure_of
 from .install import broker_url
 from .isolation import Isolation
 from .refused_queues import RefusedQueues
@@ -297,8 +297,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         def done(_decision: Decision, _disposition: Disposition) -> None:
             message.ack_log_error(logger, self.connection_errors)
 
-        original = Original(delivery, partial(is_held, message), done)
-        self._failures.set_aside(original, deliveries=unacknowledged(delivery) + 1)
+        unacked = UnackedMessage(delivery, partial(is_held, message), done)
+        self._failures.set_aside(unacked, deliveries=unacknowledged(delivery) + 1)
         return True
 
     def _start(self, request: Any) -> None:
@@ -343,7 +343,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             self._announce(headers, error, decision)
 
         failure = failure_of(error, task=headers.get("task"))
-        self._failures.fail(Original(original_delivery(message), partial(is_held, message), done), failure)
+        self._failures.fail(UnackedMessage(original_delivery(message), partial(is_held, message), done), failure)
 
     def _announce(self, headers: Mapping[str, Any], error: ApplicationError, decision: Decision) -> None:
         """Announce the failure of a message that names a task but cannot be run, in events and as the task's result."""

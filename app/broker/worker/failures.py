@@ -50,7 +50,7 @@ OnOutcome = Callable[[str, str, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
+class UnackedMessage:
     """A message that the worker has not acknowledged yet.
 
     `is_held` returns whether it still can be: after a lost connection the broker delivers the message again. `about` is
@@ -69,17 +69,17 @@ class Original:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Act:
+class _PendingDecision:
     """A decision that is to be carried out, with the message that it publishes."""
 
     decision: Decision
     message: Outgoing | None
-    original: Original
+    unacked: UnackedMessage
 
     @property
     def subject(self) -> tuple[str, str]:
         """Return what is done to a message of which queue, for the log."""
-        return _VERBS[type(self.decision)], self.original.delivery.queue
+        return _VERBS[type(self.decision)], self.unacked.delivery.queue
 
 
 class FailureHandler:
@@ -106,21 +106,21 @@ class FailureHandler:
         self._timer = timer
         self._worker = worker
         self.loop_thread: int | None = None
-        self._gathered: list[_Act] = []
+        self._gathered: list[_PendingDecision] = []
 
-    def fail(self, original: Original, failure: Failure, *, is_logged: bool = False) -> None:
+    def fail(self, unacked: UnackedMessage, failure: Failure, *, is_logged: bool = False) -> None:
         """Let the queue's policy decide on a failed run, carry the decision out, then call `done`.
 
         The outcome of a replay is reported last, when it is durable. Of a failure that Celery has logged, the log gets
         no second traceback.
         """
-        delivery = original.delivery
+        delivery = unacked.delivery
         failure = replace(failure, worker=self._worker)
         policy = self.policies.policy_for(delivery.queue)
         decision = policy.decide(delivery, failure)
         subject = f"{failure.task or 'message'} from {delivery.queue}"
         number = policy.attempts(delivery) + 1
-        context = {"task": failure.task, "attempt": number, **original.context}
+        context = {"task": failure.task, "attempt": number, **unacked.context}
         match decision:
             case Retry(delay_ms=delay_ms) | Reject(delay_ms=delay_ms):
                 retries = f"{number} of {policy.retries(delivery)}"
@@ -133,40 +133,40 @@ class FailureHandler:
             case _:
                 logger.warning("Dropped %s: %s", subject, failure, extra=context)
 
-        noted = self._noted(original, failure.task, failure.reason)
+        noted = self._noted(unacked, failure.task, failure.reason)
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             noted.done(carried_out, disposition)
             self.report_outcome(delivery, RUN_OUTCOMES[type(carried_out)], str(failure))
 
-        self._act(decision, replace(noted, done=done))
+        self._begin(decision, replace(noted, done=done))
 
-    def postpone(self, original: Original, task: str, postpone: Postpone) -> None:
+    def postpone(self, unacked: UnackedMessage, task: str, postpone: Postpone) -> None:
         """Let the message wait in a delay queue, its budget unspent, then call `done`."""
-        delivery = original.delivery
+        delivery = unacked.delivery
         policy = self.policies.policy_for(delivery.queue)
         try:
             decision = policy.postpone(delivery, postpone.seconds, exactly=postpone.exactly)
         except Exception as error:  # noqa: BLE001 - A task may ask for an infinite wait, or for NaN seconds.
-            self.fail(original, failure_of(InvalidMessage(f"{postpone!r}: {error}"), task=task))
+            self.fail(unacked, failure_of(InvalidMessage(f"{postpone!r}: {error}"), task=task))
             return
         if postpone.headers and isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, **postpone.headers})
-        self._act(decision, self._noted(original, task, postpone.code))
+        self._begin(decision, self._noted(unacked, task, postpone.code))
 
-    def set_aside(self, original: Original, *, deliveries: int) -> None:
+    def set_aside(self, unacked: UnackedMessage, *, deliveries: int) -> None:
         """Publish the message again with its count of unacknowledged deliveries, for a moment later; then call `done`.
 
         The copy is a new message to the broker. A policy without delay queues drops the message.
         """
-        decision = self.policies.policy_for(original.delivery.queue).postpone(original.delivery, _SET_ASIDE)
+        decision = self.policies.policy_for(unacked.delivery.queue).postpone(unacked.delivery, _SET_ASIDE)
         if isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, DELIVERIES: deliveries})
-        self._act(decision, original)
+        self._begin(decision, unacked)
 
-    def may_run(self, original: Original, task: str) -> bool:
+    def may_run(self, unacked: UnackedMessage, task: str) -> bool:
         """Return whether the policy lets the message run; if not, carry its decision out and call `done`."""
-        delivery = original.delivery
+        delivery = unacked.delivery
         policy = self.policies.policy_for(delivery.queue)
         decision = policy.decide_before_run(delivery, task=task, worker=self._worker)
         if decision is None:
@@ -175,9 +175,9 @@ class FailureHandler:
             "Dead-lettering %s from %s without a run: its earlier deliveries crashed workers",
             task,
             delivery.queue,
-            extra=original.context,
+            extra=unacked.context,
         )
-        self._act(decision, self._noted(original, task, "delivery-limit"))
+        self._begin(decision, self._noted(unacked, task, "delivery-limit"))
         return False
 
     def note_outcome(self, task: str, queue: str, outcome: str, reason: str = "") -> None:
@@ -202,74 +202,74 @@ class FailureHandler:
             group, self._gathered = self._gathered[:_GROUP], self._gathered[_GROUP:]
             self._attempt(group, _FIRST_PAUSE)
 
-    def _noted(self, original: Original, task: str, reason: str) -> Original:
+    def _noted(self, unacked: UnackedMessage, task: str, reason: str) -> UnackedMessage:
         """Return the original with the note of the run's outcome as a further step of its end."""
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
-            original.done(carried_out, disposition)
-            self.note_outcome(task, original.delivery.queue, RUN_OUTCOMES[type(carried_out)], reason)
+            unacked.done(carried_out, disposition)
+            self.note_outcome(task, unacked.delivery.queue, RUN_OUTCOMES[type(carried_out)], reason)
 
-        return replace(original, done=done)
+        return replace(unacked, done=done)
 
-    def _act(self, decision: Decision, original: Original) -> None:
-        act = _Act(decision, replacement_of(decision, original.delivery), original)
+    def _begin(self, decision: Decision, unacked: UnackedMessage) -> None:
+        pending = _PendingDecision(decision, replacement_of(decision, unacked.delivery), unacked)
         if self.loop_thread == threading.get_ident():
-            self._gathered.append(act)
+            self._gathered.append(pending)
         else:
-            self._attempt([act], _FIRST_PAUSE)
+            self._attempt([pending], _FIRST_PAUSE)
 
-    def _attempt(self, group: Sequence[_Act], pause: float) -> None:
+    def _attempt(self, group: Sequence[_PendingDecision], pause: float) -> None:
         held = []
-        for act in group:
-            if act.original.is_held():
-                held.append(act)
+        for pending in group:
+            if pending.unacked.is_held():
+                held.append(pending)
             else:
                 # The broker has the original again: a replacement would double it.
-                text, context = "No need to %s a message of %s: it is delivered again", act.original.context
-                logger.info(text, *act.subject, extra=context)
-        outcomes = carry_out([(act.decision, act.message) for act in held], publisher=self.publisher)
+                text, context = "No need to %s a message of %s: it is delivered again", pending.unacked.context
+                logger.info(text, *pending.subject, extra=context)
+        outcomes = carry_out([(pending.decision, pending.message) for pending in held], publisher=self.publisher)
         failed = []
-        for act, outcome in zip(held, outcomes, strict=True):
+        for pending, outcome in zip(held, outcomes, strict=True):
             if isinstance(outcome, Disposition):
-                self._done(act, outcome)
+                self._done(pending, outcome)
             elif isinstance(outcome, QueueUnavailable) and (
-                detour := self._detour(act.decision, act.original.delivery)
+                detour := self._detour(pending.decision, pending.unacked.delivery)
             ):
                 seconds = detour.delay_ms / 1_000
-                logger.warning("Cannot %s a message of %s, it runs again in %g s: %s", *act.subject, seconds, outcome)
-                self._act(detour, act.original)
+                logger.warning("Cannot %s a message of %s, it runs again in %g s: %s", *pending.subject, seconds, outcome)
+                self._begin(detour, pending.unacked)
             else:
-                context = act.original.context
+                context = pending.unacked.context
                 logger.warning(
-                    "Cannot %s a message of %s, again in %g s: %s", *act.subject, pause, outcome, extra=context
+                    "Cannot %s a message of %s, again in %g s: %s", *pending.subject, pause, outcome, extra=context
                 )
-                failed.append(self._sendable(act, outcome))
+                failed.append(self._sendable(pending, outcome))
         # In two halves: one message that the broker never answers must not hold back the others forever.
         middle = (len(failed) + 1) // 2
         for half in (failed[:middle], failed[middle:]):
             if half:
                 self._timer.call_after(pause, self._attempt, (half, min(pause * 2, _LONGEST_PAUSE)))
 
-    def _done(self, act: _Act, disposition: Disposition) -> None:
+    def _done(self, pending: _PendingDecision, disposition: Disposition) -> None:
         try:
-            act.original.done(act.decision, disposition)
+            pending.unacked.done(pending.decision, disposition)
         except Exception:
             # The others of its group must not run again because of it.
-            logger.exception("The end of a message failed after it was possible to %s it on %s", *act.subject)
+            logger.exception("The end of a message failed after it was possible to %s it on %s", *pending.subject)
 
-    def _sendable(self, act: _Act, error: Exception) -> _Act:
+    def _sendable(self, pending: _PendingDecision, error: Exception) -> _PendingDecision:
         """Return what to try next: the same, or to dead-letter the message without headers that cannot be sent."""
         if isinstance(error, PublishFailed):
-            return act
-        delivery = act.original.delivery
+            return pending
+        delivery = pending.unacked.delivery
         dead = self.policies.policy_for(delivery.queue).dead or self.policies.default.dead
         if dead is None:
-            return _Act(Drop(), None, act.original)
+            return _PendingDecision(Drop(), None, pending.unacked)
         bare = replace(delivery, headers={}, properties={})
         cause = InvalidMessage(f"headers that cannot be sent again: {error!r}: {dict(delivery.headers)!r}")
         added = dead_letter_headers(bare, replace(failure_of(cause), worker=self._worker), attempts=1)
         decision = Dead(dead, delivery.routing_key, added)
-        return _Act(decision, replacement_of(decision, bare), act.original)
+        return _PendingDecision(decision, replacement_of(decision, bare), pending.unacked)
 
     def _detour(self, decision: Decision, delivery: Delivery) -> Postponed | None:
         """Return the decision that lets a message wait elsewhere while the node of its dead set or retry queue is down.

@@ -20,14 +20,14 @@ from ..headers import REQUEUED, is_suspect, unacknowledged
 from ..policies.base import Dead, Decision, Drop, Postponed
 from .carry_out import Disposition, return_time
 from .celery_internals import RevocableRequest
-from .failures import FailureHandler, OnDone, Original, failure_of
+from .failures import FailureHandler, OnDone, UnackedMessage, failure_of
 from .task import AttemptFailed, AttemptPostponed, AttemptRetried
 
 logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class RunEnd:
     """The bad end of a run: `state` is what Celery has recorded in the process that ran it, None for nothing.
 
     `error` is the exception of the run, where the main process has it.
@@ -63,9 +63,9 @@ class Request(RevocableRequest):
     def may_run(self) -> bool:
         """Return whether the policy lets the task run; if not, the message is dead-lettered."""
         error = WorkerLostError("earlier deliveries of this message crashed their workers")
-        announced = Announced(None, f"WorkerLostError: {error}", "", error)
+        end = RunEnd(None, f"WorkerLostError: {error}", "", error)
         self._ended = True
-        if self._failures.may_run(self._original(partial(self._finish, announced)), self.type):
+        if self._failures.may_run(self._unacked(partial(self._finish, end)), self.type):
             self._ended = False
             return True
         state.task_ready(self)
@@ -82,8 +82,8 @@ class Request(RevocableRequest):
         state.task_ready(self)
         text = "%s[%s] is set aside: it has to run alone, or no process became free"
         logger.info(text, self.name, self.id, extra=self._about)
-        done = partial(self._finish, Announced(None, "set aside: it has to run alone"))
-        self._failures.set_aside(self._original(done), deliveries=unacknowledged(self._delivery))
+        done = partial(self._finish, RunEnd(None, "set aside: it has to run alone"))
+        self._failures.set_aside(self._unacked(done), deliveries=unacknowledged(self._delivery))
 
     def send_event(self, type: str, **fields: Any) -> None:
         """Send an event with the task's name and arguments: a monitor may have started after `task-received`."""
@@ -158,8 +158,8 @@ class Request(RevocableRequest):
     def _delivery(self) -> Delivery:
         return original_delivery(self.message)
 
-    def _original(self, done: OnDone) -> Original:
-        return Original(self._delivery, partial(is_held, self.message), done, self._about)
+    def _unacked(self, done: OnDone) -> UnackedMessage:
+        return UnackedMessage(self._delivery, partial(is_held, self.message), done, self._about)
 
     def _postponed_at_time_limit(self) -> AttemptPostponed | None:
         try:
@@ -178,20 +178,20 @@ class Request(RevocableRequest):
         if isinstance(error, TimeLimitExceeded):
             error = self._postponed_at_time_limit() or error
         if isinstance(error, AttemptPostponed):
-            finish = partial(self._finish, Announced(None, f"postponed: {error.postpone.why}"))
-            self._failures.postpone(self._original(finish), self.type, error.postpone)
+            finish = partial(self._finish, RunEnd(None, f"postponed: {error.postpone.why}"))
+            self._failures.postpone(self._unacked(finish), self.type, error.postpone)
             return
         if isinstance(error, AttemptFailed | AttemptRetried):
             failure, recorded = error.failure, states.RETRY if isinstance(error, AttemptRetried) else None
-            announced = Announced(recorded, str(failure), failure.traceback)
+            end = RunEnd(recorded, str(failure), failure.traceback)
         else:
             failure = failure_of(error, trace=trace, task=self.type)
             recorded = states.FAILURE if in_process else None
-            announced = Announced(recorded, str(failure), failure.traceback, error)
-        original = self._original(partial(self._finish, announced))
-        self._failures.fail(original, failure, is_logged=recorded == states.FAILURE)
+            end = RunEnd(recorded, str(failure), failure.traceback, error)
+        unacked = self._unacked(partial(self._finish, end))
+        self._failures.fail(unacked, failure, is_logged=recorded == states.FAILURE)
 
-    def _finish(self, announced: Announced, decision: Decision, disposition: Disposition) -> None:
+    def _finish(self, end: RunEnd, decision: Decision, disposition: Disposition) -> None:
         """Acknowledge or reject the message, then announce what became of it."""
         if disposition is Disposition.REJECT:
             # Celery's own `reject` would announce a rejected task, and this one will be retried.
@@ -203,20 +203,20 @@ class Request(RevocableRequest):
             self._call_hook("on_dead_letter", self.args, self.kwargs)
         is_end = isinstance(decision, Dead | Drop)
         event = "task-failed" if is_end else "task-retried"
-        self.send_event(event, exception=announced.text, traceback=announced.traceback, **return_time(decision))
+        self.send_event(event, exception=end.text, traceback=end.traceback, **return_time(decision))
         outcome = states.FAILURE if is_end else states.RETRY
-        if announced.state != outcome and not isinstance(decision, Postponed):
-            self._announce(outcome, announced)
+        if end.state != outcome and not isinstance(decision, Postponed):
+            self._announce(outcome, end)
 
-    def _announce(self, outcome: str, announced: Announced) -> None:
+    def _announce(self, outcome: str, end: RunEnd) -> None:
         """Record and signal the outcome as Celery does in a run's process: this one was lost, or could not do it."""
-        error = announced.error or ApplicationError(announced.text)
+        error = end.error or ApplicationError(end.text)
         task, arguments = self.task, (self.id, self.args, self.kwargs)
         try:
             raise error
         except type(error):
             einfo = ExceptionInfo()
-        einfo.traceback = announced.traceback or einfo.traceback
+        einfo.traceback = end.traceback or einfo.traceback
         try:
             if outcome == states.FAILURE:
                 task.backend.mark_as_failure(
