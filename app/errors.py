@@ -152,7 +152,7 @@ class NotPlaced(ApplicationError, reason="not-placed", problem=NOT_PLACED):
     """Raised when a domain has a pack, but no reachable searcher serves it; names the domain."""
 
 
-class NotHere(NotPlaced, reason="not-here"):
+class PackNotLoaded(NotPlaced, reason="pack-not-loaded"):
     """Raised by a searcher for a domain that it does not serve, though another one may; names the domain."""
 
 

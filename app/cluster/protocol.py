@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from app.broker.errors import UNAVAILABLE, ApplicationError, InvalidMessage, Overloaded
-from app.errors import NOT_PLACED, InvalidQuery, NotHere, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
+from app.errors import NOT_PLACED, InvalidQuery, PackNotLoaded, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
 from app.search.contract import MessageText
 
 #: Unknown fields are ignored: a later release may send them.
@@ -29,7 +29,7 @@ _MAX_INTEGER = 2**53 - 1
 #: The errors with which a searcher or the orchestrator replies, by reason code. The search client raises the same.
 REPLY_ERRORS: Mapping[str, type[ApplicationError]] = {
     error.reason: error
-    for error in (InvalidQuery, PackNotFound, NotPlaced, NotHere, SearchTimeout, Overloaded, PackCorrupt)
+    for error in (InvalidQuery, PackNotFound, NotPlaced, PackNotLoaded, SearchTimeout, Overloaded, PackCorrupt)
 }
 
 #: Invalid fields of a message that an error text names at most.

@@ -19,7 +19,7 @@ from app.coverart.archive import Archive, PublicArchive
 from app.coverart.coordination import Claim, ItemLocks, MessageOrder, always_claimed
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
-from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, Services, admit_and_report, reporting_to
+from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, ServiceBreakers, admit_and_report, reporting_to
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ImageInUse, RemoteError, WebServiceBehind
@@ -52,7 +52,7 @@ class Indexer:
     read_home: Callable[[int], str | None]
     locks: ItemLocks
     order: MessageOrder
-    services: Services
+    breakers: ServiceBreakers
     #: The parents of the event whose job it is, None for a message. The event queue has merged equal events, and what
     #: had to be first has run. A move keeps its source then, which another event deletes, maybe hours later.
     parents: Sequence[int] | None = None
@@ -65,29 +65,29 @@ class Indexer:
     @classmethod
     def of(cls, exchange: str, settings: Settings, redis: Redis) -> Self:
         """Return the indexer of an exchange; raises InvalidJob for one that is not served."""
-        project, services = served_project(exchange, settings), Services.of(exchange, settings, redis)
+        project, breakers = served_project(exchange, settings), ServiceBreakers.of(exchange, settings, redis)
 
         def from_database(read: Callable[[Connection, Project, Any], Any], key: object) -> Any:
             with (
-                reporting_to(services.database, str(key)),
+                reporting_to(breakers.database, str(key)),
                 musicbrainz.kept_connection(settings.musicbrainz_url.get_secret_value()) as connection,
             ):
                 return read(connection, project, key)
 
-        public = PublicArchive.of(settings, reporting=partial(admit_and_report, services.public))
+        public = PublicArchive.of(settings, reporting=partial(admit_and_report, breakers.public))
         patience = settings.art_retry_ms / 1_000 * (settings.art_retry_max + 1) + _MARGIN
         return cls(
             project=project,
-            archive=Archive.of(settings_of(project, settings), reporting=partial(reporting_to, services.archive)),
+            archive=Archive.of(settings_of(project, settings), reporting=partial(reporting_to, breakers.archive)),
             public=public,
-            web_service=WebService.of(settings, reporting=partial(reporting_to, services.web_service)),
+            web_service=WebService.of(settings, reporting=partial(reporting_to, breakers.web_service)),
             read_entity=partial(from_database, musicbrainz.entity),
             read_home=lambda image: from_database(musicbrainz.homes, [image]).get(image),
             locks=ItemLocks(redis, project),
             order=MessageOrder(
                 redis=redis, project=project, read_item=public.item, window=settings.art_window, patience=patience
             ),
-            services=services,
+            breakers=breakers,
         )
 
     def handle(self, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:
@@ -122,7 +122,7 @@ class Indexer:
         """
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
         reads_database = self.is_of_event or (isinstance(job, Delete) and job.id is None)
-        breakers = self.services.needed_by(kind_of(job), reads_database=reads_database)
+        breakers = self.breakers.needed_by(kind_of(job), reads_database=reads_database)
         try:
             with admit_to_all(breakers, *gids, *map(self.project.bucket, gids)):
                 match job:

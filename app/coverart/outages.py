@@ -30,7 +30,7 @@ FREE_RUNS, MAX_FREE_RUNS = "perennial-free-runs", 20
 FIRST_FREE_RUNS = 2
 
 
-class Services(NamedTuple):
+class ServiceBreakers(NamedTuple):
     """The circuit breakers of the services that the jobs of one archive need. All archives share the last three."""
 
     archive: CircuitBreaker

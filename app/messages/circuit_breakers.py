@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from app.coverart.outages import Services
+from app.coverart.outages import ServiceBreakers
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.storage.outage import store_breaker
 from config.routes import STORE_QUEUES, art_routes
@@ -14,7 +14,7 @@ from config.settings import Settings
 def breakers_by_queue(settings: Settings, redis: Redis) -> dict[str, tuple[CircuitBreaker, ...]]:
     """Return the circuit breakers of each queue: while one of them is open, workers do not consume the queue."""
     of_art = {
-        route.queue: Services.of(exchange, settings, redis).needed_by(route.type)
+        route.queue: ServiceBreakers.of(exchange, settings, redis).needed_by(route.type)
         for exchange in settings.art_exchanges
         for route in art_routes(exchange)
     }

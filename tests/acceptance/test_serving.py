@@ -51,7 +51,7 @@ def orchestrator_id(requestor: Requestor) -> str:
 def is_answered(ear: FakeOrchestrator, searcher_id: str) -> bool:
     """Tell whether a searcher answers a search, here of a domain that it does not have."""
     answer = ear.search(searcher_id, "nowhere.example", "word")
-    return isinstance(answer, ProblemReply) and answer.reason == "not-here"
+    return isinstance(answer, ProblemReply) and answer.reason == "pack-not-loaded"
 
 
 def refused(environment: Mapping[str, str], queues: str, *options: str) -> str:

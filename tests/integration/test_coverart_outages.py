@@ -137,7 +137,7 @@ def test_an_outage_opens_the_circuit_breaker_and_no_key_is_seen(
     meeting = impatient if fault == "hang" else indexer
     errors = [handle(meeting, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
     assert [type(error) for error in errors] == [Postpone] * OUTAGE_ITEMS
-    assert indexer.services.archive.seconds_open() > (90 if "Retry-After" in fault else 25)
+    assert indexer.breakers.archive.seconds_open() > (90 if "Retry-After" in fault else 25)
     requested = len(server.requests)
     errors.append(handle(indexer, Delete(gids(1)[0], 1)))
     assert isinstance(errors[-1], Postpone)
@@ -148,7 +148,7 @@ def test_an_outage_opens_the_circuit_breaker_and_no_key_is_seen(
     server.faults.clear()
     end_pause(redis)
     assert handle(indexer, Delete(gids(1)[0], 1)) is None
-    assert indexer.services.archive.seconds_open() == 0
+    assert indexer.breakers.archive.seconds_open() == 0
 
 
 def assert_no_key(log: str, redis: Redis, *errors: Exception | None) -> None:
@@ -175,11 +175,11 @@ def test_what_concerns_one_item_only_opens_nothing_and_spends_a_retry(
     server.faults.add(answer(), method="PUT", times=100)
     for gid in gids(3 * OUTAGE_ITEMS):
         assert type(handle(indexer, Index(gid))) is kind
-    assert indexer.services.archive.seconds_open() == 0
+    assert indexer.breakers.archive.seconds_open() == 0
 
 
 def test_an_answer_that_refuses_one_item_ends_the_count_of_failures(indexer: Indexer) -> None:
-    breaker = indexer.services.archive
+    breaker = indexer.breakers.archive
     for number in range(2 * OUTAGE_ITEMS - 1):
         if number == OUTAGE_ITEMS - 1:
             with pytest.raises(ArchiveRefused), reporting_to(breaker, "refused"):
@@ -205,7 +205,7 @@ def test_an_item_that_fails_alone_waits_for_what_others_meet_and_then_spends_its
         assert handle(indexer, Delete(gid, 1)) is None
     for _ in others:
         assert isinstance(handle(indexer, Delete(broken, 1), {FREE_RUNS: FIRST_FREE_RUNS}), ArchiveError)
-    assert indexer.services.archive.seconds_open() == 0
+    assert indexer.breakers.archive.seconds_open() == 0
 
 
 def test_an_item_that_the_archive_throttles_waits_for_a_while_and_then_spends_retries(
@@ -230,7 +230,7 @@ def test_while_the_web_service_is_away_jobs_that_need_it_wait_and_the_others_run
     assert isinstance(handle(indexer, Index(gids(1)[0])), Postpone)
     assert len(web_service.requests) == requested
     assert handle(indexer, Delete(gids(1)[0], 1)) is None
-    assert indexer.services.archive.seconds_open() == 0
+    assert indexer.breakers.archive.seconds_open() == 0
 
 
 def test_while_the_database_is_away_jobs_that_need_it_wait_and_the_others_run(
@@ -256,7 +256,7 @@ def test_the_keys_go_to_no_server_that_a_redirect_names(redis: Redis, server: Ar
             server.faults.add(redirect(other.at("/mbid-a/index.json"), status=status), times=3)
             for job in (Delete(gids(1)[0], 1), Index(gids(1)[0]), Move(1, gids(1)[0], HOME, "jpg")):
                 handle(indexer, job)
-                indexer.services.archive.succeed()
+                indexer.breakers.archive.succeed()
                 redis.flushdb()
             server.faults.clear()
         assert len(server.requests) >= 15
@@ -272,7 +272,7 @@ def test_a_404_of_the_web_service_is_no_deletion_while_the_database_has_the_rele
     assert isinstance(postponed, Postpone)
     assert "the database has it" in postponed.why
     assert isinstance(handle(indexer, Index(gid), {FREE_RUNS: MAX_FREE_RUNS}), WebServiceBehind)
-    assert indexer.services.web_service.seconds_open() == 0
+    assert indexer.breakers.web_service.seconds_open() == 0
     reads = iter([indexer.read_entity(gid), None])
     assert handle(replace(indexer, read_entity=lambda _: next(reads)), Index(gid)) is None
 

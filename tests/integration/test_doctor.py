@@ -18,7 +18,7 @@ from app.broker.delivery import Delivery
 from app.cli import doctor as command
 from app.cli import site, up
 from app.cluster.protocol import Routes, to_json
-from app.coverart.outages import OUTAGE_ITEMS, Services
+from app.coverart.outages import OUTAGE_ITEMS, ServiceBreakers
 from app.operations.doctor import checks
 from app.operations.doctor.check import CheckResult
 from app.operations.doctor.checks import CHECKS, quick_problems, run_checks
@@ -210,7 +210,7 @@ def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_op
     given = {"musicbrainz_url": SecretStr("postgresql://127.0.0.1/x"), "broker_url": SecretStr("amqp://127.0.0.1:1//")}
     served = changed(settings, **given)
     redis = get_redis(served.redis)
-    art = Services.of("cover-art-archive", served, redis)
+    art = ServiceBreakers.of("cover-art-archive", served, redis)
     store = store_breaker(redis)
     for breaker in (*art, store):
         for item in range(OUTAGE_ITEMS):

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from redis import Redis
 
 from app.coverart.event_state import ReaderStatus
-from app.coverart.outages import OUTAGE_ITEMS, Services
+from app.coverart.outages import OUTAGE_ITEMS, ServiceBreakers
 from app.operations.art_audit import ArtAudit, KeptFinding, keep_audit
 from app.operations.audit import AuditLog
 from app.operations.context import OperatorContext
@@ -61,7 +61,7 @@ def test_metrics_have_the_event_queue_and_the_circuit_breakers_and_say_when_the_
         desk.fail(gid, "ArchiveRefused: 400")
     redis = get_redis(operable.redis)
     ReaderStatus(redis).touch()
-    archive = Services.of("cover-art-archive", operable, redis).archive
+    archive = ServiceBreakers.of("cover-art-archive", operable, redis).archive
     for item in range(OUTAGE_ITEMS):
         archive.fail(str(item), retry_after=100)
     # On a busy machine the first answer may lack what was not read in time.

@@ -24,7 +24,7 @@ from app.cluster.searcher.pack_jobs import DiskSpace, IntegrityCheck, JobOutcome
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.query_pool import QueryPool
 from app.cluster.searcher.service import QueryHandler
-from app.errors import NotHere, PackCorrupt
+from app.errors import PackNotLoaded, PackCorrupt
 from app.pack import database
 from app.search.query import parse
 from app.storage.folder import FolderStore
@@ -118,7 +118,7 @@ def disk(tmp_path: Path) -> Disk:
 
 def test_a_pack_is_loaded_and_served(disk: Disk) -> None:
     with disk.open() as shelf:
-        with pytest.raises(NotHere, match=r"a\.example is not on this searcher"):
+        with pytest.raises(PackNotLoaded, match=r"a\.example is not on this searcher"):
             shelf.title()
         load = disk.offer("one")
         held = PackVersion(domain="a.example", sha256=load.sha256, generation=load.generation, size_mb=1)
@@ -281,7 +281,7 @@ def test_only_the_named_version_is_unloaded_and_running_searches_end(disk: Disk)
         assert shelf.title() == "one"
         with shelf.packs.lend("a.example") as searcher:
             assert shelf.have(Unload(domain="a.example", sha256=load.sha256)).kind == "unloaded"
-            with pytest.raises(NotHere):
+            with pytest.raises(PackNotLoaded):
                 shelf.title()
             assert searcher.search(parse("word")).hits[0].title == "one"
             # Loaded again while it is still read, it is another file.
@@ -316,7 +316,7 @@ def test_a_query_that_cannot_read_its_pack_has_it_checked_and_dropped(disk: Disk
         outcome = shelf.outcomes.get(timeout=20)
         assert (outcome.kind, outcome.sha256, outcome.held) == ("failed", load.sha256, None)
         assert "not a database" in outcome.reason
-        with pytest.raises(NotHere):
+        with pytest.raises(PackNotLoaded):
             handler.answer(query)
         assert shelf.have(load).kind == "loaded"
         assert shelf.title() == "one"

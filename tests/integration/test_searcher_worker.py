@@ -93,7 +93,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     suggested = ear.requestor.request(searcher_message(me, "suggest", domain=DOMAIN, q="alp"), deadline=20)
     assert "alpha" in json.loads(suggested.body)[0]
 
-    assert reason_of(ear.search(me, "gamma.example", "word")) == "not-here"
+    assert reason_of(ear.search(me, "gamma.example", "word")) == "pack-not-loaded"
     assert reason_of(ear.search(me, DOMAIN, "-word")) == "invalid-query"
     assert reason_of(ear.search(me, DOMAIN, "word", offset=-1)) == "invalid-query"
     nonsense = ear.requestor.request(searcher_message(me, "sing"), deadline=20)
@@ -136,7 +136,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
     assert first.process.wait(60) == 0
     counted = read_counts(settings.redis)
-    expected = {("search", "ok"): 4, ("suggest", "ok"): 1, ("search", "not-here"): 1}
+    expected = {("search", "ok"): 4, ("suggest", "ok"): 1, ("search", "pack-not-loaded"): 1}
     assert {key: counted[SEARCHER_QUERIES][key] for key in expected} == expected
     assert counted[SEARCHER_SECONDS][("suggest",)] > 0
     with pytest.raises(Unroutable):

@@ -56,7 +56,7 @@ RequestCount = Literal[
     "hedged",
     "returned",
     "busy",
-    "not_here",
+    "not_loaded",
     "failed",
     "timed_out",
     "late",
@@ -66,7 +66,7 @@ RequestCount = Literal[
 _COUNT_OF_ERROR: tuple[tuple[type[ApplicationError], RequestCount], ...] = (
     (Unroutable, "returned"),
     (Overloaded, "busy"),
-    (NotPlaced, "not_here"),
+    (NotPlaced, "not_loaded"),
     (RequestTimedOut, "timed_out"),
 )
 

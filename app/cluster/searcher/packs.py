@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.cluster.protocol import PackVersion
-from app.errors import NotHere
+from app.errors import PackNotLoaded
 from app.search.pack_searcher import PackSearcher
 from app.search.site_settings import NO_SETTINGS, SearchSettings
 
@@ -44,11 +44,11 @@ class OpenPacks:
 
     @contextmanager
     def lend(self, domain: str) -> Iterator[PackSearcher]:
-        """Lend the searcher of a domain's pack; raises NotHere for a domain without a pack."""
+        """Lend the searcher of a domain's pack; raises PackNotLoaded for a domain without a pack."""
         with self._lock:
             pack = self._packs.get(domain)
             if pack is None:
-                raise NotHere(f"{domain} is not on this searcher")
+                raise PackNotLoaded(f"{domain} is not on this searcher")
             pack.readers += 1
         try:
             yield pack.searcher
@@ -91,7 +91,7 @@ class OpenPacks:
             self._settings[domain] = settings
             if settings == NO_SETTINGS:
                 del self._settings[domain]
-        with suppress(NotHere), self.lend(domain) as searcher:
+        with suppress(PackNotLoaded), self.lend(domain) as searcher:
             searcher.apply(settings)
 
     def drop(self, domain: str, sha256: str) -> None:

@@ -48,7 +48,7 @@ class QueryHandler:
     def answer(self, payload: dict[str, Any]) -> bytes:
         """Return the results, or a list of suggestions, as JSON.
 
-        Raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt.
+        Raises InvalidMessage, InvalidQuery, PackNotLoaded, SearchTimeout, PackCorrupt.
         """
         kind = payload["type"]
         request: SearchRequest | SuggestRequest

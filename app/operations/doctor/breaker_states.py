@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.coverart.outages import Services
+from app.coverart.outages import ServiceBreakers
 from app.messages.circuit_breakers import breakers_by_queue
 from app.notifications.delivery import receiver_breaker
 from app.redis_state.client import get_quick_redis
@@ -40,7 +40,7 @@ def breaker_states(settings: Settings) -> Sequence[BreakerState]:
     Raises RedisError.
     """
     redis = get_quick_redis(settings.redis)
-    of_art = [each for exchange in settings.art_exchanges for each in Services.of(exchange, settings, redis)]
+    of_art = [each for exchange in settings.art_exchanges for each in ServiceBreakers.of(exchange, settings, redis)]
     of_receivers = [receiver_breaker(redis, name, settings) for name in settings.receivers]
     # All archives share some of them.
     breakers = {each.name: each for each in (*of_art, store_breaker(redis), *of_receivers)}
