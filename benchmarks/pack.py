@@ -16,7 +16,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from app.pack.fetch import fetch_pack_to
+from app.pack.download import download_pack_to
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
 from app.storage.folder import FolderStore
@@ -228,7 +228,7 @@ def _pack(store: FolderStore, work: Path) -> None:
 def _incremental(store: _CountingStore, keys: Sequence[str], home: Path, *, full: float) -> Incremental:
     """Return the medians of an incremental pack after each of several changes; `full` is CPU seconds of a full pack."""
     work, held, fetched = home / "work", home / "held.sqlite", home / "fetched.sqlite"
-    fetch_pack_to(store, DOMAIN, held)
+    download_pack_to(store, DOMAIN, held)
     changes = {NAMED: 1, ONE: 1, SOME: len(keys) // 100}
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in changes}
     for run in range(RUNS):
@@ -240,7 +240,7 @@ def _incremental(store: _CountingStore, keys: Sequence[str], home: Path, *, full
             update = partial(pack_incremental, store, DOMAIN, page_ids=page_ids, work=work)
             share = _cpu_seconds(update) / full
             written, store.fetched = store.written, 0
-            fetch_pack_to(store, DOMAIN, fetched, former=held)
+            download_pack_to(store, DOMAIN, fetched, former=held)
             fetched.replace(held)
             found[name].append((share, written, store.fetched))
     return {name: tuple(map(statistics.median, zip(*each, strict=True))) for name, each in found.items()}

@@ -13,9 +13,9 @@ from app.cluster.protocol import Load, PackVersion
 from app.pack import groups, repeated
 from app.pack import publish as publishing
 from app.pack.anchors import note_links
-from app.pack.complete import derive_all
 from app.pack.database import check, create, transaction
-from app.pack.fetch import fetch_pack_to
+from app.pack.derivation import derive_all
+from app.pack.download import download_pack_to
 from app.pack.frames import FrameTable, hashes_of, sha256
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.quality import reserve_ids
@@ -68,12 +68,12 @@ def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
 def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
     """Download, decompress and check a domain's pack. Return its path, `folder/<domain>.<generation>.sqlite`.
 
-    A file of the same generation is replaced; open connections keep the old one. Raises as `fetch_pack_to`.
+    A file of the same generation is replaced; open connections keep the old one. Raises as `download_pack_to`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{domain}.{read_manifest(store, domain).generation}.sqlite"
     path.unlink(missing_ok=True)
-    fetch_pack_to(store, domain, path)
+    download_pack_to(store, domain, path)
     check(path)
     return path
 

@@ -1,4 +1,4 @@
-"""Delay queues: look at the messages that wait in one, and move them out of it before their time."""
+"""Delay queues: peek at the messages that wait in one, and move them out of it before their time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .policies.delays import DEAD_LETTER, MAX_TTL_MS
 from .policies.registry import RetryPolicies
 from .publishing import Publisher
 
-#: Messages that one look reads.
-MAX_LOOK = 50
+#: Messages that are read at once.
+MAX_PEEKED = 50
 #: Messages that one call moves, and seconds after which it stops.
 MAX_MOVED, MOVE_SECONDS = 5_000, 20.0
 #: Messages that are published before the originals are acknowledged.
@@ -80,11 +80,11 @@ class DelayQueue:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message in a delay queue. `id` is stable while it waits; `looks` is how often it was delivered and returned."""
+    """A message in a delay queue, by an `id` that stays. It was delivered and returned `times_read` times."""
 
     id: str
     delivery: Delivery
-    looks: int
+    times_read: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ class Moved:
     failure: str = ""
 
 
-def peek(broker: str, queue: str, *, most: int = MAX_LOOK) -> list[Waiting]:
+def peek(broker: str, queue: str, *, most: int = MAX_PEEKED) -> list[Waiting]:
     """Return the messages that leave a delay queue first, at most `most`. They are returned at once, in their order.
 
-    A returned message keeps its expiry. A quorum queue counts the look as a delivery of each message; at its delivery
+    A returned message keeps its expiry. A quorum queue counts the read as a delivery of each message; at its delivery
     limit, 20 by default since RabbitMQ 4, it sends the message on as if the wait were over. Nothing is lost.
     A missing queue is empty: it is declared when a message needs it. Raises QueueUnavailable and BrokerUnreachable.
     """

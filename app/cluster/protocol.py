@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from app.broker.errors import UNAVAILABLE, ApplicationError, InvalidMessage, Overloaded
-from app.errors import NOT_PLACED, InvalidQuery, PackNotLoaded, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
+from app.errors import NOT_PLACED, InvalidQuery, NotPlaced, PackCorrupt, PackNotFound, PackNotLoaded, SearchTimeout
 from app.search.contract import MessageText
 
 #: Unknown fields are ignored: a later release may send them.

@@ -19,7 +19,14 @@ from app.coverart.archive import Archive, PublicArchive
 from app.coverart.coordination import Claim, ItemLocks, MessageOrder, always_claimed
 from app.coverart.jobs import Delete, Index, Job, Move, kind_of
 from app.coverart.musicbrainz import Connection
-from app.coverart.outages import FIRST_FREE_RUNS, FREE_RUNS, MAX_FREE_RUNS, ServiceBreakers, admit_and_report, reporting_to
+from app.coverart.outages import (
+    FIRST_FREE_RUNS,
+    FREE_RUNS,
+    MAX_FREE_RUNS,
+    ServiceBreakers,
+    admit_and_report,
+    reporting_to,
+)
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ImageInUse, RemoteError, WebServiceBehind

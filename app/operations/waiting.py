@@ -15,7 +15,7 @@ from app.broker.errors import InvalidMessage
 from app.broker.failure import Failure
 from app.broker.headers import FIRST_FAILED, LAST_ERROR
 from app.broker.publishing import Publisher
-from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue, Moved, Waiting, move, peek
+from app.broker.waiting import MAX_MOVED, MAX_PEEKED, DelayQueue, Moved, Waiting, move, peek
 from app.coverart.jobs import event_of
 from app.errors import ResourceNotFound
 from app.messages.crawl_messages import complete_dead_message
@@ -31,10 +31,10 @@ WaitingAct = Literal["send", "dead"]
 ACTS: Final[dict[WaitingAct, str]] = {"send": "waiting send now", "dead": "waiting to dead set"}
 #: Reason code of a message that an operator dead-letters.
 REASON: Final = "by-operator"
-#: Seconds for which a look is kept, so that opening a page again does not read the queue again.
+#: Seconds for which what was read is kept, so that opening a page again does not read the queue again.
 _KEPT: Final = 30.0
-#: Looks at a message of a quorum queue, after which its queue is not read: RabbitMQ 4 ends a wait after 20.
-_MAX_LOOKS: Final = 10
+#: Reads of a message of a quorum queue, after which its queue is not read: RabbitMQ 4 ends a wait after 20.
+_MAX_READS: Final = 10
 _MAX_TEXT: Final = 500
 
 
@@ -57,12 +57,15 @@ class WaitingMessage:
     attempts: int
     first_failed: float | None
     delay_seconds: float
-    looks: int
+    times_read: int
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What a look found, and when, in seconds since the epoch. `refused` is why the queue was not read now."""
+class PeekedQueue:
+    """The first messages of a delay queue as they were read `at` a time, in seconds since the epoch.
+
+    `refused` is why the queue was not read now.
+    """
 
     messages: Sequence[WaitingMessage]
     at: float
@@ -70,33 +73,33 @@ class Looked:
 
 
 @dataclass
-class Looks:
-    """The last looks of this process, by queue. A look at a quorum queue is counted, so it is not made too often."""
+class PeekCache:
+    """What this process read last, by queue. A quorum queue counts its reads, so none is repeated too soon."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    kept: dict[str, tuple[float, Looked]] = field(default_factory=dict)
+    kept: dict[str, tuple[float, PeekedQueue]] = field(default_factory=dict)
 
-    def get(self, queue: str) -> Looked | None:
-        """Return a look that is still good."""
+    def get(self, queue: str) -> PeekedQueue | None:
+        """Return what was read of a queue, while it is still good."""
         with self.lock:
-            until, looked = self.kept.get(queue, (0.0, None))
-            return looked if time.monotonic() < until else None
+            until, peeked = self.kept.get(queue, (0.0, None))
+            return peeked if time.monotonic() < until else None
 
-    def keep(self, queue: str, looked: Looked, seconds: float) -> None:
-        """Keep a look for a time, and forget old ones."""
+    def keep(self, queue: str, peeked: PeekedQueue, seconds: float) -> None:
+        """Keep what was read for a time, and forget what is older."""
         now = time.monotonic()
         with self.lock:
             self.kept = {name: each for name, each in self.kept.items() if each[0] > now}
-            self.kept[queue] = (now + seconds, looked)
+            self.kept[queue] = (now + seconds, peeked)
 
     def forget(self, queue: str) -> None:
-        """Forget a look after an act changed the queue, unless the queue must not be read."""
+        """Forget what was read after an act changed the queue, unless the queue must not be read."""
         with self.lock:
             if queue in self.kept and not self.kept[queue][1].refused:
                 del self.kept[queue]
 
 
-looks = Looks()
+peek_cache = PeekCache()
 
 
 def delay_queue_named(settings: Settings, name: str) -> DelayQueue:
@@ -108,23 +111,23 @@ def delay_queue_named(settings: Settings, name: str) -> DelayQueue:
     return found
 
 
-def read_waiting(ops: OperatorContext, name: str) -> Looked:
-    """Return the messages that leave a delay queue first, at most MAX_LOOK, not older than half a minute.
+def read_waiting(ops: OperatorContext, name: str) -> PeekedQueue:
+    """Return the messages that leave a delay queue first, at most MAX_PEEKED, not older than half a minute.
 
     Raises ResourceNotFound, BrokerUnreachable and QueueUnavailable.
     """
     queue = delay_queue_named(ops.settings, name)
     broker = ops.settings.broker
     key = f"{broker} {name}"
-    if kept := looks.get(key):
+    if kept := peek_cache.get(key):
         return kept
-    found = [_described(queue, each) for each in peek(broker, name, most=MAX_LOOK)]
-    looked, seconds = Looked(found, time.time()), _KEPT
-    if max((each.looks for each in found), default=0) >= _MAX_LOOKS:
+    found = [_described(queue, each) for each in peek(broker, name, most=MAX_PEEKED)]
+    peeked, seconds = PeekedQueue(found, time.time()), _KEPT
+    if max((each.times_read for each in found), default=0) >= _MAX_READS:
         refused = "these messages were read often: the broker counts it, and would send them on early"
-        looked, seconds = Looked(found, looked.at, refused), max(_KEPT, queue.delay_ms / 1_000)
-    looks.keep(key, looked, seconds)
-    return looked
+        peeked, seconds = PeekedQueue(found, peeked.at, refused), max(_KEPT, queue.delay_ms / 1_000)
+    peek_cache.keep(key, peeked, seconds)
+    return peeked
 
 
 def end_wait(
@@ -138,7 +141,7 @@ def end_wait(
     queue = delay_queue_named(ops.settings, name)
     if ids is not None and not ids:
         raise InvalidMessage("choose at least one message")
-    with ops.act(ACTS[act], name, why=why, ids=list(ids)[:MAX_LOOK] if ids is not None else "all") as kept:
+    with ops.act(ACTS[act], name, why=why, ids=list(ids)[:MAX_PEEKED] if ids is not None else "all") as kept:
         text = f"{ops.operator.name} ended its wait" + (f": {why}" if why else "")
         failure = Failure(reason=REASON, exception="", message=text, at=time.time())
 
@@ -156,7 +159,7 @@ def end_wait(
         if act == "dead" and dead is not None:
             publisher.declare([dead])
         moved = move(ops.settings.broker, name, publisher, convert, ids=ids, most=most)
-        looks.forget(f"{ops.settings.broker} {name}")
+        peek_cache.forget(f"{ops.settings.broker} {name}")
         kept.result = f"{moved.moved} moved, {moved.left} left" + (f"; {moved.failure}" if moved.failure else "")
     return moved
 
@@ -182,5 +185,5 @@ def _described(queue: DelayQueue, waiting: Waiting) -> WaitingMessage:
         attempts=queue.policy.retries(delivery) + 1,
         first_failed=float(first) if isinstance(first, int | float) and 0 < first < 1e11 else None,
         delay_seconds=queue.delay_ms / 1_000,
-        looks=waiting.looks,
+        times_read=waiting.times_read,
     )

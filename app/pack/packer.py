@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.errors import PackRefused, lacks_space
-from app.pack import complete, repeated, rows
 from app.pack import database as db
-from app.pack.fetch import require_space
+from app.pack import derivation, repeated, rows
+from app.pack.download import require_space
 from app.pack.frames import hashes_after, hashes_of
 from app.pack.kept_databases import KeptDatabases, note_version
 from app.pack.listing import Listing, difference_of
@@ -121,15 +121,15 @@ class PackRun:
             "crawl_id": crawl_id,
             "built_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        complete.note_meta(database, meta)
+        derivation.note_meta(database, meta)
 
     def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str, is_new: bool) -> Manifest:
         """Publish the database in place of `previous`, a new or scattered one as one piece. Return its manifest."""
-        is_scattered = not is_new and complete.is_scattered(database)
+        is_scattered = not is_new and derivation.is_scattered(database)
         self.describe(database, previous, crawl_id=crawl_id)
         written = [] if is_new else db.written_ranges(database)
         if is_scattered:
-            complete.gather(database)
+            derivation.gather(database)
         if is_new or is_scattered or previous.table is None:
             path = db.write_compact(database, self._compact)
             hashes = list(hashes_of(path))
@@ -305,12 +305,12 @@ def _apply(
     db.note_written_pages(database)
     with db.transaction(database):
         contents = read_pages(run.store, (stat.key for stat in changed))
-        lines = repeated.in_meta(complete.read_meta(database))
+        lines = repeated.in_meta(derivation.read_meta(database))
         counts = rows.apply(database, contents, deleted, lines, deletions=deletions)
         if counts and are_ids_spent(database):
             return None
         if counts:
-            complete.derive_changed(database, partial(_read_again, run), counts.total)
+            derivation.derive_changed(database, partial(_read_again, run), counts.total)
             rows.note_versions(database, listed)
     return counts
 
@@ -326,7 +326,7 @@ def _full_database(
     if previous.path is not None and previous.manifest is not None:
         with db.open_for_update(previous.path) as database:
             changed, deleted = listing.difference(database)
-            if not complete.must_rebuild(database, len(changed) + len(deleted)):
+            if not derivation.must_rebuild(database, len(changed) + len(deleted)):
                 counts = _apply(run, database, previous.manifest, changed, deleted, listing.stats(packed=True))
                 if counts is not None:
                     yield database, counts
@@ -363,7 +363,7 @@ def _new_database(run: PackRun, listing: Listing) -> Iterator[sqlite3.Connection
         with db.transaction(database):
             reserve_ids(database, listing.count)
             stored = read_pages(run.store, (stat.key for stat in listing.stats(packed=True)))
-            complete.derive_all(database, rows.load(database, stored, partial(_read_again, run)))
+            derivation.derive_all(database, rows.load(database, stored, partial(_read_again, run)))
             rows.note_versions(database, listing.stats(packed=True))
         yield database
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.errors import ActRefused, ObjectNotFound, PackCorrupt
-from app.pack.fetch import read_table
+from app.pack.download import read_table
 from app.pack.frames import FrameTable
 from app.pack.manifest import ROLLBACK, Manifest
 from app.pack.publish import find_previous, new_object, write_table

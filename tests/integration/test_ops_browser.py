@@ -17,7 +17,7 @@ from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl
 from app.messages.envelopes import site_message
-from app.operations.waiting import looks
+from app.operations.waiting import peek_cache
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
 from app.sites.stored import add_site, read_site
@@ -52,7 +52,7 @@ PAGES = {
 @pytest.fixture
 def base(declared: Settings, publisher: Publisher, redis: Redis) -> Iterator[str]:
     """Serve the pages with something on each, and return their address."""
-    looks.kept.clear()
+    peek_cache.kept.clear()
     settings = with_operators(
         declared, retry_timeout_ms=600_000, musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x")
     )
@@ -60,7 +60,7 @@ def base(declared: Settings, publisher: Publisher, redis: Redis) -> Iterator[str
     Timers(redis).start("site.example", timeout=600, callback=full_pack("site.example"))
     with operated(settings) as client:
         yield str(client.base_url)
-    looks.kept.clear()
+    peek_cache.kept.clear()
 
 
 def log_in(opened: Tab) -> None:

@@ -23,7 +23,7 @@ from app.crawl.frontier.values import Crawl, FrontierUrl
 from app.crawl.urls import canonical_key
 from app.messages.envelopes import site_message
 from app.operations.audit import AuditEntry, AuditLog
-from app.operations.waiting import looks
+from app.operations.waiting import peek_cache
 from app.redis_state.client import get_redis
 from app.storage.open import store_of
 from app.topology.retry_policies import retry_policies, site_policy, subscriber_policy
@@ -40,9 +40,9 @@ QUEUE = "site.delay.600000"
 
 @pytest.fixture
 def operable(declared: Settings) -> Iterator[Settings]:
-    looks.kept.clear()
+    peek_cache.kept.clear()
     yield with_operators(declared, retry_timeout_ms=600_000)
-    looks.kept.clear()
+    peek_cache.kept.clear()
 
 
 def failed(
@@ -85,7 +85,7 @@ def ids_of(client: httpx.Client) -> list[str]:
     return [each["id"] for each in answer.json()["messages"]]
 
 
-def test_a_waiting_message_is_shown_with_its_reason_and_a_look_changes_nothing(
+def test_a_waiting_message_is_shown_with_its_reason_and_reading_changes_nothing(
     operable: Settings, client: httpx.Client, publisher: Publisher, broker: Broker
 ) -> None:
     let_wait(operable, publisher, 3, error=HOSTILE)
@@ -97,7 +97,7 @@ def test_a_waiting_message_is_shown_with_its_reason_and_a_look_changes_nothing(
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in opened
     assert "<script>alert" not in opened
     assert "https://site.example/0" in client.get("/ops/waiting", params={"queue": QUEUE, "domain": "SITE"}).text
-    assert "No message of this look matches" in client.get("/ops/waiting", params={"queue": QUEUE, "task": "x"}).text
+    assert "No message that was read matches" in client.get("/ops/waiting", params={"queue": QUEUE, "task": "x"}).text
     assert broker.depth(QUEUE) == 3
     assert [each.delivery_info["redelivered"] for each in broker.peek(QUEUE)] == [True] * 3
     eventually(lambda: broker.depth(QUEUE) == 3, "the broker has them back")
@@ -125,27 +125,27 @@ def test_opening_the_page_again_does_not_read_the_queue_again(
     let_wait(operable, publisher, 1)
     for _ in range(5):
         assert client.get("/ops/waiting", params={"queue": QUEUE}).status_code == 200
-    assert [each.looks for each in peek(operable.broker, QUEUE)] == [1]
+    assert [each.times_read for each in peek(operable.broker, QUEUE)] == [1]
 
 
-def count_looks(settings: Settings, broker: Broker) -> int:
+def count_reads(settings: Settings, broker: Broker) -> int:
     """Look at the only message of the queue, and return how often that was done."""
     eventually(lambda: broker.depth(QUEUE) == 1, "the message is back")
     (waiting,) = peek(settings.broker, QUEUE)
-    return waiting.looks
+    return waiting.times_read
 
 
 def test_a_queue_that_was_read_often_is_not_read_again(
     operable: Settings, client: httpx.Client, publisher: Publisher, broker: Broker
 ) -> None:
     let_wait(operable, publisher, 1)
-    eventually(lambda: count_looks(operable, broker) >= 10, "it was read ten times")
+    eventually(lambda: count_reads(operable, broker) >= 10, "it was read ten times")
     eventually(lambda: broker.depth(QUEUE) == 1, "the message is back")
     assert "not read again now" in client.get("/ops/waiting", params={"queue": QUEUE}).text
-    before = count_looks(operable, broker)
+    before = count_reads(operable, broker)
     for _ in range(20):
         client.get("/api/v1/ops/waiting", params={"queue": QUEUE}, headers=api_headers())
-    assert count_looks(operable, broker) == before + 1
+    assert count_reads(operable, broker) == before + 1
 
 
 def test_send_now_brings_the_chosen_message_to_its_queue_once_with_the_budget_that_is_left(

@@ -24,7 +24,7 @@ from app.cluster.searcher.pack_jobs import DiskSpace, IntegrityCheck, JobOutcome
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.query_pool import QueryPool
 from app.cluster.searcher.service import QueryHandler
-from app.errors import PackNotLoaded, PackCorrupt
+from app.errors import PackCorrupt, PackNotLoaded
 from app.pack import database
 from app.search.query import parse
 from app.storage.folder import FolderStore

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.errors import PackNotFound
 from app.pack import kept_databases
 from app.pack import publish as publishing
-from app.pack.fetch import fetch_pack_to, read_table, write_database
+from app.pack.download import download_pack_to, read_table, write_database
 from app.pack.frames import FRAME_SIZE, FrameTable
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.packer import pack_full, pack_incremental
@@ -90,7 +90,7 @@ def site(packed: Path, tmp_path: Path) -> CountingStore:
 
 def fetched(store: ObjectStore, target: Path, *, former: Path | None = None) -> bytes:
     """Return the present pack as a searcher with this former version fetches it."""
-    fetch_pack_to(store, DOMAIN, target, former=former)
+    download_pack_to(store, DOMAIN, target, former=former)
     return target.read_bytes()
 
 

@@ -18,7 +18,7 @@ import pytest
 from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
 from app.pack import properties
-from app.pack.complete import writer
+from app.pack.derivation import writer
 from app.pack.indexes import MAX_PASSAGES
 from app.pack.listing import Listing
 from app.pack.manifest import read_manifest
@@ -392,7 +392,7 @@ class TestFull:
 def test_other_code_and_another_model_are_another_writer_of_packs(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
     former = writer()
     if other == "model of languages":
-        monkeypatch.setattr("app.pack.complete.version", lambda library: f"{library} 2")
+        monkeypatch.setattr("app.pack.derivation.version", lambda library: f"{library} 2")
     else:
         changed, read = ROOT / f"app/{other}.py", Path.read_bytes
         monkeypatch.setattr(Path, "read_bytes", lambda each: read(each) + b"#" * (each == changed))

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from app.errors import ActRefused, PreconditionFailed
-from app.pack import database, fetch, frames, publish
-from app.pack.fetch import fetch_pack_to, read_table, write_database
+from app.pack import database, download, frames, publish
+from app.pack.download import download_pack_to, read_table, write_database
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
@@ -105,7 +105,7 @@ def packed_titles(store: ObjectStore, folder: Path) -> list[str]:
 def small_frames() -> Iterator[None]:
     """Let a small pack have many frames, so that generations share them."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (frames, fetch):
+        for module in (frames, download):
             patch.setattr(module, "FRAME_SIZE", 2_048)
         yield
 
@@ -144,7 +144,7 @@ def test_a_rollback_serves_the_pack_before_the_last_crawl_and_can_be_taken_back(
     assert "(10 pages) in place of generation 4 (10); a searcher reads " in str(plan)
     before = datetime.now(UTC).replace(microsecond=0)
     manifest = plan.apply(store)
-    fetch_pack_to(store, DOMAIN, tmp_path / "next", former=searcher)
+    download_pack_to(store, DOMAIN, tmp_path / "next", former=searcher)
     assert (tmp_path / "next").read_bytes() == whole(store, tmp_path) == good
     # It counts as the pack of the bad crawl, made now: a sweep does not find that crawl unpacked.
     assert (manifest.generation, manifest.crawl_id, manifest.pages) == (5, "bad", 10)

@@ -12,7 +12,7 @@ import pytest
 from app.cluster.orchestrator.store_guard import ALWAYS_DELETABLE, StoreGuard
 from app.cluster.orchestrator.store_scan import ScanResult, ScanSchedule, StoreScan
 from app.errors import PackCorrupt
-from app.pack.fetch import fetch_pack_to
+from app.pack.download import download_pack_to
 from app.storage.layout import manifest_key
 from app.storage.marker import create_marker, read_marker
 from app.storage.store import ObjectStore
@@ -78,7 +78,7 @@ def test_the_manifest_of_another_domain_is_damaged_and_searchers_keep_the_pack_o
     result = finished(store, domains=["a.example"])
     assert ([pack.domain for pack in result.packs], result.deleted) == (["b.example"], frozenset())
     with pytest.raises(PackCorrupt, match=r"not a pack manifest of a\.example, but of 'b\.example'"):
-        fetch_pack_to(store, "a.example", tmp_path / "fetched")
+        download_pack_to(store, "a.example", tmp_path / "fetched")
 
 
 def test_a_store_without_marker_gets_one_when_packs_are_found(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from app.pack.fetch import fetch_pack_to
+from app.pack.download import download_pack_to
 from app.pack.packer import pack_full, pack_incremental
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
@@ -92,16 +92,16 @@ def test_a_pack_that_was_updated_for_a_year_scores_as_a_new_one_and_is_hardly_la
     store, kept, new = folder_store(tmp_path / "store"), tmp_path / "0", tmp_path / "new"
     site = YearOfSite(store)
     pack_full(store, DOMAIN, work=tmp_path)
-    fetch_pack_to(store, DOMAIN, kept)
+    download_pack_to(store, DOMAIN, kept)
     for number in range(1, PACKS + 1):
         site.go_on()
         assert pack_incremental(store, DOMAIN, work=tmp_path).written
         # The searcher misses all but a few of them.
         if number % 50 == 7 or number == PACKS:
             former, kept = kept, tmp_path / f"{number}"
-            updated = fetch_pack_to(store, DOMAIN, kept, former=former)
+            updated = download_pack_to(store, DOMAIN, kept, former=former)
     pack_full(store, DOMAIN, work=tmp_path, force=True)
-    fresh = fetch_pack_to(store, DOMAIN, new)
+    fresh = download_pack_to(store, DOMAIN, new)
     assert updated.pages == fresh.pages
     assert scores(kept) == scores(new)
     # Indexes and file grow until a quarter of the rows were indexed again, and are then written as one piece.

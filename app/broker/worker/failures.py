@@ -236,7 +236,9 @@ class FailureHandler:
                 detour := self._detour(pending.decision, pending.unacked.delivery)
             ):
                 seconds = detour.delay_ms / 1_000
-                logger.warning("Cannot %s a message of %s, it runs again in %g s: %s", *pending.subject, seconds, outcome)
+                logger.warning(
+                    "Cannot %s a message of %s, it runs again in %g s: %s", *pending.subject, seconds, outcome
+                )
                 self._begin(detour, pending.unacked)
             else:
                 context = pending.unacked.context

@@ -15,7 +15,7 @@ from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.packs import OpenPacks
 from app.errors import PackCorrupt, PackError
 from app.pack import database
-from app.pack.fetch import fetch_pack_to
+from app.pack.download import download_pack_to
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class PackJobs:
         with self.directory.temporary_file() as written:
             # If the store has a newer version than the ordered one, that is fetched: it saves a second order.
             former = self.packs.path(load.domain)
-            stored = fetch_pack_to(
+            stored = download_pack_to(
                 self._store, load.domain, written, former=former, at_least=load.generation, room=free * MB
             )
             version = PackVersion(

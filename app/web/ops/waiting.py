@@ -12,11 +12,11 @@ from fastapi.responses import HTMLResponse
 from pydantic import Field
 
 from app.broker.errors import BrokerUnreachable, QueueUnavailable
-from app.broker.waiting import MAX_LOOK, MAX_MOVED, DelayQueue, Moved
+from app.broker.waiting import MAX_MOVED, MAX_PEEKED, DelayQueue, Moved
 from app.operations.overview import PATIENCE
 from app.operations.queues import QueueFigures
 from app.operations.waiting import (
-    Looked,
+    PeekedQueue,
     delay_queue_named,
     end_wait,
     is_coalescing,
@@ -71,22 +71,22 @@ def show_waiting(visit: Reading, queue: str = "", task: str = "", domain: str = 
     reading = overview_of(visit.request).queues.read(time.monotonic() + PATIENCE)
     values: dict[str, Any] = {"reading": reading, "queue": queue, "task": task.strip(), "domain": domain.strip()}
     values |= {"rows": _rows(visit, reading.value.of_kind("delay") if reading.value else [])}
-    values |= {"opened": None, "looked": None, "messages": [], "trouble": ""}
+    values |= {"opened": None, "peeked": None, "messages": [], "trouble": ""}
     if queue:
-        values |= {"opened": delay_queue_named(visit.ops.settings, queue), "most": MAX_LOOK, "most_moved": MAX_MOVED}
+        values |= {"opened": delay_queue_named(visit.ops.settings, queue), "most": MAX_PEEKED, "most_moved": MAX_MOVED}
         try:
-            looked = read_waiting(visit.ops, queue)
+            peeked = read_waiting(visit.ops, queue)
         except (BrokerUnreachable, QueueUnavailable) as error:
             values["trouble"] = str(error)
         else:
             wanted = values["domain"].lower()
-            of_task = (each for each in looked.messages if values["task"] in each.task)
+            of_task = (each for each in peeked.messages if values["task"] in each.task)
             shown = [each for each in of_task if wanted in (each.domain or each.subject)]
-            values |= {"looked": looked, "messages": shown}
+            values |= {"peeked": peeked, "messages": shown}
     return visit.page("waiting.html", **values)
 
 
-@subject.api.get("/waiting", response_model=Looked, operation_id="waiting")
+@subject.api.get("/waiting", response_model=PeekedQueue, operation_id="waiting")
 def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> Response:
     """List the first messages of a delay queue, as they were at most half a minute ago."""
     return answer(read_waiting(ops, parameters.queue))

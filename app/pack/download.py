@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 READ_SIZE: Final = 8 * 2**20
 
 
-def fetch_pack_to(
+def download_pack_to(
     store: ObjectStore,
     domain: str,
     target: Path,

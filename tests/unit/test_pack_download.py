@@ -18,7 +18,7 @@ import zstandard
 
 from app.broker.errors import InvalidMessage
 from app.errors import PackCorrupt, PackNotFound
-from app.pack.fetch import read_table
+from app.pack.download import read_table
 from app.pack.frames import sha256
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.pack.packer import pack_full

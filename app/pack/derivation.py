@@ -1,4 +1,4 @@
-"""Complete a database: derive from the rows of pages what depends on several of them, its indexes and `meta`.
+"""Derive what depends on several pages from their rows: columns, indexes and `meta` of a new or updated database.
 
 A new database gets everything. In one that is updated, what depends on changed rows is derived: that work is in
 proportion to the change. Both write the same, but for what all pages determine together, which follows later: see
