@@ -18,7 +18,7 @@ from typing import Any
 import requests
 
 from app.pack.manifest import list_manifests
-from app.private_services.procfile import procfile
+from app.processes.procfile import procfile
 from app.storage.open import create_store
 from benchmarks import packs
 from benchmarks.errors import BenchmarkError

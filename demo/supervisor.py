@@ -21,9 +21,9 @@ from typing import Self
 from app import private_services as services
 from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
-from app.private_services import procfile
 from app.private_services.service import locked, tail
-from app.private_services.supervisor import KILL_WAIT
+from app.processes import procfile
+from app.processes.supervisor import KILL_WAIT
 from app.storage.open import create_store
 from config.settings import ROOT, Settings, get_settings
 

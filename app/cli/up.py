@@ -11,9 +11,9 @@ import typer
 from app import private_services as services
 from app.cli.printing import print_json
 from app.operations.doctor.checks import EVENT_QUEUE, outages
-from app.private_services import procfile
-from app.private_services.process_states import current_states
-from app.private_services.systemd import write_units
+from app.processes import procfile
+from app.processes.process_states import current_states
+from app.processes.systemd import write_units
 from config.settings import Settings, get_settings
 
 cli = typer.Typer()

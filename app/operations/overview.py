@@ -22,7 +22,7 @@ from app.operations.doctor.checks import run_checks
 from app.operations.queues import Growth, QueueReport, read_queues
 from app.operations.workers import WorkersReport, read_workers
 from app.pack.manifest import read_manifest
-from app.private_services.process_states import ProcessState, current_states
+from app.processes.process_states import ProcessState, current_states
 from app.redis_state.client import get_quick_redis
 from app.storage.marker import read_marker
 from app.storage.open import store_of

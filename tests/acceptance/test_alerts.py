@@ -27,8 +27,8 @@ from app.broker.publishing import Publisher
 from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.outages import OUTAGE_ITEMS
 from app.messages.envelopes import site_message
-from app.private_services.process_states import ProcessState, current_states, send_signal
-from app.private_services.procfile import procfile
+from app.processes.process_states import ProcessState, current_states, send_signal
+from app.processes.procfile import procfile
 from app.redis_state.client import get_redis
 from app.storage.layout import frames_key
 from app.storage.open import open_store

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import requests
 
-from app.private_services.procfile import formation, left_out, procfile
+from app.processes.procfile import formation, left_out, procfile
 from config.settings import ROOT, Settings
 from tests.servers.site import Site, page
 from tests.support.generated import commands, options

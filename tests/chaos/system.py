@@ -20,8 +20,8 @@ import requests
 from redis import Redis
 
 from app import private_services as services
-from app.private_services.procfile import formation, procfile
 from app.private_services.service import MARK
+from app.processes.procfile import formation, procfile
 from app.redis_state.client import PREFIX
 from app.storage.open import create_store
 from config.settings import Settings

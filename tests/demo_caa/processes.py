@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from app.private_services import procfile
+from app.processes import procfile
 from demo import supervisor
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from app.errors import ServicesError
-from app.private_services import process_states, procfile
-from app.private_services.process_states import ProcessId, ProcessState, UpState, identify
 from app.private_services.service import locked
+from app.processes import process_states, procfile
+from app.processes.process_states import ProcessId, ProcessState, UpState, identify
 from config.settings import ROOT
 from tests.support.waiting import eventually
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
-from app.private_services import process_states, supervisor
+from app.processes import process_states, supervisor
 supervisor.KILL_WAIT, supervisor.FIRST_WAIT = float(sys.argv[3]), 0.05
 commands, data_dir = json.loads(sys.argv[1]), Path(sys.argv[2])
 ourselves = process_states.identify(os.getpid())

@@ -15,7 +15,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from app.private_services.procfile import procfile
+from app.processes.procfile import procfile
 from config.settings import ROOT
 
 FOLDER = ROOT / "docs/kubernetes"

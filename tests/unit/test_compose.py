@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
-from app.private_services.procfile import formation, procfile
+from app.processes.procfile import formation, procfile
 from app.topology.accounts import accounts
 from config.settings import ROOT, Settings
 

@@ -18,7 +18,7 @@ from app.broker.policies.x_death import XDeath
 from app.counters import COUNTERS
 from app.crawl.urls import parse_crawl_url, parse_message_domain
 from app.messages.envelopes import decode_envelope, route_of
-from app.private_services.procfile import procfile
+from app.processes.procfile import procfile
 from app.timers.timers import callback_of, timeout_of
 from app.topology.queues import orchestrator_queues, searcher_queue
 from app.topology.retry_policies import site_policy, subscriber_policy

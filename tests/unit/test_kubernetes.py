@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
-from app.private_services.procfile import procfile
+from app.processes.procfile import procfile
 from config.settings import Settings
 from tests.support.kubernetes import ART, BASE, FOLDER, SECRETS, SERVICES, written
 

@@ -13,9 +13,9 @@ import pytest
 from pydantic import SecretStr
 
 from app.coverart.project import COVER_ART, EVENT_ART, settings_of
-from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, load, save
-from app.private_services.procfile import left_out
-from app.private_services.supervisor import RESTARTS, ProcessSupervisor, restart_wait
+from app.processes.process_states import ProcessId, ProcessState, UpState, identify, load, save
+from app.processes.procfile import left_out
+from app.processes.supervisor import RESTARTS, ProcessSupervisor, restart_wait
 from config.settings import Settings
 from tests.support.command import as_process_with, invoked
 
@@ -37,9 +37,9 @@ def test_a_process_that_cannot_be_started_has_crashed_and_the_others_go_on(
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         return start(command, **options)
 
-    monkeypatch.setattr("app.private_services.supervisor.FIRST_WAIT", 0.001)
-    monkeypatch.setattr("app.private_services.supervisor.signal.signal", lambda *_: None)
-    monkeypatch.setattr("app.private_services.supervisor.subprocess.Popen", refuse)
+    monkeypatch.setattr("app.processes.supervisor.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("app.processes.supervisor.signal.signal", lambda *_: None)
+    monkeypatch.setattr("app.processes.supervisor.subprocess.Popen", refuse)
     commands = {"one": "sh -c 'exit 3'", "two": "refused"}
     assert ProcessSupervisor(commands, os.environ, changed=states.append).run() == 3
     assert [(each.name, each.state, each.crashes) for each in states[-1]] == [("one", "down", 6), ("two", "down", 6)]

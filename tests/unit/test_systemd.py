@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from app.private_services.procfile import left_out, procfile
+from app.processes.procfile import left_out, procfile
 from config.settings import Settings
 from tests.support.programs import program
 

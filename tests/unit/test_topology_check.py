@@ -20,7 +20,7 @@ from app.broker.policies.x_death import XDeath
 from app.coverart.project import COVER_ART
 from app.operations.doctor.cluster import cluster_results, dead_set_results
 from app.operations.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
-from app.private_services.procfile import procfile
+from app.processes.procfile import procfile
 from app.topology.compare import APPLY, compare, former_delay_queues, harmful_settings
 from app.topology.declare import all_queues
 from app.topology.management_api import ManagementApi, _statistics

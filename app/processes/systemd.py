@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import ServicesError
-from app.private_services.procfile import SEARCHER, left_out, procfile
+from app.processes.procfile import SEARCHER, left_out, procfile
 from config.settings import Settings
 
 #: The target that starts and stops all processes.

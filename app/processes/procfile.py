@@ -13,11 +13,11 @@ from pathlib import Path
 from honcho.environ import parse_procfile
 
 from app.errors import ServicesError
-from app.private_services import process_states
-from app.private_services.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
 from app.private_services.service import locked, wait_until
 from app.private_services.state import make_directory
-from app.private_services.supervisor import KILL_WAIT, POLL, ProcessSupervisor
+from app.processes import process_states
+from app.processes.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
+from app.processes.supervisor import KILL_WAIT, POLL, ProcessSupervisor
 from config.settings import PROCFILE, Settings, get_settings
 
 #: The process that runs REPLICAS times, so that each copy of a pack has a searcher.

@@ -23,7 +23,7 @@ from typing import Final
 from honcho.colour import get_colours
 from honcho.printer import Message, Printer
 
-from app.private_services.process_states import ProcessState, identify
+from app.processes.process_states import ProcessState, identify
 from config.settings import ROOT
 
 #: Seconds that the processes have to stop before they are killed. A warm shutdown ends the task that is running.
