@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
-from itertools import islice
 
 import typer
 
@@ -62,14 +61,14 @@ class Comparison:
         self, pages: Iterable[Sequence[tuple[str, Entity | None]]], *, jobs: int
     ) -> Generator[tuple[str, tuple[ArtFinding, ...] | RemoteError]]:
         """Yield each gid with what `findings` returns for it, in their order; `jobs` items are compared at a time."""
-        with ThreadPoolExecutor(jobs, thread_name_prefix="audit") as pool:
-            try:
-                for page in pages:
-                    yield from zip((gid for gid, _ in page), pool.map(self.findings, page), strict=True)
-            finally:
-                # Threads that pause are awaited, also after an error.
-                self.run.stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
+        pool = ThreadPoolExecutor(jobs, thread_name_prefix="audit")
+        try:
+            for page in pages:
+                yield from zip((gid for gid, _ in page), pool.map(self.findings, page), strict=True)
+        finally:
+            # Threads that pause are awaited, also after an error.
+            with self.run.without_pauses():
+                pool.shutdown(cancel_futures=True)
 
     def findings(self, pair: tuple[str, Entity | None]) -> tuple[ArtFinding, ...] | RemoteError:
         """Return the differences of the item of a gid with its entity, or the error of an item that cannot be read.
@@ -202,10 +201,12 @@ class AuditReport:
         if not typer.confirm(f"Delete {images} at the archive, which keeps an old version of each?", err=True):
             return
         homes = find_homes([job.id for job in self._held_back if job.id is not None])
-        confirmed = iter([job for job in self._held_back if job.id not in homes])
-        while batch := list(islice(confirmed, BATCH)):
-            self._run.publish(batch)
-        self._held_back = [job for job in self._held_back if job.id in homes]
+        in_database = [job for job in self._held_back if job.id in homes]
+        confirmed = [job for job in self._held_back if job.id not in homes]
+        while confirmed:
+            self._run.publish(confirmed[:BATCH])
+            confirmed = confirmed[BATCH:]
+            self._held_back = in_database + confirmed
         if self._held_back:
             typer.echo(f"{len(self._held_back):,} not deleted: the database has them now; audit again", err=True)
 

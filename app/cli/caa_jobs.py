@@ -86,8 +86,7 @@ class GidRun:
         self.limit, self.rate = limit, rate
         self.count, self.last = 0, ""
         self.published = Counter[str]()
-        #: Ends all pauses for a service that is away.
-        self.stopped = threading.Event()
+        self._ends_pauses = threading.Event()
         self._primary = primary
         self._next = 0.0
 
@@ -108,16 +107,25 @@ class GidRun:
     def patiently(self, read: Callable[[], Result], is_outage: Callable[[RemoteError], bool]) -> Result:
         """Return what `read` returns; in an outage pause by PAUSES, or as long as the service says.
 
-        A run of given gids does not pause. `stopped` ends all pauses.
+        A run of given gids does not pause, and no run does `without_pauses`.
         """
         for pause in () if self.gids else PAUSES:
             try:
                 return read()
             except RemoteError as error:
                 wanted = max(pause, error.retry_after or 0.0)
-                if not is_outage(error) or wanted > _LONGEST_PAUSE or self.stopped.wait(wanted):
+                if not is_outage(error) or wanted > _LONGEST_PAUSE or self._ends_pauses.wait(wanted):
                     raise
         return read()
+
+    @contextmanager
+    def without_pauses(self) -> Iterator[None]:
+        """End all pauses of other threads for the block."""
+        self._ends_pauses.set()
+        try:
+            yield
+        finally:
+            self._ends_pauses.clear()
 
     def _database(self) -> AbstractContextManager[Connection]:
         url = self.settings.musicbrainz_url.get_secret_value()
