@@ -10,7 +10,7 @@ from typing import Any
 
 from app.cluster.placement.model import Pack
 from app.cluster.protocol import Load, PackVersion
-from app.pack import groups, repeated
+from app.pack import groups, repeated_lines
 from app.pack import publish as publishing
 from app.pack.anchors import note_links
 from app.pack.database import check, create, transaction
@@ -18,7 +18,7 @@ from app.pack.derivation import derive_all
 from app.pack.download import download_pack_to
 from app.pack.frames import FrameTable, hashes_of, sha256
 from app.pack.manifest import Manifest, read_manifest
-from app.pack.quality import reserve_ids
+from app.pack.row_ids import reserve_ids
 from app.pack.rows import section, subsections
 from app.search.connections import SCHEMA_VERSION
 from app.search.pack_searcher import PackSearcher
@@ -104,7 +104,7 @@ def _row(page: Page) -> tuple[str | int, ...]:
     kinds = (page.lang, page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
     headings = ("\n".join(page.headings), subsections(page))
     text_hash = groups.hash_of(page.title, page.body)
-    body, *_ = repeated.without(repeated.lines_of(page), frozenset())
+    body, *_ = repeated_lines.without(repeated_lines.lines_of(page), frozenset())
     return (*names, *kinds, text_hash, page.title, page.description, *headings, body)
 
 

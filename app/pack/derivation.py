@@ -19,11 +19,11 @@ from unicodedata import unidata_version
 import Stemmer
 
 from app import text
-from app.pack import anchors, derived, groups, repeated, rows, site_values, versions
+from app.pack import anchors, derived_columns, groups, language_versions, repeated_lines, rows, site_values
 from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
 from app.pack.properties import update_properties, write_properties
-from app.pack.quality import ranked
+from app.pack.row_ids import ranked
 from app.search import number_arrays
 from app.storage import layout, page_parts
 
@@ -38,11 +38,11 @@ _NOTE_META: Final = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (ke
 def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
     """Derive what depends on several pages, in a new database whose bodies lack the repeated `lines`."""
     anchors.count_all(database)
-    derived.join_all(database)
+    derived_columns.join_all(database)
     groups.assign(database)
     values = site_values.determine(database)
     IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill_new(ranked(database))
-    versions.assign(database)
+    language_versions.assign(database)
     fill_texts(database)
     write_words(database)
     # SQLite sorts in as much memory as its cache may have.
@@ -50,7 +50,7 @@ def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
     write_definitions(database, values.site_name)
     write_properties(database)
     counts = {"changes": "0", "updated": "0", "ordered": str(rows.count(database))}
-    _note(database, {**values.as_meta(), **repeated.as_meta(lines), **counts, "writer": writer()})
+    _note(database, {**values.as_meta(), **repeated_lines.as_meta(lines), **counts, "writer": writer()})
 
 
 def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, changes: int) -> None:
@@ -59,15 +59,15 @@ def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, cha
     `read_again` reads stored pages. Only pages whose lines became repeated, or no longer are, are read.
     """
     meta = read_meta(database)
-    lines, values = repeated.in_meta(meta), site_values.in_meta(meta)
+    lines, values = repeated_lines.in_meta(meta), site_values.in_meta(meta)
     since = int(meta["changes"]) + changes
     are_due = site_values.are_due(since, rows.count(database))
     if are_due:
         lines = rows.leave_out_repeated(database, read_again, lines)
     links = anchors.count_changed(database)
-    derived.join_changed(database, links.objects)
+    derived_columns.join_changed(database, links.objects)
     groups.assign_changed(database)
-    versions.assign_changed(database)
+    language_versions.assign_changed(database)
     former, values = values, site_values.determine(database) if are_due else values
     written = update_texts(database)
     writer = IndexWriter(database, site=values.site_name, stemmers=values.stemmers)
@@ -79,7 +79,7 @@ def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, cha
         write_definitions(database, values.site_name)
     update_properties(database)
     updated = str(int(meta["updated"]) + written)
-    entries = {**values.as_meta(), **repeated.as_meta(lines), "changes": "0" if are_due else str(since)}
+    entries = {**values.as_meta(), **repeated_lines.as_meta(lines), "changes": "0" if are_due else str(since)}
     _note(database, {**entries, "updated": updated})
 
 

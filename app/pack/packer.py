@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.errors import PackRefused, lacks_space
 from app.pack import database as db
-from app.pack import derivation, repeated, rows
+from app.pack import derivation, repeated_lines, rows
 from app.pack.download import require_space
 from app.pack.frames import hashes_after, hashes_of
 from app.pack.kept_databases import KeptDatabases, note_version
@@ -26,7 +26,7 @@ from app.pack.manifest import Manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish
-from app.pack.quality import reserve_ids
+from app.pack.row_ids import reserve_ids
 from app.pack.stored_pages import StoredContent, delete_tombstones, find_vanished, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
 from app.storage.layout import content_key, list_pages
@@ -305,7 +305,7 @@ def _apply(
     db.note_written_pages(database)
     with db.transaction(database):
         contents = read_pages(run.store, (stat.key for stat in changed))
-        lines = repeated.in_meta(derivation.read_meta(database))
+        lines = repeated_lines.in_meta(derivation.read_meta(database))
         counts = rows.apply(database, contents, deleted, lines, deletions=deletions)
         if counts and are_ids_spent(database):
             return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
-from app.pack import repeated
+from app.pack import repeated_lines
 from app.pack.anchors import note_links
 from app.pack.groups import hash_of
 from app.pack.stored_pages import StoredContent
@@ -76,14 +76,14 @@ def load(database: sqlite3.Connection, contents: Iterable[StoredContent], read_a
     ones they will be. So few pages are written a second time.
     """
     lines: frozenset[int] = frozenset()
-    sample = repeated.LEAST_PAGES
+    sample = repeated_lines.LEAST_PAGES
     for number, stored in enumerate(contents, 1):
         if isinstance(stored.content, Tombstone):
             _note_stored(database, stored)
         else:
             _write(database, INSERT, stored, stored.content, lines)
         if number == sample:
-            lines, sample = repeated.find(database), 2 * sample
+            lines, sample = repeated_lines.find(database), 2 * sample
     return leave_out_repeated(database, read_again)
 
 
@@ -94,8 +94,8 @@ def leave_out_repeated(
 
     `former` are those that the former pack left out.
     """
-    lines = repeated.find(database, former)
-    for stored in read_again(repeated.differing(database, lines)):
+    lines = repeated_lines.find(database, former)
+    for stored in read_again(repeated_lines.differing(database, lines)):
         if isinstance(stored.content, Page):
             _write(database, UPDATE, stored, stored.content, lines)
     return lines
@@ -179,17 +179,17 @@ def _write(
     statement: str,
     stored: StoredContent,
     page: Page,
-    repeated_lines: frozenset[int],
+    left_out: frozenset[int],
 ) -> None:
-    lines = repeated.lines_of(page)
+    lines = repeated_lines.lines_of(page)
     whole = "".join(lines)
     if _storable(whole) != whole:
         lines = [*map(_storable, lines)]
-    body, hashes, removed = repeated.without(lines, repeated_lines)
+    body, hashes, removed = repeated_lines.without(lines, left_out)
     database.execute(statement, _row(stored, page, body))
     _note_stored(database, stored)
     note_links(database, stored.page_id, page)
-    repeated.note_lines(database, stored.page_id, hashes, removed)
+    repeated_lines.note_lines(database, stored.page_id, hashes, removed)
 
 
 def _note_stored(database: sqlite3.Connection, stored: StoredContent) -> None:

@@ -15,7 +15,7 @@ from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.boilerplate import HINTED, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, separated
 from app.crawl.read.extract.contract import Extractor
 from app.crawl.read.extract.lexbor import LexborExtractor
-from app.pack import database, repeated
+from app.pack import database, repeated_lines
 from app.pack.packer import pack_full, pack_incremental
 from app.storage.layout import Page, content_key, page_id
 from app.storage.page_parts import HEADINGS, KINDS, Block, body_of
@@ -90,7 +90,7 @@ contents = st.dictionaries(
 )
 
 
-def repeated_lines(store: ObjectStore, folder: Path) -> frozenset[int]:
+def lines_in_pack(store: ObjectStore, folder: Path) -> frozenset[int]:
     with closing(sqlite3.connect(fetch_pack(store, DOMAIN, folder))) as pack:
         (lines,) = pack.execute("SELECT value FROM meta WHERE key = 'repeated_lines'").fetchone()
         return frozenset(map(int, lines.split()))
@@ -113,13 +113,13 @@ def test_an_incremental_pack_leaves_out_the_lines_of_a_full_one_and_those_that_w
                 pages[f"/{name}"] = with_lines(f"/{name}", f"Words of {name}", *lines)
             put(store, pages.get(f"/{name}") or gone(f"/{name}"))
         pack_incremental(store, DOMAIN, work=folder)
-    found = repeated_lines(store, folder)
-    expected = {path: repeated.without(repeated.lines_of(page), found)[0] for path, page in pages.items()}
+    found = lines_in_pack(store, folder)
+    expected = {path: repeated_lines.without(repeated_lines.lines_of(page), found)[0] for path, page in pages.items()}
     assert {path: body for path, (body, _) in packed(store, folder).items()} == {
         path: without_ends(body) for path, body in expected.items()
     }
     pack_all(store, folder)
-    assert repeated_lines(store, folder) <= found
+    assert lines_in_pack(store, folder) <= found
 
 
 @given(st.binary(max_size=20))
@@ -128,7 +128,7 @@ def test_hashes_that_a_foreign_writer_damaged_are_no_error(damaged: bytes) -> No
         pack.executescript(database.SCHEMA)
         rows = [(str(at), damaged + bytes([at]), damaged) for at in range(9)]
         pack.executemany("INSERT INTO lines VALUES (?, ?, ?)", rows)
-        repeated.differing(pack, repeated.find(pack))
+        repeated_lines.differing(pack, repeated_lines.find(pack))
 
 
 @pytest.fixture
@@ -138,15 +138,15 @@ def many(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         pack.executescript(f"{database.SCHEMA} BEGIN")
         for number in range(2_500):
             menus = ["Menu"] * (number % 10 < 4) + ["Other menu"] * (number % 10 > 6)
-            _, *hashes = repeated.without([f"Words of {number}", *menus], frozenset())
-            repeated.note_lines(pack, page_id(f"https://{DOMAIN}/{number}"), *hashes)
+            _, *hashes = repeated_lines.without([f"Words of {number}", *menus], frozenset())
+            repeated_lines.note_lines(pack, page_id(f"https://{DOMAIN}/{number}"), *hashes)
         yield pack
 
 
 def test_a_repeated_line_is_found_among_more_pages_than_are_searched_for_candidates(many: sqlite3.Connection) -> None:
-    found = repeated.find(many)
+    found = repeated_lines.find(many)
     assert len(found) == 1
-    assert repeated.without(["Menu", "Other menu", "Words"], found)[0] == "Other menuWords"
+    assert repeated_lines.without(["Menu", "Other menu", "Words"], found)[0] == "Other menuWords"
 
 
 @given(
@@ -156,7 +156,7 @@ def test_a_repeated_line_is_found_among_more_pages_than_are_searched_for_candida
 def test_the_lines_of_a_page_are_its_body(lines: list[tuple[str, ...]], breadcrumb: str) -> None:
     blocks = tuple(Block(block, boilerplate=at == 1) for at, block in enumerate(lines))
     body = f"{body_of(blocks)} {breadcrumb}".strip()
-    marked = "".join(repeated.lines_of(page("/a", "", body, blocks=blocks)))
+    marked = "".join(repeated_lines.lines_of(page("/a", "", body, blocks=blocks)))
     assert without_ends(marked) == body
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from app.pack import versions
+from app.pack import language_versions
 from app.pack.database import SCHEMA
 
 pytestmark = pytest.mark.unit
@@ -47,7 +47,7 @@ def seconds_of(number: int) -> float:
         for page in range(2, number + 1):
             insert(pack, number + page, f"/{number - page + 1:05}", "de", shown_as=page)
         began = time.process_time()
-        versions.assign(pack)
+        language_versions.assign(pack)
         took = time.process_time() - began
         found = pack.execute("SELECT DISTINCT versions, hidden FROM pages ORDER BY hidden").fetchall()
         assert found == [(1, 0), (0, 1)]
@@ -57,11 +57,11 @@ def seconds_of(number: int) -> float:
 def test_versions_are_assigned_again_on_one_connection_without_writing_equal_rows(pack: sqlite3.Connection) -> None:
     insert(pack, 1, "/en/a", "en")
     insert(pack, 2, "/de/a", "de")
-    versions.assign(pack)
+    language_versions.assign(pack)
     pack.execute("CREATE TEMP TRIGGER written BEFORE UPDATE ON main.pages BEGIN SELECT raise(ABORT, 'written'); END")
-    versions.assign(pack)
+    language_versions.assign(pack)
     assert pack.execute("SELECT id, versions FROM pages ORDER BY id").fetchall() == [(1, 1), (2, 1)]
     pack.execute("DROP TRIGGER written")
     pack.execute("UPDATE pages SET lang = 'en'")
-    versions.assign(pack)
+    language_versions.assign(pack)
     assert pack.execute("SELECT DISTINCT versions FROM pages").fetchall() == [(0,)]
