@@ -31,7 +31,7 @@ TOKENIZER = "ascii"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
 INSERT INTO pages (
-    object, key, url, path, section, lang, modified, content_type, canonical, alternates, text_hash,
+    page_id, canonical_key, url, path, section, lang, modified, content_type, canonical, alternates, text_hash,
     title, description, headings, subsections, body
 )
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -28,19 +28,21 @@ _MAX_BYTES: Final = 16 * 2**20
 _MAX_COUNTED: Final = 20_000
 
 _NOTE: Final = (
-    "INSERT INTO links (object, anchors) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET anchors = excluded.anchors"
+    "INSERT INTO links (page_id, anchors) VALUES (?, ?) ON CONFLICT (page_id) DO UPDATE SET anchors = excluded.anchors"
 )
-_ALL_LINKS: Final = "SELECT url, key, CAST(links.anchors AS BLOB) FROM links JOIN pages USING (object)"
+_ALL_LINKS: Final = "SELECT url, canonical_key, CAST(links.anchors AS BLOB) FROM links JOIN pages USING (page_id)"
 _CHANGED_LINKS: Final = """
-SELECT former.url, former.key, CAST(former_links.anchors AS BLOB), pages.url, pages.key, CAST(links.anchors AS BLOB)
-FROM former_links LEFT JOIN former_pages AS former USING (object)
-LEFT JOIN pages USING (object) LEFT JOIN links USING (object)
+SELECT former.url, former.canonical_key, CAST(former_links.anchors AS BLOB),
+    pages.url, pages.canonical_key, CAST(links.anchors AS BLOB)
+FROM former_links LEFT JOIN former_pages AS former USING (page_id)
+LEFT JOIN pages USING (page_id) LEFT JOIN links USING (page_id)
 """
 _MOVED: Final = """
-SELECT object, former.url, former.key, pages.url, pages.key FROM former_pages AS former LEFT JOIN pages USING (object)
-WHERE former.url IS NOT pages.url OR former.key IS NOT pages.key
+SELECT page_id, former.url, former.canonical_key, pages.url, pages.canonical_key
+FROM former_pages AS former LEFT JOIN pages USING (page_id)
+WHERE former.url IS NOT pages.url OR former.canonical_key IS NOT pages.canonical_key
 """
-_NOTE_ADDRESS: Final = "INSERT INTO addresses (address, is_other, object) VALUES (?, ?, ?)"
+_NOTE_ADDRESS: Final = "INSERT INTO addresses (address, is_other, page_id) VALUES (?, ?, ?)"
 _COUNT: Final = """
 INSERT INTO link_texts (target, text, fragment, pages, first_of_text, first_of_page, own) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (target, text, fragment) DO UPDATE SET pages = pages + excluded.pages,
@@ -53,15 +55,15 @@ _LEADING: Final = """
 FROM addresses AS own JOIN link_texts ON target = own.address
 WHERE NOT EXISTS (
     SELECT 1 FROM addresses AS other
-    WHERE other.address = own.address AND (other.is_other, other.object) < (own.is_other, own.object)
+    WHERE other.address = own.address AND (other.is_other, other.page_id) < (own.is_other, own.page_id)
 )
 """
-_JOINED: Final = f"SELECT text, sum(first_of_text), sum(first_of_page) {_LEADING} AND own.object = ? GROUP BY text"
-_NAMES: Final = f"SELECT text, fragment, sum(pages) {_LEADING} AND own.object = ? GROUP BY text, fragment"
-_COMMON: Final = f"SELECT text {_LEADING} AND first_of_text > 0 GROUP BY text HAVING count(DISTINCT own.object) > ?"
+_JOINED: Final = f"SELECT text, sum(first_of_text), sum(first_of_page) {_LEADING} AND own.page_id = ? GROUP BY text"
+_NAMES: Final = f"SELECT text, fragment, sum(pages) {_LEADING} AND own.page_id = ? GROUP BY text, fragment"
+_COMMON: Final = f"SELECT text {_LEADING} AND first_of_text > 0 GROUP BY text HAVING count(DISTINCT own.page_id) > ?"
 _TEXTS: Final = "SELECT DISTINCT text FROM link_texts WHERE target = ?"
 _TARGETS: Final = "SELECT DISTINCT target FROM link_texts WHERE text = ? AND first_of_text > 0"
-_OBJECTS: Final = "SELECT object FROM addresses WHERE address = ? ORDER BY is_other, object"
+_PAGE_IDS: Final = "SELECT page_id FROM addresses WHERE address = ? ORDER BY is_other, page_id"
 
 #: Page id, former URL and key, present URL and key of a row; None if the row is new or removed.
 _Moved: TypeAlias = tuple[str, str | None, str | None, str | None, str | None]
@@ -80,7 +82,7 @@ _Counted: TypeAlias = "tuple[Counter[str], Counter[str]]"
 class LinkChanges(NamedTuple):
     """The page ids of rows whose anchor texts may differ now, and what links called pages whose links differ."""
 
-    objects: set[str]
+    page_ids: set[str]
     former_names: dict[str, Names]
 
 
@@ -110,7 +112,7 @@ def packed_links(page: Page) -> bytes:
 
 def count_all(database: sqlite3.Connection) -> None:
     """Count the link texts of all pages of a new pack."""
-    rows = database.execute("SELECT object, url, key FROM pages")
+    rows = database.execute("SELECT page_id, url, canonical_key FROM pages")
     database.executemany(_NOTE_ADDRESS, (address for row in rows for address in _addresses(*row)))
     counted: _Counted = Counter(), Counter()
     for url, key, links in database.execute(_ALL_LINKS):
@@ -135,7 +137,7 @@ def count_changed(database: sqlite3.Connection) -> LinkChanges:
     arrived = {address for _, *urls in moved for address in map(address_of, filter(None, urls))}
     targets = arrived | {target for target, _, _ in counted}
     texts = {text for _, text, _ in counted} | {text for target in arrived for text in _texts(database, target)}
-    concerned = {page for target in targets for page in _objects(database, target)}
+    concerned = {page for target in targets for page in _page_ids(database, target)}
     former_names = {page: names_of(database, page) for page in concerned}
     was_common = {text: is_common(database, text) for text in texts}
     _move(database, moved)
@@ -143,7 +145,7 @@ def count_changed(database: sqlite3.Connection) -> LinkChanges:
     for text, common in was_common.items():
         if is_common(database, text) != common:
             targets.update(target for (target,) in database.execute(_TARGETS, (text,)))
-    concerned |= {page for target in targets for page in _objects(database, target)}
+    concerned |= {page for target in targets for page in _page_ids(database, target)}
     return LinkChanges(concerned, former_names)
 
 
@@ -156,7 +158,7 @@ def is_common(database: sqlite3.Connection, text: str) -> bool:
     """Return whether a text leads to over MAX_TARGETS pages."""
     pages: set[str] = set()
     for (target,) in database.execute(_TARGETS, (text,)):
-        pages.update(_objects(database, target)[:1])
+        pages.update(_page_ids(database, target)[:1])
         if len(pages) > MAX_TARGETS:
             return True
     return False
@@ -225,7 +227,7 @@ def _write(database: sqlite3.Connection, counted: _Counts) -> None:
 
 def _move(database: sqlite3.Connection, moved: Iterable[_Moved]) -> None:
     for page_id, _, _, url, key in moved:
-        database.execute("DELETE FROM addresses WHERE object = ?", (page_id,))
+        database.execute("DELETE FROM addresses WHERE page_id = ?", (page_id,))
         if url is not None and key is not None:
             database.executemany(_NOTE_ADDRESS, _addresses(page_id, url, key))
 
@@ -235,8 +237,8 @@ def _addresses(page_id: str, url: str, key: str) -> list[tuple[LinkAddress, bool
     return own if url == key else [*own, (address_of(url), True, page_id)]
 
 
-def _objects(database: sqlite3.Connection, address: LinkAddress) -> list[str]:
-    return [page_id for (page_id,) in database.execute(_OBJECTS, (address,))]
+def _page_ids(database: sqlite3.Connection, address: LinkAddress) -> list[str]:
+    return [page_id for (page_id,) in database.execute(_PAGE_IDS, (address,))]
 
 
 def _texts(database: sqlite3.Connection, target: LinkAddress) -> Collection[str]:

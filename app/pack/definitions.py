@@ -32,10 +32,10 @@ MAX_DEFINITIONS: Final = 1_000
 #: The words of a name's last part, as they are searched for, with spaces between.
 DefinitionKey: TypeAlias = str
 
-_PAGES: Final = "SELECT id, object, path, title, headings, subsections FROM pages WHERE NOT hidden"
-_PAGE: Final = f"{_PAGES} AND object = ?"
+_PAGES: Final = "SELECT id, page_id, path, title, headings, subsections FROM pages WHERE NOT hidden"
+_PAGE: Final = f"{_PAGES} AND page_id = ?"
 #: Changed rows before and after an update, if they were or are shown.
-_FORMER: Final = "SELECT id, object, path, title, headings, subsections FROM former_pages WHERE hidden = 0"
+_FORMER: Final = "SELECT id, page_id, path, title, headings, subsections FROM former_pages WHERE hidden = 0"
 _PRESENT: Final = f"{_PAGES} AND id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _OF_NAME: Final = """
 SELECT kind, coalesce(nullif(full_name, ''), fragment), page, fragment, called, path
@@ -74,7 +74,7 @@ class _Definition(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _NamedPage:
     id: int
-    object: str
+    page_id: str
     path: str
     title: str
     headings: str
@@ -86,7 +86,7 @@ def write_definitions(database: sqlite3.Connection, site: str) -> None:
     database.execute("DELETE FROM definitions")
     with _ranking(database):
         for page in (_NamedPage(*columns) for columns in database.execute(_PAGES)):
-            found = _defined(page, names_of(database, page.object), site)
+            found = _defined(page, names_of(database, page.page_id), site)
             database.executemany(_NOTE, ((key, *each) for key, each in found))
 
 
@@ -100,11 +100,11 @@ def update_definitions(database: sqlite3.Connection, site: str, former_names: Ma
     before: dict[DefinitionKey, list[_Definition]] = defaultdict(list)
     after: dict[DefinitionKey, list[_Definition]] = defaultdict(list)
     for page in former:
-        links = former_names[page.object] if page.object in former_names else names_of(database, page.object)
+        links = former_names[page.page_id] if page.page_id in former_names else names_of(database, page.page_id)
         for key, each in _defined(page, links, site):
             before[key].append(each)
     for page in present:
-        for key, each in _defined(page, names_of(database, page.object), site):
+        for key, each in _defined(page, names_of(database, page.page_id), site):
             after[key].append(each)
     concerned = {page.id for page in (*former, *present)}
     with _ranking(database):
@@ -129,9 +129,9 @@ def _of_changed_pages(
     database: sqlite3.Connection, former_names: Mapping[str, Names]
 ) -> tuple[list[_NamedPage], list[_NamedPage]]:
     """Return the pages that are concerned as they were and as they are, without hidden ones."""
-    former = {row.object: row for row in (_NamedPage(*columns) for columns in database.execute(_FORMER))}
-    present = {row.object: row for row in (_NamedPage(*columns) for columns in database.execute(_PRESENT))}
-    changed = {page_id for (page_id,) in database.execute("SELECT object FROM former_pages")}
+    former = {row.page_id: row for row in (_NamedPage(*columns) for columns in database.execute(_FORMER))}
+    present = {row.page_id: row for row in (_NamedPage(*columns) for columns in database.execute(_PRESENT))}
+    changed = {page_id for (page_id,) in database.execute("SELECT page_id FROM former_pages")}
     for page_id in former_names.keys() - changed:
         for columns in database.execute(_PAGE, (page_id,)):
             former[page_id] = present[page_id] = _NamedPage(*columns)

@@ -65,7 +65,7 @@ def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, cha
     if are_due:
         lines = rows.leave_out_repeated(database, read_again, lines)
     links = anchors.count_changed(database)
-    derived_columns.join_changed(database, links.objects)
+    derived_columns.join_changed(database, links.page_ids)
     groups.assign_changed(database)
     language_versions.assign_changed(database)
     former, values = values, site_values.determine(database) if are_due else values

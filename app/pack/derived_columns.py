@@ -11,10 +11,10 @@ from app.pack import anchors
 from app.text.languages import algorithm_of
 from app.text.variants import remembered_variants
 
-_ALL_NAMES: Final = "SELECT id, object, lang, title, headings, anchors, name_forms, inlinks FROM pages"
+_ALL_NAMES: Final = "SELECT id, page_id, lang, title, headings, anchors, name_forms, inlinks FROM pages"
 _NEXT_NAMES: Final = f"{_ALL_NAMES} WHERE id > ? ORDER BY id LIMIT 1000"
 _CHANGED_NAMES: Final = f"{_ALL_NAMES} WHERE id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
-_LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE object = ?"
+_LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE page_id = ?"
 _CHANGED_TEXTS: Final = """
 SELECT id, lang, description, body, body_forms FROM pages WHERE id IN (SELECT id FROM former_pages)
 """

@@ -13,28 +13,28 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-_COLUMNS: Final = "SELECT id, key, canonical, text_hash, inlinks, path, shown_as FROM pages"
+_COLUMNS: Final = "SELECT id, canonical_key, canonical, text_hash, inlinks, path, shown_as FROM pages"
 #: Pages that may have others in their group, and those that had: the others are alone.
 _ROWS: Final = f"""
-{_COLUMNS} WHERE shown_as <> 0 OR canonical NOT IN ('', key)
-OR key IN (SELECT canonical FROM pages WHERE canonical NOT IN ('', key))
+{_COLUMNS} WHERE shown_as <> 0 OR canonical NOT IN ('', canonical_key)
+OR canonical_key IN (SELECT canonical FROM pages WHERE canonical NOT IN ('', canonical_key))
 OR text_hash IN (SELECT text_hash FROM pages WHERE text_hash <> 0 GROUP BY text_hash HAVING count(*) > 1)
 ORDER BY id
 """  # noqa: S608 (ours)
-_OF_KEY: Final = f"{_COLUMNS} WHERE key = ?"
+_OF_KEY: Final = f"{_COLUMNS} WHERE canonical_key = ?"
 _OF_CANONICAL: Final = f"{_COLUMNS} WHERE canonical = ? AND canonical <> ''"
 _OF_TEXT: Final = f"{_COLUMNS} WHERE text_hash = ? AND text_hash <> 0"
 #: What pages have, and had, that makes them a group with others.
 _CHANGED: Final = """
-SELECT key, canonical, text_hash FROM former_pages WHERE key IS NOT NULL
-UNION SELECT key, canonical, text_hash FROM pages WHERE id IN (SELECT id FROM former_pages)
+SELECT canonical_key, canonical, text_hash FROM former_pages WHERE canonical_key IS NOT NULL
+UNION SELECT canonical_key, canonical, text_hash FROM pages WHERE id IN (SELECT id FROM former_pages)
 """
 _UPDATE: Final = "UPDATE pages SET shown_as = ?, hidden = ? WHERE id = ?"
 
 
 class _PageRow(NamedTuple):
     id: int
-    key: str
+    canonical_key: str
     canonical: str
     text_hash: int
     inlinks: int
@@ -73,18 +73,18 @@ def assign_changed(database: sqlite3.Connection) -> None:
         for row in (_PageRow(*columns) for columns in rows):
             if row.id not in found:
                 found[row.id] = row
-                unread.append((row.key, row.canonical, row.text_hash))
+                unread.append((row.canonical_key, row.canonical, row.text_hash))
     _assign(database, [found[row] for row in sorted(found)])
 
 
 def _assign(database: sqlite3.Connection, rows: list[_PageRow]) -> None:
-    targets = targets_of({row.key: row.canonical for row in rows})
+    targets = targets_of({row.canonical_key: row.canonical for row in rows})
     shown: dict[int, int] = {}
 
     def preference(row: _PageRow) -> tuple[bool, int, bool, int, int, str]:
         """Order the pages of a group: canonical, most linked to, without a query, the shortest address."""
-        path = row.path
-        return (targets[row.key] != row.key, -row.inlinks, "?" in path, path.count("/"), len(path), row.key)
+        key, path = row.canonical_key, row.path
+        return (targets[key] != key, -row.inlinks, "?" in path, path.count("/"), len(path), key)
 
     for group in _groups(rows, targets):
         best = min(group, key=preference)
@@ -131,9 +131,9 @@ def _groups(rows: list[_PageRow], targets: Mapping[str, str]) -> list[list[_Page
     first_with: dict[int, str] = {}
     for row in rows:
         if row.text_hash:
-            same = first_with.setdefault(row.text_hash, targets[row.key])
-            leaders[leader_of(targets[row.key], leaders)] = leader_of(same, leaders)
+            same = first_with.setdefault(row.text_hash, targets[row.canonical_key])
+            leaders[leader_of(targets[row.canonical_key], leaders)] = leader_of(same, leaders)
     groups: dict[str, list[_PageRow]] = defaultdict(list)
     for row in rows:
-        groups[leader_of(targets[row.key], leaders)].append(row)
+        groups[leader_of(targets[row.canonical_key], leaders)].append(row)
     return [group for group in groups.values() if len(group) > 1]

@@ -26,7 +26,7 @@ WHERE path IN (SELECT path FROM temp.by_path GROUP BY path HAVING count(*) > 1) 
 #: Where pages are that name versions, and which of them each one names.
 _PLACES: Final = """
 INSERT OR REPLACE INTO temp.places
-SELECT url, id FROM pages WHERE alternates <> '' UNION ALL SELECT key, id FROM pages WHERE alternates <> ''
+SELECT url, id FROM pages WHERE alternates <> '' UNION ALL SELECT canonical_key, id FROM pages WHERE alternates <> ''
 """
 _ALTERNATES: Final = "SELECT id, alternates FROM pages WHERE alternates <> ''"
 _NAME: Final = "INSERT OR IGNORE INTO temp.named SELECT ?, page FROM temp.places WHERE url = ?"

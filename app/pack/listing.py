@@ -21,7 +21,7 @@ _SCHEMA: Final = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 CREATE TABLE listed (
-    object TEXT PRIMARY KEY, etag TEXT NOT NULL, size INTEGER NOT NULL, modified TEXT NOT NULL,
+    page_id TEXT PRIMARY KEY, etag TEXT NOT NULL, size INTEGER NOT NULL, modified TEXT NOT NULL,
     version TEXT NOT NULL, is_packed INTEGER NOT NULL
 ) WITHOUT ROWID;
 BEGIN;
@@ -29,19 +29,20 @@ BEGIN;
 #: A folder that is written meanwhile may list a file twice.
 _NOTE: Final = "INSERT OR REPLACE INTO listed VALUES (?, ?, ?, ?, ?, ?)"
 _TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM listed WHERE is_packed"
-_STATS: Final = "SELECT object, etag, size, modified, version FROM listed WHERE is_packed = ? ORDER BY object"
+_STATS: Final = "SELECT page_id, etag, size, modified, version FROM listed WHERE is_packed = ? ORDER BY page_id"
 _DIFFERING: Final = """
-SELECT found.object, found.etag, size, modified, found.version
-FROM listing.listed AS found LEFT JOIN stored USING (object) WHERE is_packed AND found.etag IS NOT stored.etag
+SELECT found.page_id, found.etag, size, modified, found.version
+FROM listing.listed AS found LEFT JOIN stored USING (page_id) WHERE is_packed AND found.etag IS NOT stored.etag
 """
 _WITHOUT_OBJECT: Final = """
-SELECT object FROM pages
-WHERE NOT EXISTS (SELECT 1 FROM listing.listed AS found WHERE found.object = pages.object AND is_packed) ORDER BY object
+SELECT page_id FROM pages
+WHERE NOT EXISTS (SELECT 1 FROM listing.listed AS found WHERE found.page_id = pages.page_id AND is_packed)
+ORDER BY page_id
 """
 #: In order of the primary key, which is nearly that of the keys in a store.
-_STORED: Final = "SELECT object, version FROM stored ORDER BY object"
-_ETAG: Final = "SELECT etag FROM stored WHERE object = ?"
-_HAS_ROW: Final = "SELECT 1 FROM pages WHERE object = ?"
+_STORED: Final = "SELECT page_id, version FROM stored ORDER BY page_id"
+_ETAG: Final = "SELECT etag FROM stored WHERE page_id = ?"
+_HAS_ROW: Final = "SELECT 1 FROM pages WHERE page_id = ?"
 
 
 class PackDifference(NamedTuple):

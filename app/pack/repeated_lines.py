@@ -25,10 +25,10 @@ KEPT_PAGES: Final = 7
 #: Pages among which a repeated line is on at least two, as long as they are not chosen by content: 0.6^63 is 1e-14.
 _SAMPLE: Final = 128
 _NOTE: Final = (
-    "INSERT INTO lines (object, hashes, removed) VALUES (?, ?, ?) "
-    "ON CONFLICT (object) DO UPDATE SET hashes = excluded.hashes, removed = excluded.removed"
+    "INSERT INTO lines (page_id, hashes, removed) VALUES (?, ?, ?) "
+    "ON CONFLICT (page_id) DO UPDATE SET hashes = excluded.hashes, removed = excluded.removed"
 )
-_ALL: Final = "SELECT object, CAST(hashes AS BLOB), CAST(removed AS BLOB) FROM lines"
+_ALL: Final = "SELECT page_id, CAST(hashes AS BLOB), CAST(removed AS BLOB) FROM lines"
 #: In order of page ids, which are hashes of addresses.
 _DISTINCT: Final = "SELECT DISTINCT CAST(hashes AS BLOB) FROM lines"
 

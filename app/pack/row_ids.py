@@ -11,7 +11,8 @@ _RANKS: Final = "CREATE TEMP TABLE ranks (rank INTEGER PRIMARY KEY, page INTEGER
 #: address.
 _RANK: Final = """
 INSERT INTO temp.ranks (page, shown_as) SELECT id, shown_as FROM pages
-ORDER BY hidden, inlinks DESC, instr(path, '?') > 0, length(path) - length(replace(path, '/', '')), length(path), key
+ORDER BY hidden, inlinks DESC, instr(path, '?') > 0, length(path) - length(replace(path, '/', '')), length(path),
+    canonical_key
 """
 _RANKED: Final = """
 SELECT own.rank, coalesce(shown.rank, 0), own.page

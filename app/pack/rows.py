@@ -19,23 +19,23 @@ from app.text.languages import detect_language
 from app.text.lines import without_ends
 from app.text.names import shown_term
 
-#: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
+#: Columns of `pages` that the stored page has.
 COLUMNS: Final = (
-    *("object", "key", "url", "path", "section", "modified", "content_type", "canonical", "alternates"),
+    *("page_id", "canonical_key", "url", "path", "section", "modified", "content_type", "canonical", "alternates"),
     *("headings", "subsections", "lang", "title", "description", "text_hash", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
 UPSERT: Final = (
-    f"{INSERT} ON CONFLICT (object) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}"
+    f"{INSERT} ON CONFLICT (page_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}"
 )
 #: Unlike an upsert of a present row, this spends no row id.
 UPDATE: Final = (
-    f"UPDATE pages SET {', '.join(f'{name} = ?{at}' for at, name in enumerate(COLUMNS, 1))} WHERE object = ?1"  # noqa: S608 (ours)
+    f"UPDATE pages SET {', '.join(f'{name} = ?{at}' for at, name in enumerate(COLUMNS, 1))} WHERE page_id = ?1"  # noqa: S608 (ours)
 )
-_NOTE_STORED: Final = "INSERT OR REPLACE INTO stored (object, etag) VALUES (?, ?)"
+_NOTE_STORED: Final = "INSERT OR REPLACE INTO stored (page_id, etag) VALUES (?, ?)"
 #: Equal rows are not written again: searchers would fetch them.
-_NOTE_VERSION: Final = "UPDATE stored SET version = ?1 WHERE object = ?2 AND etag = ?3 AND version IS NOT ?1"
-_IS_TOMBSTONE: Final = "object NOT IN (SELECT object FROM pages)"
+_NOTE_VERSION: Final = "UPDATE stored SET version = ?1 WHERE page_id = ?2 AND etag = ?3 AND version IS NOT ?1"
+_IS_TOMBSTONE: Final = "page_id NOT IN (SELECT page_id FROM pages)"
 
 #: Characters of a section, and of the heading of a subsection.
 MAX_SECTION: Final = 200
@@ -103,7 +103,7 @@ def leave_out_repeated(
 
 def take_tombstones(database: sqlite3.Connection) -> dict[str, str]:
     """Forget the recorded tombstones, and return their ETags by page id."""
-    noted = dict(database.execute(f"SELECT object, etag FROM stored WHERE {_IS_TOMBSTONE}"))  # noqa: S608 (ours)
+    noted = dict(database.execute(f"SELECT page_id, etag FROM stored WHERE {_IS_TOMBSTONE}"))  # noqa: S608 (ours)
     database.execute(f"DELETE FROM stored WHERE {_IS_TOMBSTONE}")  # noqa: S608 (ours)
     return noted
 
@@ -127,7 +127,7 @@ def apply(
     """
     added = changed = removed = 0
     for stored in contents:
-        has_row = bool(database.execute("SELECT 1 FROM pages WHERE object = ?", (stored.page_id,)).fetchone())
+        has_row = bool(database.execute("SELECT 1 FROM pages WHERE page_id = ?", (stored.page_id,)).fetchone())
         if isinstance(stored.content, Page):
             _write(database, UPSERT, stored, stored.content, lines)
             added, changed = added + (not has_row), changed + has_row
@@ -151,8 +151,8 @@ def section(path: str) -> str:
 
 def _delete(database: sqlite3.Connection, page_id: str) -> int:
     for table in ("links", "lines", "stored"):
-        database.execute(f"DELETE FROM {table} WHERE object = ?", (page_id,))  # noqa: S608 - The names are constants.
-    return database.execute("DELETE FROM pages WHERE object = ?", (page_id,)).rowcount
+        database.execute(f"DELETE FROM {table} WHERE page_id = ?", (page_id,))  # noqa: S608 - The names are constants.
+    return database.execute("DELETE FROM pages WHERE page_id = ?", (page_id,)).rowcount
 
 
 def subsections(page: Page) -> str:

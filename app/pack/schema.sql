@@ -16,30 +16,30 @@ CREATE TABLE meta (
 -- Long texts are the last columns: SQLite reads a row from its beginning, through all its overflow pages.
 CREATE TABLE pages (
     -- A full pack gives ids from 1 on in order of quality. None is used again: a later row is not in that order.
-    id           INTEGER PRIMARY KEY AUTOINCREMENT,
-    object       TEXT NOT NULL UNIQUE,             -- page id: content/<domain>/<object>.json
-    key          TEXT NOT NULL UNIQUE,             -- canonical key
-    url          TEXT NOT NULL,
-    path         TEXT NOT NULL,                    -- with the query
-    section      TEXT NOT NULL DEFAULT '',         -- first folder of the path, decoded
-    lang         TEXT NOT NULL DEFAULT '',
-    modified     TEXT NOT NULL DEFAULT '',         -- date of the page's own metadata: 2026-11-21
-    content_type TEXT NOT NULL DEFAULT '',
-    canonical    TEXT NOT NULL DEFAULT '',         -- canonical key of its rel=canonical, or empty
-    text_hash    INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 without a body
-    hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
-    shown_as     INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
-    alternates   TEXT NOT NULL DEFAULT '',         -- URLs that the page names as its versions in other languages, one a line
-    inlinks      INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one
-    versions     INTEGER NOT NULL DEFAULT 0,       -- a number that versions of a page in other languages have, too; 0 without any
-    title        TEXT NOT NULL DEFAULT '',
-    description  TEXT NOT NULL DEFAULT '',
-    headings     TEXT NOT NULL DEFAULT '',         -- one a line
-    subsections  TEXT NOT NULL DEFAULT '',         -- fragment, tab and heading of each section with an id, one a line
-    anchors      TEXT NOT NULL DEFAULT '',         -- what links of other pages call this one, one a line
-    name_forms   TEXT NOT NULL DEFAULT '',         -- stems and parts of words in title, headings and anchors
-    body_forms   TEXT NOT NULL DEFAULT '',         -- the same of description and body; of words that are not in them
-    body         TEXT NOT NULL DEFAULT ''          -- each line ends with what it is, as in app/text/lines.py
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    page_id       TEXT NOT NULL UNIQUE,             -- of content/<domain>/<page_id>.json
+    canonical_key TEXT NOT NULL UNIQUE,
+    url           TEXT NOT NULL,
+    path          TEXT NOT NULL,                    -- with the query
+    section       TEXT NOT NULL DEFAULT '',         -- first folder of the path, decoded
+    lang          TEXT NOT NULL DEFAULT '',
+    modified      TEXT NOT NULL DEFAULT '',         -- date of the page's own metadata: 2026-11-21
+    content_type  TEXT NOT NULL DEFAULT '',
+    canonical     TEXT NOT NULL DEFAULT '',         -- canonical key of its rel=canonical, or empty
+    text_hash     INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 without a body
+    hidden        INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
+    shown_as      INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
+    alternates    TEXT NOT NULL DEFAULT '',         -- URLs that the page names as its versions in other languages, one a line
+    inlinks       INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one
+    versions      INTEGER NOT NULL DEFAULT 0,       -- a number that versions of a page in other languages have, too; 0 without any
+    title         TEXT NOT NULL DEFAULT '',
+    description   TEXT NOT NULL DEFAULT '',
+    headings      TEXT NOT NULL DEFAULT '',         -- one a line
+    subsections   TEXT NOT NULL DEFAULT '',         -- fragment, tab and heading of each section with an id, one a line
+    anchors       TEXT NOT NULL DEFAULT '',         -- what links of other pages call this one, one a line
+    name_forms    TEXT NOT NULL DEFAULT '',         -- stems and parts of words in title, headings and anchors
+    body_forms    TEXT NOT NULL DEFAULT '',         -- the same of description and body; of words that are not in them
+    body          TEXT NOT NULL DEFAULT ''          -- each line ends with what it is, as in app/text/lines.py
 );
 
 -- The pages of each group that are not shown.
@@ -71,7 +71,7 @@ CREATE TABLE words (
 
 -- The stored objects that the rows of pages were made from, and tombstones, so that the next incremental pack reads others only.
 CREATE TABLE stored (
-    object  TEXT PRIMARY KEY,
+    page_id TEXT PRIMARY KEY,
     etag    TEXT NOT NULL,
     version TEXT                          -- with which the store has listed this ETag, or NULL
 ) WITHOUT ROWID;
@@ -91,7 +91,7 @@ CREATE TABLE definitions (
 
 -- Links of each page with their texts, compressed, so that the next incremental pack knows what a changed page called others.
 CREATE TABLE links (
-    object  TEXT PRIMARY KEY,
+    page_id TEXT PRIMARY KEY,
     anchors BLOB NOT NULL
 ) WITHOUT ROWID;
 
@@ -99,11 +99,11 @@ CREATE TABLE links (
 CREATE TABLE addresses (
     address  INTEGER NOT NULL,
     is_other INTEGER NOT NULL,            -- 0 for the key
-    object   TEXT NOT NULL,
-    PRIMARY KEY (address, is_other, object)
+    page_id  TEXT NOT NULL,
+    PRIMARY KEY (address, is_other, page_id)
 ) WITHOUT ROWID;
 
-CREATE INDEX addresses_objects ON addresses (object);
+CREATE INDEX addresses_page_ids ON addresses (page_id);
 
 -- What links call each address, whether or not a page has it, and how many pages do, so that an incremental pack joins the
 -- texts of the links to a page without reading the pages that they are on.
@@ -123,7 +123,7 @@ CREATE INDEX link_texts_texts ON link_texts (text) WHERE first_of_text > 0;
 -- CRC-32 of the lines of each page's text, four bytes each (little-endian), so that the next incremental pack can find the
 -- lines that many pages repeat; and of those that its body therefore lacks.
 CREATE TABLE lines (
-    object  TEXT PRIMARY KEY,
+    page_id TEXT PRIMARY KEY,
     hashes  BLOB NOT NULL,
     removed BLOB
 ) WITHOUT ROWID;

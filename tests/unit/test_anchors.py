@@ -55,7 +55,7 @@ def test_an_incremental_pack_has_the_anchor_texts_of_a_full_one(tmp_path: Path) 
 
 def test_links_that_a_foreign_writer_damaged_are_no_error(tmp_path: Path) -> None:
     with database.create(tmp_path / "pack.sqlite") as pack:
-        insert = "INSERT INTO pages (object, key, url, path) VALUES (?, ?, ?, '/')"
+        insert = "INSERT INTO pages (page_id, canonical_key, url, path) VALUES (?, ?, ?, '/')"
         pack.executemany(insert, [(name, name, name) for name in "ab"])
         intact = anchors.packed_links(linking("/c", ("/x", "Text")))
         damaged = [("a", b"no zlib"), ("b", "text"), ("c", intact[:-5]), ("d", intact)]

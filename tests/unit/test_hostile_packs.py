@@ -54,7 +54,7 @@ FOREVER = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT m
         ("CREATE TRIGGER gift AFTER INSERT ON stored BEGIN DELETE FROM pages; END", "trigger gift"),
         ("CREATE INDEX slow ON stored (hex(zeroblob(99999999)))", "index slow"),
         ("DROP INDEX pages_copies", "index pages_copies"),
-        ("DROP TABLE stored; CREATE TABLE stored (object TEXT, etag TEXT CHECK (abs(etag) > 0))", "table stored"),
+        ("DROP TABLE stored; CREATE TABLE stored (page_id TEXT, etag TEXT CHECK (abs(etag) > 0))", "table stored"),
         ("DROP TABLE names", "table names"),
     ],
 )

@@ -77,33 +77,33 @@ def packed(store: ObjectStore, folder: Path) -> dict[str, Any]:
     check_index(path)
     with closing(sqlite3.connect(path)) as pack:
         pack.row_factory = sqlite3.Row
-        objects = {0: "", **dict(map(tuple, pack.execute("SELECT id, object FROM pages")))}
+        page_ids = {0: "", **dict(map(tuple, pack.execute("SELECT id, page_id FROM pages")))}
         versions: dict[int, set[str]] = {}
-        for row in pack.execute("SELECT object, versions FROM pages WHERE versions"):
-            versions.setdefault(row["versions"], set()).add(row["object"])
+        for row in pack.execute("SELECT page_id, versions FROM pages WHERE versions"):
+            versions.setdefault(row["versions"], set()).add(row["page_id"])
         rows = {}
         for row in map(dict, pack.execute("SELECT * FROM pages")):
-            others = {"id": 0, "shown_as": objects[row["shown_as"]], "versions": versions.get(row["versions"])}
-            rows[row["object"]] = row | others
+            others = {"id": 0, "shown_as": page_ids[row["shown_as"]], "versions": versions.get(row["versions"])}
+            rows[row["page_id"]] = row | others
         definitions = pack.execute("SELECT * FROM definitions ORDER BY name, rank")
         plain = ("words", "links", "lines", "addresses", "link_texts")
         site = "SELECT * FROM meta WHERE key IN ('site_name', 'stemmers', 'language', 'pages')"
         return {
             "pages": rows,
-            "definitions": [dict(row) | {"page": objects[row["page"]]} for row in definitions],
+            "definitions": [dict(row) | {"page": page_ids[row["page"]]} for row in definitions],
             **{table: set(map(tuple, pack.execute(f"SELECT * FROM {table}"))) for table in plain},
-            **{table: indexed(pack, table, objects) for table in ("pages_fts", "names", "name_stems", "passages")},
+            **{table: indexed(pack, table, page_ids) for table in ("pages_fts", "names", "name_stems", "passages")},
             "meta": dict(map(tuple, pack.execute(site))),
         }
 
 
-def indexed(pack: sqlite3.Connection, table: str, objects: dict[int, str]) -> set[tuple[Any, ...]]:
+def indexed(pack: sqlite3.Connection, table: str, page_ids: dict[int, str]) -> set[tuple[Any, ...]]:
     """Return each word of an index with its page, passage, column and position."""
     pack.execute(f"INSERT INTO {table} ({table}) VALUES ('integrity-check')")
     pack.execute(f"CREATE VIRTUAL TABLE temp.{table}_words USING fts5vocab (main, {table}, instance)")
     bits = 12 if table == "passages" else 0
     found = pack.execute(f"SELECT term, doc >> {bits}, doc, col, offset FROM temp.{table}_words")
-    return {(term, objects[row], doc % 4096 if bits else 0, col, at) for term, row, doc, col, at in found}
+    return {(term, page_ids[row], doc % 4096 if bits else 0, col, at) for term, row, doc, col, at in found}
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,7 +15,7 @@ from app.pack.database import SCHEMA
 pytestmark = pytest.mark.unit
 
 _PAGE = """
-INSERT INTO pages (id, object, key, url, path, lang, hidden, shown_as) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO pages (id, page_id, canonical_key, url, path, lang, hidden, shown_as) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
