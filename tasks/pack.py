@@ -38,7 +38,7 @@ class _Disk(TypedDict):
     """Where a packer writes temporary files, and how many bytes it keeps there."""
 
     work: Path
-    kept_bytes: int
+    cache_bytes: int
 
 
 @task("pack_full", DomainTask)
@@ -74,7 +74,7 @@ def pack_incremental(**message: Any) -> None:
 
 def _disk() -> _Disk:
     settings = context().settings
-    return {"work": settings.data_dir / "packing", "kept_bytes": settings.packer_disk_mb * 2**20}
+    return {"work": settings.data_dir / "packing", "cache_bytes": settings.packer_disk_mb * 2**20}
 
 
 def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:

@@ -18,9 +18,9 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.errors import PackRefused, lacks_space
 from app.pack import database as db
 from app.pack import derivation, repeated_lines, rows
+from app.pack.database_cache import DatabaseCache, note_version
 from app.pack.download import require_space
 from app.pack.frames import hashes_after, hashes_of
-from app.pack.kept_databases import KeptDatabases, note_version
 from app.pack.listing import Listing, difference_of
 from app.pack.manifest import Manifest
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
@@ -36,8 +36,8 @@ from app.storage.store import ObjectStore, Stat
 SPACE_FACTOR: Final = 2 * 2
 #: Bytes of an empty database and its compact copy, rounded up.
 EMPTY_SIZE: Final = 2**20
-#: Bytes of databases that are kept in the folder `work` until the next packs. The setting PACKER_DISK_MB limits them.
-KEPT_BYTES: Final = sys.maxsize
+#: Bytes of the databases that are cached in the folder `work`. The setting PACKER_DISK_MB limits them.
+CACHE_BYTES: Final = sys.maxsize
 
 PackKind = Literal["full", "incremental"]
 
@@ -87,7 +87,7 @@ class PackRun:
     kind: PackKind
     work: Path
     started: float
-    kept: KeptDatabases
+    cache: DatabaseCache
 
     @property
     def _former(self) -> Path:
@@ -99,14 +99,14 @@ class PackRun:
 
     def download_previous(self) -> PreviousPack:
         """Return the present pack with its database in the work folder, or without it if it cannot be read."""
-        self.kept.take(self.domain, self._former)
+        self.cache.take(self.domain, self._former)
         return download_previous(self.store, self.domain, self._former)
 
-    def keep(self) -> None:
-        """Keep the latest database for the next pack, whether or not it was published."""
+    def cache_latest(self) -> None:
+        """Put the latest database into the cache, whether or not it was published."""
         latest = next((path for path in (self._compact, self._former) if path.exists()), None)
         if latest is not None:
-            self.kept.keep(self.domain, latest)
+            self.cache.put(self.domain, latest)
 
     def list_stored(self, is_packed: Callable[[str], bool] = ALL_STORED_PAGES.has) -> Listing:
         """List the stored content; `is_packed` says of a page id whether its page is packed."""
@@ -165,13 +165,13 @@ def pack_crawl(
     met_since: Callable[[], Collection[str]] = frozenset,
     force: bool = False,
     work: Path | None = None,
-    kept_bytes: int = KEPT_BYTES,
+    cache_bytes: int = CACHE_BYTES,
 ) -> PackResult:
     """Build the pack that `plan_full_pack` chooses; `crawl` None is an unknown crawl. Raises as `pack_full`."""
     plan = plan_full_pack(domain, crawl, force=force)
     if plan is None:
-        return pack_incremental(store, domain, work=work, kept_bytes=kept_bytes)
-    return pack_full(store, domain, plan, met_since=met_since, force=force, work=work, kept_bytes=kept_bytes)
+        return pack_incremental(store, domain, work=work, cache_bytes=cache_bytes)
+    return pack_full(store, domain, plan, met_since=met_since, force=force, work=work, cache_bytes=cache_bytes)
 
 
 def pack_full(
@@ -182,7 +182,7 @@ def pack_full(
     met_since: Callable[[], Collection[str]] = frozenset,
     force: bool = False,
     work: Path | None = None,
-    kept_bytes: int = KEPT_BYTES,
+    cache_bytes: int = CACHE_BYTES,
 ) -> PackResult:
     """Write a new pack of the plan's pages, and replace vanished pages by tombstones.
 
@@ -191,8 +191,8 @@ def pack_full(
     deleted in the end.
 
     Rows of pages that have not changed are those of the present pack. Nothing is written if it has exactly the pages of
-    the crawl already. With `force`, neither is so. `work` is a folder for temporary files, and for `kept_bytes` of
-    databases that later packs use.
+    the crawl already. With `force`, neither is so. `work` is a folder for temporary files, and for a cache of
+    `cache_bytes` of databases.
 
     Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
     the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
@@ -200,7 +200,7 @@ def pack_full(
     """
     if plan.began is not None and plan.began.tzinfo is None:
         raise InvalidMessage(f"began {plan.began}: has no time zone")
-    with _start(store, domain, "full", work, kept_bytes) as run:
+    with _start(store, domain, "full", work, cache_bytes) as run:
         previous = find_previous(store, domain) if force else run.download_previous()
         listing = run.list_stored(plan.has)
         unmet = listing.stats(packed=False)
@@ -231,19 +231,19 @@ def pack_incremental(
     page_ids: Collection[str] | None = None,
     deletions: bool = True,
     work: Path | None = None,
-    kept_bytes: int = KEPT_BYTES,
+    cache_bytes: int = CACHE_BYTES,
 ) -> PackResult:
     """Bring a domain's pack up to date with the stored pages, reading only what changed.
 
     With `page_ids`, only these pages are compared with the store; without, all stored pages are listed.
     Nothing is written if nothing changed. A pack that is missing, damaged or of another schema, or has used up its row
     ids, is rebuilt from all stored pages. Without `deletions`, rows of deleted pages stay. `work` is a folder for
-    temporary files, and for `kept_bytes` of databases that later packs use.
+    temporary files, and for a cache of `cache_bytes` of databases.
 
     Raises PackRefused when no page would be left of a pack that had some; PreconditionFailed when another pack was
     written meanwhile; PackError for a full disk; InvalidMessage (domain); StoreError.
     """
-    with _start(store, domain, "incremental", work, kept_bytes) as run:
+    with _start(store, domain, "incremental", work, cache_bytes) as run:
         previous = run.download_previous()
         if previous.path is not None and previous.manifest is not None:
             updated = _update(run, previous, previous.path, previous.manifest, page_ids, deletions=deletions)
@@ -340,18 +340,18 @@ def _read_again(run: PackRun, page_ids: Iterable[str]) -> Iterator[StoredContent
 
 
 @contextmanager
-def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None, kept_bytes: int) -> Iterator[PackRun]:
+def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None, cache_bytes: int) -> Iterator[PackRun]:
     started = time.monotonic()
     with ExitStack() as stack:
         parent = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = stack.enter_context(work_folder(parent))
-        run = PackRun(store, domain, kind, folder, started, KeptDatabases(parent / "kept", kept_bytes))
-        stack.callback(run.keep)
+        run = PackRun(store, domain, kind, folder, started, DatabaseCache(parent / "cache", cache_bytes))
+        stack.callback(run.cache_latest)
         try:
             yield run
         except (ApplicationError, OSError) as error:
-            if lacks_space(error):  # The message comes again, and finds the room of the kept databases.
-                run.kept.delete_all()
+            if lacks_space(error):  # The message comes again, and finds the room of the cache.
+                run.cache.clear()
             raise
 
 

@@ -19,10 +19,10 @@ from typing import Final
 from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, StoreError
 from app.pack import database
+from app.pack.database_cache import has_version
 from app.pack.derivation import writer
 from app.pack.download import read_table, write_database
 from app.pack.frames import Frame, FrameTable, compressed, sha256
-from app.pack.kept_databases import has_version
 from app.pack.manifest import ROLLBACK, Manifest, TablePlace, check_domain, describe_pack, read_manifest
 from app.storage.layout import frames_key, frames_prefix, manifest_key
 from app.storage.store import ObjectStore, Stat

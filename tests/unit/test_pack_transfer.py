@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import PackNotFound
-from app.pack import kept_databases
+from app.pack import database_cache
 from app.pack import publish as publishing
 from app.pack.download import download_pack_to, read_table, write_database
 from app.pack.frames import FRAME_SIZE, FrameTable
@@ -271,7 +271,7 @@ def test_a_packer_that_is_killed_before_any_request_leaves_the_former_or_the_new
     monkeypatch.setattr(publishing, "OBJECT_SIZE", object_size)
     monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
     monkeypatch.setattr(publishing, "MAX_OBJECTS", 2)
-    monkeypatch.setattr(kept_databases, "LEAST_SIZE", 0)
+    monkeypatch.setattr(database_cache, "LEAST_SIZE", 0)
     work = tmp_path / "work"
     put(store, *(long(number, words=500) for number in range(3)))
     pack_full(store, DOMAIN, work=work)

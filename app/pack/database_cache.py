@@ -1,4 +1,4 @@
-"""Databases of packs that packers keep on their disk until the next pack, so that an update fetches few frames.
+"""A cache of databases of packs on the packers' disk, so that the next pack of a domain fetches few frames.
 
 A packer notes the version of a database. It is valid on the same day, until the system starts again and while nothing
 else writes the file: see `etags`. Without it, every frame is hashed, and fetched if it differs. So an older version, or
@@ -22,7 +22,7 @@ from app.storage.etags import note_etag, noted_etag
 
 log = logging.getLogger(__name__)
 
-#: Bytes from which on a database is kept. A smaller one is fetched by one request, and very many would be kept.
+#: Bytes from which on a database is cached. A smaller one is fetched by one request, and very many would be cached.
 LEAST_SIZE: Final = 4 * 2**20
 #: Seconds without use after which a database is deleted. Its site may have been removed.
 MAX_AGE: Final = 7 * 86_400
@@ -32,7 +32,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
-class KeptDatabases:
+class DatabaseCache:
     """The databases in a folder, one a domain, of `limit` bytes together. The folder is on the disk of work folders."""
 
     folder: Path
@@ -43,19 +43,19 @@ class KeptDatabases:
         with suppress(FileNotFoundError):
             self._path(domain).rename(target)
 
-    def keep(self, domain: str, path: Path) -> None:
+    def put(self, domain: str, path: Path) -> None:
         """Move the database at `path` here if it is large and fits. Delete those that were used longest ago."""
         try:
             if LEAST_SIZE <= path.stat().st_size <= self.limit:
                 self.folder.mkdir(mode=0o700, exist_ok=True)
                 _note(path, noted_etag(str(path), path.stat()))
                 path.replace(self._path(domain))
-            # Also by a packer that keeps nothing itself: the limit may be lower than before.
+            # Also by a packer that caches nothing itself: the limit may be lower than before.
             self._delete_surplus()
         except OSError as error:
-            log.warning("%s: its database is not kept, so the next pack fetches all of it: %s", domain, error)
+            log.warning("%s: its database is not cached, so the next pack fetches all of it: %s", domain, error)
 
-    def delete_all(self) -> None:
+    def clear(self) -> None:
         """Delete every database: the disk is full."""
         for path in self.folder.glob(f"*{_SUFFIX}"):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Packers keep the database of a pack until the next one: what they fetch then, whatever became of the file."""
+"""Packers cache the database of a pack until the next one: what they fetch then, whatever became of the file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 
 from app.broker.errors import ApplicationError
 from app.errors import lacks_space
-from app.pack import frames, kept_databases, listing, publish
+from app.pack import database_cache, frames, listing, publish
+from app.pack.database_cache import MAX_AGE, DatabaseCache, has_version
 from app.pack.frames import FRAME_SIZE, sha256
-from app.pack.kept_databases import MAX_AGE, KeptDatabases, has_version
 from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from tests.packs import check_index, fetch_pack, put
@@ -35,7 +35,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = folder_store(folder / "store")
     put(store, *map(long, range(60)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_databases, "LEAST_SIZE", 0)
+        patch.setattr(database_cache, "LEAST_SIZE", 0)
         pack_full(store, DOMAIN, work=folder / "work")
     return folder
 
@@ -47,8 +47,8 @@ def work(packed: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def site(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingStore:
-    """Return a store with a site, whose database a packer has kept."""
-    monkeypatch.setattr(kept_databases, "LEAST_SIZE", 0)
+    """Return a store with a site, whose database a packer has cached."""
+    monkeypatch.setattr(database_cache, "LEAST_SIZE", 0)
     return CountingStore(Path(shutil.copytree(packed / "store", tmp_path / "store")))
 
 
@@ -81,25 +81,25 @@ def test_an_update_hashes_the_frames_that_it_wrote_and_no_others(
         put(site, long(number, f"changed {number}"), long(60 + number, "new"))
         counted.reset_mock()
         assert pack_incremental(site, DOMAIN, work=work).written
-        kept = work / "kept" / f"{DOMAIN}.sqlite"
-        assert 0 < counted.call_count < kept.stat().st_size / FRAME_SIZE
-        assert fetch_pack(site, DOMAIN, tmp_path).read_bytes() == kept.read_bytes()
+        cached = work / "cache" / f"{DOMAIN}.sqlite"
+        assert 0 < counted.call_count < cached.stat().st_size / FRAME_SIZE
+        assert fetch_pack(site, DOMAIN, tmp_path).read_bytes() == cached.read_bytes()
 
 
-def test_a_kept_database_is_hashed_once_a_day_and_after_a_start_of_the_system(
+def test_a_cached_database_is_hashed_once_a_day_and_after_a_start_of_the_system(
     site: CountingStore, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, version = work / "kept" / f"{DOMAIN}.sqlite", read_manifest(site, DOMAIN).sha256
-    assert has_version(kept, version)
-    assert not has_version(kept, "0" * 64)
+    cached, version = work / "cache" / f"{DOMAIN}.sqlite", read_manifest(site, DOMAIN).sha256
+    assert has_version(cached, version)
+    assert not has_version(cached, "0" * 64)
     with monkeypatch.context() as patch:
         (tmp_path / "boot_id").write_text("another")
-        patch.setattr(kept_databases, "_BOOT_ID", tmp_path / "boot_id")
-        assert not has_version(kept, version)
-        patch.setattr(kept_databases, "_BOOT_ID", tmp_path / "missing")
-        assert not has_version(kept, version)
-    monkeypatch.setattr(kept_databases, "datetime", Mock(now=lambda zone: datetime.now(zone) + timedelta(days=1)))
-    assert not has_version(kept, version)
+        patch.setattr(database_cache, "_BOOT_ID", tmp_path / "boot_id")
+        assert not has_version(cached, version)
+        patch.setattr(database_cache, "_BOOT_ID", tmp_path / "missing")
+        assert not has_version(cached, version)
+    monkeypatch.setattr(database_cache, "datetime", Mock(now=lambda zone: datetime.now(zone) + timedelta(days=1)))
+    assert not has_version(cached, version)
     assert fetched_bytes(site, 1, work) < without_frames(site)
 
 
@@ -107,7 +107,7 @@ def test_a_kept_database_is_hashed_once_a_day_and_after_a_start_of_the_system(
 def test_a_database_that_was_damaged_meanwhile_costs_frames_only(
     site: CountingStore, work: Path, damage: Callable[[Path], None]
 ) -> None:
-    damage(work / "kept" / f"{DOMAIN}.sqlite")
+    damage(work / "cache" / f"{DOMAIN}.sqlite")
     first = fetched_bytes(site, 1, work)
     assert first <= without_frames(site) if damage is longer else first > without_frames(site)
     assert fetched_bytes(site, 2, work) < without_frames(site)
@@ -122,52 +122,52 @@ def test_a_packer_fetches_the_frames_that_another_one_has_changed(site: Counting
 
 
 def test_a_packer_uses_a_database_alone(tmp_path: Path, site: CountingStore, work: Path) -> None:
-    kept = KeptDatabases(work / "kept", limit=10**9)
+    cache = DatabaseCache(work / "cache", limit=10**9)
     for name in ("first", "second"):
-        kept.take(DOMAIN, tmp_path / name)
+        cache.take(DOMAIN, tmp_path / name)
     assert (tmp_path / "first").stat().st_size > FRAME_SIZE
     assert not (tmp_path / "second").exists()
-    # The second one has none to take, fetches all and keeps what it packed; then the first one keeps an older version.
+    # The second one has none to take, so it fetches all. Then the first one replaces what it cached by an older version.
     assert fetched_bytes(site, 1, work) > read_manifest(site, DOMAIN).size / 2
-    kept.keep(DOMAIN, tmp_path / "first")
+    cache.put(DOMAIN, tmp_path / "first")
     assert without_frames(site) < fetched_bytes(site, 2, work) < read_manifest(site, DOMAIN).size / 2
 
 
 def test_what_was_used_longest_ago_is_deleted_beyond_the_limit_or_a_week(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, file = KeptDatabases(tmp_path / "kept", limit=1_000), tmp_path / "file"
-    monkeypatch.setattr(kept_databases, "LEAST_SIZE", 300)
+    cache, file = DatabaseCache(tmp_path / "cache", limit=1_000), tmp_path / "file"
+    monkeypatch.setattr(database_cache, "LEAST_SIZE", 300)
 
-    def keep(domain: str, size: int, *, age: float) -> set[str]:
+    def cached(domain: str, size: int, *, age: float) -> set[str]:
         file.write_bytes(bytes(size))
-        kept.keep(domain, file)
-        os.utime(kept.folder / f"{domain}.sqlite", (time.time() - age,) * 2)
-        return {path.stem for path in kept.folder.iterdir()}
+        cache.put(domain, file)
+        os.utime(cache.folder / f"{domain}.sqlite", (time.time() - age,) * 2)
+        return {path.stem for path in cache.folder.iterdir()}
 
-    keep("unused", 300, age=MAX_AGE + 1)
-    assert keep("first", 400, age=20) == {"first"}
-    assert keep("second", 400, age=10) == {"first", "second"}
-    assert keep("third", 400, age=0) == {"second", "third"}
+    cached("unused", 300, age=MAX_AGE + 1)
+    assert cached("first", 400, age=20) == {"first"}
+    assert cached("second", 400, age=10) == {"first", "second"}
+    assert cached("third", 400, age=0) == {"second", "third"}
     for size in (1_001, 299):
         file.write_bytes(bytes(size))
-        kept.keep("first", file)
-        assert {path.stem for path in kept.folder.iterdir()} == {"second", "third"}
+        cache.put("first", file)
+        assert {path.stem for path in cache.folder.iterdir()} == {"second", "third"}
 
 
-def test_a_lower_limit_deletes_what_was_kept_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_databases, "LEAST_SIZE", 0)
-    folder, file = tmp_path / "kept", tmp_path / "file"
+def test_a_lower_limit_deletes_what_was_cached_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_cache, "LEAST_SIZE", 0)
+    folder, file = tmp_path / "cache", tmp_path / "file"
     file.write_bytes(bytes(400))
-    KeptDatabases(folder, limit=1_000).keep("first", file)
+    DatabaseCache(folder, limit=1_000).put("first", file)
     assert [*folder.iterdir()]
     file.write_bytes(bytes(400))
-    KeptDatabases(folder, limit=0).keep("second", file)
+    DatabaseCache(folder, limit=0).put("second", file)
     assert not [*folder.iterdir()]
 
 
 @pytest.mark.parametrize("step", ["the former pack", "the listing", "the build", "the store"])
-def test_kept_databases_give_way_when_the_disk_is_full(
+def test_cached_databases_give_way_when_the_disk_is_full(
     site: CountingStore, work: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     usage = namedtuple("usage", ["total", "used", "free"])
@@ -179,8 +179,8 @@ def test_kept_databases_give_way_when_the_disk_is_full(
         "the build": (shutil, "disk_usage", lambda _: usage(2**40, 2**40, 0), "needed, 0 free"),
         "the store": (os, "fsync", no_space, "no space"),
     }[step]
-    kept = work / "kept" / f"{DOMAIN}.sqlite"
-    other = kept.with_name("other.example.sqlite")
+    cached = work / "cache" / f"{DOMAIN}.sqlite"
+    other = cached.with_name("other.example.sqlite")
     other.write_bytes(b"database")
     put(site, long(1, "changed"))
     with monkeypatch.context() as patch:
@@ -191,4 +191,4 @@ def test_kept_databases_give_way_when_the_disk_is_full(
     assert lacks_space(caught.value)
     assert not other.exists()
     assert pack_incremental(site, DOMAIN, work=work).written
-    assert [*kept.parent.iterdir()] == [kept]
+    assert [*cached.parent.iterdir()] == [cached]
