@@ -2,7 +2,7 @@
 -- twice. Within an upsert, OR IGNORE has no effect (https://sqlite.org/lang_createtrigger.html).
 CREATE TEMP TABLE former_pages (
     id INTEGER PRIMARY KEY, page_id, url, canonical_key, path, lang, canonical, text_hash, hidden, shown_as, alternates,
-    title, description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, versions, section, content_type,
+    title, description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, alternate_group, section, content_type,
     modified
 );
 CREATE INDEX temp.former_page_ids ON former_pages (page_id);
@@ -15,14 +15,14 @@ CREATE TEMP TRIGGER page_changed BEFORE UPDATE ON main.pages
 WHEN NOT EXISTS (SELECT 1 FROM former_pages WHERE id = old.id) BEGIN
     INSERT INTO former_pages SELECT
         id, page_id, url, canonical_key, path, lang, canonical, text_hash, hidden, shown_as, alternates,
-        title, description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, versions, section,
+        title, description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, alternate_group, section,
         content_type, modified FROM pages WHERE id = old.id;
 END;
 
 CREATE TEMP TRIGGER page_removed BEFORE DELETE ON main.pages BEGIN
     INSERT OR IGNORE INTO former_pages SELECT
         id, page_id, url, canonical_key, path, lang, canonical, text_hash, hidden, shown_as, alternates,
-        title, description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, versions, section,
+        title, description, headings, subsections, anchors, name_forms, body_forms, body, inlinks, alternate_group, section,
         content_type, modified FROM pages WHERE id = old.id;
 END;
 

@@ -19,7 +19,7 @@ from unicodedata import unidata_version
 import Stemmer
 
 from app import text
-from app.pack import anchors, derived_columns, groups, language_versions, repeated_lines, rows, site_values
+from app.pack import alternates, anchors, derived_columns, groups, repeated_lines, rows, site_values
 from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
 from app.pack.properties import update_properties, write_properties
@@ -42,7 +42,7 @@ def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
     groups.assign(database)
     values = site_values.determine(database)
     IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill_new(ranked(database))
-    language_versions.assign(database)
+    alternates.assign(database)
     fill_texts(database)
     write_words(database)
     # SQLite sorts in as much memory as its cache may have.
@@ -67,7 +67,7 @@ def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, cha
     links = anchors.count_changed(database)
     derived_columns.join_changed(database, links.page_ids)
     groups.assign_changed(database)
-    language_versions.assign_changed(database)
+    alternates.assign_changed(database)
     former, values = values, site_values.determine(database) if are_due else values
     written = update_texts(database)
     writer = IndexWriter(database, site=values.site_name, stemmers=values.stemmers)

@@ -27,12 +27,12 @@ _EXTENT: Final = """
 SELECT count(*), coalesce((SELECT min(id) FROM pages), 1), coalesce((SELECT max(id) FROM pages), 0) FROM pages
 """
 _VALUES: Final = f"""
-pages.id, pages.inlinks, pages.versions, CASE WHEN pages.hidden THEN pages.shown_as ELSE 0 END,
+pages.id, pages.inlinks, pages.alternate_group, CASE WHEN pages.hidden THEN pages.shown_as ELSE 0 END,
 CAST(substr(pages.section, 1, {_MAX_SECTION}) AS TEXT), CAST(substr(pages.lang, 1, {_MAX_LANG}) AS TEXT),
 CAST(substr(pages.content_type, 1, {_MAX_TYPE}) AS TEXT), CAST(substr(pages.modified, 1, {_MAX_DATE}) AS TEXT)
 """
 _ROWS: Final = f"SELECT {_VALUES} FROM pages ORDER BY id"  # noqa: S608 (ours)
-_NUMBERS: Final = ("inlinks", "versions", "hidden", "shown_as", "modified")
+_NUMBERS: Final = ("inlinks", "alternate_group", "hidden", "shown_as", "modified")
 _TEXTS: Final = ("section", "lang", "content_type")
 #: Ids of changed rows, and their properties, which are others than before; NULL for removed rows.
 _CHANGED: Final = f"""
@@ -49,7 +49,7 @@ class _Columns:
     """The arrays of numbers by their names, and the codes of the values that they stand for."""
 
     def __init__(self) -> None:
-        names = ("inlinks", "versions", "shown_as", "section", "lang", "type", "date")
+        names = ("inlinks", "alternate_group", "shown_as", "section", "lang", "type", "date")
         self._numbers = {name: array("I") for name in names}
         self._codes = {name: {"": 0} for name in _MAX_VALUES}
 
@@ -74,9 +74,9 @@ class _Columns:
 
     def note(self, values: Sequence[Any]) -> None:
         """Note the properties of one row."""
-        page, inlinks, versions, shown_as, section, lang, content_type, modified = values
+        page, inlinks, alternate_group, shown_as, section, lang, content_type, modified = values
         self._numbers["inlinks"][page] = min(max(0, inlinks), LARGEST)
-        self._numbers["versions"][page] = versions
+        self._numbers["alternate_group"][page] = alternate_group
         self._numbers["shown_as"][page] = shown_as
         self._numbers["date"][page] = _day(modified)
         texts = {"section": section, "lang": lang.lower(), "type": content_type.partition(";")[0].strip().lower()}

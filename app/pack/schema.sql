@@ -29,9 +29,9 @@ CREATE TABLE pages (
     text_hash     INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 without a body
     hidden        INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
     shown_as      INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
-    alternates    TEXT NOT NULL DEFAULT '',         -- URLs that the page names as its versions in other languages, one a line
+    alternates    TEXT NOT NULL DEFAULT '',         -- URLs that the page names as itself in other languages, one a line
     inlinks       INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one
-    versions      INTEGER NOT NULL DEFAULT 0,       -- a number that versions of a page in other languages have, too; 0 without any
+    alternate_group INTEGER NOT NULL DEFAULT 0,     -- a number that the same page in other languages has, too; 0 without any
     title         TEXT NOT NULL DEFAULT '',
     description   TEXT NOT NULL DEFAULT '',
     headings      TEXT NOT NULL DEFAULT '',         -- one a line
@@ -49,11 +49,11 @@ CREATE INDEX pages_copies ON pages (shown_as) WHERE hidden;
 CREATE INDEX pages_texts ON pages (text_hash) WHERE text_hash <> 0;
 CREATE INDEX pages_canonical ON pages (canonical) WHERE canonical <> '';
 
--- The versions of pages in other languages.
-CREATE INDEX pages_versions ON pages (versions) WHERE versions > 0;
+-- The same pages in other languages.
+CREATE INDEX pages_alternate_group ON pages (alternate_group) WHERE alternate_group > 0;
 
 -- What a searcher keeps in memory of every page: arrays of numbers, so that it need not read the rows. Written when the pack is
--- complete. section, lang and type (of the content) are indexes of `texts`; date is 20261121, or 0; inlinks, versions and
+-- complete. section, lang and type (of the content) are indexes of `texts`; date is 20261121, or 0; inlinks, alternate_group and
 -- shown_as are the columns. Each has one number for every row id from 0 on. Of the pages that are not shown, `copies` has the
 -- ids and `shown` the ids of the pages that are shown for them, in order of the latter.
 CREATE TABLE properties (

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from app.pack import language_versions
+from app.pack import alternates
 from app.text.languages import algorithm_of
 from app.text.titles import site_names
 
@@ -45,7 +45,7 @@ def determine(database: sqlite3.Connection) -> SiteValues:
     frequent = (name for name, pages in counts.items() if name and pages >= least)
     return SiteValues(
         site_name=site_names(lambda: database.execute(_VISIBLE_TITLES)),
-        language=language_versions.start_language(database),
+        language=alternates.start_language(database),
         stemmers=tuple(sorted(frequent, key=lambda name: (-counts[name], name))[:_MAX_ALGORITHMS]),
     )
 

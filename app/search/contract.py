@@ -95,7 +95,7 @@ class Subsection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class Alternate:
     """The same page in another language."""
 
     lang: str
@@ -111,7 +111,7 @@ class Hit:
 
     `opens_at` is the subsection that matches better than the title; None for the page as a whole. `subsections` are
     others that match. `copies` is the number of other pages with the same text, and `copy_urls` are the first ones.
-    `versions` are the page in other languages. `coverage` is the share of the query in title, section and snippet.
+    `alternates` are the page in other languages. `coverage` is the share of the query in title, section and snippet.
     """
 
     url: str
@@ -129,7 +129,7 @@ class Hit:
     subsections: tuple[Subsection, ...] = ()
     copies: int = 0
     copy_urls: tuple[str, ...] = ()
-    versions: tuple[Version, ...] = ()
+    alternates: tuple[Alternate, ...] = ()
     coverage: float = 1.0
 
     @property

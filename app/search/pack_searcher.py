@@ -11,6 +11,7 @@ from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import meaning, pack_tables, passages, ranking, spelling, suggest, title_match, visible
+from app.search.alternates import Alternates
 from app.search.connections import ConnectionPool, check_version
 from app.search.contract import (
     MAX_HITS,
@@ -41,7 +42,6 @@ from app.search.snippet import (
 from app.search.stemmed import stems_in
 from app.search.subsections import best_pdf_page, choose, subsection_with
 from app.search.unfinished import without_frequent_prefix
-from app.search.versions import Versions
 from app.search.visible import VisiblePages
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
@@ -97,7 +97,7 @@ class PackSearcher:
                     )
                     self._site_name = meta["site_name"]
                     self._stemmers = tuple(name for name in meta["stemmers"].split() if name in ALGORITHMS.values())
-                    self._versions = Versions(self._properties, meta["language"])
+                    self._alternates = Alternates(self._properties, meta["language"])
                     self._applied = NO_SETTINGS, visible.all_visible(self._properties)
                     self._scope = self._properties.scope(_number(meta["ordered"]))
             except SearchTimeout as error:
@@ -150,7 +150,7 @@ class PackSearcher:
         with self._connections.connection(self._time_limit) as connection:
             query = without_frequent_prefix(connection, query, scope)
             defined = definitions_of(connection, query, hidden=shown.hidden)
-            defined = self._versions.definitions(defined, languages)[:_MAX_DEFINITIONS]
+            defined = self._alternates.definitions(defined, languages)[:_MAX_DEFINITIONS]
             ranked, all_scores, bound = self._scored(connection, query, defined, scope, factors=settings.factors)
             if by_meaning:
                 all_scores = meaning.ordered(connection, query.text, all_scores, bound=bound)
@@ -159,7 +159,7 @@ class PackSearcher:
             if shown.shown_as:
                 scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
             filtered = properties.filtered(list(scores), filters, shown.copies)
-            scores = self._versions.scores(scores, filtered, languages)
+            scores = self._alternates.scores(scores, filtered, languages)
             order: Sequence[int] = list(scores)
             if sort == "date":
                 order = properties.newest_first(order, filters, shown.copies, languages)
@@ -270,7 +270,7 @@ class PackSearcher:
                 subsections=listed,
                 copies=len(others),
                 copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
-                versions=self._versions.others(connection, ranked[page], shown),
+                alternates=self._alternates.others(connection, ranked[page], shown),
                 coverage=_coverage(snippet, title, opens_at, matcher),
             )
             outlines[page] = named, headings.partition("\n")[0], body

@@ -196,8 +196,10 @@ class Properties:
             name: (unpacked(width, numbers), texts) for name, width, numbers, texts in connection.execute(_PROPERTIES)
         }
         self.pages = pages
-        #: Pages with a link to each page, the group of its versions in other languages, the page shown in place of it.
-        self.inlinks, self.versions, self.shown_as = (found[name][0] for name in ("inlinks", "versions", "shown_as"))
+        #: Pages with a link to each page, its group of alternates, the page shown in place of it.
+        self.inlinks = found["inlinks"][0]
+        self.alternate_groups = found["alternate_group"][0]
+        self.shown_as = found["shown_as"][0]
         self.copies = GroupedPages(found["copies"][0], found["shown"][0])
         self._days = found["date"][0]
         self._columns = {
@@ -262,13 +264,13 @@ class Properties:
     def facets(self, pages: Sequence[int], filters: Filters, copies: CopiesByPage) -> tuple[Facet, ...]:
         """Count the pages by each property with the filters of the others; leave out properties with one value.
 
-        A page with copies counts for the values of all of them. Versions of a page in other languages count as one.
+        A page with copies counts for the values of all of them. Its alternates count as one.
         """
-        versions = self.versions
-        grouped = [page for page in pages if versions[page] or page in copies]
+        groups = self.alternate_groups
+        grouped = [page for page in pages if groups[page] or page in copies]
         alone = list(set(pages).difference(grouped)) if grouped else pages
-        # A group of versions has the negative of its number.
-        shown = {each: -versions[page] or page for page in grouped for each in (page, *copies.get(page, ()))}
+        # A group of alternates has the negative of its number.
+        shown = {each: -groups[page] or page for page in grouped for each in (page, *copies.get(page, ()))}
         members = tuple(shown)
 
         def counts(name: str, column: _Column) -> tuple[tuple[str, int], ...]:

@@ -53,7 +53,7 @@ MAX_HEADINGS: Final = 500
 MAX_BODY: Final = 20_000_000
 #: Characters of a URL, a path or a canonical key. A longer one cannot be cut: the page is left out of packs.
 MAX_ADDRESS: Final = 8_000
-#: Versions of a page in other languages.
+#: Alternates of a page, which are the page in other languages.
 MAX_ALTERNATES: Final = 200
 #: Characters of a hash, in hexadecimal digits.
 MAX_HASH: Final = 128
@@ -83,7 +83,7 @@ class Page:
     content_type: str = "text/html"
     #: Canonical key of the page's `rel=canonical`, when it is in scope and differs from `canonical_key`; else empty.
     canonical: str = ""
-    #: URLs in scope that the page names as its versions in other languages.
+    #: URLs in scope that the page names as itself in other languages.
     alternates: tuple[str, ...] = ()
     #: Date of the page's own metadata or of its server: `2026-11-21`; else empty.
     modified: str = ""

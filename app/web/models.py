@@ -14,6 +14,7 @@ from app.cluster.protocol import PackRoute, to_json
 from app.search.contract import (
     MAX_HITS,
     MAX_SUGGESTIONS,
+    Alternate,
     BestBet,
     Filters,
     Hit,
@@ -21,7 +22,6 @@ from app.search.contract import (
     SearchResult,
     Sort,
     Subsection,
-    Version,
 )
 from app.search.query import MAX_CHARACTERS
 from app.web.suggested_pages import MAX_PAGES, SuggestedPage
@@ -131,7 +131,7 @@ class FoundHit:
     subsections: Annotated[tuple[FoundSubsection, ...], Field(description="Other headings that match, at most three.")]
     copies: Annotated[int, Field(ge=0, description="Other pages with the same title and text.")]
     copy_urls: Annotated[tuple[str, ...], Field(description="Their URLs, at most ten.")]
-    versions: Annotated[tuple[Version, ...], Field(description="The page in other languages, at most 20.")]
+    alternates: Annotated[tuple[Alternate, ...], Field(description="The page in other languages, at most 20.")]
     domain: str
     path: str
     title: Annotated[str, Field(description="Plain text, not escaped. May be empty.")]
@@ -160,7 +160,7 @@ class FoundHit:
             subsections=tuple(map(found, hit.subsections)),
             copies=hit.copies,
             copy_urls=hit.copy_urls,
-            versions=hit.versions,
+            alternates=hit.alternates,
             domain=hit.domain,
             path=hit.path,
             title=hit.title,

@@ -175,7 +175,7 @@ class HitView:
 
     `address` follows `site`, which is empty if only one site was searched. `date` may be empty. `heading` is that of
     the subsection at which the hit opens. `subsections` lead to others, `copies` to other addresses of the same page,
-    and `versions` to the page in other languages.
+    and `alternates` to the page in other languages.
     """
 
     href: str
@@ -183,7 +183,7 @@ class HitView:
     domain: str
     subsections: tuple[Choice, ...]
     copies: tuple[Choice, ...]
-    versions: tuple[tuple[str, Choice], ...]
+    alternates: tuple[tuple[str, Choice], ...]
     more_copies: int
     site: str
     address: str
@@ -213,10 +213,10 @@ class HitView:
                 if followable
             ),
             copies=copies,
-            versions=tuple(
-                (version.lang, Choice(label=label_of("lang", version.lang), href=version.url))
-                for version in hit.versions
-                if is_followable(version.url) and _LANGUAGE.fullmatch(version.lang)
+            alternates=tuple(
+                (alternate.lang, Choice(label=label_of("lang", alternate.lang), href=alternate.url))
+                for alternate in hit.alternates
+                if is_followable(alternate.url) and _LANGUAGE.fullmatch(alternate.lang)
             ),
             more_copies=max(0, hit.copies - len(copies)),
             site=site,

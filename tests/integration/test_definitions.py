@@ -103,7 +103,7 @@ def test_an_option_is_found_with_its_sign_and_case(tmp_path: Path) -> None:
     assert hits(tmp_path, [module, options], "re.S")[0].link.partition("#")[2] == "re.S"
 
 
-VERSIONS = [
+ALTERNATES = [
     page("/en/mod/alias.html", "mod_alias", "The module mod_alias maps files.", lang="en"),
     page("/fr/mod/alias.html", "mod_alias", "Le module mod_alias met en correspondance.", lang="fr"),
     page("/de/mod/alias.html", "mod_alias", "Das Modul mod_alias bildet ab.", lang="de"),
@@ -121,21 +121,21 @@ VERSIONS = [
         (("de",), "fr", "/fr/mod/alias.html"),
     ],
 )
-def test_of_the_versions_of_a_page_that_of_the_visitor_is_shown(
+def test_of_the_alternates_of_a_page_that_in_the_language_of_the_visitor_is_shown(
     tmp_path: Path, languages: tuple[str, ...], lang: str, path: str
 ) -> None:
     for text in ("mod_alias", "module OR mod_alias"):
-        found = [hit for hit in hits(tmp_path, VERSIONS, text, *languages, lang=lang) if "alias" in hit.path]
+        found = [hit for hit in hits(tmp_path, ALTERNATES, text, *languages, lang=lang) if "alias" in hit.path]
         assert [hit.path for hit in found] == [path]
-        assert len(found[0].versions) == 2
-        assert {version.url for version in found[0].versions}.isdisjoint({found[0].url})
+        assert len(found[0].alternates) == 2
+        assert {alternate.url for alternate in found[0].alternates}.isdisjoint({found[0].url})
 
 
-def test_a_page_whose_words_only_one_version_has_is_found_in_that_language(tmp_path: Path) -> None:
-    assert hits(tmp_path, VERSIONS, "correspondance", "en")[0].path == "/fr/mod/alias.html"
+def test_a_page_whose_words_only_one_alternate_has_is_found_in_that_language(tmp_path: Path) -> None:
+    assert hits(tmp_path, ALTERNATES, "correspondance", "en")[0].path == "/fr/mod/alias.html"
 
 
-def test_pages_that_name_each_other_are_versions_and_a_page_that_is_only_named_is_none(tmp_path: Path) -> None:
+def test_pages_that_name_each_other_are_alternates_and_a_page_that_is_only_named_is_none(tmp_path: Path) -> None:
     urls = {lang: f"https://site.example/{name}" for lang, name in (("en", "trees"), ("de", "baeume"))}
     start = "https://site.example/"
     both = [

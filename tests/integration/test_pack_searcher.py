@@ -262,7 +262,7 @@ def test_a_language_finds_its_regions_and_the_facet_counts_them_with_it(tmp_path
     assert dict(facet.counts) == {"en": 3, "zh-hant": 1, "zh-hans": 1, "eng": 1}
 
 
-def test_facets_count_the_versions_of_a_page_in_several_languages_as_one(tmp_path: Path) -> None:
+def test_facets_count_the_alternates_of_a_page_in_several_languages_as_one(tmp_path: Path) -> None:
     addresses = {lang: f"/docs/a.{lang}.html" for lang in ("en", "de", "fr")}
     alternates = tuple(f"https://site.example{path}" for path in addresses.values())
     pages = [page(path, "Amber", "amber", lang=lang, alternates=alternates) for lang, path in addresses.items()]

@@ -153,7 +153,7 @@ def test_a_canonical_url_in_scope_is_followed_and_any_other_is_ignored(
     assert urls(found) == ((canonical,) if canonical else ())
 
 
-def test_versions_of_a_page_in_other_languages_are_followed_after_its_links() -> None:
+def test_alternates_of_a_page_are_followed_after_its_links() -> None:
     tags = '<link rel=alternate hreflang=de href=de><link rel=alternate type="application/rss+xml" href=feed>'
     found = classified(
         page(tags, "/b"), link='</en>; rel=alternate; hreflang=en, <https://y.gov/fr>; rel=alternate; hreflang="fr"'
@@ -172,7 +172,7 @@ def test_versions_of_a_page_in_other_languages_are_followed_after_its_links() ->
         "</b>; rel=alternate; title=hreflang",
     ],
 )
-def test_another_link_of_a_header_is_neither_a_canonical_url_nor_a_version_in_another_language(header: str) -> None:
+def test_another_link_of_a_header_is_neither_a_canonical_url_nor_an_alternate(header: str) -> None:
     found = indexed(page(), link=header)
     assert (found.canonical, found.alternates, urls(found)) == ("", (), ())
 

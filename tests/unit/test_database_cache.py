@@ -127,7 +127,7 @@ def test_a_packer_uses_a_database_alone(tmp_path: Path, site: CountingStore, wor
         cache.take(DOMAIN, tmp_path / name)
     assert (tmp_path / "first").stat().st_size > FRAME_SIZE
     assert not (tmp_path / "second").exists()
-    # The second one has none to take, so it fetches all. Then the first one replaces what it cached by an older version.
+    # The second one has none to take and fetches all. The first one replaces what it cached by an older version.
     assert fetched_bytes(site, 1, work) > read_manifest(site, DOMAIN).size / 2
     cache.put(DOMAIN, tmp_path / "first")
     assert without_frames(site) < fetched_bytes(site, 2, work) < read_manifest(site, DOMAIN).size / 2

@@ -78,12 +78,13 @@ def packed(store: ObjectStore, folder: Path) -> dict[str, Any]:
     with closing(sqlite3.connect(path)) as pack:
         pack.row_factory = sqlite3.Row
         page_ids = {0: "", **dict(map(tuple, pack.execute("SELECT id, page_id FROM pages")))}
-        versions: dict[int, set[str]] = {}
-        for row in pack.execute("SELECT page_id, versions FROM pages WHERE versions"):
-            versions.setdefault(row["versions"], set()).add(row["page_id"])
+        alternates: dict[int, set[str]] = {}
+        for row in pack.execute("SELECT page_id, alternate_group FROM pages WHERE alternate_group"):
+            alternates.setdefault(row["alternate_group"], set()).add(row["page_id"])
         rows = {}
         for row in map(dict, pack.execute("SELECT * FROM pages")):
-            others = {"id": 0, "shown_as": page_ids[row["shown_as"]], "versions": versions.get(row["versions"])}
+            group = alternates.get(row["alternate_group"])
+            others = {"id": 0, "shown_as": page_ids[row["shown_as"]], "alternate_group": group}
             rows[row["page_id"]] = row | others
         definitions = pack.execute("SELECT * FROM definitions ORDER BY name, rank")
         plain = ("words", "links", "lines", "addresses", "link_texts")
@@ -148,7 +149,7 @@ def read_pages(store: RecordingStore) -> set[str]:
     return {id_in_key(key) for key in store.read if key.startswith(CONTENT_PREFIX)}
 
 
-def test_of_two_pages_with_one_language_and_path_an_update_takes_the_same_version(tmp_path: Path) -> None:
+def test_of_two_pages_with_one_language_and_path_an_update_takes_the_same_alternate(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
     put(store, page("/de/b", "Eins", lang="de"), page("/en/b", "One", lang="en"), page("/", "Start", lang="en"))
     pack_full(store, DOMAIN, work=tmp_path)

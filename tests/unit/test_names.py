@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pack.language_versions import without_language
+from app.pack.alternates import without_language
 from app.text.names import is_named_after, is_plain_word, names_in_term, shown_term
 
 pytestmark = pytest.mark.unit

@@ -246,7 +246,7 @@ def test_of_a_group_whose_shown_page_is_hidden_the_names_of_the_copy_are_suggest
         assert searcher.suggest("amber") == ("Amber guide",)
 
 
-def test_a_hidden_page_is_no_version_of_another_one(tmp_path: Path) -> None:
+def test_a_hidden_page_is_no_alternate_of_another_one(tmp_path: Path) -> None:
     made = [
         *(page(f"/{lang}/a", f"Amber {lang}", f"amber {lang}", lang=lang) for lang in ("en", "de", "fr")),
         page("/other/a", "Amber de", "amber de", lang="de"),
@@ -256,7 +256,7 @@ def test_a_hidden_page_is_no_version_of_another_one(tmp_path: Path) -> None:
         for paths in ((), ("/fr/",), ("/fr/", "/de/")):
             apply(searcher, hidden_paths=list(paths))
             (hit,) = [each for each in searcher.search(parse("amber"), languages=("en",)).hits if each.path == "/en/a"]
-            found[paths] = [version.url.removeprefix("https://site.example") for version in hit.versions]
+            found[paths] = [alternate.url.removeprefix("https://site.example") for alternate in hit.alternates]
     assert found == {(): ["/de/a", "/fr/a"], ("/fr/",): ["/de/a"], ("/fr/", "/de/"): ["/other/a"]}
 
 

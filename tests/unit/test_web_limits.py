@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.cluster.protocol import PackRoute, Routes
-from app.search.contract import Filters, Hit, SearchRequest, SearchResult, Subsection, Version
+from app.search.contract import Alternate, Filters, Hit, SearchRequest, SearchResult, Subsection
 from app.search.snippet import Snippet
 from app.web import application, client_limits, server
 from app.web.client_limits import ConcurrencyLimit, RateLimiter, client_key
@@ -278,10 +278,10 @@ def test_a_hit_leads_to_its_headings_and_names_its_copies_without_letting_anythi
         1,
         opens_at=Subsection(fragment=evil, heading=evil),
         subsections=(Subsection(fragment="b c", heading="Second"),),
-        versions=(
-            Version(lang="fr", url="https://site.example/fr/"),
-            Version(lang="de-AT", url="javascript:alert(1)"),
-            Version(lang=evil, url="https://site.example/evil/"),
+        alternates=(
+            Alternate(lang="fr", url="https://site.example/fr/"),
+            Alternate(lang="de-AT", url="javascript:alert(1)"),
+            Alternate(lang=evil, url="https://site.example/evil/"),
         ),
         copies=12,
         copy_urls=("https://site.example/copy", "javascript:alert(1)", f"https://site.example/{evil}"),

@@ -289,7 +289,7 @@ def _header_links(response: Response) -> Iterator[dict[str, str]]:
 def _links(
     response: Response, extract: Extract, *, base: str, canonical: str, scope: Scope, limits: Limits
 ) -> tuple[tuple[Link, ...], tuple[Excluded, ...]]:
-    """Return the links of a page, then its canonical URL and its versions in other languages; and the excluded ones."""
+    """Return the links of a page, then its canonical URL and its alternates; and the excluded ones."""
     others = (url for url in (canonical, *_alternates(response, extract, base=base)) if url and url != response.url)
     anchors = chain(extract.links, ((url, "") for url in others))
     within: dict[str, Any] = {"scope": scope, "limit": limits.links}
@@ -300,7 +300,7 @@ def _links(
 
 
 def _alternates(response: Response, extract: Extract, *, base: str) -> list[str]:
-    """Return the URLs that a page names as its versions in other languages."""
+    """Return the URLs that a page names as its alternates: itself in other languages."""
     found = [resolve(base, href) for href in extract.alternates]
     found += [resolve(response.url, url) for url in alternates_in(_header_links(response))]
     return [url for url in found if url]

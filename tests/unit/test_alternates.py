@@ -1,4 +1,4 @@
-"""Versions of pages in other languages, where many groups of them are one."""
+"""Alternates, which are one page in several languages, where many groups of them are one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from app.pack import language_versions
+from app.pack import alternates
 from app.pack.database import SCHEMA
 
 pytestmark = pytest.mark.unit
@@ -37,7 +37,7 @@ def test_groups_that_are_joined_from_the_last_to_the_first_take_time_in_proporti
 
 
 def seconds_of(number: int) -> float:
-    """Return the CPU time of as many groups of versions, each of which leads to the one before."""
+    """Return the CPU time of as many groups of alternates, each of which leads to the one before."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as pack:
         pack.executescript(SCHEMA)
         pack.execute("BEGIN")
@@ -47,9 +47,9 @@ def seconds_of(number: int) -> float:
         for page in range(2, number + 1):
             insert(pack, number + page, f"/{number - page + 1:05}", "de", shown_as=page)
         began = time.process_time()
-        language_versions.assign(pack)
+        alternates.assign(pack)
         took = time.process_time() - began
-        found = pack.execute("SELECT DISTINCT versions, hidden FROM pages ORDER BY hidden").fetchall()
+        found = pack.execute("SELECT DISTINCT alternate_group, hidden FROM pages ORDER BY hidden").fetchall()
         assert found == [(1, 0), (0, 1)]
     return took
 
@@ -57,11 +57,11 @@ def seconds_of(number: int) -> float:
 def test_versions_are_assigned_again_on_one_connection_without_writing_equal_rows(pack: sqlite3.Connection) -> None:
     insert(pack, 1, "/en/a", "en")
     insert(pack, 2, "/de/a", "de")
-    language_versions.assign(pack)
+    alternates.assign(pack)
     pack.execute("CREATE TEMP TRIGGER written BEFORE UPDATE ON main.pages BEGIN SELECT raise(ABORT, 'written'); END")
-    language_versions.assign(pack)
-    assert pack.execute("SELECT id, versions FROM pages ORDER BY id").fetchall() == [(1, 1), (2, 1)]
+    alternates.assign(pack)
+    assert pack.execute("SELECT id, alternate_group FROM pages ORDER BY id").fetchall() == [(1, 1), (2, 1)]
     pack.execute("DROP TRIGGER written")
     pack.execute("UPDATE pages SET lang = 'en'")
-    language_versions.assign(pack)
-    assert pack.execute("SELECT DISTINCT versions FROM pages").fetchall() == [(0,)]
+    alternates.assign(pack)
+    assert pack.execute("SELECT DISTINCT alternate_group FROM pages").fetchall() == [(0,)]

@@ -1,4 +1,4 @@
-"""Of the versions of a page in several languages, show one: that in the visitor's language."""
+"""Of the alternates of a page, the same page in other languages, show the one in the visitor's language."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.search.contract import Version
+from app.search.contract import Alternate
 from app.search.definitions import Definition
 from app.search.pack_tables import Properties, urls
 from app.search.visible import VisiblePages
 
-#: Versions of a page that are read, since a hostile pack may have millions, and those that are shown.
-_MAX_VERSIONS = 200
+#: Alternates of a page that are read, since a hostile pack may have millions, and those that are shown.
+_MAX_ALTERNATES = 200
 _MAX_SHOWN = 20
-_VERSIONS = "SELECT id FROM pages WHERE versions = ? AND versions > 0 AND id <> ? LIMIT ?"
+_ALTERNATES = "SELECT id FROM pages WHERE alternate_group = ? AND alternate_group > 0 AND id <> ? LIMIT ?"
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
-    """The pages that are versions of each other: those with one number in `properties.versions` that is not 0.
+class Alternates:
+    """The pages that are alternates of each other: those with one number in `properties.alternate_groups`, not 0.
 
-    `language` is that of the site's start page, for visitors without a preferred language among the versions.
+    `language` is that of the site's start page, for visitors without a preferred language among the alternates.
     """
 
     properties: Properties
     language: str
 
     def preferred(self, pages: Iterable[int], languages: Sequence[str]) -> dict[int, int]:
-        """Return the page that is shown for each page that has other versions among these pages."""
+        """Return the page that is shown for each page that has alternates among these pages."""
         groups: dict[int, list[int]] = defaultdict(list)
-        numbers = self.properties.versions
+        numbers = self.properties.alternate_groups
         for page in pages:
             if group := numbers[page]:
                 groups[group].append(page)
@@ -39,9 +39,9 @@ class Versions:
         return {page: min(group, key=rank) for group in groups.values() if len(group) > 1 for page in group}
 
     def definitions(self, found: Sequence[Definition], languages: Sequence[str]) -> tuple[Definition, ...]:
-        """Return definitions, of each page those in one version."""
+        """Return definitions, of a page and its alternates those of one."""
         shown = self.preferred(dict.fromkeys(each.page for each in found), languages)
-        # In the place of the first version is the one that is shown.
+        # In the place of the first alternate is the one that is shown.
         ordered: dict[int, list[Definition]] = defaultdict(list)
         for each in found:
             page = shown.get(each.page, each.page)
@@ -49,7 +49,7 @@ class Versions:
         return tuple(each for definitions in ordered.values() for each in definitions)
 
     def scores(self, scores: dict[int, float], pages: Sequence[int], languages: Sequence[str]) -> dict[int, float]:
-        """Return the scores of pages, given best first: one version of each page, with the score of the first one."""
+        """Return the scores of pages, given best first: of alternates one, with the score of the first one."""
         shown = self.preferred(pages, languages)
         if not shown:
             return {page: scores[page] for page in pages}
@@ -58,11 +58,11 @@ class Versions:
             merged.setdefault(shown.get(page, page), scores[page])
         return merged
 
-    def others(self, connection: sqlite3.Connection, page: int, visible: VisiblePages) -> tuple[Version, ...]:
-        """Return the other versions of a page that are shown, by language."""
-        group = self.properties.versions[page]
-        rows = connection.execute(_VERSIONS, (group, page, _MAX_VERSIONS)) if group else ()
+    def others(self, connection: sqlite3.Connection, page: int, visible: VisiblePages) -> tuple[Alternate, ...]:
+        """Return the alternates of a page that are shown, by language."""
+        group = self.properties.alternate_groups[page]
+        rows = connection.execute(_ALTERNATES, (group, page, _MAX_ALTERNATES)) if group else ()
         shown = visible.shown(other for (other,) in rows if other not in visible.hidden)
         found = sorted((self.properties.of("lang", other), other) for other in shown)[:_MAX_SHOWN]
         addresses = urls(connection, [other for _, other in found])
-        return tuple(Version(lang=lang, url=url) for (lang, _), url in zip(found, addresses, strict=True))
+        return tuple(Alternate(lang=lang, url=url) for (lang, _), url in zip(found, addresses, strict=True))

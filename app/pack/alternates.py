@@ -1,4 +1,4 @@
-"""Versions of one page in several languages: by their paths, and by the links between them."""
+"""Alternates, which are one page in several languages: by their paths, and by the links between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_PATHS: Final = """
 SELECT path, page FROM temp.by_path
 WHERE path IN (SELECT path FROM temp.by_path GROUP BY path HAVING count(*) > 1) ORDER BY path
 """
-#: Where pages are that name versions, and which of them each one names.
+#: Where pages are that name alternates, and which of them each one names.
 _PLACES: Final = """
 INSERT OR REPLACE INTO temp.places
 SELECT url, id FROM pages WHERE alternates <> '' UNION ALL SELECT canonical_key, id FROM pages WHERE alternates <> ''
@@ -41,14 +41,14 @@ _TABLES: Final = {
     "places": "url PRIMARY KEY, page INTEGER",
     "named": "page INTEGER, other INTEGER, PRIMARY KEY (page, other)",
 }
-_FORMER: Final = "SELECT id, versions FROM pages WHERE versions > 0"
-_UPDATE: Final = "UPDATE pages SET versions = ? WHERE id = ?"
+_FORMER: Final = "SELECT id, alternate_group FROM pages WHERE alternate_group > 0"
+_UPDATE: Final = "UPDATE pages SET alternate_group = ? WHERE id = ?"
 #: The languages of pages: that of the start page first, then that of most pages.
 _LANGUAGES: Final = """
 SELECT lower(lang) FROM pages WHERE lang <> '' AND NOT hidden
 GROUP BY lower(lang) ORDER BY max(path IN ('/', '/index.html')) DESC, count(*) DESC, lang LIMIT 1
 """
-#: Whether versions may differ after an update: they depend on no text.
+#: Whether groups of alternates may differ after an update: they depend on no text.
 _ARE_CONCERNED: Final = """
 SELECT EXISTS (SELECT 1 FROM former_pages AS former LEFT JOIN pages USING (id)
 WHERE former.path IS NOT pages.path OR former.lang IS NOT pages.lang OR former.url IS NOT pages.url
@@ -60,15 +60,15 @@ _ENCODING: Final = re.compile(r"utf-?8|iso-?\d[\w-]*|euc-\w+|koi8-\w|gb2312|big5
 
 
 def assign_changed(database: sqlite3.Connection) -> None:
-    """Bring the versions of all pages up to date if an update changed what they depend on."""
+    """Bring the groups of alternates of all pages up to date if an update changed what they depend on."""
     if database.execute(_ARE_CONCERNED).fetchone()[0]:
         assign(database)
 
 
 def assign(database: sqlite3.Connection) -> None:
-    """Bring the versions of all pages that are not hidden up to date. Equal rows are not written again.
+    """Bring the groups of alternates of all pages that are not hidden up to date. Equal rows are not written again.
 
-    A page that is shown for others is a version by their paths and links, too. What has no version is not held in
+    A page that is shown for others is an alternate by their paths and links, too. What has no alternate is not held in
     memory.
     """
     leaders: dict[int, int] = {}
@@ -94,7 +94,7 @@ def _of_paths(database: sqlite3.Connection) -> Iterator[list[int]]:
 
 
 def _linked(database: sqlite3.Connection) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of pages in different languages that name each other as versions (`hreflang`).
+    """Yield the pairs of pages in different languages that name each other as alternates (`hreflang`).
 
     One that is named alone may be the start page, which some sites name on every page.
     """
