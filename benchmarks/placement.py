@@ -85,7 +85,7 @@ def measured(size: int) -> PlacementRun:
         state.pack_updated(pack)
     for name in searchers:
         state.receive_report(
-            SearcherReport(searcher_id=name, seq=0, changes=0, free_space=100_000, capacity=100_000, holdings=()),
+            SearcherReport(searcher_id=name, seq=0, changes=0, free_space=100_000, capacity=100_000, pack_versions=()),
             now=0.0,
         )
     state.settle()

@@ -40,7 +40,7 @@ def update(**message: Any) -> None:
 def register(**message: Any) -> None:
     """Receive a searcher's registration."""
     report = read(SearcherReport, message)
-    _service().receive_report(replace(report, holdings=report.holdings or ()))
+    _service().receive_report(replace(report, pack_versions=report.pack_versions or ()))
 
 
 @_task("orchestrator.loaded")

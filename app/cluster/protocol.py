@@ -66,7 +66,7 @@ class SearcherReport:
     any pack: MB, rounded down. A searcher that is `leaving` drains and takes no further orders.
 
     `loading` has the checksums that are still to be loaded, None in an outcome. Only a registration has
-    `holdings`, all packs of the searcher: the size of other reports does not depend on their number.
+    `pack_versions`, all packs of the searcher: the size of other reports does not depend on their number.
     """
 
     searcher_id: MessageText
@@ -76,7 +76,7 @@ class SearcherReport:
     capacity: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
     leaving: bool = False
     loading: tuple[MessageText, ...] | None = None
-    holdings: tuple[PackVersion, ...] | None = None
+    pack_versions: tuple[PackVersion, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

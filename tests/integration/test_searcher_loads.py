@@ -492,7 +492,7 @@ def test_a_long_recovery_reports_its_packs_as_loading_and_serves_each_once_check
         assert [checked.get(timeout=20) for _ in "ab"] == ["a.example", "b.example"]
         assert shelf.first_report == (1, 2)
         report = shelf.loader.registration("x")
-        assert [version.domain for version in report.holdings or ()] == ["a.example"]
+        assert [version.domain for version in report.pack_versions or ()] == ["a.example"]
         assert report.loading == tuple(load.sha256 for load in loads[1:])
         go_on.set()
         assert shelf.reports.get(timeout=20) == (2, 0)

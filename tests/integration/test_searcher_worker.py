@@ -71,7 +71,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     first = ours.searcher(disk_mb=20)
     registered = ear.receive("register").value
     me = registered.searcher_id
-    assert (registered.capacity, registered.free_space, registered.holdings) == (20, 20, ())
+    assert (registered.capacity, registered.free_space, registered.pack_versions) == (20, 20, ())
 
     packs.publish(DOMAIN, 1)
     packs.publish(OTHER, 1)
@@ -113,17 +113,17 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     mark = ear.mark()
     # The orchestrator requests it of all searchers, or of one from which a message is missing.
     ear.request_registration()
-    assert len(ear.receive("register", after=mark).value.holdings) == 2
+    assert len(ear.receive("register", after=mark).value.pack_versions) == 2
     mark = ear.mark()
     ear.publisher.publish([searcher_message(me, REGISTER_AGAIN)])
     again = ear.receive("register", after=mark)
-    assert [version.domain for version in again.value.holdings] == [DOMAIN, OTHER]
+    assert [version.domain for version in again.value.pack_versions] == [DOMAIN, OTHER]
     assert again.report.changes == 2
     # It declares its queue again after an operator deleted it.
     mark = ear.mark()
     ear.channel.queue_delete(f"{SEARCHER}.{me}")
     declared = ear.receive("register", after=mark).value
-    assert (declared.searcher_id, declared.holdings) == (me, again.value.holdings)
+    assert (declared.searcher_id, declared.pack_versions) == (me, again.value.pack_versions)
     assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
     mark = ear.mark()
     ear.request_registration()
@@ -147,7 +147,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
         next_one = ours.searcher(disk_mb=20)
         registered = ear.receive("register", after=mark).value
         assert registered.searcher_id != me
-        assert [holding.domain for holding in registered.holdings] == [DOMAIN, OTHER]
+        assert [version.domain for version in registered.pack_versions] == [DOMAIN, OTHER]
         assert found(ear.search(registered.searcher_id, OTHER, "beta"))[0] == title_of(OTHER, 1)
         if ending == "killed":
             next_one.kill()

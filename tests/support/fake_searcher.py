@@ -39,7 +39,7 @@ class FakeSearcher:
         )
 
     def registration(self) -> SearcherReport:
-        return replace(self.heartbeat(), holdings=tuple(self.held.values()))
+        return replace(self.heartbeat(), pack_versions=tuple(self.held.values()))
 
     def outcome(self, job: Load | Unload, reason: str) -> OrderOutcome:
         report, held = replace(self.heartbeat(), loading=None), self.held.get(job.domain)

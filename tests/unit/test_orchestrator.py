@@ -32,14 +32,14 @@ def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), lea
         changes=seq,
         free_space=free,
         capacity=100,
-        holdings=held,
+        pack_versions=held,
         loading=loading,
         leaving=leaving,
     )
 
 
 def outcome(after: SearcherReport, one: Pack, reason: str = "") -> OrderOutcome:
-    held = next((version for version in after.holdings or () if version.domain == one.domain), None)
+    held = next((version for version in after.pack_versions or () if version.domain == one.domain), None)
     return OrderOutcome(report=after, domain=one.domain, sha256=one.sha256, reason=reason, held=held)
 
 

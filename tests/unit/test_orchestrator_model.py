@@ -261,14 +261,14 @@ class World(RuleBasedStateMachine):
         last = self.reports.get(report.searcher_id)
         if last is None or report.seq > last.seq:
             self.reports[report.searcher_id] = report
-        held = self._holdings(report.searcher_id)
+        held = self._recorded_packs(report.searcher_id)
         for (name, domain), (order, before, _at) in list(self.outstanding.items()):
             now = held.get(domain, "")
             ended = now not in ("", before) if isinstance(order, Load) else now != order.sha256
             if name == report.searcher_id and ended:
                 del self.outstanding[name, domain]
 
-    def _holdings(self, name: str) -> dict[str, str]:
+    def _recorded_packs(self, name: str) -> dict[str, str]:
         """Return what the orchestrator believes a searcher to hold: checksums by domain."""
         record = self.orchestrator._registry.records.get(name)
         return {each.domain: each.sha256 for each in record.versions()} if record else {}
@@ -311,7 +311,7 @@ class World(RuleBasedStateMachine):
         name, order = command.searcher_id, command.order
         earlier = self.outstanding.get((name, order.domain))
         assert earlier is None or self.now - earlier[2] >= EXPIRY, f"{order} is sent while {earlier} is pending"
-        self.outstanding[name, order.domain] = (order, self._holdings(name).get(order.domain, ""), self.now)
+        self.outstanding[name, order.domain] = (order, self._recorded_packs(name).get(order.domain, ""), self.now)
         if name in self.nodes:
             self.nodes[name].inbox.append((self.now, order))
         else:
@@ -346,7 +346,7 @@ class World(RuleBasedStateMachine):
         assert {route.domain for route in self.orchestrator.routes(now=self.now).routes} == set(self.store)
         for node in nodes:
             assert node.held.keys() <= self.store.keys()
-            assert self._holdings(node.name) == {each.domain: each.sha256 for each in node.held.values()}
+            assert self._recorded_packs(node.name) == {each.domain: each.sha256 for each in node.held.values()}
         for route in self.orchestrator.routes(now=self.now).routes:
             pack = self.store[route.domain]
             newest = {

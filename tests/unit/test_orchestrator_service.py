@@ -86,7 +86,9 @@ class Wire:
         return [(queue, body["type"], body["domain"]) for queue, body in found]
 
     def report(self, name: str, seq: int, *held: PackVersion) -> SearcherReport:
-        return SearcherReport(searcher_id=name, seq=seq, changes=seq, free_space=900, capacity=1_000, holdings=held)
+        return SearcherReport(
+            searcher_id=name, seq=seq, changes=seq, free_space=900, capacity=1_000, pack_versions=held
+        )
 
 
 def put_manifest(store: ObjectStore, domain: str, generation: int = 1) -> PackVersion:
@@ -196,7 +198,7 @@ def test_a_searcher_that_registered_after_a_request_came_back_from_its_queue_sta
     wire.now += 0.01
     wire.returned(queue, request)
     wire.now += 0.01
-    wire.service.receive_report(replace(wire.report("a", 4), holdings=None))
+    wire.service.receive_report(replace(wire.report("a", 4), pack_versions=None))
     wire.service.turn()
     assert wire.service.state.routes(now=wire.now).searchers == ()
 

@@ -35,10 +35,10 @@ pytestmark = pytest.mark.unit
 
 _NUMBERS = st.integers(0, 2**53 - 1)
 _VERSION = {"generation": _NUMBERS, "size_mb": _NUMBERS}
-_HOLDINGS = st.lists(st.builds(PackVersion, **_VERSION)).map(tuple)
+_PACK_VERSIONS = st.lists(st.builds(PackVersion, **_VERSION)).map(tuple)
 _STATE = {"seq": _NUMBERS, "changes": _NUMBERS, "free_space": _NUMBERS, "capacity": _NUMBERS}
 _OUTCOMES = st.builds(OrderOutcome, report=st.builds(SearcherReport, **_STATE))
-_REGISTRATIONS = st.builds(SearcherReport, **_STATE, holdings=_HOLDINGS)
+_REGISTRATIONS = st.builds(SearcherReport, **_STATE, pack_versions=_PACK_VERSIONS)
 
 _SEARCHES = st.builds(SearchRequest, domains=st.tuples(st.text()))
 
@@ -120,7 +120,13 @@ def test_text_that_json_cannot_carry_is_refused(domain: str) -> None:
 
 
 def test_only_the_first_of_many_wrong_fields_are_named() -> None:
-    report = {"searcher_id": "a", "seq": 1, "changes": 0, "free_space": 10**400, "holdings": [{"domain": 5}] * 10_000}
+    report = {
+        "searcher_id": "a",
+        "seq": 1,
+        "changes": 0,
+        "free_space": 10**400,
+        "pack_versions": [{"domain": 5}] * 10_000,
+    }
     with pytest.raises(InvalidMessage, match=r"^invalid SearcherReport: free_space: .*and \d+ more$") as error:
         read(SearcherReport, report)
     assert len(str(error.value)) < 1_000

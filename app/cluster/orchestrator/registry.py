@@ -75,10 +75,10 @@ class SearcherRegistry:
         searcher_id = report.searcher_id
         if report.leaving or report.seq <= self._seqs.get(searcher_id, -1):
             return False
-        if report.holdings is None:
+        if report.pack_versions is None:
             self._request_registration(searcher_id, now=now)
             return False
-        packs = len(report.holdings)
+        packs = len(report.pack_versions)
         log.info("Searcher %s registered: %d packs, %d MB free", searcher_id, packs, report.free_space)
         self._seqs[searcher_id] = report.seq
         self.records[searcher_id] = SearcherRecord(report, now, self._changed)

@@ -43,27 +43,33 @@ class _Backoff:
 
 
 @dataclass(slots=True)
-class _Holdings:
-    """The packs on a searcher by domain, as of the last registration or outcome, which had the number `seq`.
+class _PackVersions:
+    """The pack versions on a searcher by domain, as of the last registration or outcome, which had the number `seq`.
 
     `changes` is the searcher's count of the changes that led to them. `current_at` is when they last agreed with a
     report or followed one: minus infinity after an outcome that shows that an earlier one is missing.
     """
 
-    packs: dict[str, PackVersion]
+    by_domain: dict[str, PackVersion]
     seq: int
     changes: int
     current_at: float
     used_mb: int = field(init=False)
 
+    @classmethod
+    def of(cls, registration: SearcherReport, now: float) -> _PackVersions:
+        """Return those of a registration."""
+        by_domain = {version.domain: version for version in registration.pack_versions or ()}
+        return cls(by_domain, registration.seq, registration.changes, now)
+
     def __post_init__(self) -> None:
-        self.used_mb = sum(version.size_mb for version in self.packs.values())
+        self.used_mb = sum(version.size_mb for version in self.by_domain.values())
 
     def change(self, outcome: OrderOutcome, *, now: float) -> None:
         """Apply an outcome that is later than the last one."""
-        report, before = outcome.report, self.packs.pop(outcome.domain, None)
+        report, before = outcome.report, self.by_domain.pop(outcome.domain, None)
         if outcome.held is not None:
-            self.packs[outcome.domain] = outcome.held
+            self.by_domain[outcome.domain] = outcome.held
         self.used_mb += (outcome.held.size_mb if outcome.held else 0) - (before.size_mb if before else 0)
         self.seq = report.seq
         # The outcome of an order that changed nothing does not stand for a change whose message is missing.
@@ -85,19 +91,19 @@ class SearcherRecord:
         self.last_seen = self.registered_at = now
         # A dict keeps their order.
         self._loading = dict.fromkeys(registration.loading or ())
-        self._holdings = _holdings(registration, now)
+        self._packs = _PackVersions.of(registration, now)
         self._pending: dict[str, _PendingOrder] = {}
         self._failed: dict[str, _Backoff] = {}
         self.note_all()
 
     def note_all(self) -> None:
         """Note all domains of the searcher as changed."""
-        self._changed.update(self._holdings.packs)
+        self._changed.update(self._packs.by_domain)
 
     def receive(self, report: SearcherReport, *, now: float) -> bool:
         """Receive a report that is later than all others; return whether it changes anything but packs and orders."""
         before, self.report, self.last_seen = self.report, report, now
-        if report.holdings is not None:
+        if report.pack_versions is not None:
             self.registered_at = now
         changed = False
         if report.leaving != before.leaving:
@@ -114,20 +120,20 @@ class SearcherRecord:
 
         Return whether that changes anything.
         """
-        if report.holdings is None or report.seq <= self._holdings.seq:
+        if report.pack_versions is None or report.seq <= self._packs.seq:
             return False
-        before, self._holdings = self._holdings.packs, _holdings(report, now)
-        now_held = self._holdings.packs
+        before, self._packs = self._packs.by_domain, _PackVersions.of(report, now)
+        now_held = self._packs.by_domain
         changed = {domain for domain in before.keys() | now_held.keys() if before.get(domain) != now_held.get(domain)}
         self._changed |= changed
         return bool(changed)
 
     def change_pack(self, outcome: OrderOutcome, *, now: float) -> bool:
         """Apply an outcome to one pack, unless a later one was applied; return whether that changes anything."""
-        if outcome.report.seq <= self._holdings.seq:
+        if outcome.report.seq <= self._packs.seq:
             return False
         before, held = self.version(outcome.domain), outcome.held
-        self._holdings.change(outcome, now=now)
+        self._packs.change(outcome, now=now)
         self._loading.pop(outcome.sha256, None)
         if before == held:
             return False
@@ -136,13 +142,13 @@ class SearcherRecord:
 
     def is_current(self, *, now: float) -> bool:
         """Return whether the packs are those of the last report."""
-        if self.report.changes == self._holdings.changes:
-            self._holdings.current_at = now
-        return self._holdings.current_at == now
+        if self.report.changes == self._packs.changes:
+            self._packs.current_at = now
+        return self._packs.current_at == now
 
     def misses_packs(self, *, now: float, patience: float) -> bool:
         """Return whether a change of packs was lost: no outcome has reported it for `patience` seconds."""
-        return not self.is_current(now=now) and now - self._holdings.current_at >= patience
+        return not self.is_current(now=now) and now - self._packs.current_at >= patience
 
     def end_orders(self, *, now: float, patience: float) -> bool:
         """Remove orders that were executed or lost; return whether there were any.
@@ -208,7 +214,7 @@ class SearcherRecord:
 
     def version(self, domain: str) -> PackVersion | None:
         """Return the version of a domain's pack on the searcher."""
-        return self._holdings.packs.get(domain)
+        return self._packs.by_domain.get(domain)
 
     def _has(self, domain: str, sha256: str) -> bool:
         held = self.version(domain)
@@ -216,16 +222,16 @@ class SearcherRecord:
 
     def versions(self) -> Iterable[PackVersion]:
         """Return all pack versions on the searcher."""
-        return self._holdings.packs.values()
+        return self._packs.by_domain.values()
 
     def serves(self, domain: str) -> bool:
         """Return whether the searcher serves a domain, has no order to unload it and is not leaving."""
         unloading = domain in self._pending and isinstance(self._pending[domain].order, Unload)
-        return domain in self._holdings.packs and not unloading and not self.report.leaving
+        return domain in self._packs.by_domain and not unloading and not self.report.leaving
 
     def concerns(self, domain: str) -> bool:
         """Return whether the searcher has a domain's pack or a pending order for it."""
-        return domain in self._holdings.packs or domain in self._pending
+        return domain in self._packs.by_domain or domain in self._pending
 
     def state(self, by_checksum: Mapping[str, Pack], *, now: float) -> SearcherState:
         """Return the searcher's part of the state for a decision. Drops failures of long ago, and of held versions."""
@@ -249,9 +255,9 @@ class SearcherRecord:
             searcher_id=self.report.searcher_id,
             # The size of an unknown version is unknown: order no load until it is loaded.
             free=0 if has_unknown else self.report.free_space,
-            capacity=max(self.report.capacity, self.report.free_space + self._holdings.used_mb),
-            used=self._holdings.used_mb,
-            held=self._holdings.packs,
+            capacity=max(self.report.capacity, self.report.free_space + self._packs.used_mb),
+            used=self._packs.used_mb,
+            held=self._packs.by_domain,
             orders=orders,
             failures={sha256: each.failure for sha256, each in self._failed.items()},
             backing_off=frozenset(sha256 for sha256, each in self._failed.items() if each.until > now),
@@ -265,12 +271,7 @@ class SearcherRecord:
             free_space=self.report.free_space,
             capacity=self.report.capacity,
             age=round(max(now - self.last_seen, 0.0), 3),
-            packs=len(self._holdings.packs),
+            packs=len(self._packs.by_domain),
             loading=tuple(self._loading),
             leaving=self.report.leaving,
         )
-
-
-def _holdings(registration: SearcherReport, now: float) -> _Holdings:
-    packs = {version.domain: version for version in registration.holdings or ()}
-    return _Holdings(packs, registration.seq, registration.changes, now)

@@ -81,7 +81,7 @@ class Loader:
         """Return a complete report of the searcher's state, with sequence number 0."""
         report = self.report(searcher_id)
         changes, versions = self._jobs.packs.versions()
-        return replace(report, changes=changes, holdings=versions)
+        return replace(report, changes=changes, pack_versions=versions)
 
     def close(self, seconds: float) -> None:
         """Start no further job, and wait for the current one, `seconds` at most; it does not count as a crash."""
