@@ -132,7 +132,7 @@ def apply(
 def remove(domain: Domain, yes: Yes = False, why: Why = "", as_json: AsJson = False) -> None:
     """Delete all there is of a site, and drop its messages."""
     ops, name = operator_context(), parse_domain(domain)
-    found = removal.holdings(ops, name)
+    found = removal.inventory(ops, name)
     if not as_json:
         typer.echo(f"{name}: {found}" if found else f"{name}: there is nothing but messages, if any")
     if not yes:

@@ -19,7 +19,7 @@ from app.operations.crawl_queries import page_of
 from app.pack.manifest import Manifest, note_announced
 from app.pack.rollback import Rollback, plan_rollback
 from app.redis_state.lease import lease
-from app.sites.removal import Holdings, SiteRemoval
+from app.sites.removal import SiteInventory, SiteRemoval
 from app.sites.site import Site
 from app.sites.stored import update_site
 from app.storage.layout import Tombstone, content_key, may_be_page, page_id, to_json
@@ -70,14 +70,14 @@ class RollbackReport:
         )
 
 
-def holdings(ops: OperatorContext, domain: str) -> Holdings:
+def inventory(ops: OperatorContext, domain: str) -> SiteInventory:
     """Return what there is of a domain; raises InvalidUrl for an invalid one."""
-    return SiteRemoval(parse_domain(domain), ops.store, ops.redis).holdings()
+    return SiteRemoval(parse_domain(domain), ops.store, ops.redis).inventory()
 
 
 def remove_sites(
     ops: OperatorContext, domains: Collection[str], *, why: str = "", packer_wait: float = _PACKER_WAIT
-) -> tuple[list[Holdings], int]:
+) -> tuple[list[SiteInventory], int]:
     """Delete all there is of these domains; return what there was, and the number of dead letters.
 
     Waits up to `packer_wait` seconds for a packer at work on each. One that is still at work holds up no other domain,
@@ -96,7 +96,7 @@ def remove_sites(
         # Also what pages in work published until they ended.
         at = _next_second()
         found = [_delete(ops, removal, packer_wait, at=at) for removal in removals]
-        deleted = [each for each in found if isinstance(each, Holdings)]
+        deleted = [each for each in found if isinstance(each, SiteInventory)]
         # Times of messages are whole seconds: what is published from now on is no older than the removal.
         time.sleep(max(0.0, at - time.time()))
         gone = {each.domain for each in deleted}
@@ -186,7 +186,7 @@ def _next_second() -> int:
     return int(time.time()) + 1
 
 
-def _delete(ops: OperatorContext, removal: SiteRemoval, packer_wait: float, *, at: int) -> Holdings | SiteBusy:
+def _delete(ops: OperatorContext, removal: SiteRemoval, packer_wait: float, *, at: int) -> SiteInventory | SiteBusy:
     """Delete objects and keys while no packer is at work on the domain; return what there was, or why it is there."""
     deadline = time.monotonic() + packer_wait
     while True:

@@ -28,7 +28,7 @@ _NEVER: Final = "1970-01-01T00:00:00+00:00"
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class SiteInventory:
     """What there is of a domain. `messages` are open ones and waiting pages of its crawls."""
 
     domain: str
@@ -60,9 +60,9 @@ class SiteRemoval:
         self._redis = redis
         self._frontier = Frontier(redis)
 
-    def holdings(self) -> Holdings:
+    def inventory(self) -> SiteInventory:
         """Return what there is of the domain."""
-        return Holdings(
+        return SiteInventory(
             self.domain,
             has_settings=any(stat.key == site_key(self.domain) for stat in self._store.list(site_key(self.domain))),
             pages=sum(1 for _ in self._store.list(content_prefix(self.domain))),
@@ -100,13 +100,13 @@ class SiteRemoval:
         keys = (host_keys(self.domain)[1], *map(str, below))
         return sum(int(self._redis.zcount(key, now, "+inf")) for key in keys)
 
-    def delete(self, *, at: int) -> Holdings:
+    def delete(self, *, at: int) -> SiteInventory:
         """Delete all objects and keys of the domain, and its messages from before `at`; return what there was.
 
         A mark of each crawl stays in Redis for a week: late messages of a crawl that is cancelled do nothing.
         """
         note_removed(self._store, self.domain, at, unfinished=True)
-        found, ids = self.holdings(), self._crawl_ids()
+        found, ids = self.inventory(), self._crawl_ids()
         # The manifest is deleted first: without it there is no pack, whatever else is left.
         for key in (*sorted(self._packed(), reverse=True), site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)

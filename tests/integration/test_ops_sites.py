@@ -509,7 +509,7 @@ def test_the_api_does_what_the_pages_do(process: Context, policy: CrawlPolicy, c
         "url": url(""), "domain": DOMAIN, "blocked": True, "stored": True,
     }  # fmt: skip
     assert post("/api/v1/ops/unblock", url=url("")).json()["blocked"] is False
-    assert client.get(f"{base}/holdings").json()["has_settings"] is True
+    assert client.get(f"{base}/inventory").json()["has_settings"] is True
     assert post(f"{base}/remove", confirm="").status_code == 400
     assert post(f"{base}/remove", confirm=DOMAIN).json()["removed_dead_letters"] == 0
     assert client.get(base).status_code == 404

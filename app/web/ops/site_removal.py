@@ -12,7 +12,7 @@ from pydantic import Field
 from app.broker.errors import InvalidMessage
 from app.crawl.urls import parse_domain
 from app.operations import removal
-from app.sites.removal import Holdings
+from app.sites.removal import SiteInventory
 from app.web.models import MAX_DOMAIN
 from app.web.ops.api_requests import ActBody, Calling, answer
 from app.web.ops.page_requests import Reading
@@ -40,7 +40,7 @@ class PageBody(ActBody):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemovedAnswer(Holdings):
+class RemovedAnswer(SiteInventory):
     """What there was of a site that was removed."""
 
     removed_dead_letters: int
@@ -50,13 +50,13 @@ class RemovedAnswer(Holdings):
 def confirm(visit: Reading, domain: str) -> HTMLResponse:
     """Show what there is of a site, and the form that deletes it."""
     name = parse_domain(domain)
-    return visit.page("site_remove.html", found=removal.holdings(visit.ops, name), domain=name, base=site_path(name))
+    return visit.page("site_remove.html", found=removal.inventory(visit.ops, name), domain=name, base=site_path(name))
 
 
-@subject.api.get("/sites/{domain}/holdings", response_model=Holdings, operation_id="site_holdings")
-def site_holdings(ops: Calling, domain: Domain) -> Response:
+@subject.api.get("/sites/{domain}/inventory", response_model=SiteInventory, operation_id="site_inventory")
+def site_inventory(ops: Calling, domain: Domain) -> Response:
     """Report what there is of a site, all of which its removal deletes."""
-    return answer(removal.holdings(ops, domain))
+    return answer(removal.inventory(ops, domain))
 
 
 @subject.act("/sites/{domain}/remove", response_model=RemovedAnswer, operation_id="remove_site")
