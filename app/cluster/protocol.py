@@ -144,10 +144,10 @@ class SearcherStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class RoutesRequest:
-    """`get_routes`: the routes, or what has changed in them since `version` of the run `orchestrator`."""
+    """`get_routes`: the routes, or what has changed in them since `revision` of the run `orchestrator`."""
 
     orchestrator: MessageText = ""
-    version: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
+    revision: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -156,8 +156,8 @@ class Routes:
 
     `orchestrator` identifies a run of the orchestrator. `settled` is false until it has read the store and running
     searchers had time to register. `store_id` is the id of the store that it reads, empty before the first scan.
-    `version` counts the changes of the run's routes. A reply with a `since` has only the routes that changed after
-    that version, and the domains whose route was removed.
+    `revision` counts the changes of the run's routes. A reply with a `since` has only the routes that changed after
+    that revision, and the domains whose route was removed.
     """
 
     orchestrator: str
@@ -165,7 +165,7 @@ class Routes:
     routes: tuple[PackRoute, ...]
     searchers: tuple[SearcherStatus, ...]
     store_id: str = ""
-    version: int = 0
+    revision: int = 0
     since: int | None = None
     removed: tuple[str, ...] = ()
 
@@ -176,14 +176,14 @@ class Routes:
 
     def request(self) -> RoutesRequest:
         """Return the request for what has changed since these routes."""
-        return RoutesRequest(orchestrator=self.orchestrator, version=self.version)
+        return RoutesRequest(orchestrator=self.orchestrator, revision=self.revision)
 
     def updated(self, later: Routes) -> Routes:
         """Return all routes after a later reply; raises InvalidMessage for changes since routes other than these."""
         if later.since is None:
             return later
-        if (later.orchestrator, later.since) != (self.orchestrator, self.version):
-            raise InvalidMessage(f"routes since version {later.since}, expected {self.version}")
+        if (later.orchestrator, later.since) != (self.orchestrator, self.revision):
+            raise InvalidMessage(f"routes since revision {later.since}, expected {self.revision}")
         routes = self.routes
         if later.routes or later.removed:
             by_domain = {**self.by_domain, **later.by_domain}

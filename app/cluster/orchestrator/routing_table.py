@@ -13,18 +13,18 @@ _REMEMBERED = 1_000
 
 
 class RoutingTable:
-    """Routes by domain, and which of them have changed since a version of the table."""
+    """Routes by domain, and which of them have changed since a revision of the table."""
 
     def __init__(self, *, replicas: int) -> None:
         self.routes: dict[str, PackRoute] = {}
-        self.version = 0
+        self.revision = 0
         self._replicas = replicas
         self._turns: dict[str, int] = {}
         self._turn = 0
-        #: The version that last changed each domain, and that removed it: the latest last.
+        #: The revision that last changed each domain, and that removed it: the latest last.
         self._changed_at: dict[str, int] = {}
         self._removed_at: dict[str, int] = {}
-        #: Changes are complete since this version.
+        #: Changes are complete since this revision.
         self._oldest = 0
 
     def remove(self, domain: str) -> None:
@@ -32,8 +32,8 @@ class RoutingTable:
         if self.routes.pop(domain, None) is None:
             return
         del self._changed_at[domain]
-        self.version += 1
-        self._removed_at[domain] = self.version
+        self.revision += 1
+        self._removed_at[domain] = self.revision
         if len(self._removed_at) > _REMEMBERED:
             self._oldest = self._removed_at.pop(next(iter(self._removed_at)))
 
@@ -64,14 +64,14 @@ class RoutingTable:
         )
         if self.routes.get(pack.domain) != route:
             self.routes[pack.domain] = route
-            self.version += 1
+            self.revision += 1
             self._removed_at.pop(pack.domain, None)
             self._changed_at.pop(pack.domain, None)
-            self._changed_at[pack.domain] = self.version
+            self._changed_at[pack.domain] = self.revision
 
     def changes(self, since: int) -> tuple[list[str], list[str]] | None:
-        """Return the domains whose route was set and removed after a version, or None if they are unknown."""
-        if not self._oldest <= since <= self.version:
+        """Return the domains whose route was set and removed after a revision, or None if they are unknown."""
+        if not self._oldest <= since <= self.revision:
             return None
         return _later(self._changed_at, since), _later(self._removed_at, since)
 
@@ -93,5 +93,5 @@ class RoutingTable:
 
 
 def _later(changed_at: dict[str, int], since: int) -> list[str]:
-    """Return the domains that were changed after a version, the latest first."""
-    return [domain for domain, _version in takewhile(lambda each: each[1] > since, reversed(changed_at.items()))]
+    """Return the domains that were changed after a revision, the latest first."""
+    return [domain for domain, _revision in takewhile(lambda each: each[1] > since, reversed(changed_at.items()))]

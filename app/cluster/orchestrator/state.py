@@ -219,13 +219,13 @@ class OrchestratorState:
         raise PackNotFound(f"{domain} has no pack")
 
     def routes(self, request: RoutesRequest = _ALL_ROUTES, *, now: float) -> Routes:
-        """Return the route of each domain with a pack, or the changes since the requested version; and every searcher.
+        """Return the route of each domain with a pack, or the changes since the requested revision; and every searcher.
 
         A client with routes of another run, or older than what is remembered, gets all.
         """
         self._update()
         table = self._table
-        changes = table.changes(request.version) if request.orchestrator == self.run_id else None
+        changes = table.changes(request.revision) if request.orchestrator == self.run_id else None
         domains, removed = changes or (table.routes, [])
         records = self._registry.records
         return Routes(
@@ -233,7 +233,7 @@ class OrchestratorState:
             settled=self.settled,
             routes=tuple(table.routes[domain] for domain in sorted(domains)),
             searchers=tuple(records[searcher_id].status(now=now) for searcher_id in sorted(records)),
-            version=table.version,
-            since=request.version if changes else None,
+            revision=table.revision,
+            since=request.revision if changes else None,
             removed=tuple(sorted(removed)),
         )
