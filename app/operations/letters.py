@@ -241,29 +241,29 @@ def edited_body(letter: DeadLetter, text: str) -> str:
 # Redirections
 
 
-def known_queues(settings: Settings) -> list[str]:
+def redirect_targets(settings: Settings) -> list[str]:
     """Return the queues to which letters can be redirected: those whose policy dead-letters what fails again."""
     return sorted(queue for queue, policy in retry_policies(settings).by_queue.items() if policy.dead is not None)
 
 
 def address_of_queue(settings: Settings, queue: str) -> Address:
-    """Return the replay address of a known queue; raises InvalidMessage, which lists them."""
-    queues = known_queues(settings)
+    """Return the replay address of a redirect target; raises InvalidMessage, which lists them."""
+    queues = redirect_targets(settings)
     if queue not in queues:
         raise InvalidMessage(f"queue {queue[:80]!r}: expected one of {', '.join(queues)}")
     return retry_policies(settings).by_queue[queue].replay_address(queue, queue)
 
 
 def checked_address(settings: Settings, exchange: str, routing_key: str) -> Address:
-    """Return an address; raises InvalidMessage unless this application's topology routes it to a known queue.
+    """Return an address; raises InvalidMessage unless this application's topology routes it to a redirect target.
 
     A dead set that is bound as an alternate exchange does not count: the letter would come back at once.
     """
     topology = declared_topology(all_queues(settings), [events_exchange])
     queues = {queue for queue, _ in routed_queues(topology, exchange, routing_key)}
-    if queues.isdisjoint(known_queues(settings)):
+    if queues.isdisjoint(redirect_targets(settings)):
         raise InvalidMessage(
-            f"exchange {exchange[:80]!r} with key {routing_key[:80]!r}: no known queue gets such a message; "
+            f"exchange {exchange[:80]!r} with key {routing_key[:80]!r}: no queue for redirections gets such a message; "
             f"exchanges are {', '.join(sorted(topology.exchanges))}"
         )
     return Address(exchange, routing_key)

@@ -166,7 +166,7 @@ def test_letters_are_edited_redirected_and_noted_and_each_act_is_audited(
     )
     assert json.loads(broker.peek("site.index")[0].body) == body
     assert "expected one of" in perennial(environment, "redirect", second, "--queue", "elsewhere", exit_status=1)
-    assert "no known queue" in perennial(
+    assert "no queue for redirections" in perennial(
         environment, "redirect", second, "--exchange", "site", "--key", "x", exit_status=1
     )
     assert perennial(environment, "redirect", second, third, "--queue", "site.crawl") == "2 redirected\n"

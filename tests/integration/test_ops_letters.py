@@ -221,7 +221,7 @@ def test_celery_arguments_are_edited_and_what_celery_adds_stays(
     assert "argsrepr" not in message.headers
 
 
-def test_unroutable_letters_are_redirected_to_known_queues_only(
+def test_unroutable_letters_are_redirected_to_declared_queues_only(
     operator: OperatorAtPage, broker: Broker, settings: Settings
 ) -> None:
     for body in pages(3):

@@ -26,8 +26,8 @@ from app.operations.letters import (
     edited_body,
     find_letter,
     is_editable,
-    known_queues,
     notes_of,
+    redirect_targets,
 )
 from app.operations.long_acts import LongActs
 from app.web.ops.acts import as_json
@@ -87,7 +87,7 @@ def show(visit: Reading, ident: str) -> HTMLResponse:
         is_cut=len(text) > _MAX_ARGUMENTS,
         is_editable=len(text) <= _MAX_ARGUMENTS and is_editable(letter),
         notes=notes_of(visit.ops, letter.id),
-        known_queues=known_queues(settings),
+        redirect_targets=redirect_targets(settings),
     )
 
 

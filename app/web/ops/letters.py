@@ -16,7 +16,7 @@ from app.broker.errors import DeadSetBusy
 from app.broker.policies.registry import RetryPolicies
 from app.operations.context import OperatorContext
 from app.operations.letter_queries import LetterQuery, survey
-from app.operations.letters import LetterOrder, known_queues
+from app.operations.letters import LetterOrder, redirect_targets
 from app.operations.long_acts import LongActs
 from app.topology.retry_policies import retry_policies
 from app.web.ops.acts import as_json
@@ -85,7 +85,7 @@ def show_letters(visit: Reading, query: Annotated[PagedLetters, Query()]) -> HTM
         next_page=query.address(f"{OPS_PAGES}/dead", page=page + 1) if page * PER_PAGE < found.total else "",
         first_row=(page - 1) * PER_PAGE + 1,
         set_names=sets.names,
-        known_queues=known_queues(visit.ops.settings),
+        redirect_targets=redirect_targets(visit.ops.settings),
         acts=acts,
     )
 
