@@ -18,7 +18,7 @@ import pytest
 import requests
 from celery import Celery
 
-from app.broker.worker.shared_process import MOST
+from app.broker.worker.shared_process import MAX_TOGETHER
 from app.counters import (
     CRAWL_REQUESTS,
     CRAWLED_URLS,
@@ -40,7 +40,7 @@ from tests.support.worker import Worker
 pytestmark = pytest.mark.acceptance
 
 #: Messages that one process runs at the same time.
-GROUP = MOST
+GROUP = MAX_TOGETHER
 #: A tick may be in work whenever the counts are read.
 CRAWL_TASKS = ("site.page", "site.index", "site.crawl")
 

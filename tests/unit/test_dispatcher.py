@@ -22,7 +22,7 @@ from app.broker.worker.celery_internals import TaskPool
 from app.broker.worker.dispatcher import Dispatcher
 from app.broker.worker.early_results import EarlyReports, EarlyResult, EarlyResults, report
 from app.broker.worker.request import Request
-from app.broker.worker.shared_process import MOST, run_together
+from app.broker.worker.shared_process import MAX_TOGETHER, run_together
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -35,7 +35,7 @@ class FakeRequest:
         self.name, self.error = name, error
         self.reports: list[str] = []
         self.run_alone: Any = None
-        self.held_since = 0.0
+        self.waiting_since = 0.0
         self.is_set_aside = False
 
     def set_aside(self) -> None:
@@ -93,12 +93,12 @@ def lost_process() -> ExceptionInfo:
 
 def test_messages_that_wait_for_a_process_become_one_job_of_at_most_sixteen() -> None:
     bench = Bench(1)
-    names = [f"page-{number}" for number in range(MOST + 2)]
+    names = [f"page-{number}" for number in range(MAX_TOGETHER + 2)]
     bench.offer("first", *names)
     assert bench.names == [["first"]]
     bench.end_one()
     bench.end_one()
-    assert bench.names == [["first"], names[:MOST], names[MOST:]]
+    assert bench.names == [["first"], names[:MAX_TOGETHER], names[MAX_TOGETHER:]]
 
 
 def test_each_request_of_a_job_hears_of_its_own_begin_and_end() -> None:
@@ -143,7 +143,7 @@ def test_what_a_lost_process_had_reported_is_done() -> None:
     options["error_callback"](lost_process())
     assert requests[0].reports[-1] == "A"
     assert all("lost" in request.reports[-1] for request in requests[1:])
-    assert [request.held_since == math.inf for request in requests] == [False, True, False]
+    assert [request.waiting_since == math.inf for request in requests] == [False, True, False]
 
 
 def test_every_request_of_a_lost_process_hears_of_it_and_can_run_alone_before_the_others() -> None:
@@ -169,10 +169,10 @@ def test_messages_that_waited_too_long_are_published_again_but_for_the_first_of_
     bench.jobs[1][2]["error_callback"](lost_process())
     for request in lost:
         request.run_alone(request)
-    monkeypatch.setattr("app.broker.worker.dispatcher.MAX_HELD", 60.0)
+    monkeypatch.setattr("app.broker.worker.dispatcher.MAX_WAIT", 60.0)
     [young] = bench.offer("young")
     for request in lost:
-        request.held_since -= 61.0
+        request.waiting_since -= 61.0
     bench.end_one()
     bench.end_one()
     assert bench.names[2:] == [["a"], ["young"]]

@@ -90,7 +90,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._flush_pending = False
         self._loop_thread: int | None = None
         guard_start(self.controller, self._cannot_run)
-        self._hand_over: OnTask = self.on_task_request
+        self._start_now: OnTask = self.on_task_request
         #: Where a pool of processes has an event loop.
         self._dispatcher: Dispatcher | None = None
         self._isolation = Isolation(self._start, self.timer.call_after)
@@ -306,7 +306,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             if self._dispatcher and request.task.shares_process and not request.is_suspect:
                 self._dispatcher.offer(request)
             else:
-                self._hand_over(request)
+                self._start_now(request)
         except CONNECTION_LOST:
             raise
         except Exception as error:  # noqa: BLE001 - Whatever it is, the message is not to blame.

@@ -15,18 +15,18 @@ from celery.utils.log import get_logger
 
 from .celery_internals import PoolCall, TaskPool, start_in_free_process
 from .early_results import EarlyReports
-from .shared_process import MAX_HELD, MOST, PREFETCHED, run_together
+from .shared_process import MAX_TOGETHER, MAX_WAIT, PREFETCHED, run_together
 
 logger = get_logger(__name__)
 
 
 class Dispatcher:
-    """Gathers messages while all processes are busy, and hands up to MOST of them to the next free one.
+    """Gathers messages while all processes are busy, and hands up to MAX_TOGETHER of them to the next free one.
 
     Each message stays a request of its own, with its events, its acknowledgement and its budget. A message that lost
     its process together with others runs again, alone in a process: its death is then its own.
 
-    A message that has waited for MAX_HELD seconds is set aside and not run. Only the first of those that lost a process
+    A message that has waited for MAX_WAIT seconds is set aside and not run. Only the first of those that lost a process
     is run then: so a message that hangs spends its budget.
     """
 
@@ -50,7 +50,7 @@ class Dispatcher:
 
     def offer(self, request: Any) -> None:
         """Hand a request to the pool, now or with others."""
-        request.held_since = time.monotonic()
+        request.waiting_since = time.monotonic()
         self._waiting.append(request)
         self._await_process()
 
@@ -74,16 +74,16 @@ class Dispatcher:
 
     def _on_free_process(self) -> None:
         self._awaits_process = False
-        oldest = time.monotonic() - MAX_HELD
+        oldest = time.monotonic() - MAX_WAIT
         for requests in (self._alone, self._waiting):
-            for request in [each for each in requests if each.held_since < oldest]:
+            for request in [each for each in requests if each.waiting_since < oldest]:
                 requests.remove(request)
                 request.set_aside()
         if self._alone:
             start_in_free_process(self._controller, self._alone.popleft())
         elif len(self._waiting) == 1:
             start_in_free_process(self._controller, self._waiting.popleft())
-        elif not self._start_together([self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]):
+        elif not self._start_together([self._waiting.popleft() for _ in range(min(MAX_TOGETHER, len(self._waiting)))]):
             self._semaphore.release()
         self._await_process()
 
@@ -178,7 +178,7 @@ class _Job:
         self._ended(self._number)
         left = list(self._unreported())
         for index in left[:1]:
-            self._requests[index].held_since = math.inf
+            self._requests[index].waiting_since = math.inf
         for index in left:
             _report(self._calls[index], "error_callback", error)
 

@@ -11,7 +11,7 @@ from celery.worker import state
 
 #: Seconds before a suspect starts, and between two checks of what still runs. Other suspects that come with it, after a
 #: crash or from a delay queue, are set aside first.
-_LOOK_EVERY = 0.2
+_CHECK_INTERVAL = 0.2
 
 
 class Run(Protocol):
@@ -49,7 +49,7 @@ class Isolation:
                 self._start(run)
             elif self._suspect is None:
                 self._suspect = run
-                self._call_after(_LOOK_EVERY, self._proceed)
+                self._call_after(_CHECK_INTERVAL, self._proceed)
             elif run.is_suspect:
                 run.set_aside()
             else:
@@ -77,7 +77,7 @@ class Isolation:
                 for run in kept:
                     self.offer(run)
             if self._suspect is not None:
-                self._call_after(_LOOK_EVERY, self._proceed)
+                self._call_after(_CHECK_INTERVAL, self._proceed)
 
 
 def _reserved() -> list[Any]:

@@ -47,7 +47,7 @@ class Request(RevocableRequest):
     #: Runs the message alone in a process, if it shares its process with others.
     run_alone: Callable[[Request], None] | None = None
     #: Monotonic seconds since which it waits for a process, if it shares one with others; infinite if it must run.
-    held_since = 0.0
+    waiting_since = 0.0
 
     def __init__(self, message: Any, **options: Any) -> None:
         """Read the message. To a task that requeued it, it is `redelivered`, though it is a new one to the broker.

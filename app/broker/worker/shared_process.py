@@ -11,14 +11,14 @@ from typing import Any
 from .early_results import EarlyReports
 
 #: Messages that one pool process runs at the same time.
-MOST = 16
+MAX_TOGETHER = 16
 
 #: Messages that a worker prefetches for each process: those that run, and as many that are next.
-PREFETCHED = 2 * MOST
+PREFETCHED = 2 * MAX_TOGETHER
 
 #: Seconds that a message waits in the worker for its run. Then it is published again: the broker limits the time
 #: without acknowledgement, and after a group that hangs each of its messages runs alone.
-MAX_HELD = 150.0
+MAX_WAIT = 150.0
 
 #: A task's function in the pool, and its arguments.
 GroupedCall = tuple[Callable[..., Any], Sequence[Any]]
@@ -64,4 +64,4 @@ def run_together(calls: Sequence[GroupedCall], reports: EarlyReports | None = No
 @functools.cache
 def _threads(_pid: int) -> ThreadPoolExecutor:
     """Return the threads of a process, which a forked child does not have."""
-    return ThreadPoolExecutor(MOST - 1, thread_name_prefix="together")
+    return ThreadPoolExecutor(MAX_TOGETHER - 1, thread_name_prefix="together")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.broker.worker.shared_process import MAX_HELD
+from app.broker.worker.shared_process import MAX_WAIT
 from app.topology.model import QueueDefinition
 from config.routes import PREFETCH_MULTIPLIER, ROUTES, SUBSCRIPTIONS, art_routes
 
@@ -28,11 +28,11 @@ def max_unacknowledged_seconds(queues: Sequence[str], multiplier: int) -> float:
     """Return the seconds until a worker finishes the last prefetched message, if all take their whole time limit.
 
     A worker prefetches `multiplier` messages of each of its queues for each of its pool processes. Those that share a
-    process begin within MAX_HELD seconds, together, and the first one of them may run a second time, alone.
+    process begin within MAX_WAIT seconds, together, and the first one of them may run a second time, alone.
     """
     shared = {route.queue for route in ROUTES if route.shares_process}
     return sum(
-        MAX_HELD + 2 * max_time_limit(queue) if queue in shared else float(multiplier * max_time_limit(queue))
+        MAX_WAIT + 2 * max_time_limit(queue) if queue in shared else float(multiplier * max_time_limit(queue))
         for queue in queues
     )
 
