@@ -84,7 +84,7 @@ class Confirms:
             transfer.lost += 1
         return True
 
-    def wait_anew(self) -> None:
+    def restart_wait(self) -> None:
         """Count the time from now: the broker held the messages back."""
         for transfer in self.unanswered.values():
             transfer.sent_at = time.monotonic()

@@ -37,7 +37,7 @@ _LOST = (OSError, RecoverableConnectionError)
 _UNENCODABLE = (struct.error, FrameSyntaxError, TypeError, ValueError, AttributeError, OverflowError, InvalidMessage)
 
 #: Seconds to read what the broker has sent already.
-_GLANCE = 0.001
+_NO_WAIT = 0.001
 
 #: Why nothing is sent while the broker blocks the connection.
 BLOCKED = "the broker takes no messages, it is low on memory or disk"
@@ -275,7 +275,7 @@ class Publisher:
         """Raise PublishFailed while the broker blocks the connection, after reading what it has sent by now."""
         while self._blocked and self._connection:
             try:
-                self._connection.drain_events(timeout=_GLANCE)
+                self._connection.drain_events(timeout=_NO_WAIT)
             except TimeoutError:
                 raise PublishFailed(BLOCKED) from None
             except CONNECTION_ERRORS:
@@ -286,7 +286,7 @@ class Publisher:
         deadline = time.monotonic() + self._timeout
         while self._connection and not tags.isdisjoint(confirms.unanswered):
             try:
-                self._connection.drain_events(timeout=max(_GLANCE, deadline - time.monotonic()))
+                self._connection.drain_events(timeout=max(_NO_WAIT, deadline - time.monotonic()))
             except TimeoutError as error:
                 if not self._blocked:
                     # Answered at once where only the confirms are late. Otherwise, another node may be well.
@@ -322,7 +322,7 @@ class Publisher:
         """Note whether the broker stopped reading from this connection (`connection.blocked`)."""
         self._blocked = blocked
         if self._confirms and not blocked:
-            self._confirms.wait_anew()
+            self._confirms.restart_wait()
 
 
 _publishers: dict[tuple[int, str], Publisher] = {}

@@ -17,7 +17,7 @@ from .failure import Failure
 from .headers import unacknowledged
 from .outgoing import Outgoing
 from .policies.base import Policy, Postponed, replacement_of
-from .policies.delays import DEAD_LETTER, MAX_TTL_MS
+from .policies.delays import DEAD_LETTER_EXCHANGE, MAX_TTL_MS
 from .policies.registry import RetryPolicies
 from .publishing import Publisher
 
@@ -53,8 +53,8 @@ class DelayQueue:
             chosen = policy.delay_queue(delay_ms) if 0 < delay_ms <= MAX_TTL_MS else None
             for queue in (*policy.queues(), *([chosen] if chosen else ())):
                 arguments = queue.queue_arguments or {}
-                if queue.name == name and {"x-message-ttl", DEAD_LETTER} <= arguments.keys():
-                    return cls(name, policy, int(arguments["x-message-ttl"]), str(arguments[DEAD_LETTER]))
+                if queue.name == name and {"x-message-ttl", DEAD_LETTER_EXCHANGE} <= arguments.keys():
+                    return cls(name, policy, int(arguments["x-message-ttl"]), str(arguments[DEAD_LETTER_EXCHANGE]))
         return None
 
     def work_queue(self, delivery: Delivery) -> str:

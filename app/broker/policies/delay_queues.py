@@ -15,7 +15,7 @@ from ..failure import Failure
 from ..headers import ITERATION, ReplayBudget, dead_letter_headers, failure_headers, headers_for_replay, whole_number
 from .base import Address, Dead, Policy, Postponed, Retry
 from .delays import (
-    DEAD_LETTER,
+    DEAD_LETTER_EXCHANGE,
     MAX_TTL_MS,
     POSTPONE_LADDER_MS,
     QueueType,
@@ -94,7 +94,7 @@ class DelayQueues(Policy):
         By default RabbitMQ 4 drops it after 20 deliveries, and RabbitMQ 3 delivers it without end.
         """
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": self.delivery_limit}
-        return {DEAD_LETTER: f"{self.namespace}.dead", **limit, **safe_arguments(self.queue_type)}
+        return {DEAD_LETTER_EXCHANGE: f"{self.namespace}.dead", **limit, **safe_arguments(self.queue_type)}
 
     def work_queue(self, queue: str) -> Queue:
         """Return the queue, bound to `exchange` by its name."""

@@ -16,7 +16,7 @@ POSTPONE_LADDER_MS = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_0
 _STEPS = (10, 13, 16, 20, 25, 32, 40, 50, 64, 80)
 
 #: The argument that names where the broker sends expired and rejected messages.
-DEAD_LETTER = "x-dead-letter-exchange"
+DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 
 #: The largest TTL that RabbitMQ accepts in all its versions, in ms.
 MAX_TTL_MS = 2**31 - 1
@@ -36,7 +36,7 @@ def delay_queue(namespace: str, delay_ms: int, *, back_to: str, queue_type: Queu
     if not 0 < delay_ms <= MAX_TTL_MS:
         raise ValueError(f"delay of {delay_ms} ms: expected 1 to {MAX_TTL_MS} ms")
     name = delay_name(namespace, delay_ms)
-    arguments = {"x-message-ttl": delay_ms, DEAD_LETTER: back_to, **safe_arguments(queue_type)}
+    arguments = {"x-message-ttl": delay_ms, DEAD_LETTER_EXCHANGE: back_to, **safe_arguments(queue_type)}
     return Queue(name, exchange=Exchange(name, type="fanout"), routing_key="", durable=True, queue_arguments=arguments)
 
 

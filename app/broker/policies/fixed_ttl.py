@@ -20,7 +20,7 @@ from ..headers import (
     whole_number,
 )
 from .base import Address, Dead, Policy, Postponed, Retry
-from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue
+from .delays import DEAD_LETTER_EXCHANGE, QueueType, delay_for, delay_queue
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
 
@@ -63,7 +63,7 @@ class FixedTtl(Policy):
     def retry(self) -> Queue:
         """`<prefix>.retry`, without a dead-letter routing key: a message returns by its own key."""
         exchange = Exchange(f"{self.prefix}.retry", type="fanout")
-        arguments = {"x-message-ttl": self.ttl_ms, DEAD_LETTER: self.prefix}
+        arguments = {"x-message-ttl": self.ttl_ms, DEAD_LETTER_EXCHANGE: self.prefix}
         return Queue(exchange.name, exchange=exchange, routing_key="", durable=True, queue_arguments=arguments)
 
     def queues(self) -> list[Queue]:

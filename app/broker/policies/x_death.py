@@ -16,7 +16,7 @@ from ..failure import MAX_MESSAGE, Failure
 from ..headers import ATTEMPTS, FIRST_FAILED, dead_letter_headers, deaths, whole_number
 from ..nesting import read_json
 from .base import Address, Dead, Policy, Postponed, Reject
-from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
+from .delays import DEAD_LETTER_EXCHANGE, QueueType, delay_for, delay_queue, safe_arguments
 
 RETRY_INFO = "retry_info"
 
@@ -66,7 +66,7 @@ class XDeath(Policy):
     @property
     def retry(self) -> Queue:
         """`<queue>.retry`, to which the broker dead-letters rejected messages."""
-        arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER: self.requeue.name}
+        arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER_EXCHANGE: self.requeue.name}
         return self._queue(self._named("retry"), {**arguments, **safe_arguments(self.queue_type)})
 
     @property
@@ -91,7 +91,7 @@ class XDeath(Policy):
     def work_arguments(self) -> dict[str, Any]:
         """Return the arguments of the client's queue."""
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
-        return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
+        return {DEAD_LETTER_EXCHANGE: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
     def attempts(self, delivery: Delivery) -> int:
         """Return the failures that `x-death` counts for this queue, plus those before a postponement.

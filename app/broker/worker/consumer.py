@@ -33,7 +33,7 @@ from ..headers import EXPIRES, REPLAY, is_uncounted, unacknowledged
 from ..nesting import may_be_deep, require_shallow
 from ..outcomes import outcomes_exchange
 from ..policies.base import Dead, Decision, Drop
-from ..policies.delays import DEAD_LETTER
+from ..policies.delays import DEAD_LETTER_EXCHANGE
 from ..policies.registry import RetryPolicies
 from ..publishing import get_publisher
 from .carry_out import Disposition, return_time
@@ -381,11 +381,11 @@ def require_dead_lettered(queues: Mapping[str, Any], policies: RetryPolicies) ->
     """Raise WorkerMisconfigured for a queue whose policy rejects messages that the broker would then drop."""
     for name, queue in queues.items():
         policy = policies.policy_for(name)
-        target = policy.work_arguments().get(DEAD_LETTER) if policy.rejects else None
-        if target and (queue.queue_arguments or {}).get(DEAD_LETTER) != target:
+        target = policy.work_arguments().get(DEAD_LETTER_EXCHANGE) if policy.rejects else None
+        if target and (queue.queue_arguments or {}).get(DEAD_LETTER_EXCHANGE) != target:
             raise WorkerMisconfigured(
-                f"queue {name}: its policy {policy.name} rejects, and without {DEAD_LETTER} {target!r} the broker "
-                "drops what is rejected; declare it as the policy's work_queue() has it"
+                f"queue {name}: its policy {policy.name} rejects, and without {DEAD_LETTER_EXCHANGE} {target!r} the "
+                "broker drops what is rejected; declare it as the policy's work_queue() has it"
             )
 
 
