@@ -38,8 +38,8 @@ _IDS_PREFIX: Final = "act-letters/"
 _ID: Final = re.compile(r"\d{8}T\d{6}\.\d{6}-[0-9a-f]{8}")
 
 #: Seconds between two writes of a running act, and without one after which its process counts as dead.
-BEAT: Final = 1.0
-SILENT: Final = 10.0
+HEARTBEAT_INTERVAL: Final = 1.0
+HEARTBEAT_TIMEOUT: Final = 10.0
 #: Seconds that a request waits for a short act to end.
 PATIENCE: Final = 2.0
 #: Seconds between attempts to write how an act ended, an hour in all.
@@ -94,8 +94,8 @@ class LongAct:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it should run, and its process reported nothing for SILENT seconds."""
-        return self.phase == "running" and time.time() - self.updated > SILENT
+        """Whether it should run, and its process reported nothing for HEARTBEAT_TIMEOUT seconds."""
+        return self.phase == "running" and time.time() - self.updated > HEARTBEAT_TIMEOUT
 
     @property
     def can_resume(self) -> bool:
@@ -308,14 +308,14 @@ class _Run:
     waiting: str = ""
 
     def keep(self) -> None:
-        """Carry the order out, write how far it is once a BEAT, and at the end what became of it."""
+        """Carry the order out, write how far it is every HEARTBEAT_INTERVAL, and at the end what became of it."""
         worker = threading.Thread(target=self._work, name=f"letters of {self.act.id}", daemon=True)
         worker.start()
-        worker.join(BEAT)
+        worker.join(HEARTBEAT_INTERVAL)
         while worker.is_alive():
             with suppress(StoreError):
-                self._beat()
-            worker.join(BEAT)
+                self._heartbeat()
+            worker.join(HEARTBEAT_INTERVAL)
         for wait in _PAUSES:
             try:
                 self.acts.end(self.act, self.result, self.ids)
@@ -357,15 +357,15 @@ class _Run:
                 return result
         return ActResult(stopped=self.halted)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """Write how far the run is, and read what is wanted of it."""
 
-        def beaten(former: LongAct) -> LongAct:
+        def with_progress(former: LongAct) -> LongAct:
             if former.run != self.act.run or former.phase != "running":
                 return former
             return replace(former, updated=time.time(), done=self.act.done + self.count, note=self.waiting)
 
-        act = self.acts.change(self.act.id, beaten)
+        act = self.acts.change(self.act.id, with_progress)
         if act.run != self.act.run or act.phase != "running":
             self.halted = "another process counted this run as interrupted"
         else:
