@@ -34,7 +34,7 @@ class WorkerReply:
     queues: list[str]
 
 
-def ask_workers(url: str, names: Collection[str] = ()) -> dict[str, WorkerReply]:
+def inspect_workers(url: str, names: Collection[str] = ()) -> dict[str, WorkerReply]:
     """Return the replies of workers by name: of these `names` only, as soon as all have answered, or of all.
 
     It waits PATIENCE seconds after the last reply for another one. A worker that does not answer is missing. Raises
@@ -47,7 +47,7 @@ def ask_workers(url: str, names: Collection[str] = ()) -> dict[str, WorkerReply]
             pools = _replies(mailbox, "stats", tasks) if tasks else {}
             queues = _replies(mailbox, "active_queues", tasks) if tasks else {}
         except AccessRefused as error:
-            raise ControlRefused("this account of the broker may not ask workers") from error
+            raise ControlRefused("this account of the broker may not inspect workers") from error
     return {name: _reply(found, pools.get(name), queues.get(name)) for name, found in tasks.items()}
 
 

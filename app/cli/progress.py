@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from app.crawl.frontier.values import Progress
 from app.sites.status import crawl_rate, seconds_left
 
-#: Seconds between two looks at a crawl.
+#: Seconds between two readings of a crawl.
 EVERY = 1.0
 #: Seconds between two lines where the output is no terminal.
 LINE_EVERY = 10.0

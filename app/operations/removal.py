@@ -26,7 +26,7 @@ from app.storage.layout import Tombstone, content_key, may_be_page, page_id, to_
 from app.topology.queues import DEAD_SET
 from app.topology.retry_policies import budgets
 
-#: Seconds between two looks at the requests that have not ended, and at the lease of the pack.
+#: Seconds between two checks of the requests that have not ended, and of the lease of the pack.
 _PAUSE = 0.2
 #: Seconds to wait for a packer that is at work.
 _PACKER_WAIT = 1_600.0

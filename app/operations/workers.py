@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.broker.errors import ControlRefused
-from app.broker.inspection import MAILBOX_ENDING, WorkerReply, ask_workers
+from app.broker.inspection import MAILBOX_ENDING, WorkerReply, inspect_workers
 from app.messages.dead_sets import subject_of
 from app.operations.queues import QueueReport
 from app.topology.management_api import ConsumerStatistics
@@ -65,7 +65,7 @@ def read_workers(settings: Settings, queues: QueueReport | None, heartbeats: Col
     trouble = ""
     try:
         # Without these figures the names are unknown: only a silence ends the replies.
-        replies = ask_workers(settings.broker, mailboxes) if mailboxes or not consumers else {}
+        replies = inspect_workers(settings.broker, mailboxes) if mailboxes or not consumers else {}
     except ControlRefused as error:
         trouble = str(error)
     names = {*(mailboxes or heartbeats), *replies}

@@ -274,9 +274,9 @@ def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
                 worker.default_channel.queue_declare(MAILBOX, exclusive=True)
                 worker.default_channel.basic_consume(MAILBOX, no_ack=True)
                 shown = eventually(lambda: workers_of(client), "the worker is known", every=0.5)
-            # The account may not ask workers, and says so.
+            # The account may not inspect workers, and says so.
             assert shown == [("worker@host", False)]
-            assert "this account of the broker may not ask workers" in client.get("/ops/queues").text
+            assert "this account of the broker may not inspect workers" in client.get("/ops/queues").text
         url = environments["web"]["BROKER_URL"]
         for exchange, key in (("", MAILBOX), ("", "site.index"), ("celery.pidbox", ""), ("perennial.events", "loaded")):
             assert refused(url, lambda channel, to=(exchange, key): publish(channel, *to)), (exchange, key)

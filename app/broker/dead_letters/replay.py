@@ -224,7 +224,7 @@ class Replay(DeadSetAct):
             routed = False
         except Exception as error:  # noqa: BLE001 - One message that cannot be published must not keep others back.
             stays = self._publish_failed(letter, error)
-            # Where the look for a copy failed, the letter is in its queue, or in the dead set again.
+            # Where the search for a copy failed, the letter is in its queue, or in the dead set again.
             return {letter.id: IN_DOUBT} if is_confirmed else stays
         refusal = "" if routed else f"no queue is bound for {address}"
         self._refusals[address] = refusal

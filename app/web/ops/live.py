@@ -28,7 +28,7 @@ from app.web.ops.subject_routes import Subject
 
 subject = Subject()
 
-#: Streams of one process at the same time, seconds between two looks, and seconds after which a stream ends.
+#: Streams of one process at the same time, seconds between two readings, and seconds after which a stream ends.
 MAX_STREAMS: Final = 20
 INTERVAL: Final = 2.0
 STREAM_SECONDS: Final = 300.0

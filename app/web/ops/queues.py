@@ -46,11 +46,11 @@ class QueuesAnswer(BaseModel):
 
 
 class WorkersAnswer(BaseModel):
-    """All workers; `trouble` is why what they run is unknown, `asked_seconds_ago` the age of the answer."""
+    """All workers; `trouble` is why what they run is unknown, `inspected_seconds_ago` the age of the answer."""
 
     workers: Sequence[WorkerReport]
     trouble: str
-    asked_seconds_ago: float
+    inspected_seconds_ago: float
 
 
 class TimerAnswer(BaseModel):
@@ -98,7 +98,7 @@ def workers(request: Request) -> Response:
     reading = overview_of(request).workers.read(time.monotonic() + 2 * PATIENCE)
     state = reading.required(BrokerUnreachable)
     age = round(reading.age, 1)
-    return answer({"workers": state.workers, "trouble": state.trouble, "asked_seconds_ago": age})
+    return answer({"workers": state.workers, "trouble": state.trouble, "inspected_seconds_ago": age})
 
 
 @subject.api.get("/timers", response_model=list[TimerAnswer], operation_id="timers")
