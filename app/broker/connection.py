@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
 from . import amqp_internals
-from .errors import BrokerUnreachable
+from .errors import BrokerUnreachable, error_text
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def connected(url: str, *, timeout: float = BROKER_TIMEOUT) -> Iterator[Any]:
 
 def connection_error_text(error: BaseException) -> str:
     """Return the text for a connection error, which often has none of its own."""
-    return f"no answer in time ({error})" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    return f"no answer in time ({error})" if isinstance(error, TimeoutError) else error_text(error)
 
 
 def backoff(failures: int, *, first: float, longest: float) -> float:

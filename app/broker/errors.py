@@ -146,3 +146,13 @@ class MigrationRefused(ApplicationError):
 
 class Overloaded(ApplicationError, reason="searcher-busy", problem=BUSY):
     """Raised when a process has no room for another request: it could not answer in time."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an error, or the name of its class where it has none."""
+    return str(error) or type(error).__name__
+
+
+def error_with_class(error: BaseException) -> str:
+    """Return the class and the text of an error, such as `ValueError: expected a number`."""
+    return f"{type(error).__name__}: {error}"

@@ -13,6 +13,7 @@ from .connection import connected
 from .dead_letters.letters import LetterIds
 from .declaring import message_count
 from .delivery import Delivery
+from .errors import error_text
 from .failure import Failure
 from .headers import unacknowledged
 from .outgoing import Outgoing
@@ -144,7 +145,7 @@ def _publish(
     for position, (_, tag) in enumerate(batch):
         if position not in failures:
             channel.basic_ack(tag)
-    reason = next((str(error) or type(error).__name__ for error in failures.values()), "")
+    reason = next(map(error_text, failures.values()), "")
     return len(batch) - len(failures), reason
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from app.broker.errors import Postpone
+from app.broker.errors import Postpone, error_with_class
 from app.broker.headers import integer
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import event_table, musicbrainz
@@ -63,7 +63,7 @@ class EventRun:
         except Postpone:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = error_with_class(error)
             with self._table() as connection:
                 if isinstance(error, ImageInUse):
                     event_table.fail(connection, self.event, reason)

@@ -10,7 +10,7 @@ from typing import Final
 
 from redis import Redis
 
-from app.broker.errors import ApplicationError, Postpone
+from app.broker.errors import ApplicationError, Postpone, error_with_class
 from app.counters import CRAWL_BYTES, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWLED_URLS, status_label
 from app.crawl.fetch.clients import SiteClient, SiteClients
 from app.crawl.fetch.robots import RobotsRules
@@ -154,7 +154,7 @@ class Steps:
     def release(self, target: CrawlUrl, kind: MessageKind, error: BaseException) -> None:
         """End a run that did not complete its message. Unless the error is Postpone, it leaves the admission window."""
         named, failed = (target.key, host_of(target.url)), not isinstance(error, Postpone)
-        self.frontier.release(target.crawl_id, kind, *named, failed=failed, error=text_of(error))
+        self.frontier.release(target.crawl_id, kind, *named, failed=failed, error=error_with_class(error))
 
     def complete(self, runs: Sequence[UrlRun], *, batch: int = 0) -> Completed:
         """Complete a message of URLs, and return the pages that are admitted now, up to `batch` in a message."""
@@ -169,15 +169,10 @@ class Steps:
         )
 
 
-def text_of(error: BaseException) -> str:
-    """Return the text of an error as the frontier keeps it: its class and message."""
-    return f"{type(error).__name__}: {error}"
-
-
 def _completion_of(run: UrlRun) -> Completion:
     """Return how a URL's run ends, which is counted. Of a `crawl`, the record gets no line."""
     if run.error:
-        return Completion(kind=run.kind, canonical_key=run.target.key, state="f", error=text_of(run.error))
+        return Completion(kind=run.kind, canonical_key=run.target.key, state="f", error=error_with_class(run.error))
     entry, line = entry_of(run.target, run.result), ""
     if run.kind != "crawl":
         CRAWLED_URLS.add(entry.state, entry.reason)

@@ -16,7 +16,7 @@ from redis import RedisError
 
 from app import error_reports
 from app.broker.connection import connected
-from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
+from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed, error_with_class
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.coverart.event_queue import EventPublisher
@@ -175,7 +175,7 @@ def main() -> int:
     try:
         EventReader(get_settings(), stopping=stopping).run()
     except ApplicationError as error:
-        _log.critical("Event reader ended: %s: %s", type(error).__name__, error)
+        _log.critical("Event reader ended: %s", error_with_class(error))
         return 1
     return 0
 

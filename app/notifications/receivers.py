@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
 from app.broker.delivery import Delivery
-from app.broker.errors import Undecodable
+from app.broker.errors import Undecodable, error_with_class
 from app.broker.nesting import read_json
 from app.errors import NotificationFailed, NotificationRefused
 from app.http.api_client import ApiClient
@@ -155,7 +155,7 @@ class Mail(Receiver):
             refused = NotificationRefused if error.smtp_code >= 500 else NotificationFailed
             raise refused(f"the mail server answers {error.smtp_code} {error.smtp_error!r:.200}") from error
         except (OSError, smtplib.SMTPException) as error:  # The login is not part of these texts.
-            raise NotificationFailed(f"the mail server fails: {type(error).__name__}: {error}"[:500]) from error
+            raise NotificationFailed(f"the mail server fails: {error_with_class(error)}"[:500]) from error
 
     def _connected(self) -> smtplib.SMTP:
         url = self._url

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from redis import RedisError
 
-from app.broker.errors import ApplicationError
+from app.broker.errors import ApplicationError, error_text
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Part(Generic[T]):
         try:
             return PartReading(self._gather())
         except (ApplicationError, RedisError, OSError) as error:
-            return PartReading(trouble=str(error) or type(error).__name__)
+            return PartReading(trouble=error_text(error))
         except Exception as error:
             # A page that waits for this thread shows it, as any other finding.
             logger.exception("The part %s of the overview cannot be gathered", self._name)

@@ -11,6 +11,7 @@ from redis import Redis
 
 from app.broker.connection import connected
 from app.broker.dead_letters import DeadSets
+from app.broker.errors import error_text
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher, get_publisher
 from app.crawl.frontier.frontier import Frontier
@@ -111,7 +112,7 @@ class OperatorContext:
             yield act
         except (Exception, KeyboardInterrupt) as error:
             quiet = self.operator.origin is Origin.COMMAND
-            result = f"failed: {str(error) or type(error).__name__}"
+            result = f"failed: {error_text(error)}"
             self.audit.write(self.operator, name, subject, why=why, result=result, quiet=quiet, **act.details)
             raise
         self.audit.write(self.operator, name, subject, why=why, result=act.result, **act.details)

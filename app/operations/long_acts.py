@@ -19,7 +19,14 @@ from typing import Final, Literal
 from pydantic import TypeAdapter
 
 from app.broker.dead_letters import ActResult, IdsBySet
-from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
+from app.broker.errors import (
+    ApplicationError,
+    BrokerUnreachable,
+    DeadSetBusy,
+    InvalidMessage,
+    error_text,
+    error_with_class,
+)
 from app.errors import ObjectNotFound, ResourceNotFound, StoreError
 from app.messages.dead_sets import dead_directory, new_export
 from app.operations.context import OperatorContext
@@ -334,10 +341,10 @@ class _Run:
             try:
                 self.result += self._in_set(name, ids, export)
             except ApplicationError as error:
-                self.result.stopped = str(error) or type(error).__name__
+                self.result.stopped = error_text(error)
             except Exception as error:
                 logger.exception("Act %s failed", self.act.id)
-                self.result.stopped = f"{type(error).__name__}: {error}"
+                self.result.stopped = error_with_class(error)
 
     def _in_set(self, name: str, ids: Sequence[str], export: Path | None) -> ActResult:
         before = self.count

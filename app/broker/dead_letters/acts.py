@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from ..connection import CONNECTION_ERRORS
-from ..errors import ApplicationError
+from ..errors import ApplicationError, error_text
 from .letters import DeadLetter, LetterIds, base_id
 from .reading import DeadSetLease, DeadSetReader
 from .shards import SetPart, ShardedSet
@@ -93,7 +93,7 @@ def carry_out_act(
                 dead_set.note_missing(part)
         act.finish()
     except (ActStopped, ApplicationError, *CONNECTION_ERRORS) as error:
-        result.stopped = str(error) or type(error).__name__
+        result.stopped = error_text(error)
         result.is_broken = not isinstance(error, ActStopped)
         result.missing = []
     return result

@@ -11,7 +11,7 @@ from amqp.exceptions import NotFound
 from kombu import Connection
 
 from ..delivery import Delivery
-from ..errors import InvalidMessage, PublishFailed, Unroutable
+from ..errors import InvalidMessage, PublishFailed, Unroutable, error_text
 from ..headers import DEAD_ID, MAX_REPLAY_HISTORY, OUTCOME_TO, REPLAY_CHANGES, REPLAY_HISTORY, ReplayBudget
 from ..outgoing import Outgoing
 from ..policies.base import Address, Policy
@@ -257,7 +257,7 @@ class Replay(DeadSetAct):
             self._stop_reason = f"the broker accepts no message: {error}"
         if isinstance(error, PublishFailed) and error.is_in_doubt:
             return {letter.id: IN_DOUBT}
-        return {letter.id: str(error) or type(error).__name__}
+        return {letter.id: error_text(error)}
 
     def _address(self, letter: DeadLetter) -> Address:
         if self._changes.address is not None:

@@ -15,7 +15,7 @@ from pika import BasicProperties
 from pika.channel import Channel
 
 from ..delivery import Delivery, own_headers
-from ..errors import ApplicationError, BrokerUnreachable, Overloaded, Undecodable, UnknownType
+from ..errors import ApplicationError, BrokerUnreachable, Overloaded, Undecodable, UnknownType, error_with_class
 from ..nesting import read_json
 from ..outgoing import Outgoing
 from .channel import ChannelOwner, ChannelThread, properties_of, publish
@@ -181,10 +181,9 @@ class Responder(ChannelOwner):
             level = logging.WARNING
         logger.log(
             level,
-            "Request of %s failed: %s: %s",
+            "Request of %s failed: %s",
             delivery.queue,
-            type(error).__name__,
-            error,
+            error_with_class(error),
             exc_info=error if level == logging.ERROR else None,
         )
         try:

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from app import error_reports, tracing
-from app.broker.errors import ApplicationError
+from app.broker.errors import ApplicationError, error_with_class
 from app.cluster.searcher.process import run
 from config.logs import configure
 from config.settings import get_settings
@@ -28,7 +28,7 @@ def main() -> int:
     try:
         run(settings, stopping=stopping.is_set)
     except ApplicationError as error:
-        log.critical("Searcher ended: %s: %s", type(error).__name__, error)
+        log.critical("Searcher ended: %s", error_with_class(error))
         return 1
     return 0
 

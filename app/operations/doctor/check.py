@@ -11,7 +11,7 @@ from redis import RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
+from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed, error_with_class
 from app.topology.check import TopologyReport, server_version
 from app.topology.model import QueueDefinition
 from config.settings import Settings
@@ -91,4 +91,4 @@ class DoctorCheck:
             text = f"PublishFailed: {error}"
             yield unverified(error, self.name) if refused else CheckResult("problem", text, self.name)
         except (ApplicationError, RedisError, OSError) as error:
-            yield CheckResult("problem", f"{type(error).__name__}: {error}", self.name)
+            yield CheckResult("problem", error_with_class(error), self.name)
